@@ -1,0 +1,29 @@
+// The one exception type of the library.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace moxie {
+
+enum class ErrorCode {
+  InvalidArgument,  // a caller's argument breaks a rule; nothing was launched
+  Unsupported,      // valid, but not on this device or not in this build; nothing was launched
+  Compile,          // NVRTC is missing or rejected a kernel
+  Driver,           // the CUDA driver is missing or reported an error
+  OutOfMemory,      // device or host memory, or disk space
+};
+
+// "InvalidArgument", ...
+const char* error_code_name(ErrorCode code);
+
+// what() is one sentence that names the argument, what was given and what is allowed.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace moxie

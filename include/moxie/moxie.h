@@ -1,0 +1,6 @@
+// All of Moxie's public interface.
+#pragma once
+#include "moxie/device.h"
+#include "moxie/error.h"
+#include "moxie/gemm.h"
+#include "moxie/version.h"

@@ -1,0 +1,55 @@
+// Planning: a pure function from a problem and a device's figures to a kernel configuration.
+// Deterministic, no device calls; it can explain itself.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moxie/params.h"
+
+namespace moxie::plan {
+
+struct DeviceFigures {
+  int arch = 90;
+  int sm_count = 132;
+  int shared_bytes = 232448;  // most a block may opt in to
+};
+
+// What of a problem matters to the choice.
+struct Shape {
+  Grouping grouping = Grouping::Dense;
+  int64_t groups = 1, m = 0, n = 0, k = 0;
+  std::vector<int64_t> host_rows;        // empty when the host does not know
+  std::optional<int64_t> expected_rows;
+  bool bias = false;
+  Activation activation = Activation::None;
+  GateLayout gate = GateLayout::Interleaved;
+  std::optional<DataType> pre, out;
+  std::vector<kernel::SinkNeeds> custom_sinks;
+  std::optional<Schedule> schedule;
+  std::optional<int> tile_m, tile_n, cluster;
+  std::optional<Multicast> multicast;
+};
+
+struct Candidate {
+  kernel::HopperConfig config;
+  double cycles = 0;       // predicted time of the launch on the device
+  std::string reason;      // what dominates it, in a few words; or why it is not possible
+  bool possible = true;
+};
+
+struct Plan {
+  kernel::HopperConfig config;
+  int raster_panel = 8;
+  int64_t tiles = 0;            // of the whole launch when the rows are known, else the most there can be
+  std::vector<Candidate> candidates;  // best first
+  std::string source;           // "model", "tuned table", "caller's choice"
+};
+
+// Throws moxie::Error (InvalidArgument) when the caller's choices exclude each other or every configuration.
+Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device);
+std::string explain(const Shape& shape, const DeviceFigures& device, const Plan& plan);
+std::string describe(const kernel::HopperConfig& config);  // "cooperative 128x256x64, 4 stages, cluster 2 (B multicast)"
+
+}  // namespace moxie::plan
