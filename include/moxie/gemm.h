@@ -20,7 +20,7 @@ namespace moxie {
 
 // A caller's own sink: one more output computed in the epilogue. `type` is the C++ name of a struct that follows
 // the contract in kernels/moxie/epilogue/sink.cuh, `source` the text of the header that defines it, and `params`
-// the bytes of its Params structure.
+// the bytes of its Params structure: 1 to 1,024. A problem may have 8 sinks of this kind.
 struct CustomSink {
   std::string type;
   std::string source;
@@ -31,16 +31,19 @@ struct CustomSink {
 // What to compute: shapes, types and choices, but no pointers. The plan depends on this alone.
 struct GemmProblem {
   Grouping grouping = Grouping::Dense;
-  int64_t groups = 1;  // at least 1; 1 for Dense
+  int64_t groups = 1;  // 1 to 65,535; 1 for Dense
+  // The kernel, and with it the row alignment, depends on m only where the host knows the rows of the groups: Dense,
+  // Batched, host_rows, expected_rows.
   // Rows of A: all of them (Dense; Offsets and RowGroups: the T or M of A [T, K]), of each group (Batched),
   // the allocated max_m of each group (Masked), the most that any group has (Pointers). 0 and more.
   int64_t m = 0;
-  int64_t n = 0;  // columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. (Pointers: the most of any group)
+  int64_t n = 0;  // columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. (Pointers:
+                  // the most of any group)
   int64_t k = 0;  // a multiple of 8; 0 is allowed (Pointers: the most of any group)
   bool bias = false;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
-  std::optional<DataType> pre;                  // store pre, as this type
+  std::optional<DataType> pre;                   // store pre, as this type
   std::optional<DataType> out = DataType::Bf16;  // store out, as this type. At least one of the two, or a custom sink
   std::vector<CustomSink> sinks;
 
@@ -48,22 +51,23 @@ struct GemmProblem {
   std::vector<int64_t> host_rows;        // rows of each group when the host knows them: sizes the grid exactly
   std::optional<int64_t> expected_rows;  // rows of a typical group, when only an estimate is known
   std::optional<Schedule> schedule;
-  std::optional<int> tile_m, tile_n;     // tile_m 64, 128 or 256; tile_n 64 to 256 in steps of 32
-  std::optional<int> cluster;            // 1 or 2
+  std::optional<int> tile_m, tile_n;  // tile_m 64, 128 or 256; tile_n 64 to 256 in steps of 32
+  std::optional<int> cluster;         // 1 or 2
   std::optional<Multicast> multicast;
 };
 
 // Where the operands and results are: device pointers, aligned to 16 bytes. Leading dimensions in elements,
-// multiples of 8 (bf16) or 4 (float32), at least the width; 0 stands for the width. Outputs may not overlap the operands or each other.
+// multiples of 8 (bf16) or 4 (float32), at least the width; 0 stands for the width. Outputs may not overlap the
+// operands or each other.
 struct GemmArguments {
-  const void* a = nullptr;     // bf16 [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
+  const void* a = nullptr;  // bf16 [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
   int64_t lda = 0;
-  const void* b = nullptr;     // bf16 [groups, n, k]
+  const void* b = nullptr;  // bf16 [groups, n, k]
   int64_t ldb = 0;
   const void* bias = nullptr;  // bf16 [groups, n], dense; required when problem.bias
   void* pre = nullptr;         // [rows of A, n]
   int64_t ld_pre = 0;
-  void* out = nullptr;         // [rows of A, n], or [rows of A, n / 2] with a gate
+  void* out = nullptr;  // [rows of A, n], or [rows of A, n / 2] with a gate
   int64_t ld_out = 0;
   // int32 in device memory. Offsets: [groups], entry g the end of group g's rows, the first group starts at row 0;
   // rows past the last end are untouched. RowGroups: [m], the group of each row or -1; groups start at multiples of
@@ -71,20 +75,22 @@ struct GemmArguments {
   // Masked: [groups] valid rows; rows past them are untouched. Values out of range are clamped by the kernel.
   const int32_t* sizes = nullptr;
   // Pointers: one entry a group, all arrays in device memory. Groups whose pointers are not aligned to 16 bytes, whose
-  // leading dimensions are not multiples of 8 elements (float32 outputs: 4), or whose N_g is not a multiple of 8 (16 with a gate)
-  // are treated as empty, and sizes are clamped to problem.m, n and k, since the host does not read them.
+  // leading dimensions are not multiples of 8 elements (float32 outputs: 4), or whose N_g is not a multiple of 8 (16
+  // with a gate) are treated as empty, an output whose pointer or leading dimension breaks these rules is not written,
+  // and sizes are clamped to problem.m, n and k, since the host does not read them.
   kernel::GroupArrays arrays;
   void* const* pre_pointers = nullptr;
   const int64_t* pre_lds = nullptr;
   void* const* out_pointers = nullptr;
   const int64_t* out_lds = nullptr;
 
-  float alpha = 1.702f;  // SwigluOai
-  float limit = 7.0f;    // SwigluOai; positive, infinity allowed
+  float alpha = 1.702f;       // SwigluOai
+  float limit = 7.0f;         // SwigluOai; positive, infinity allowed
   void* workspace = nullptr;  // workspace_bytes() bytes, 128-byte aligned; not shared by launches that may overlap
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
-  bool programmatic_launch = false;  // start while the kernel before it in the stream finishes (programmatic dependent launch)
+  bool programmatic_launch =
+      false;  // start while the kernel before it in the stream finishes (programmatic dependent launch)
 };
 
 // Bytes of workspace that gemm() needs; 0 when no tensor map changes from group to group.
@@ -98,8 +104,8 @@ int64_t row_alignment(const Device& device, const GemmProblem& problem);
 void prepare(const Device& device, const GemmProblem& problem);
 
 // Computes. Asynchronous on arguments.stream; allocates nothing and reads nothing back once the kernel is prepared,
-// and may be captured into a CUDA graph then. Everything is checked before anything is launched: after an Error no output has been touched.
-// Throws Error: InvalidArgument, Unsupported (device is not sm_90a), Compile, Driver.
+// and may be captured into a CUDA graph then. Everything is checked before anything is launched: after an Error no
+// output has been touched. Throws Error: InvalidArgument, Unsupported (device is not sm_90a), Compile, Driver.
 void gemm(const Device& device, const GemmProblem& problem, const GemmArguments& arguments);
 
 // The plan as text: the candidates with their scores and the reason for the choice. Needs no device.

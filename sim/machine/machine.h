@@ -35,6 +35,7 @@ enum class Step {
   Jump,  // the handler set the program counters itself (branches)
   Wait,  // cannot proceed: execute the same instruction again once something in the cluster has changed
   Exit,  // the lanes of the mask are done
+  Yield, // as Next, but what was polled has not happened yet (mbarrier.test_wait that gave false): let others run
 };
 
 using Execute = Step (*)(Warp&, const Instr&, uint32_t mask);
@@ -62,6 +63,8 @@ struct Instr {
 constexpr uint32_t kNoReg = UINT32_MAX;  // the sink `_`
 
 // A kernel ready to run.
+// The register file of a warp: registers at [0, variable_bytes), then the constant rows. Rows of registers that are never live
+// together are shared; those of wgmma and tcgen05 operands have their row for themselves.
 struct Kernel {
   std::string name;
   std::shared_ptr<const ptx::Module> module;
@@ -69,7 +72,10 @@ struct Kernel {
   std::vector<Instr> code;
   std::vector<uint32_t> operand_pool;
   uint32_t register_bytes = 0;       // size of a warp's register file, constant rows included
+  int entry_pc = 0;                  // called functions stand before the entry in `code`
+  uint32_t variable_bytes = 0;
   uint32_t static_shared = 0;        // bytes
+  uint32_t dynamic_shared = 0;       // offset at which dynamic shared memory begins
   uint32_t local_bytes = 0;          // per thread
   uint32_t param_bytes = 0;
   std::vector<uint32_t> param_offsets, param_sizes;
@@ -77,6 +83,21 @@ struct Kernel {
   // initial values of the constant rows: 32-bit, 64-bit immediates and special registers (opaque to handlers)
   struct ConstantRow { uint32_t offset; uint8_t bytes; uint64_t bits; int special; };
   std::vector<ConstantRow> constants;
+  // Tables of brx.idx: code indices. Instr::imm of a brx is an index into this.
+  std::vector<std::vector<int>> branch_tables;
+  // Calls: each function has one frame of rows (recursion is refused) and a row that holds each lane's return pc.
+  // A call copies arguments into the callee's parameters; the instruction after it copies the results back.
+  struct CallCopy {
+    bool from_row = false, to_row = false;  // a register row, else lane-private local memory
+    uint32_t from = 0, to = 0, bytes = 0;
+    uint32_t from_step = 0, to_step = 0;    // bytes of a lane in the row
+  };
+  struct Call {
+    std::vector<CallCopy> arguments, results;
+    uint32_t return_row = 0;
+    std::string external;                   // a function of the run-time system, without a body
+  };
+  std::vector<Call> calls;                  // Instr::imm of a call is an index into this
 };
 
 // Decoding: a handler of one opcode family looks at source.parts and fills `out` (execute, kind, ...).
@@ -85,19 +106,38 @@ struct Kernel {
 struct DecodeContext {
   virtual ~DecodeContext() = default;
   // Appends the operand's offsets to out's operand list: one for Register, Special, Immediate, Symbol; one for
-  // each element of a Vector; the base of an Address (its addend goes to *addend when given).
+  // each element of a Vector (kNoReg for `_`); the base of an Address (its addend goes to *addend when given, what
+  // follows the first comma inside the brackets is pushed by the handler: operand.elements[1...]).
+  // `as` gives width and meaning of immediates and specials. The base of an Address is a row of its register's width,
+  // or a 64-bit row when it is a symbol or a number: register_type(address) says which.
   virtual void push(const ptx::Operand& operand, ptx::Type as, int64_t* addend = nullptr) = 0;
   virtual uint32_t offset_of(const ptx::Operand& operand, ptx::Type as) = 0;
+  // Declared type of a Register, of the first element of a Vector, of the base of an Address (U64 when that is no
+  // register); None for anything else.
   virtual ptx::Type register_type(const ptx::Operand& operand) const = 0;
   virtual const ptx::Function& function() const = 0;
   virtual const ptx::Module& module() const = 0;
+  virtual int arch() const = 0;
+  // Where a variable lives. A kernel parameter is Param; a parameter of a .func, or a .param variable of a body, is Local.
+  struct Place { bool found = false; ptx::Space space = ptx::Space::None; uint64_t address = 0; };
+  virtual Place place(const std::string& symbol) const = 0;
+  // For brx.idx: index into Kernel::branch_tables, -1 when there is no such table. For call: index into Kernel::calls.
+  virtual int branch_table(const std::string& name) = 0;
+  virtual int call(const ptx::Instruction& source) = 0;
+  // The row that holds the return pc of each lane in the function being decoded.
+  virtual uint32_t return_row() const = 0;
 };
 class Unsupported : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+// Several families may share a first part (`barrier`, `fence`, `st`): they are asked in turn until one says true.
+// One that says false must leave `out` and the context as they were. Label operands need no push: prepare() sets
+// `target`. The guard is set by prepare() too. A negated source predicate (`!%p`) is the handler's to apply.
 using Decode = bool (*)(const ptx::Instruction& source, DecodeContext& context, Instr& out);
 // Opcode families register at start-up by a call from sim/isa/registry.cpp (no static initialisers):
+// Several families may register one first part ("barrier": bar.sync's and barrier.cluster's); the decoders are
+// tried in the order of their registration until one returns true.
 void register_opcode(const char* first_part, Decode decode);
 void register_isa();    // sim/isa/registry.cpp calls every family below
 // sim/isa (synchronous): integer.cpp float.cpp convert.cpp logic.cpp move.cpp memory.cpp control.cpp warp.cpp atomics.cpp
@@ -184,9 +224,13 @@ struct Warp {
     int pc = 0;
     uint32_t mask = 0;
     uint64_t blocked_at = 0;          // cluster.events when it last answered Wait, +1; 0: runnable
+    bool apart = false;               // it waits for other lanes of its own warp (converged() said no)
   };
   std::vector<Split> splits;
   size_t current = 0;                 // the split being executed
+  int stop_pc = INT32_MAX;            // where the current split meets or passes another one
+  size_t last_split = 0;              // that ran when the last turn ended
+  bool rotate = false;                // begin the next turn with another split than that one
   int pc() const { return splits[current].pc; }
 
   View view;                          // what this warp has observed
@@ -198,20 +242,54 @@ struct Warp {
   Stamp stamp() const { return {self, view.seen[self]}; }
 
   std::unique_ptr<AsyncWarpState, void (*)(AsyncWarpState*)> async{nullptr, nullptr};
-  uint32_t barrier_waiting = 0;       // sim/isa/control.cpp: lanes already counted at a bar.sync
+  // sim/isa/control.cpp: lanes that have arrived at a named barrier and not yet gone on.
+  struct BarrierWait {
+    int barrier = 0;
+    uint32_t lanes = 0;
+    bool counted = false, released = false;  // all lanes of the warp are here; the barrier completed
+    uint32_t popc = 0;                       // what the reduction gave
+    bool all = false, any = false;
+  };
+  std::vector<BarrierWait> barrier_waits;
+  // Release and acquire patterns through a fence and a relaxed access (PTX ISA 8.8): what the last fence may publish,
+  // and what relaxed reads since the last fence may bring. sim/isa/address.h.
+  View fence_view, read_view;
+  bool has_fenced = false, has_read = false;
+  uint32_t carry = 0;                 // CC.CF of each lane (sim/isa/integer.cpp)
   int max_registers = 0;              // setmaxnreg, 0 before any
+  // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter (sim/async/wgmma.cpp):
+  // the machine's loop then calls check_registers_in_flight before each instruction it executes. One test otherwise.
+  bool wgmma_pending = false;
   uint64_t executed = 0;              // warp instructions
 
   template <class T> T* row(uint32_t offset) { return reinterpret_cast<T*>(registers.get() + offset); }
   template <class T> const T* row(uint32_t offset) const { return reinterpret_cast<const T*>(registers.get() + offset); }
   uint32_t predicate(uint32_t offset) const { return *row<uint32_t>(offset); }
   bool all_live_in(uint32_t mask) const { return (live & ~mask) == 0; }
+
+  // For handlers. `lanes` of the current split go on at `pc`; the others stay where they are. With none left behind
+  // the split itself moves.
+  void move_lanes(uint32_t lanes, int pc);
+  // Merges splits at one place, chooses the lowest that can run; false when none can.
+  bool settle();
+  void select(size_t split);
+  void exit_lanes(uint32_t lanes);
 };
+
+// For `.aligned` instructions: true when every live lane of the warp is in the mask. Otherwise answer Step::Wait: the
+// lanes are joined by the others as they come, and if they never do it is a Fault (illegal use).
+bool converged(Warp& warp, uint32_t mask);
+// The same for a membermask (shfl.sync and the like): true when the mask holds all live lanes of `members`.
+bool gathered(Warp& warp, uint32_t mask, uint32_t members);
 
 // Why an .aligned instruction or a barrier cannot go on yet; for the deadlock report.
 struct WaitReason {
   std::string text;
 };
+// `return wait_for(warp, [&] { return std::string(...); });` The text is asked for only when a deadlock is being reported:
+// the machine then executes each waiting instruction once more with Cluster::explaining set.
+template <class Describe>
+Step wait_for(Warp& warp, Describe describe);
 
 struct Cta {
   Cluster* cluster = nullptr;
@@ -221,10 +299,12 @@ struct Cta {
   std::vector<std::unique_ptr<Warp>> warps;
   // Named barriers (sim/isa/control.cpp).
   struct NamedBarrier {
-    uint32_t expected = 0, arrived = 0;
+    uint32_t expected = 0, arrived = 0;  // threads; expected 0: all of the block
+    uint32_t arrived_warps = 0;
     uint64_t generation = 0;
-    View arriving, released;
-    uint32_t reduction_and = kFullMask, reduction_or = 0, reduction_popc = 0, result = 0;
+    View arriving;
+    bool reduces = false;
+    uint32_t reduction_and = kFullMask, reduction_or = 0, reduction_popc = 0;
   };
   std::array<NamedBarrier, 16> barriers;
   std::unique_ptr<AsyncCtaState, void (*)(AsyncCtaState*)> async{nullptr, nullptr};
@@ -234,6 +314,7 @@ struct Cta {
 struct Cluster {
   Launch* launch = nullptr;
   Dim3 index;                         // %clusterid
+  uint64_t number = 0;                // in the launch
   std::vector<std::unique_ptr<Cta>> ctas;
   AsyncEngine engine;
   std::unique_ptr<AsyncClusterState, void (*)(AsyncClusterState*)> async{nullptr, nullptr};
@@ -243,10 +324,25 @@ struct Cluster {
   Agent next_agent = 1;
   std::mt19937_64 rng;                // seeded from the order's seed and the cluster index
   Order order;
+  uint64_t maps_low = UINT64_MAX, maps_high = 0;  // global addresses that hold tensor maps known to this cluster
   std::unordered_map<const void*, WaitReason> waits;  // Warp* -> reason, for the deadlock report
+  // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
+  std::unordered_map<uint64_t, View> sync_objects;
+  bool explaining = false;            // waiting instructions are being asked for their reasons
+  uint64_t instructions = 0;          // warp instructions executed
+  uint64_t stores = 0;                // with `events`, what tells work from a livelock
+  const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of lower index has failed
 
   void run();                         // sim/machine/cluster.cpp: to completion, or throws Fault
 };
+
+// Registers of wgmma operations not yet waited for: faults (registers in flight) when `instr` touches one of them.
+// Call it before executing any instruction while warp.wgmma_pending. sim/async/wgmma.cpp.
+void check_registers_in_flight(Warp& warp, const Instr& instr);
+
+// A store, atomic or other generic write to global memory that touches [cluster.maps_low, cluster.maps_high) may
+// rewrite a tensor map: the store handlers then call this (once a lane). sim/async/tensor_map.cpp.
+void tensor_map_written(Warp& warp, uint64_t address, uint32_t bytes, int lane);
 
 // What sim/async needs at birth and end of things (sim/async/state.cpp).
 void create_async_state(Cluster& cluster);   // also allocates each warp's agents
@@ -261,8 +357,16 @@ struct Launch {
   int arch = 90;                      // 90 or 100
   Order order;
   int threads = 0;                    // host threads, 0: as many as there are cores
+  uint32_t multiprocessors = 0;       // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
   std::atomic<uint64_t> instructions{0};
 };
+
+template <class Describe>
+Step wait_for(Warp& warp, Describe describe) {
+  Cluster& cluster = *warp.cta->cluster;
+  if (cluster.explaining) cluster.waits[&warp] = WaitReason{describe()};
+  return Step::Wait;
+}
 
 // Runs a launch to its end; throws Fault. Deterministic for any number of host threads.
 void run(Launch& launch);

@@ -46,19 +46,43 @@ class GlobalMemory {
   GlobalMemory();
 };
 
-// Shared memory of a block. `data` is what is there; `shadow` has a record for every 16 bytes.
+// Shared memory of a block. Every 16 bytes (a granule) point at a history: what was done to them since they were
+// last written. Granules that were treated alike share one, so that a copy of 48 KB looks at a handful of histories.
 struct SharedMemory {
+  enum class Write : uint8_t {
+    None,
+    Generic,  // ld/st/atom: by = the warp
+    CpAsync,  // cp.async: by = the warp's cp.async operations; the generic proxy, but in flight until waited for
+    Async,    // bulk copies: by = the mbarrier, at = the phase in which they complete + 1
+  };
+  struct Reader {
+    Stamp stamp;         // by = the warp, or the bulk or wgmma groups that read through the async proxy
+    bool async = false;
+  };
+  struct History {
+    static constexpr int kReaders = 10;
+    Stamp write;
+    Write kind = Write::None;
+    uint8_t readers = 0;
+    Reader reader[kReaders];     // since that write, at most one an agent
+    Stamp next_stamp;            // the transition taken last: this history and that reader gives `next`
+    uint32_t next = 0;
+  };
   struct Granule {
-    Stamp generic_write;   // last write through the generic proxy
-    Stamp async_write;     // last write through the async proxy: agent = mbarrier, at = phase in which it completes + 1
-    Stamp async_read;      // last read through the async proxy still to be awaited: agent = bulk or wgmma groups of a warp
-    bool written = false;
+    uint32_t history = 0;
+    uint16_t written = 0;        // one bit a byte
+    uint16_t mbarrier = 0;       // one bit for each half that holds a live mbarrier object
   };
   uint32_t size = 0;
-  std::unique_ptr<uint8_t[]> data;    // 1024-byte aligned start inside storage
+  std::unique_ptr<uint8_t[]> data;
   std::vector<Granule> shadow;
-  uint8_t* bytes = nullptr;           // aligned start
+  std::vector<History> histories;
+  uint8_t* bytes = nullptr;      // 1024-byte aligned start inside data
   void create(uint32_t size);
+  uint32_t with_reader(uint32_t history, Stamp stamp, bool async);
+  uint32_t add_history(const History& history);
+  void collect();                // drops histories that no granule has, when there are many
+  size_t collect_at = 8192;
 };
 
 // Accesses of the generic proxy (ld, st, atom, ldmatrix, stmatrix, ...): bounds, uninitialised reads, data in
@@ -71,8 +95,45 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
 void shared_async_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
 void shared_async_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
 
+// The same for an operation that touches many pieces of one block's memory: the histories it meets are checked once.
+class SharedAccess {
+ public:
+  enum class Kind { AsyncRead, AsyncWrite, CpAsyncWrite };
+  SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, int lane = -1);
+  void touch(uint32_t offset, uint32_t size);  // faults (memory) when it is not all inside the block's memory
+  // One granule that is known to be inside.
+  void touch_granule(uint32_t offset) {
+    SharedMemory::Granule& granule = shadow_[offset >> 4];
+    if (granule.history == old_ && granule.written == 0xffff && kind_ == Kind::AsyncRead) {
+      granule.history = new_;
+    } else {
+      touch(offset & ~15u, 16);
+    }
+  }
+  // The histories met so far with the place of each, for others whose view is to be held against the same bytes.
+  struct Met {
+    uint32_t index, offset;
+    SharedMemory::History history;
+  };
+  std::vector<Met> take_met() { return std::move(met_); }
+  static void check(Warp& other, Cta& owner, Kind kind, const std::vector<Met>& met);
+
+ private:
+  void step(SharedMemory::Granule& granule, uint32_t offset);
+  Warp& warp_;
+  Cta& owner_;
+  Kind kind_;
+  Stamp completion_;
+  int lane_;
+  SharedMemory::Granule* shadow_;
+  uint32_t old_ = UINT32_MAX, new_ = 0;
+  std::vector<Met> met_;
+};
+
 // Pointer to global memory for a warp access; throws Fault (memory) when [address, address + size) is not all
 // inside one live allocation. Caches the last allocation per host thread.
 uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane);
+// True when [begin, end) lies in one live allocation; remembers the last ones per host thread.
+bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end);
 
 }  // namespace sim

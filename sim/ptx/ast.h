@@ -46,7 +46,8 @@ struct Variable {
   uint64_t bytes = 0;                  // 0 for extern __shared__ arrays of unknown size
   bool is_extern = false;
   std::vector<uint8_t> init;           // empty or `bytes` long
-  struct Relocation { uint64_t offset; std::string symbol; int64_t addend; bool generic; };
+  // `bytes` bytes at offset hold (address of symbol + addend) >> shift; shift is 0 but for a lone masked byte.
+  struct Relocation { uint64_t offset; std::string symbol; int64_t addend; bool generic; int bytes = 8; int shift = 0; };
   std::vector<Relocation> relocations; // addresses inside init
 };
 
@@ -59,7 +60,7 @@ struct Operand {
     Label,      // target = instruction index
     Address,    // [base + addend]: elements[0] is the base (Register, Symbol, Special or Immediate); further
                 // elements are what follows the first comma, e.g. the coordinate Vector of [map, {x, y}]
-    Vector,     // {a, b, ...}: elements
+    Vector,     // {a, b, ...}: elements. `call` has always {results}, callee, {arguments}[, prototype Symbol]
     Sink,       // _
   };
   Kind kind = Kind::Sink;
@@ -99,7 +100,7 @@ struct Function {
   int reqntid[3] = {0, 0, 0}, maxntid[3] = {0, 0, 0};
   int reqnctapercluster[3] = {0, 0, 0};
   int maxnreg = 0, minnctapersm = 0, maxclusterrank = 0;
-  bool explicit_cluster = false;
+  bool explicit_cluster = false, blocks_are_clusters = false;
 };
 
 struct Module {
@@ -108,6 +109,7 @@ struct Module {
   std::vector<Variable> variables;     // module scope .global, .const, .shared (extern too)
   std::vector<Function> functions;
   std::unordered_map<int, std::string> files;  // .file
+  std::unordered_map<std::string, std::string> aliases;  // .alias name -> function
 };
 
 // Throws ParseError. Never reads beyond text.

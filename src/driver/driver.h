@@ -4,8 +4,8 @@
 #include <cuda.h>
 
 #include <atomic>
-
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,29 +15,38 @@
 
 namespace moxie::driver {
 
-// The driver functions the library uses, each found through cuGetProcAddress. MOXIE_DRIVER_FUNCTIONS in driver.cpp.
+// The driver functions the library uses, each found through cuGetProcAddress. See functions.h.
 struct Functions;
 
 class Driver {
  public:
   // Finds and initialises a libcuda. Throws Error(Driver) with the path that was tried and why it failed.
-  static std::shared_ptr<Driver> open_cuda();  // libcuda.so.1 by the system's search rules
-  static std::shared_ptr<Driver> open_sim();   // $MOXIE_SIM_LIBRARY, else lib/moxie/sim/libcuda.so.1 beside this library or program
+  // open_cuda: libcuda.so.1 by the system's search rules.
+  // open_sim: $MOXIE_SIM_LIBRARY, else lib/moxie/sim/libcuda.so.1 beside this library or program.
+  static std::shared_ptr<Driver> open_cuda();
+  static std::shared_ptr<Driver> open_sim();
   const Functions& call() const { return *functions_; }
   const std::string& path() const { return path_; }
   int version() const { return version_; }
+  int device_count() const;
+  // Touches no context. Throws Error(Driver) when there is no device `ordinal`.
+  DeviceInfo device_info(int ordinal, bool simulated) const;
   // Throws Error (Driver, or OutOfMemory for CUDA_ERROR_OUT_OF_MEMORY): "cuLaunchKernelEx: <name>: <text>".
   void check(CUresult result, const char* what) const;
   ~Driver();
 
  private:
   Driver() = default;
+  static std::shared_ptr<Driver> open(const std::string& name);
   std::unique_ptr<Functions> functions_;
   std::string path_;
   int version_ = 0;
 };
 
-// A loaded kernel. The module lives as long as the last copy.
+// Where open_sim looks, in order.
+std::vector<std::filesystem::path> sim_library_candidates();
+
+// A loaded kernel. The module (and with it the context) lives as long as the last copy.
 struct LoadedKernel {
   CUfunction function = nullptr;
   std::shared_ptr<void> module;
@@ -51,7 +60,8 @@ class Context {
   const DeviceInfo& info() const { return info_; }
   const Driver& driver() const { return *driver_; }
 
-  // Machine code is tried first unless the driver has said that it takes none (CUDA_ERROR_NO_BINARY_FOR_GPU); then PTX is wanted.
+  // Machine code is tried first unless the driver has said that it takes none (CUDA_ERROR_NO_BINARY_FOR_GPU); then PTX
+  // is wanted. It is wanted from the start where the caller asked for the simulator, which spares a compilation.
   bool wants_ptx() const;
   void set_wants_ptx();
 
@@ -60,9 +70,9 @@ class Context {
   LoadedKernel load(const std::string& image, const char* entry, int dynamic_shared_bytes, bool* no_binary) const;
 
   struct LaunchShape {
-    unsigned grid = 1;      // blocks along x, a multiple of cluster
-    unsigned block = 1;     // threads
-    unsigned shared = 0;    // dynamic bytes
+    unsigned grid = 1;    // blocks along x, a multiple of cluster
+    unsigned block = 1;   // threads
+    unsigned shared = 0;  // dynamic bytes
     unsigned cluster = 1;
     bool programmatic = false;  // programmatic stream serialisation
   };
@@ -77,14 +87,15 @@ class Context {
 
  private:
   std::shared_ptr<Driver> driver_;
-  CUdevice device_ = 0;
   CUcontext context_ = nullptr;
+  std::shared_ptr<void> primary_;  // releases context_
   DeviceInfo info_;
-  mutable std::atomic<bool> wants_ptx_{false};
+  std::atomic<bool> wants_ptx_{false};
 };
 
-// A tiled tensor map over `address`. dims[0] is the contiguous dimension (elements); strides in bytes for dims 1..rank-1.
-// Out-of-bounds elements read as zero. swizzle_bytes: 0, 32, 64 or 128. Throws Error(InvalidArgument) naming `what`.
+// A tiled tensor map over `address`. dims[0] is the contiguous dimension (elements); strides in bytes for
+// dims 1..rank-1. Out-of-bounds elements read as zero. swizzle_bytes: 0, 32, 64 or 128. Throws Error(InvalidArgument)
+// naming `what`.
 struct TensorMapShape {
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   int rank = 2;
@@ -93,6 +104,7 @@ struct TensorMapShape {
   uint32_t box[5] = {};
   int swizzle_bytes = 128;
 };
-kernel::TensorMap make_tensor_map(const Context& context, const char* what, const void* address, const TensorMapShape& shape);
+kernel::TensorMap make_tensor_map(const Context& context, const char* what, const void* address,
+                                  const TensorMapShape& shape);
 
 }  // namespace moxie::driver

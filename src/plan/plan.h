@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct DeviceFigures {
 struct Shape {
   Grouping grouping = Grouping::Dense;
   int64_t groups = 1, m = 0, n = 0, k = 0;
-  std::vector<int64_t> host_rows;        // empty when the host does not know
+  std::vector<int64_t> host_rows;  // empty when the host does not know
   std::optional<int64_t> expected_rows;
   bool bias = false;
   Activation activation = Activation::None;
@@ -34,22 +35,44 @@ struct Shape {
 
 struct Candidate {
   kernel::HopperConfig config;
-  double cycles = 0;       // predicted time of the launch on the device
-  std::string reason;      // what dominates it, in a few words; or why it is not possible
+  double cycles = 0;   // predicted time of the launch on the device
+  std::string reason;  // what dominates it, in a few words; or why it is not possible
   bool possible = true;
 };
 
 struct Plan {
   kernel::HopperConfig config;
   int raster_panel = 8;
-  int64_t tiles = 0;            // of the whole launch when the rows are known, else the most there can be
+  int64_t tiles = 0;                  // of the whole launch when the rows are known, else the most there can be
   std::vector<Candidate> candidates;  // best first
-  std::string source;           // "model", "tuned table", "caller's choice"
+  std::string source;                 // "model", "tuned table", "caller's choice"
 };
 
+// One measured winner. It stands for shapes with this grouping, n, k and gating whose mean rows a group lie in
+// [rows_from, rows_to].
+struct TunedHopper {
+  Grouping grouping;
+  int64_t n, k;
+  int64_t rows_from, rows_to;
+  bool gated;
+  Schedule schedule;
+  int tile_m, tile_n;
+  Multicast multicast;  // None: no cluster
+};
+
+// src/plan/tuned_hopper.inc.
+std::span<const TunedHopper> tuned_hopper();
+
 // Throws moxie::Error (InvalidArgument) when the caller's choices exclude each other or every configuration.
-Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device);
+// The caller's choices go before the table, the table before the model.
+// Rows enter the choice only where the host knows them: Dense and Batched, host_rows, expected_rows. Otherwise every
+// m gives the same kernel.
+Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device, std::span<const TunedHopper> tuned);
+inline Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device) {
+  return make_hopper_plan(shape, device, tuned_hopper());
+}
 std::string explain(const Shape& shape, const DeviceFigures& device, const Plan& plan);
-std::string describe(const kernel::HopperConfig& config);  // "cooperative 128x256x64, 4 stages, cluster 2 (B multicast)"
+std::string describe(
+    const kernel::HopperConfig& config);  // "cooperative 128x256x64, 4 stages, cluster 2 (B multicast)"
 
 }  // namespace moxie::plan

@@ -1,0 +1,51 @@
+# Short names for the usual jobs. Each one does the set-up that it needs by itself.
+PRESET ?= default
+JOBS ?= $(shell nproc)
+BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
+
+.PHONY: help setup build demo test bench bundle format check install clean
+help:
+	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
+	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
+	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
+	@echo "make bench   build, then the benchmarks"
+	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
+	@echo "make format  lay out the sources with clang-format; make check only looks, with clang-tidy"
+
+setup:
+	@scripts/setup
+
+$(BUILD)/CMakeCache.txt: CMakeLists.txt CMakePresets.json | setup
+	cmake --preset $(PRESET)
+
+build: setup $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) -j $(JOBS)
+
+demo: build
+	$(BUILD)/bin/moxie demo
+
+test: build
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
+
+bench: build
+	$(BUILD)/bin/bench_host
+	$(BUILD)/bin/moxie bench
+
+bundle:
+	$(MAKE) build PRESET=bundle
+	scripts/bundle
+
+format:
+	@scripts/setup --check-tools
+	scripts/check-format --fix
+
+check: build
+	@scripts/setup --check-tools
+	scripts/check-format
+	scripts/check-tidy $(BUILD)
+
+install: build
+	cmake --install $(BUILD)
+
+clean:
+	rm -rf build build-asan build-bundle

@@ -1,0 +1,18 @@
+// The program's commands: each adds itself to the command line and returns what to run.
+#pragma once
+#include <functional>
+
+#include <CLI/CLI.hpp>
+
+namespace moxie::cli {
+
+// Returns the exit status: 0 done, 1 failed. Input that breaks a rule leaves as InputError.
+using Run = std::function<int()>;
+
+Run add_demo(CLI::App& command);
+Run add_gemm(CLI::App& command);
+Run add_devices(CLI::App& command);
+Run add_plan(CLI::App& command);
+Run add_bench(CLI::App& command);
+
+}  // namespace moxie::cli

@@ -1,0 +1,361 @@
+// moxie gemm: a grouped product of the tensors in a file. Everything the file says is checked before a device is opened.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "cli/buffer.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/safetensors.h"
+#include "moxie/gemm.h"
+
+namespace moxie::cli {
+
+namespace {
+
+struct Options : ProblemOptions {
+  std::string in, out_file, grouping = "auto", sizes = "device";
+  float alpha = 1.702f, limit = 7.0f;
+};
+
+// The tensors that matter, checked against each other.
+struct Input {
+  std::vector<uint8_t> a, b, bias;
+  std::vector<int32_t> sizes;        // offsets, m_indices or masked_m
+  std::vector<int64_t> group_start;  // first row of each group, in rows of a; not for row groups
+  std::vector<int64_t> group_rows;
+  std::vector<int64_t> a_shape;
+};
+
+// The tensor's shape, once its element type and rank are right.
+std::vector<int64_t> expect(const SafetensorsReader& file, const std::string& name, const std::string& dtype,
+                            std::initializer_list<size_t> ranks, const char* rule) {
+  const auto* entry = file.find(name);
+  if (entry == nullptr) throw InputError(fmt::format("tensor '{}' is missing", name));
+  if (entry->dtype != dtype) throw InputError(fmt::format("tensor '{}' is {}, it must be {}", name, entry->dtype, dtype));
+  if (std::find(ranks.begin(), ranks.end(), entry->shape.size()) == ranks.end()) {
+    throw InputError(fmt::format("tensor '{}' is {}, it must be {}", name, shape_text(entry->shape), rule));
+  }
+  for (const int64_t extent : entry->shape) {
+    if (extent > INT32_MAX) {
+      throw InputError(fmt::format("tensor '{}' is {}, no extent may pass 2^31 - 1", name, shape_text(entry->shape)));
+    }
+  }
+  return entry->shape;
+}
+
+std::vector<int32_t> read_int32(const SafetensorsReader& file, const std::string& name) {
+  const auto bytes = file.read(name);
+  std::vector<int32_t> values(bytes.size() / 4);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// Fills problem's grouping and shape, and reads what the product needs.
+Input load(const SafetensorsReader& file, GemmProblem& problem) {
+  Input input;
+  const auto a = expect(file, "a", "BF16", {2, 3}, "[M, K] or [G, M, K]");
+  const auto b = expect(file, "b", "BF16", {2, 3}, "[N, K] or [G, N, K]");
+  input.a_shape = a;
+  std::string sizes_name;
+  for (const char* name : {"offsets", "m_indices", "masked_m"}) {
+    if (file.find(name) == nullptr) continue;
+    if (!sizes_name.empty()) {
+      throw InputError(fmt::format("tensors '{}' and '{}' are both there, at most one may be", sizes_name, name));
+    }
+    sizes_name = name;
+  }
+  auto need_ranks = [&](size_t a_rank, size_t b_rank, const std::string& why) {
+    if (a.size() != a_rank) {
+      throw InputError(fmt::format("tensor 'a' is {}, {} it must be {}", shape_text(a), why,
+                                   a_rank == 2 ? "[M, K]" : "[G, M, K]"));
+    }
+    if (b.size() != b_rank) {
+      throw InputError(fmt::format("tensor 'b' is {}, {} it must be {}", shape_text(b), why,
+                                   b_rank == 2 ? "[N, K]" : "[G, N, K]"));
+    }
+  };
+  if (sizes_name == "offsets") {
+    need_ranks(2, 3, "with 'offsets'");
+    problem.grouping = Grouping::Offsets;
+  } else if (sizes_name == "m_indices") {
+    need_ranks(2, 3, "with 'm_indices'");
+    problem.grouping = Grouping::RowGroups;
+  } else if (sizes_name == "masked_m") {
+    need_ranks(3, 3, "with 'masked_m'");
+    problem.grouping = Grouping::Masked;
+  } else if (a.size() == 2) {
+    need_ranks(2, 2, "with 'a' [M, K] and no group sizes");
+    problem.grouping = Grouping::Dense;
+  } else {
+    need_ranks(3, 3, "with 'a' [G, M, K]");
+    problem.grouping = Grouping::Batched;
+  }
+  problem.groups = b.size() == 3 ? b[0] : 1;
+  problem.m = a[a.size() - 2];
+  problem.k = a.back();
+  problem.n = b[b.size() - 2];
+  if (problem.groups < 1) throw InputError(fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
+  if (a.size() == 3 && a[0] != problem.groups) {
+    throw InputError(fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
+  }
+  if (b.back() != problem.k) {
+    throw InputError(fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
+  }
+  if (problem.k % 8 != 0) {
+    throw InputError(fmt::format("tensor 'a' is {}, its last extent (K) must be a multiple of 8", shape_text(a)));
+  }
+  const int64_t multiple = is_gated(problem.activation) ? 16 : 8;
+  if (problem.n % multiple != 0 || problem.n == 0) {
+    throw InputError(fmt::format("tensor 'b' is {}, its last extent but one (N) must be a multiple of {}{}", shape_text(b),
+                                 multiple, multiple == 16 ? " with a gated activation" : ""));
+  }
+  problem.bias = file.find("bias") != nullptr;
+  if (problem.bias) {
+    const auto bias = expect(file, "bias", "BF16", {1, 2}, "[N] or [G, N]");
+    const std::vector<int64_t> wanted =
+        b.size() == 3 ? std::vector<int64_t>{problem.groups, problem.n} : std::vector<int64_t>{problem.n};
+    if (bias != wanted) {
+      throw InputError(fmt::format("tensor 'bias' is {}, with 'b' {} it must be {}", shape_text(bias), shape_text(b), shape_text(wanted)));
+    }
+    input.bias = file.read("bias");
+  }
+  if (!sizes_name.empty()) {
+    const auto shape = expect(file, sizes_name, "I32", {1}, sizes_name == "m_indices" ? "[M]" : "[G]");
+    const int64_t wanted = sizes_name == "m_indices" ? problem.m : problem.groups;
+    if (shape[0] != wanted) {
+      throw InputError(fmt::format("tensor '{}' is {}, with 'a' {} and 'b' {} it must be [{}]", sizes_name,
+                                   shape_text(shape), shape_text(a), shape_text(b), wanted));
+    }
+    input.sizes = read_int32(file, sizes_name);
+  }
+  // Sizes: the file is on the host, so what the kernel would clamp is refused here.
+  const auto groups = static_cast<size_t>(problem.groups);
+  input.group_start.assign(groups, 0);
+  input.group_rows.assign(groups, problem.m);
+  if (problem.grouping == Grouping::Offsets) {
+    int64_t start = 0;
+    for (size_t g = 0; g < groups; ++g) {
+      const int64_t end = input.sizes[g];
+      if (end < start) {
+        throw InputError(fmt::format("tensor 'offsets': entry {} is {}, below {} where the group starts; offsets must not decrease", g, end, start));
+      }
+      if (end > problem.m) {
+        throw InputError(fmt::format("tensor 'offsets': entry {} is {}, past the {} rows of 'a'", g, end, problem.m));
+      }
+      input.group_start[g] = start;
+      input.group_rows[g] = end - start;
+      start = end;
+    }
+  } else if (problem.grouping == Grouping::Masked) {
+    for (size_t g = 0; g < groups; ++g) {
+      if (input.sizes[g] < 0 || input.sizes[g] > problem.m) {
+        throw InputError(fmt::format("tensor 'masked_m': entry {} is {}, it must be 0 to {} (the rows of each group of 'a')", g,
+                                     input.sizes[g], problem.m));
+      }
+      input.group_rows[g] = input.sizes[g];
+    }
+  } else if (problem.grouping == Grouping::RowGroups) {
+    std::fill(input.group_rows.begin(), input.group_rows.end(), 0);
+    for (size_t row = 0; row < input.sizes.size(); ++row) {
+      const int32_t g = input.sizes[row];
+      if (g < -1 || g >= problem.groups) {
+        throw InputError(fmt::format("tensor 'm_indices': entry {} is {}, it must be -1 (padding) or 0 to {}", row, g, problem.groups - 1));
+      }
+      if (g >= 0) ++input.group_rows[static_cast<size_t>(g)];
+    }
+  }
+  if (problem.grouping == Grouping::Batched || problem.grouping == Grouping::Masked) {
+    for (size_t g = 0; g < groups; ++g) input.group_start[g] = static_cast<int64_t>(g) * problem.m;
+  }
+  input.a = file.read("a");
+  input.b = file.read("b");
+  return input;
+}
+
+void check_row_groups(const std::vector<int32_t>& groups, int64_t alignment) {
+  for (size_t row = 0; row < groups.size(); ++row) {
+    if (groups[row] >= 0 && row % static_cast<size_t>(alignment) != 0 && groups[row - 1] != groups[row]) {
+      throw InputError(fmt::format("tensor 'm_indices': group {} starts at row {}, groups must start at multiples of {}",
+                                   groups[row], row, alignment));
+    }
+  }
+}
+
+// Bytes of a result of `rows` times `width`, which the file's shapes do not bound.
+size_t result_bytes(int64_t rows, int64_t width, DataType type) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(rows, width, &bytes) || __builtin_mul_overflow(bytes, size_of(type), &bytes)) {
+    throw InputError(fmt::format("tensors 'a' and 'b': a result of {} x {} elements is too large", rows, width));
+  }
+  return static_cast<size_t>(bytes);
+}
+
+// An output on its way to the file.
+struct Result {
+  std::string name;
+  DataType type;
+  int64_t width;
+  Buffer buffer;
+  Buffer pointers, lds;  // Grouping::Pointers
+
+  Result(const Device& device, std::string output, DataType output_type, int64_t rows, int64_t output_width)
+      : name(std::move(output)), type(output_type), width(output_width),
+        buffer(device, result_bytes(rows, output_width, output_type)) {
+    buffer.clear();
+  }
+};
+
+// Turns the file's groups into one pointer, leading dimension and size a group, in device memory.
+struct PointerArrays {
+  Buffer a, b, bias, lda, ldb, sizes;
+
+  PointerArrays(const Device& device, const GemmProblem& problem, const Input& input, const GemmArguments& arguments) {
+    std::vector<const void*> as, bs, biases;
+    std::vector<int32_t> extents;
+    for (size_t g = 0; g < input.group_rows.size(); ++g) {
+      const auto group = static_cast<int64_t>(g);
+      as.push_back(static_cast<const uint16_t*>(arguments.a) + input.group_start[g] * problem.k);
+      bs.push_back(static_cast<const uint16_t*>(arguments.b) + group * problem.n * problem.k);
+      if (problem.bias) biases.push_back(static_cast<const uint16_t*>(arguments.bias) + group * problem.n);
+      for (const int64_t extent : {input.group_rows[g], problem.n, problem.k}) extents.push_back(static_cast<int32_t>(extent));
+    }
+    // A leading dimension is at least 8, also where K is 0.
+    const std::vector<int64_t> leading(input.group_rows.size(), std::max<int64_t>(problem.k, 8));
+    a = Buffer(device, as);
+    b = Buffer(device, bs);
+    bias = Buffer(device, biases);
+    lda = Buffer(device, leading);
+    ldb = Buffer(device, leading);
+    sizes = Buffer(device, extents);
+  }
+
+  kernel::GroupArrays arrays(bool with_bias) const {
+    kernel::GroupArrays all;
+    all.a = a.as<const void*>();
+    all.b = b.as<const void*>();
+    all.bias = with_bias ? bias.as<const void*>() : nullptr;
+    all.lda = lda.as<int64_t>();
+    all.ldb = ldb.as<int64_t>();
+    all.sizes = sizes.as<int32_t>();
+    return all;
+  }
+
+  static void point(const Device& device, const Input& input, Result& result) {
+    std::vector<void*> pointers;
+    for (const int64_t start : input.group_start) {
+      pointers.push_back(result.buffer.as<char>() + start * result.width * size_of(result.type));
+    }
+    result.pointers = Buffer(device, pointers);
+    result.lds = Buffer(device, std::vector<int64_t>(pointers.size(), result.width));
+  }
+};
+
+int run(const Options& options) {
+  GemmProblem problem;
+  options.apply(problem);
+  const bool as_pointers = choose("--grouping", options.grouping, Names<bool>{{"auto", false}, {"pointers", true}});
+  const bool host_sizes = choose("--sizes", options.sizes, Names<bool>{{"device", false}, {"host", true}});
+  if (!std::isfinite(options.alpha)) throw InputError("--alpha: must be a finite number");
+  if (!(options.limit > 0)) throw InputError(fmt::format("--limit: {} is not positive", options.limit));
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.in, options.out_file, ignored)) {
+    throw InputError(fmt::format("OUT: {} is the input file", options.out_file));
+  }
+  check_writable(options.out_file);
+
+  const SafetensorsReader file(options.in);
+  const Input input = load(file, problem);
+  const Grouping grouping = problem.grouping;
+  const int64_t rows = problem.m * (input.a_shape.size() == 3 ? problem.groups : 1);
+  const int64_t out_width = is_gated(problem.activation) ? problem.n / 2 : problem.n;
+  if (as_pointers) {
+    if (grouping == Grouping::RowGroups) {
+      throw InputError("--grouping: tensor 'm_indices' cannot become pointers; offsets, masked_m and equal groups can");
+    }
+    problem.grouping = Grouping::Pointers;
+    if (host_sizes) problem.m = *std::max_element(input.group_rows.begin(), input.group_rows.end());
+  }
+  if (host_sizes && grouping != Grouping::Dense && grouping != Grouping::Batched) problem.host_rows = input.group_rows;
+  if (host_sizes && as_pointers) problem.host_rows = input.group_rows;
+
+  const Device device = Device::open();
+  if (grouping == Grouping::RowGroups) check_row_groups(input.sizes, row_alignment(device, problem));
+
+  const Buffer a(device, input.a), b(device, input.b), bias(device, input.bias), sizes(device, input.sizes);
+  GemmArguments arguments;
+  arguments.a = a.as();
+  arguments.b = b.as();
+  arguments.bias = problem.bias ? bias.as() : nullptr;
+  arguments.alpha = options.alpha;
+  arguments.limit = options.limit;
+  if (!input.sizes.empty()) arguments.sizes = sizes.as<int32_t>();
+
+  std::optional<PointerArrays> arrays;
+  if (as_pointers) {
+    arrays.emplace(device, problem, input, arguments);
+    arguments.arrays = arrays->arrays(problem.bias);
+    arguments.a = arguments.b = arguments.bias = nullptr;
+    arguments.sizes = nullptr;
+  }
+  std::vector<Result> results;
+  results.reserve(2);
+  auto add_result = [&](const char* name, std::optional<DataType> type, int64_t width, void*& address,
+                        void* const*& pointers, const int64_t*& lds) {
+    if (!type) return;
+    Result& result = results.emplace_back(device, name, *type, rows, width);
+    if (as_pointers) {
+      PointerArrays::point(device, input, result);
+      pointers = result.pointers.as<void*>();
+      lds = result.lds.as<int64_t>();
+    } else {
+      address = result.buffer.as();
+    }
+  };
+  add_result("pre", problem.pre, problem.n, arguments.pre, arguments.pre_pointers, arguments.pre_lds);
+  add_result("out", problem.out, out_width, arguments.out, arguments.out_pointers, arguments.out_lds);
+  const size_t workspace = workspace_bytes(device, problem);
+  const Buffer workspace_buffer(device, workspace);
+  arguments.workspace = workspace_buffer.as();
+  arguments.workspace_bytes = workspace;
+  gemm(device, problem, arguments);
+  device.synchronize();
+
+  std::vector<TensorToWrite> tensors;
+  for (const Result& result : results) {
+    TensorToWrite tensor{result.name, result.type == DataType::Bf16 ? "BF16" : "F32", input.a_shape, {}};
+    tensor.shape.back() = result.width;
+    const size_t row_bytes = static_cast<size_t>(result.width) * size_of(result.type);
+    tensor.data.resize(static_cast<size_t>(rows) * row_bytes);
+    if (!tensor.data.empty()) device.download(tensor.data.data(), result.buffer.as(), tensor.data.size());
+    // Padding rows that share a tile with valid ones may have been written.
+    for (size_t row = 0; grouping == Grouping::RowGroups && row < input.sizes.size(); ++row) {
+      if (input.sizes[row] < 0) std::memset(tensor.data.data() + row * row_bytes, 0, row_bytes);
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  write_safetensors(options.out_file, tensors);
+  return 0;
+}
+
+}  // namespace
+
+Run add_gemm(CLI::App& command) {
+  auto options = std::make_shared<Options>();
+  command.add_option("IN", options->in, "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32")->required();
+  command.add_option("OUT", options->out_file, "safetensors file to write: pre and out, as chosen; rows of no group are zero")->required();
+  command.add_option("--alpha", options->alpha, "Of swiglu-oai")->capture_default_str();
+  command.add_option("--limit", options->limit, "Of swiglu-oai; inf for none")->capture_default_str();
+  command.add_option("--grouping", options->grouping, "auto (what the tensors say), or pointers (each group by its own pointers and sizes)")->capture_default_str();
+  command.add_option("--sizes", options->sizes, "Who knows the groups' sizes: device (the kernel reads them) or host (the plan does, too)")->capture_default_str();
+  options->add_to(command);
+  return [options] { return run(*options); };
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,171 @@
+// See options.h.
+#include "cli/options.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/safetensors.h"
+
+namespace moxie::cli {
+
+template <class T>
+T choose(const std::string& option, const std::string& text, const Names<T>& names) {
+  std::vector<std::string> all;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+    all.push_back(name);
+  }
+  throw InputError(fmt::format("{}: '{}' is none of {}", option, text, fmt::join(all, ", ")));
+}
+template Grouping choose(const std::string&, const std::string&, const Names<Grouping>&);
+template bool choose(const std::string&, const std::string&, const Names<bool>&);
+
+const Names<Grouping>& grouping_names() {
+  static const Names<Grouping> kNames = {{"dense", Grouping::Dense},           {"batched", Grouping::Batched},
+                                         {"offsets", Grouping::Offsets},       {"row-groups", Grouping::RowGroups},
+                                         {"masked", Grouping::Masked},         {"pointers", Grouping::Pointers}};
+  return kNames;
+}
+
+const Names<Activation>& activation_names() {
+  static const Names<Activation> kNames = {
+      {"none", Activation::None},          {"relu", Activation::Relu},     {"relu2", Activation::Relu2},
+      {"gelu", Activation::GeluTanh},      {"gelu-erf", Activation::GeluErf}, {"silu", Activation::Silu},
+      {"swiglu", Activation::Swiglu},      {"swiglu-oai", Activation::SwigluOai},
+      {"geglu", Activation::Geglu},        {"reglu", Activation::Reglu}};
+  return kNames;
+}
+
+namespace {
+
+const Names<GateLayout> kGates = {{"interleaved", GateLayout::Interleaved},
+                                  {"split", GateLayout::Split},
+                                  {"split-up-first", GateLayout::SplitUpFirst}};
+const Names<DataType> kTypes = {{"bf16", DataType::Bf16}, {"f32", DataType::F32}};
+const Names<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
+const Names<Multicast> kMulticasts = {{"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}};
+
+template <class T>
+std::string find_name(const Names<T>& names, T value) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return name;
+  }
+  return "?";
+}
+
+// "auto" leaves the choice to the plan.
+template <class T>
+std::optional<T> choose_or_auto(const std::string& option, const std::string& text, const Names<T>& names) {
+  if (text == "auto") return std::nullopt;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+  }
+  std::vector<std::string> all = {"auto"};
+  for (const auto& [name, value] : names) all.push_back(name);
+  throw InputError(fmt::format("{}: '{}' is none of {}", option, text, fmt::join(all, ", ")));
+}
+
+// The gated form of a plain activation: silu with --gate is silu(gate) * up.
+Activation gated_form(Activation plain, const std::string& name) {
+  switch (plain) {
+    case Activation::Silu: return Activation::Swiglu;
+    case Activation::GeluTanh: return Activation::Geglu;
+    case Activation::Relu: return Activation::Reglu;
+    default: break;
+  }
+  throw InputError(fmt::format("--gate: --activation {} has no gated form; silu, gelu, relu and the gated ones have", name));
+}
+
+}  // namespace
+
+std::string name_of(Grouping grouping) { return find_name(grouping_names(), grouping); }
+
+std::string name_of(Activation activation, GateLayout gate) {
+  const std::string name = find_name(activation_names(), activation);
+  return is_gated(activation) ? name + ", " + find_name(kGates, gate) + " gate" : name;
+}
+
+std::string plan_headline(const GemmProblem& problem, const DeviceInfo& device) {
+  // The line "chosen by ...: <kernel>, <n> store buffers, ..." of the explanation.
+  const std::string text = explain_plan(problem, device.arch, device.sm_count);
+  const size_t line = text.find("chosen by ");
+  if (line == std::string::npos) return text.substr(0, text.find('\n'));
+  const size_t start = text.find(": ", line) + 2;
+  const size_t end = text.rfind(", ", text.find(" store buffer", start));
+  return text.substr(start, end - start);
+}
+
+void ProblemOptions::add_to(CLI::App& command) {
+  command.add_option("--activation", activation, "none, relu, relu2, gelu, gelu-erf, silu, swiglu, swiglu-oai, geglu or reglu; formulas below")
+      ->capture_default_str();
+  command.add_option("--gate", gate, "Where gate and up lie along N: interleaved (the default of gated activations), split or split-up-first");
+  command.add_option("--outputs", outputs, "pre, out or pre,out")->capture_default_str();
+  command.add_option("--out-dtype", out_dtype, "Elements of out: bf16 or f32")->capture_default_str();
+  command.add_option("--pre-dtype", pre_dtype, "Elements of pre: bf16 or f32; as --out-dtype by default");
+  command.add_option("--schedule", schedule, "auto, cooperative or pingpong")->capture_default_str();
+  command.add_option("--tile", tile, "Rows and columns of a tile, such as 128x256; by default the plan chooses");
+  command.add_option("--cluster", cluster, "Blocks of a cluster, 1 or 2; by default the plan chooses");
+  command.add_option("--multicast", multicast, "Which operand a cluster loads together: auto, none, a or b")
+      ->capture_default_str();
+  command.footer(activation_help());
+}
+
+void ProblemOptions::apply(GemmProblem& problem) const {
+  problem.activation = choose("--activation", activation, activation_names());
+  problem.gate = GateLayout::Interleaved;
+  if (!gate.empty()) {
+    problem.gate = choose("--gate", gate, kGates);
+    if (!is_gated(problem.activation)) problem.activation = gated_form(problem.activation, activation);
+  }
+  const DataType out_type = choose("--out-dtype", out_dtype, kTypes);
+  const DataType pre_type = pre_dtype.empty() ? out_type : choose("--pre-dtype", pre_dtype, kTypes);
+  problem.out.reset();
+  problem.pre.reset();
+  for (const std::string& output : CLI::detail::split(outputs, ',')) {
+    if (output == "out" && !problem.out) {
+      problem.out = out_type;
+    } else if (output == "pre" && !problem.pre) {
+      problem.pre = pre_type;
+    } else {
+      throw InputError(fmt::format("--outputs: '{}' is none of pre, out, pre,out", outputs));
+    }
+  }
+  problem.schedule = choose_or_auto("--schedule", schedule, kSchedules);
+  problem.multicast = choose_or_auto("--multicast", multicast, kMulticasts);
+  if (!tile.empty()) {
+    int rows = 0, columns = 0;
+    const char* end = tile.data() + tile.size();
+    const auto first = std::from_chars(tile.data(), end, rows);
+    const auto second = first.ptr < end && *first.ptr == 'x' ? std::from_chars(first.ptr + 1, end, columns) : first;
+    if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end || rows <= 0 || columns <= 0) {
+      throw InputError(fmt::format("--tile: '{}' is not ROWSxCOLUMNS, such as 128x256", tile));
+    }
+    problem.tile_m = rows;
+    problem.tile_n = columns;
+  }
+  if (cluster != 0) {
+    if (cluster != 1 && cluster != 2) throw InputError(fmt::format("--cluster: {} is neither 1 nor 2", cluster));
+    problem.cluster = cluster;
+  }
+}
+
+std::string activation_help() {
+  return "Activations of x = A B^T + bias:\n"
+         "  none        x\n"
+         "  relu        max(x, 0)\n"
+         "  relu2       max(x, 0)^2\n"
+         "  gelu        x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))\n"
+         "  gelu-erf    x / 2 * (1 + erf(x / sqrt(2)))\n"
+         "  silu        x * sigmoid(x)\n"
+         "Gated, out is half as wide; g and u are the gate and up columns of x:\n"
+         "  swiglu      silu(g) * u                                     (also: --activation silu --gate ...)\n"
+         "  swiglu-oai  c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1), c = min(g, limit)\n"
+         "  geglu       gelu(g) * u                                     (also: --activation gelu --gate ...)\n"
+         "  reglu       relu(g) * u                                     (also: --activation relu --gate ...)\n"
+         "Gate layouts: interleaved (columns 2i, 2i + 1 are g, u), split (g in the first half of N, u in the second),\n"
+         "split-up-first (the other way round).\n";
+}
+
+}  // namespace moxie::cli

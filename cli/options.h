@@ -1,0 +1,41 @@
+// The options that several commands share: names of the variants, and how they become a GemmProblem.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "moxie/gemm.h"
+
+namespace moxie::cli {
+
+template <class T>
+using Names = std::vector<std::pair<std::string, T>>;
+
+// The value that `text` names; InputError "--option: 'text' is none of x, y, z" otherwise.
+template <class T>
+T choose(const std::string& option, const std::string& text, const Names<T>& names);
+
+const Names<Grouping>& grouping_names();
+const Names<Activation>& activation_names();
+std::string name_of(Grouping grouping);
+std::string name_of(Activation activation, GateLayout gate);
+
+// The chosen kernel in one line.
+std::string plan_headline(const GemmProblem& problem, const DeviceInfo& device);
+
+// What to compute and how, without shapes.
+struct ProblemOptions {
+  std::string activation = "none", gate, outputs = "out", out_dtype = "bf16", pre_dtype, schedule = "auto", tile;
+  std::string multicast = "auto";
+  int cluster = 0;
+  void add_to(CLI::App& command);
+  // Throws InputError that names the option.
+  void apply(GemmProblem& problem) const;
+};
+
+// Each activation with its formula, for --help.
+std::string activation_help();
+
+}  // namespace moxie::cli

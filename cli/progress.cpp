@@ -1,0 +1,53 @@
+// See progress.h.
+#include "cli/progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace moxie::cli {
+
+namespace {
+constexpr const char* kWipe = "\r\033[K";
+}
+
+Progress::Progress() : terminal_(isatty(STDERR_FILENO) != 0), since_(std::chrono::steady_clock::now()) {
+  if (terminal_) thread_ = std::thread([this] { show(); });
+}
+
+Progress::~Progress() {
+  if (!terminal_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  fmt::print(stderr, "{}", kWipe);
+}
+
+void Progress::step(const std::string& text) {
+  if (!terminal_) {
+    fmt::print(stderr, "{} ...\n", text);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    text_ = text;
+    since_ = std::chrono::steady_clock::now();
+  }
+  changed_.notify_all();
+}
+
+void Progress::show() {
+  std::unique_lock lock(mutex_);
+  while (!done_) {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - since_;
+    if (!text_.empty()) fmt::print(stderr, "{}{} ... {:.0f} s", kWipe, text_, taken.count());
+    changed_.wait_for(lock, std::chrono::milliseconds(200));
+  }
+}
+
+}  // namespace moxie::cli

@@ -1,0 +1,28 @@
+// A line on stderr that says what a long command is doing and for how long; on a terminal it runs along.
+#pragma once
+#include <condition_variable>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace moxie::cli {
+
+class Progress {
+ public:
+  Progress();
+  ~Progress();  // wipes the line
+  void step(const std::string& text);
+
+ private:
+  void show();
+  bool terminal_;
+  std::string text_;
+  std::chrono::steady_clock::time_point since_;
+  bool done_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread thread_;
+};
+
+}  // namespace moxie::cli

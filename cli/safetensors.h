@@ -1,0 +1,65 @@
+// Files of tensors: 8 bytes of header length (little-endian), a JSON header, the data.
+// Reading believes nothing that the file says; writing leaves either the whole file or none.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace moxie::cli {
+
+// Input that breaks a rule; what() is one sentence that names the file or tensor and the rule.
+struct InputError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A write that failed half-way (a full disk, say); what() names it and says why.
+struct OutputError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape);  // "[4, 320]"
+
+class SafetensorsReader {
+ public:
+  struct Entry {
+    std::string dtype;  // "BF16", "I32", ...
+    std::vector<int64_t> shape;
+    uint64_t offset = 0, bytes = 0;  // in the file
+  };
+
+  // Reads and checks the header: its length against the file's, JSON, known element types, data ranges that cover
+  // the data once without gaps and agree with the shapes. Throws InputError.
+  explicit SafetensorsReader(const std::string& path);
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+  const Entry* find(const std::string& name) const;  // nullptr when absent
+  std::vector<uint8_t> read(const std::string& name) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+ private:
+  void parse(const std::string& header, uint64_t data_start, uint64_t data_bytes);
+  std::string path_;
+  int file_ = -1;
+  std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct TensorToWrite {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> data;
+};
+
+// Throws InputError when `path` can plainly not be written: no such folder, no permission, not a regular file.
+void check_writable(const std::string& path);
+
+// Writes beside `path` under another name and renames at the end. Throws as check_writable does, or OutputError; the file is as it was then.
+void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace moxie::cli

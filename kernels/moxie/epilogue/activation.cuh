@@ -1,0 +1,99 @@
+// Activations, each a small struct with one operator(): float -> float, or (gate, up) -> float when gated. To add one,
+// give it a name in enum Activation (params.h; gated ones after Silu) and specialise ActivationOf for it here; nothing
+// else in the kernels changes. It is built once a thread from the kernel's parameters (alpha, limit).
+//
+// Errors against exact arithmetic on the float32 argument x, from the instructions' documented bounds (ex2.approx.ftz
+// 2 ulp, rcp.approx.ftz 1 ulp, one rounding of x * log2(e)): sigmoid(x) is off by at most (4 + |x|) * 2^-23
+// relative while sigmoid(x) > 2^-126 and is 0 below; Silu, Swiglu, SwigluOai, GeluTanh and Geglu are x * sigmoid and
+// inherit that. GeluErf inherits erff's 2 ulp in the sum 1 + erf: |x| * 2^-23 absolute. tanh.approx is not used: its
+// 2^-11 would show in bf16. Infinities give the limit of the function, NaN gives NaN.
+#pragma once
+#include "moxie/isa.cuh"
+
+namespace moxie::kernel {
+
+constexpr float kLowest = -3.402823466e+38f;
+
+MOXIE_DEVICE float sigmoid(float x) { return rcp_approx(1.0f + ex2_approx(-1.4426950408889634f * x)); }
+// x * s where s is 0 for x = -inf.
+MOXIE_DEVICE float times_gate(float x, float s) { return max_nan(x, kLowest) * s; }
+
+template <Activation A>
+struct ActivationOf;
+
+template <>
+struct ActivationOf<Activation::None> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float x) const { return x; }
+};
+
+template <>
+struct ActivationOf<Activation::Relu> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float x) const { return max_nan(x, 0.0f); }
+};
+
+template <>
+struct ActivationOf<Activation::Relu2> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float x) const {
+    const float positive = max_nan(x, 0.0f);
+    return positive * positive;
+  }
+};
+
+// 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation for x < 0.
+template <>
+struct ActivationOf<Activation::GeluTanh> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float x) const {
+    const float u2 = 1.5957691216057308f * x * fmaf(0.044715f * x, x, 1.0f);
+    return times_gate(x, sigmoid(u2));
+  }
+};
+
+template <>
+struct ActivationOf<Activation::GeluErf> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float x) const {
+    return times_gate(x, fmaf(0.5f, erff(0.7071067811865476f * x), 0.5f));
+  }
+};
+
+template <>
+struct ActivationOf<Activation::Silu> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float x) const { return times_gate(x, sigmoid(x)); }
+};
+
+template <>
+struct ActivationOf<Activation::Swiglu> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float gate, float up) const { return times_gate(gate, sigmoid(gate)) * up; }
+};
+
+template <>
+struct ActivationOf<Activation::SwigluOai> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams& gemm) : alpha(gemm.alpha), limit(gemm.limit) {}
+  MOXIE_DEVICE float operator()(float gate, float up) const {
+    gate = min_nan(gate, limit);
+    up = max_nan(min_nan(up, limit), -limit);
+    return times_gate(gate, sigmoid(alpha * gate)) * (up + 1.0f);
+  }
+  float alpha, limit;
+};
+
+template <>
+struct ActivationOf<Activation::Geglu> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams& gemm) : gelu(gemm) {}
+  MOXIE_DEVICE float operator()(float gate, float up) const { return gelu(gate) * up; }
+  ActivationOf<Activation::GeluTanh> gelu;
+};
+
+template <>
+struct ActivationOf<Activation::Reglu> {
+  MOXIE_DEVICE explicit ActivationOf(const GemmParams&) {}
+  MOXIE_DEVICE float operator()(float gate, float up) const { return max_nan(gate, 0.0f) * up; }
+};
+
+}  // namespace moxie::kernel

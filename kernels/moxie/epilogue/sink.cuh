@@ -1,0 +1,355 @@
+// What an output of the epilogue is, and the epilogue that drives a list of them without knowing any by name.
+//
+// A sink takes one of the two values of the product (pre, or out = activation(pre)) as float32 fragments and brings it
+// to memory. To add one, write a struct in a header of your own and pass its type name with the header; no file of the
+// kernel changes. It has:
+//
+//   struct Params { ... };
+//     Its kernel argument, trivially copyable; the host fills in the bytes.
+//   static constexpr Value kValue = Value::Out;
+//     Which value it takes.
+//   static constexpr SinkNeeds kNeeds = {};
+//     See params.h; {} for a sink that stores with plain instructions.
+//
+//   explicit Sink(const Params&);
+//     One object a thread for the whole kernel; it may keep state in registers.
+//
+//   template <int kColumns>
+//   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
+//     Called by all 128 threads of a consumer warp group, chunk after chunk from left to right, and in each for
+//     block = 0, 1, ... (64 rows each). It must write nothing past chunk.rows rows or past the value's columns.
+//
+// With kNeeds.staging_bytes > 0, `staging` is that much shared memory, aligned to 1024, which store() fills. Then
+//
+//   void issue(const void* map, const Chunk& chunk, const uint8_t* staging);
+//     One thread, the same for the whole kernel: starts bulk copies from it. The epilogue orders generic before
+//     asynchronous accesses, commits the copies and waits for them before it hands out the same buffer again.
+//
+// With kNeeds.tensor_map it has besides
+//
+//   const TensorMap& map() const;
+//     The map, or the template of the per-group maps.
+//
+//   bool rewrite(MapEditor map, const Chunk& group) const;
+//     One thread: points the map at group.group, which has group.rows rows; false when its memory cannot be described:
+//     nothing is issued for it then. Only called where outputs_need_group_maps(grouping).
+//
+// A sink that depends on the kernel's configuration is a template over it; its type name may use `kConfig`.
+//
+// A gated `pre` comes in the order of the accumulator: columns 16 q + 0..7 of a fragment are the first half (gate; up
+// for SplitUpFirst), 16 q + 8..15 the matching ones of the second, of the columns 8 q + 0..7 of the chunk's half.
+#pragma once
+#include "moxie/epilogue/activation.cuh"
+#include "moxie/scheduler.cuh"
+
+namespace moxie::kernel {
+
+enum class Value { Pre, Out };
+
+// 64 rows by kColumns columns over the 128 threads of a warp group. v[j][2 h + c] is the element in row
+// 16 (warp % 4) + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + c (PTX ISA 9.7.15.5.1.1, the accumulator of wgmma).
+template <int kColumns>
+struct Fragment {
+  float v[kColumns / 8][4];
+};
+
+// Where a chunk of epilogue_columns accumulator columns lies.
+struct Chunk {
+  int32_t group;
+  int32_t row;        // first row of the warp group, within the group (Dense, RowGroups: within the tensor)
+  int32_t rows;       // rows that exist from `row` on; may exceed those of the warp group
+  int32_t row_begin;  // Offsets: the tensor's row where the group begins, else 0
+  int32_t column;     // first column of the product; a gated `out` begins at column / 2
+  int32_t n;          // columns of the product
+  int32_t thread;     // of the warp group, 0 to 127
+
+  // Row of a fragment's v[..][2 h + ..] counted from `row`, and its column of v[j][.. + c].
+  MOXIE_DEVICE int fragment_row(int block, int h) const {
+    return block * 64 + thread / 32 * 16 + thread % 32 / 4 + h * 8;
+  }
+  MOXIE_DEVICE int fragment_column(int j, int c) const { return j * 8 + thread % 4 * 2 + c; }
+};
+
+template <class... Sinks>
+struct SinkList;
+template <>
+struct SinkList<> {
+  template <class Function>
+  MOXIE_DEVICE void for_each(Function&&) {}
+};
+template <class First, class... Rest>
+struct SinkList<First, Rest...> {
+  MOXIE_DEVICE explicit SinkList(const typename First::Params& first_params,
+                                 const typename Rest::Params&... rest_params)
+      : first(first_params), rest(rest_params...) {}
+  template <class Function>
+  MOXIE_DEVICE void for_each(Function&& function) {
+    function(first);
+    rest.for_each(function);
+  }
+  First first;
+  SinkList<Rest...> rest;
+};
+
+template <HopperConfig C, class... Sinks>
+struct SinkTraits {
+  static_assert(sizeof...(Sinks) > 0);
+  static_assert(((Sinks::kNeeds.staging_bytes > 0 || !Sinks::kNeeds.tensor_map) && ...),
+                "a tensor map copies from staging");
+  static_assert(((Sinks::kNeeds.staging_bytes % 1024 == 0) && ...));
+  static constexpr int kCount = sizeof...(Sinks);
+  static constexpr SinkNeeds kNeeds[kCount] = {Sinks::kNeeds...};
+  static constexpr bool kStaged = ((Sinks::kNeeds.staging_bytes > 0) || ...);
+  static constexpr bool kTakesOut = ((Sinks::kValue == Value::Out) || ...);
+  template <class Sink>
+  static constexpr bool kGroupMap = Sink::kNeeds.tensor_map&& outputs_need_group_maps(C.grouping);
+  static constexpr int kGroupMaps = (int{kGroupMap<Sinks>} + ...);
+  static constexpr SharedLayout kShared = shared_layout(C, kNeeds, kCount);
+};
+
+// The epilogue of one consumer warp group.
+template <HopperConfig C, class... Sinks>
+class Epilogue {
+  using Traits = SinkTraits<C, Sinks...>;
+  static constexpr int kRows = warp_group_rows(C);
+  static constexpr int kColumns = epilogue_columns(C);
+  static constexpr bool kGated = is_gated(C.activation);
+  static constexpr int kMapSetBytes = kMapSlots * kMapBytes;  // the slots of one sink and warp group
+
+ public:
+  // slots: this block's maps in the workspace. barrier: a named barrier for this warp group alone.
+  MOXIE_DEVICE Epilogue(const GemmParams& gemm, SinkList<Sinks...>& sinks, uint8_t* shared, uint8_t* slots,
+                        int warp_group, int barrier)
+      : gemm_(gemm),
+        sinks_(sinks),
+        shared_(shared),
+        slots_(slots),
+        warp_group_(warp_group),
+        barrier_(barrier),
+        thread_(threadIdx.x % 128),
+        issuing_warp_(__shfl_sync(~0u, threadIdx.x / 32, 0) % 4 == 0) {
+    if constexpr (Traits::kGroupMaps > 0) {
+      if (issuing_warp_) {
+        for_each_group_map(
+            [&](auto& sink, uint8_t* map, uint8_t*) { copy_map_template(map, sink.map(), thread_ % 32); });
+      }
+    }
+  }
+
+  // Before the k loop: starts to fetch what the epilogue of this tile reads, so that it has come when the loop ends.
+  MOXIE_DEVICE void prefetch(const Tile& tile) {
+    if constexpr (C.bias) bias_ = load_bias(tile);
+  }
+
+  // After the k loop: acc[block] holds 64 rows, as N / 8 groups of 4 values of a Fragment.
+  template <int kBlocks, int kValues>
+  MOXIE_DEVICE void run(float (&acc)[kBlocks][kValues], const Tile& tile) {
+    static_assert(kBlocks * 64 == kRows && kValues * 2 == C.block_n);
+    // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
+    int32_t thread = thread_;
+    asm volatile("" : "+r"(thread));
+    Chunk chunk{tile.group, tile.row, tile.rows, tile.row_begin, tile.column, tile.n, thread};
+    if constexpr (C.schedule == Schedule::Cooperative) {
+      chunk.row += warp_group_ * kRows;
+      chunk.rows -= warp_group_ * kRows;
+    }
+    if (chunk.rows <= 0 || chunk.column >= chunk.n) return;
+    if constexpr (Traits::kGroupMaps > 0) {
+      if (chunk.group != mapped_group_) move_to_group(chunk, tile);
+    }
+    if constexpr (C.bias) {
+      if (2 * thread < C.block_n) bias_words()[thread] = bias_;
+      if constexpr (!Traits::kStaged) bar_sync(barrier_, 128);
+    }
+#pragma unroll
+    for (int first = 0; first < C.block_n; first += kColumns) {
+      chunk.column = tile.column + first;
+      if (chunk.column >= chunk.n) break;
+      if constexpr (Traits::kStaged) {
+        // The buffer's copies of store_buffers chunks ago have been read; the bias is in shared memory.
+        if (issuing_warp_ && elect()) wait_for_staging();
+        bar_sync(barrier_, 128);
+      }
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        Fragment<kColumns> pre;
+#pragma unroll
+        for (int j = 0; j < kColumns / 8; ++j) {
+          float2 bias = {0.0f, 0.0f};
+          if constexpr (C.bias) {
+            const uint32_t pair = bias_words()[(first + 8 * j) / 2 + thread % 4];
+            bias = {bf16_low(pair), bf16_high(pair)};
+          }
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            pre.v[j][i] = acc[block][(first / 8 + j) * 4 + i] + (i % 2 == 0 ? bias.x : bias.y);
+        }
+        store<Value::Pre>(pre, chunk, block);
+        if constexpr (Traits::kTakesOut) store<Value::Out>(activate(pre), chunk, block);
+      }
+      if constexpr (Traits::kStaged) {
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+        bar_sync(barrier_, 128);
+        if (issuing_warp_ && elect()) issue(chunk);
+        if constexpr (C.store_buffers == 2) buffer_ ^= 1;
+      }
+    }
+    if constexpr (C.bias && !Traits::kStaged) bar_sync(barrier_, 128);  // all have read the bias
+  }
+
+  // Before the block may end: its shared memory has been read.
+  MOXIE_DEVICE void finish() {
+    if constexpr (Traits::kStaged) {
+      if (issuing_warp_ && elect()) cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
+    }
+  }
+
+ private:
+  static MOXIE_DEVICE void wait_for_staging() {
+    cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<C.store_buffers - 1>{});
+  }
+
+  MOXIE_DEVICE uint32_t* bias_words() const {
+    return reinterpret_cast<uint32_t*>(shared_ + Traits::kShared.bias + warp_group_ * C.block_n * 2);
+  }
+
+  // The bias of accumulator columns 2 thread and 2 thread + 1 as a pair of bf16; 0 past the end.
+  MOXIE_DEVICE uint32_t load_bias(const Tile& tile) const {
+    const uint16_t* bias;
+    if constexpr (C.grouping == Grouping::Pointers) {
+      bias = static_cast<const uint16_t*>(gemm_.arrays.bias[tile.group]);
+      if (bias == nullptr) return 0;
+    } else {
+      bias = static_cast<const uint16_t*>(gemm_.bias) + tile.group * gemm_.bias_stride;
+    }
+    const int column = 2 * thread_;
+    if (column >= C.block_n) return 0;
+    if constexpr (!kGated) {
+      return tile.column + column < tile.n ? *reinterpret_cast<const uint32_t*>(bias + tile.column + column) : 0;
+    } else {
+      const int half = column / 8 % 2;
+      const int pair = tile.column / 2 + column / 16 * 8 + column % 8;  // in the order of the gated output
+      if (pair >= tile.n / 2) return 0;
+      if constexpr (C.gate == GateLayout::Interleaved) {
+        return bias[2 * pair + half] | static_cast<uint32_t>(bias[2 * pair + 2 + half]) << 16;
+      } else {
+        return *reinterpret_cast<const uint32_t*>(bias + half * (tile.n / 2) + pair);
+      }
+    }
+  }
+
+  MOXIE_DEVICE Fragment<kGated ? kColumns / 2 : kColumns> activate(const Fragment<kColumns>& pre) const {
+    const ActivationOf<C.activation> activation(gemm_);
+    Fragment<kGated ? kColumns / 2 : kColumns> out;
+    if constexpr (kGated) {
+      constexpr int kGate = C.gate == GateLayout::SplitUpFirst ? 1 : 0;
+#pragma unroll
+      for (int q = 0; q < kColumns / 16; ++q) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.v[q][i] = activation(pre.v[2 * q + kGate][i], pre.v[2 * q + 1 - kGate][i]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.v[j][i] = activation(pre.v[j][i]);
+      }
+    }
+    return out;
+  }
+
+  template <Value kValue, int kWidth>
+  MOXIE_DEVICE void store(const Fragment<kWidth>& values, const Chunk& chunk, int block) {
+    uint8_t* staging = shared_ + Traits::kShared.staging;
+    sinks_.for_each([&](auto& sink) {
+      using Sink = cuda::std::remove_reference_t<decltype(sink)>;
+      if constexpr (Sink::kValue == kValue) sink.store(values, chunk, block, staging + staging_offset<Sink>());
+      staging += kConsumerWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+    });
+  }
+
+  // One thread: everything of the chunk in one bulk group.
+  MOXIE_DEVICE void issue(const Chunk& chunk) {
+    uint8_t* staging = shared_ + Traits::kShared.staging;
+    int mapped = 0;
+    sinks_.for_each([&](auto& sink) {
+      using Sink = cuda::std::remove_reference_t<decltype(sink)>;
+      if constexpr (Traits::template kGroupMap<Sink>) {
+        if (described_ >> mapped & 1) sink.issue(slot(mapped), chunk, staging + staging_offset<Sink>());
+        ++mapped;
+      } else if constexpr (Sink::kNeeds.tensor_map) {
+        sink.issue(&sink.map(), chunk, staging + staging_offset<Sink>());
+      } else if constexpr (Sink::kNeeds.staging_bytes > 0) {
+        sink.issue(nullptr, chunk, staging + staging_offset<Sink>());
+      }
+      staging += kConsumerWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+    });
+    cuda::ptx::cp_async_bulk_commit_group();
+  }
+
+  template <class Sink>
+  MOXIE_DEVICE int staging_offset() const {
+    return (warp_group_ * C.store_buffers + buffer_) * Sink::kNeeds.staging_bytes;
+  }
+
+  MOXIE_DEVICE uint8_t* slot(int mapped) const {
+    return slots_ + (mapped * kConsumerWarpGroups + warp_group_) * kMapSetBytes + slot_ * kMapBytes;
+  }
+
+  // function(sink, map in shared memory, slot in use) for every sink with per-group maps.
+  template <class Function>
+  MOXIE_DEVICE void for_each_group_map(Function&& function) {
+    int mapped = 0;
+    sinks_.for_each([&](auto& sink) {
+      if constexpr (Traits::template kGroupMap<cuda::std::remove_reference_t<decltype(sink)>>) {
+        function(sink, shared_ + Traits::kShared.sink_maps + (mapped * kConsumerWarpGroups + warp_group_) * kMapBytes,
+                 slot(mapped));
+        ++mapped;
+      }
+    });
+  }
+
+  // Rewrites the sinks' maps for a new group. Every group that came here issued at least one chunk, and at most the
+  // last store_buffers chunks are in flight: after this wait at most one, which uses the other slot.
+  MOXIE_DEVICE void move_to_group(const Chunk& chunk, const Tile& tile) {
+    mapped_group_ = chunk.group;
+    slot_ ^= 1;
+    if (!issuing_warp_) return;
+    const bool leader = elect();
+    if (leader) {
+      wait_for_staging();
+      Chunk whole = chunk;
+      whole.row = 0;
+      whole.rows = tile.row + tile.rows;
+      described_ = 0;
+      uint32_t bit = 1;
+      for_each_group_map([&](auto& sink, uint8_t* map, uint8_t*) {
+        if (sink.rewrite(MapEditor{map}, whole)) described_ |= bit;
+        bit <<= 1;
+      });
+    }
+    __syncwarp();
+    for_each_group_map([&](auto&, uint8_t* map, uint8_t* published) { publish_map(published, map); });
+    __syncwarp();
+    if (leader) {
+      for_each_group_map([&](auto&, uint8_t*, uint8_t* published) { acquire_map(published); });
+    }
+    __syncwarp();
+  }
+
+  const GemmParams& gemm_;
+  SinkList<Sinks...>& sinks_;
+  uint8_t* shared_;
+  uint8_t* slots_;
+  int warp_group_;
+  int barrier_;
+  int thread_;
+  bool issuing_warp_;
+  uint32_t bias_ = 0;
+  int buffer_ = 0;
+  int slot_ = 1;
+  int32_t mapped_group_ = -1;
+  uint32_t described_ = 0;  // of the issuing thread: which sinks' maps are valid for the group
+};
+
+}  // namespace moxie::kernel

@@ -1,0 +1,132 @@
+// The standard sink: pre or out, rounded to bf16 (nearest even) or as float32, through shared memory and a tensor map.
+// store_box() in params.h is the shape of its copies; shared memory holds [copy][half][row][box row], swizzled.
+#pragma once
+#include "moxie/epilogue/sink.cuh"
+
+namespace moxie::kernel {
+
+template <HopperConfig C, Value kTakes, DataType kType>
+class Store {
+  static constexpr bool kPre = kTakes == Value::Pre;
+  static constexpr StoreBox kBox = store_box(C, kPre, kType);
+  static constexpr bool kInterleaves = kPre && is_gated(C.activation) && C.gate == GateLayout::Interleaved;
+  static constexpr int kElement = size_of(kType);
+  static constexpr int kPlane = kBox.rows * kBox.swizzle;  // bytes of one copy's half
+
+ public:
+  using Params = StoreParams;
+  static constexpr Value kValue = kTakes;
+  static constexpr SinkNeeds kNeeds = store_needs(C, kPre, kType);
+
+  MOXIE_DEVICE explicit Store(const Params& params) : params_(params) {}
+  MOXIE_DEVICE const TensorMap& map() const { return params_.map; }
+
+  template <int kColumns>
+  MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging) const {
+    const int lane = chunk.thread % 32;
+    if constexpr (kInterleaves) {
+      // A thread's gate and up pairs are four neighbouring columns.
+      const Cursor to(staging, chunk.fragment_row(block, 0), 4 * (lane % 4));
+#pragma unroll
+      for (int q = 0; q < kColumns / 16; ++q) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float* gate = &values.v[2 * q][2 * h];
+          const float* up = &values.v[2 * q + 1][2 * h];
+          if constexpr (kType == DataType::Bf16) {
+            *reinterpret_cast<uint2*>(to.at(0, 8 * h, 16 * q)) = {cvt_bf16x2(gate[0], up[0]),
+                                                                  cvt_bf16x2(gate[1], up[1])};
+          } else {
+            *reinterpret_cast<float4*>(to.at(0, 8 * h, 16 * q)) = {gate[0], up[0], gate[1], up[1]};
+          }
+        }
+      }
+    } else if constexpr (kType == DataType::Bf16) {
+      // Two column groups of one half by two row groups of 8 are four matrices of stmatrix.
+      const Cursor to(staging, block * 64 + chunk.thread / 32 * 16 + lane % 16, lane / 16 * 8);
+#pragma unroll
+      for (int half = 0; half < kBox.halves; ++half) {
+#pragma unroll
+        for (int pair = 0; pair < kColumns / 16 / kBox.halves; ++pair) {
+          const float(&left)[4] = values.v[2 * pair * kBox.halves + half];
+          const float(&right)[4] = values.v[(2 * pair + 1) * kBox.halves + half];
+          stmatrix_x4(to.at(half, 0, 16 * pair), cvt_bf16x2(left[0], left[1]), cvt_bf16x2(left[2], left[3]),
+                      cvt_bf16x2(right[0], right[1]), cvt_bf16x2(right[2], right[3]));
+        }
+      }
+    } else {
+      const Cursor to(staging, chunk.fragment_row(block, 0), chunk.fragment_column(0, 0));
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          *reinterpret_cast<float2*>(to.at(j % kBox.halves, 8 * h, j / kBox.halves * 8)) = {values.v[j][2 * h],
+                                                                                            values.v[j][2 * h + 1]};
+        }
+      }
+    }
+  }
+
+  MOXIE_DEVICE void issue(const void* map, const Chunk& chunk, const uint8_t* staging) const {
+    const int column = is_gated(C.activation) && !kInterleaves ? chunk.column / 2 : chunk.column;
+#pragma unroll
+    for (int copy = 0; copy < kBox.copies; ++copy) {
+      copy_out(map, column + copy * kBox.columns, chunk.row, chunk.group, staging + copy * kPlane);
+    }
+  }
+
+  MOXIE_DEVICE bool rewrite(MapEditor map, const Chunk& group) const {
+    map.size<1>(group.rows);
+    if constexpr (C.grouping == Grouping::Pointers) {
+      const void* base = params_.pointers[group.group];
+      const int64_t stride = params_.lds[group.group] * kElement;
+      if (!valid_map_address(base) || !valid_map_stride(stride)) return false;
+      const int32_t width = is_gated(C.activation) && !kInterleaves ? group.n / 2 : group.n;
+      map.address(base);
+      map.size<0>(width);
+      map.stride<1>(stride);
+      if constexpr (kBox.halves == 2) map.stride<2>(int64_t{width} * kElement);
+    } else {
+      const int64_t first =
+          group.row_begin * params_.ld + group.group * (C.grouping == Grouping::Masked ? params_.group_stride : 0);
+      map.address(static_cast<const uint8_t*>(params_.base) + first * kElement);
+    }
+    return true;
+  }
+
+ private:
+  // A thread's place in the staging buffer. The swizzle (5.5.6) permutes the 16-byte chunks of a box row by the row
+  // modulo 8, so steps by a multiple of 8 rows are plain offsets, and steps along the row are one exclusive or.
+  struct Cursor {
+    MOXIE_DEVICE Cursor(uint8_t* staging, int row, int column)
+        : first(staging + row * kBox.swizzle),
+          along((column * kElement) ^ (row * kBox.swizzle >> 3 & (kBox.swizzle - 16))) {}
+    // `half` of a split gate, `rows` and `columns` further on: multiples of 8 and of what the warp covers at once.
+    MOXIE_DEVICE uint8_t* at(int half, int rows, int columns) const {
+      return first + ((half + columns / kBox.columns) * kPlane + rows * kBox.swizzle) +
+             (along ^ (columns % kBox.columns * kElement));
+    }
+    uint8_t* first;
+    int along;
+  };
+
+  static MOXIE_DEVICE void copy_out(const void* map, int32_t column, int32_t row, int32_t group, const uint8_t* from) {
+    constexpr auto kGlobal = cuda::ptx::space_global;
+    constexpr auto kShared = cuda::ptx::space_shared;
+    if constexpr (C.grouping == Grouping::Batched) {
+      if constexpr (kBox.halves == 2) {
+        cuda::ptx::cp_async_bulk_tensor(kGlobal, kShared, map, {column, row, 0, group}, from);
+      } else {
+        cuda::ptx::cp_async_bulk_tensor(kGlobal, kShared, map, {column, row, group}, from);
+      }
+    } else if constexpr (kBox.halves == 2) {
+      cuda::ptx::cp_async_bulk_tensor(kGlobal, kShared, map, {column, row, 0}, from);
+    } else {
+      cuda::ptx::cp_async_bulk_tensor(kGlobal, kShared, map, {column, row}, from);
+    }
+  }
+
+  const Params& params_;
+};
+
+}  // namespace moxie::kernel

@@ -1,0 +1,177 @@
+// Instructions of sm_90a that cuda::ptx does not offer: wgmma, setmaxnreg, elect, stmatrix, named barriers, remote
+// mbarrier arrival, programmatic launch, and the few scalar ones that have no intrinsic of the wanted rounding.
+// Each function is named after its instruction; the section numbers are those of the PTX ISA 9.1.
+#pragma once
+#include <cuda/ptx>
+
+#include "moxie/params.h"
+
+#define MOXIE_DEVICE __device__ __forceinline__
+
+namespace moxie::kernel {
+
+// 9.7.13.14. True in one thread of a converged warp, always the same one.
+MOXIE_DEVICE bool elect() {
+  uint32_t elected;
+  asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 %0, 1, 0, p;}" : "=r"(elected));
+  return elected != 0;
+}
+
+// 9.7.19.5. All warps of a warp group execute the same one.
+template <int kRegisters>
+MOXIE_DEVICE void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+MOXIE_DEVICE void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// 9.7.13.1. Barrier 0 is __syncthreads().
+MOXIE_DEVICE void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+MOXIE_DEVICE void bar_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// 9.7.13.3, the aligned forms.
+MOXIE_DEVICE void barrier_cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// 9.7.9.23 and 9.7.13.15: one arrival at the barrier that lies in block `rank` of the cluster where `barrier` lies
+// here.
+MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(
+          static_cast<uint32_t>(__cvta_generic_to_shared(barrier))),
+      "r"(rank)
+      : "memory");
+}
+
+// 9.7.13.13.
+MOXIE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+MOXIE_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// 9.7.9.15. The map lies in a kernel parameter.
+MOXIE_DEVICE void prefetch_tensormap(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// 9.7.14.5 stmatrix: lane 8 i + r gives the address of row r of the i-th 8 x 8 matrix.
+MOXIE_DEVICE void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(row))),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// 9.7.9.22 cvt: two float32 to bf16, nearest even, `low` in the low half.
+MOXIE_DEVICE uint32_t cvt_bf16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+MOXIE_DEVICE float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
+MOXIE_DEVICE float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// 9.7.3.21 and 9.7.3.13: at most 2 ulp (ex2) and 1 ulp (rcp) from the rounded result.
+MOXIE_DEVICE float ex2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+MOXIE_DEVICE float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 9.7.3: min and max that hand on a NaN, which fminf and fmaxf drop.
+MOXIE_DEVICE float min_nan(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+MOXIE_DEVICE float max_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+// 9.7.15.7.
+MOXIE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+MOXIE_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+MOXIE_DEVICE void wgmma_wait_group() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// 9.7.15.5.1.2: matrix descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle, tile aligned to 1024
+// bytes: 1024 bytes between groups of eight rows. Adding bytes >> 4 moves along K or to another group of rows.
+MOXIE_DEVICE uint64_t wgmma_descriptor(const void* tile) {
+  const uint64_t address = (__cvta_generic_to_shared(tile) & 0x3ffff) >> 4;
+  return address | (uint64_t{1} << 16) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
+}
+
+// 9.7.15.5: d (64 x N float32) = a (64 x 16) * b (N x 16)^T + (accumulate ? d : 0).
+template <int kN>
+struct Wgmma;
+
+#define MOXIE_D16(i)                                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), "+f"(d[i + 12]),      \
+      "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
+#define MOXIE_D32 MOXIE_D16(0), MOXIE_D16(16)
+#define MOXIE_D48 MOXIE_D32, MOXIE_D16(32)
+#define MOXIE_D64 MOXIE_D48, MOXIE_D16(48)
+#define MOXIE_D80 MOXIE_D64, MOXIE_D16(64)
+#define MOXIE_D96 MOXIE_D80, MOXIE_D16(80)
+#define MOXIE_D112 MOXIE_D96, MOXIE_D16(96)
+#define MOXIE_D128 MOXIE_D112, MOXIE_D16(112)
+#define MOXIE_R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define MOXIE_R32 MOXIE_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define MOXIE_R48 MOXIE_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define MOXIE_R64 MOXIE_R48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define MOXIE_R80 MOXIE_R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define MOXIE_R96 MOXIE_R80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define MOXIE_R112 MOXIE_R96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define MOXIE_R128 MOXIE_R112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+#define MOXIE_WGMMA(n, registers, operands, a_operand, b_operand, flag)                               \
+  template <>                                                                                         \
+  struct Wgmma<n> {                                                                                   \
+    static MOXIE_DEVICE void multiply(float (&d)[n / 2], uint64_t a, uint64_t b, bool accumulate) {   \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " flag ", 0; wgmma.mma_async.sync.aligned.m64n" #n  \
+                   "k16.f32.bf16.bf16 {" registers "}, " a_operand ", " b_operand ", p, 1, 1, 0, 0;}" \
+                   : operands                                                                         \
+                   : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));                          \
+    }                                                                                                 \
+  }
+MOXIE_WGMMA(32, MOXIE_R16, MOXIE_D16(0), "%16", "%17", "%18");
+MOXIE_WGMMA(64, MOXIE_R32, MOXIE_D32, "%32", "%33", "%34");
+MOXIE_WGMMA(96, MOXIE_R48, MOXIE_D48, "%48", "%49", "%50");
+MOXIE_WGMMA(128, MOXIE_R64, MOXIE_D64, "%64", "%65", "%66");
+MOXIE_WGMMA(160, MOXIE_R80, MOXIE_D80, "%80", "%81", "%82");
+MOXIE_WGMMA(192, MOXIE_R96, MOXIE_D96, "%96", "%97", "%98");
+MOXIE_WGMMA(224, MOXIE_R112, MOXIE_D112, "%112", "%113", "%114");
+MOXIE_WGMMA(256, MOXIE_R128, MOXIE_D128, "%128", "%129", "%130");
+#undef MOXIE_WGMMA
+#undef MOXIE_D16
+#undef MOXIE_D32
+#undef MOXIE_D48
+#undef MOXIE_D64
+#undef MOXIE_D80
+#undef MOXIE_D96
+#undef MOXIE_D112
+#undef MOXIE_D128
+#undef MOXIE_R16
+#undef MOXIE_R32
+#undef MOXIE_R48
+#undef MOXIE_R64
+#undef MOXIE_R80
+#undef MOXIE_R96
+#undef MOXIE_R112
+#undef MOXIE_R128
+
+}  // namespace moxie::kernel

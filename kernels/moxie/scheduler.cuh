@@ -1,0 +1,186 @@
+// Which tile a block works on next. The grid is persistent: cluster c takes the units c, c + clusters, ... of the whole
+// problem, a unit being the tiles that the blocks of a cluster compute together. Sizes come from device memory only and
+// are clamped to the extents the host gave. Every warp that asks gets the same sequence; all 32 lanes ask together.
+//
+// Within a group, units run along the columns of a panel of raster_panel unit columns, then down the rows, so that the
+// panel of B stays in L2 while A passes by.
+#pragma once
+#include "moxie/tensor_map.cuh"
+
+namespace moxie::kernel {
+
+// One block's tile.
+struct Tile {
+  int32_t group;
+  int32_t row;        // first row, within the group (RowGroups: within A)
+  int32_t rows;       // of the group from `row` on: may exceed the tile, or be <= 0 for the second block of a cluster
+  int32_t row_begin;  // Offsets: row of A where the group begins, else 0
+  int32_t column;     // first column; may lie past n for the second block of a cluster
+  int32_t n;          // columns of the product
+  int32_t k;
+  MOXIE_DEVICE uint32_t k_tiles() const { return (static_cast<uint32_t>(k) + 63) / 64; }
+};
+
+MOXIE_DEVICE int32_t clamp(int32_t value, int32_t low, int32_t high) { return min(max(value, low), high); }
+
+template <HopperConfig C>
+class Scheduler {
+  static constexpr bool kWalksGroups =
+      C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
+  static constexpr int kUnitRows = cluster_rows(C);
+  static constexpr int kUnitColumns = cluster_columns(C);
+
+ public:
+  MOXIE_DEVICE explicit Scheduler(const GemmParams& gemm)
+      : gemm_(gemm), lane_(threadIdx.x % 32), rank_(blockIdx.x % C.cluster), unit_(blockIdx.x / C.cluster) {}
+
+  // The next tile of this block; false, and never again true, when there is none.
+  MOXIE_DEVICE bool next(Tile& tile) {
+    if constexpr (kWalksGroups) {
+      return next_of_walk(tile);
+    } else {
+      const uint32_t columns = unit_columns(gemm_.n);
+      const uint32_t rows = unit_rows(gemm_.m);
+      const uint32_t units = columns * rows * (C.grouping == Grouping::Batched ? gemm_.groups : 1);
+      while (unit_ < units) {
+        uint32_t unit = unit_;
+        unit_ += gridDim.x / C.cluster;
+        tile.group = 0;
+        if constexpr (C.grouping == Grouping::Batched) {
+          tile.group = unit / (columns * rows);
+          unit %= columns * rows;
+        }
+        tile.row_begin = 0;
+        tile.n = gemm_.n;
+        tile.k = gemm_.k;
+        place(tile, unit, rows, columns, gemm_.m);
+        if constexpr (C.grouping == Grouping::RowGroups) {
+          // The blocks of a cluster share B, so the unit's first row names the group of all.
+          tile.group = gemm_.sizes[tile.row / kUnitRows * kUnitRows];
+          if (tile.group < 0 || tile.group >= gemm_.groups) continue;
+        }
+        return true;
+      }
+      return false;
+    }
+  }
+
+ private:
+  static MOXIE_DEVICE uint32_t unit_rows(int32_t m) { return (static_cast<uint32_t>(m) + kUnitRows - 1) / kUnitRows; }
+  static MOXIE_DEVICE uint32_t unit_columns(int32_t n) {
+    return (static_cast<uint32_t>(n) + kUnitColumns - 1) / kUnitColumns;
+  }
+
+  // Coordinates of a group's unit.
+  MOXIE_DEVICE void place(Tile& tile, uint32_t unit, uint32_t rows, uint32_t columns, int32_t m) const {
+    const uint32_t panel_columns = gemm_.raster_panel;
+    const uint32_t panel = unit / (panel_columns * rows);
+    const uint32_t first = panel * panel_columns;
+    const uint32_t width = min(panel_columns, columns - first);
+    const uint32_t within = unit - first * rows;
+    tile.row = static_cast<int32_t>(within / width * kUnitRows);
+    tile.column = static_cast<int32_t>((first + within % width) * kUnitColumns);
+    if constexpr (C.multicast == Multicast::B) tile.row += rank_ * C.block_m;
+    if constexpr (C.multicast == Multicast::A) tile.column += rank_ * C.block_n;
+    tile.rows = m - tile.row;
+  }
+
+  // Lane l holds group window_ + l. The units of the window are numbered by their inclusive prefix sum.
+  MOXIE_DEVICE bool next_of_walk(Tile& tile) {
+    for (;;) {
+      const uint32_t units = __shfl_sync(~0u, ends_, 31);
+      if (unit_ < units) break;
+      unit_ -= units;
+      window_ += 32;
+      if (window_ >= gemm_.groups) {
+        ends_ = 0;
+        return false;
+      }
+      load_window();
+    }
+    const int lane = __ffs(__ballot_sync(~0u, unit_ < ends_)) - 1;
+    const uint32_t before = __shfl_sync(~0u, ends_, lane > 0 ? lane - 1 : 0);
+    const int32_t m = __shfl_sync(~0u, m_, lane);
+    tile.group = window_ + lane;
+    tile.row_begin = 0;
+    tile.n = gemm_.n;
+    tile.k = gemm_.k;
+    if constexpr (C.grouping == Grouping::Offsets) tile.row_begin = __shfl_sync(~0u, begin_, lane);
+    if constexpr (C.grouping == Grouping::Pointers) {
+      tile.n = __shfl_sync(~0u, n_, lane);
+      tile.k = __shfl_sync(~0u, k_, lane);
+    }
+    place(tile, unit_ - (lane > 0 ? before : 0), unit_rows(m), unit_columns(tile.n), m);
+    unit_ += gridDim.x / C.cluster;
+    return true;
+  }
+
+  MOXIE_DEVICE void load_window() {
+    const int group = window_ + lane_;
+    const bool exists = group < gemm_.groups;
+    m_ = 0;
+    int32_t n = gemm_.n;
+    if constexpr (C.grouping == Grouping::Offsets) {
+      // Ends never decrease and never pass m, whatever the array says.
+      int32_t end = exists ? clamp(gemm_.sizes[group], 0, gemm_.m) : 0;
+      end = max(end, last_end_);
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, end, step);
+        if (lane_ >= step) end = max(end, other);
+      }
+      begin_ = __shfl_up_sync(~0u, end, 1);
+      if (lane_ == 0) begin_ = last_end_;
+      last_end_ = __shfl_sync(~0u, end, 31);
+      m_ = end - begin_;
+    } else if constexpr (C.grouping == Grouping::Masked) {
+      if (exists) m_ = clamp(gemm_.sizes[group], 0, gemm_.m);
+    } else {
+      n_ = k_ = 0;
+      if (exists) {
+        const int32_t* sizes = gemm_.arrays.sizes + int64_t{group} * 3;
+        n_ = clamp(sizes[1], 0, gemm_.n);
+        k_ = clamp(sizes[2], 0, gemm_.k);
+        if (n_ % (is_gated(C.activation) ? 16 : 8) == 0 && usable(group)) m_ = clamp(sizes[0], 0, gemm_.m);
+      }
+      n = n_;
+    }
+    ends_ = unit_rows(m_) * unit_columns(n);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(~0u, ends_, step);
+      if (lane_ >= step) ends_ += other;
+    }
+  }
+
+  // Whether tensor maps can describe the group's operands.
+  MOXIE_DEVICE bool usable(int group) const {
+    bool good = true;
+    if constexpr (C.bias) good = reinterpret_cast<uint64_t>(gemm_.arrays.bias[group]) % 16 == 0;
+    if (k_ > 0) {
+      const GroupArrays& arrays = gemm_.arrays;
+      good = good && valid_map_address(arrays.a[group]) && valid_map_address(arrays.b[group]) &&
+             valid_leading_dimension(arrays.lda[group]) && valid_leading_dimension(arrays.ldb[group]);
+    }
+    return good;
+  }
+
+  // Below 2^34 elements the largest stride made of it, 32 ldb bytes, stays below 2^40.
+  static MOXIE_DEVICE bool valid_leading_dimension(int64_t elements) {
+    return elements > 0 && elements % 8 == 0 && elements < (int64_t{1} << 34);
+  }
+
+  const GemmParams& gemm_;
+  int32_t lane_;
+  int32_t rank_;   // of this block in its cluster
+  uint32_t unit_;  // the next one, counted from the window's first
+  int32_t window_ = -32;
+  uint32_t ends_ = 0;  // one past the last unit of this lane's group
+  int32_t m_ = 0;
+  int32_t begin_ = 0;
+  int32_t last_end_ = 0;
+  int32_t n_ = 0;
+  int32_t k_ = 0;
+};
+
+}  // namespace moxie::kernel

@@ -1,0 +1,237 @@
+// Clusters and the register pool: barrier.cluster (PTX ISA 9.7.13.3), mapa (9.7.9.23), getctarank (9.7.9.24),
+// setmaxnreg (9.7.19.5), griddepcontrol (9.7.13.13).
+#include <algorithm>
+
+#include "sim/async/state.h"
+
+namespace sim {
+
+namespace {
+
+// ---- barrier.cluster ----------------------------------------------------------------------------
+
+bool has_arrived(const Warp& warp) { return (warp.live & ~warp.async->cluster_arrived) == 0; }
+
+// Completes the barrier when all threads that have not exited have arrived.
+void complete_if_done(Cluster& cluster) {
+  AsyncClusterState& s = *cluster.async;
+  for (const auto& cta : cluster.ctas) {
+    for (const auto& warp : cta->warps) {
+      if (!has_arrived(*warp)) return;
+    }
+  }
+  for (const auto& cta : cluster.ctas) {
+    for (const auto& warp : cta->warps) warp->async->cluster_arrived = 0;
+  }
+  s.cluster_released.join(s.cluster_arriving);
+  cluster.event();
+}
+
+// kind 1: .relaxed. width 1: .aligned.
+Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (instr.width && !converged(warp, mask)) return Step::Wait;
+  Cluster& cluster = *warp.cta->cluster;
+  AsyncWarpState& s = *warp.async;
+  if (s.cluster_arrived & mask)
+    fault(Hazard::IllegalUse, warp, first_lane(s.cluster_arrived & mask),
+          "barrier.cluster.arrive twice before the barrier completes");
+  cluster.async->cluster_arriving.join(instr.kind ? warp.fence_view : warp.view);
+  if (!instr.kind) warp.new_epoch();
+  s.cluster_arrived |= mask;
+  s.cluster_waiting |= mask;
+  complete_if_done(cluster);
+  return Step::Next;
+}
+
+Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (instr.width && !converged(warp, mask)) return Step::Wait;
+  Cluster& cluster = *warp.cta->cluster;
+  AsyncWarpState& s = *warp.async;
+  if ((s.cluster_waiting & mask) != mask)
+    fault(Hazard::IllegalUse, warp, first_lane(mask & ~s.cluster_waiting),
+          "barrier.cluster.wait without a barrier.cluster.arrive before");
+  complete_if_done(cluster);  // threads may have exited
+  if (s.cluster_arrived & mask) {
+    return wait_for(warp, [&] {
+      std::string text = "barrier.cluster, for";
+      int missing = 0;
+      for (const auto& cta : cluster.ctas) {
+        for (const auto& other : cta->warps) {
+          if (other->live == 0 || has_arrived(*other)) continue;
+          if (++missing <= 8)
+            text += " warp " + std::to_string(other->index) + " of block rank " + std::to_string(cta->rank) + ",";
+        }
+      }
+      if (missing > 8) text += " and " + std::to_string(missing - 8) + " more";
+      if (text.back() == ',') text.pop_back();
+      return text;
+    });
+  }
+  s.cluster_waiting &= ~mask;
+  warp.acquire_from(cluster.async->cluster_released);
+  return Step::Next;
+}
+
+bool decode_barrier(const ptx::Instruction& source, DecodeContext&, Instr& out) {
+  if (source.parts.size() < 3 || source.parts[1] != "cluster") return false;
+  for (size_t i = 3; i < source.parts.size(); ++i) {
+    const std::string& part = source.parts[i];
+    if (part != "release" && part != "relaxed" && part != "acquire" && part != "aligned")
+      unsupported(source, "the form is not known");
+  }
+  out.width = has_part(source, "aligned");
+  out.kind = has_part(source, "relaxed");
+  if (source.parts[2] == "arrive") {
+    out.execute = execute_arrive;
+  } else if (source.parts[2] == "wait") {
+    out.execute = execute_wait;
+  } else {
+    unsupported(source, "the form is not known");
+  }
+  return true;
+}
+
+// ---- mapa, getctarank ---------------------------------------------------------------------------
+
+// reg: d, a (2), [b]. kind 1: generic. type: bytes of d.
+Step execute_mapa(Warp& warp, const Instr& instr, uint32_t mask) {
+  Cluster& cluster = *warp.cta->cluster;
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const uint64_t address = read_address(warp, instr, 1, 0, lane);
+    const uint32_t rank = read32(warp, instr, 3, lane);
+    if (rank >= cluster.ctas.size())
+      fault(Hazard::IllegalUse, warp, lane,
+            "mapa to block rank " + std::to_string(rank) + " of a cluster of " + std::to_string(cluster.ctas.size()));
+    if (instr.kind && (address & kWindowMask) != kSharedWindow)
+      fault(Hazard::Memory, warp, lane, "mapa of generic address " + hex(address) + ", which is not in shared memory");
+    const uint64_t mapped =
+        (instr.kind ? kSharedWindow : 0) | uint64_t{rank + 1} << 24 | (address & 0xffffff);
+    if (instr.type == 8) {
+      warp.row<uint64_t>(instr.reg[0])[lane] = mapped;
+    } else {
+      warp.row<uint32_t>(instr.reg[0])[lane] = static_cast<uint32_t>(mapped);
+    }
+  }
+  return Step::Next;
+}
+
+Step execute_getctarank(Warp& warp, const Instr& instr, uint32_t mask) {
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const SharedPlace place = shared_place(warp, read_address(warp, instr, 1, 0, lane), instr.kind, lane);
+    warp.row<uint32_t>(instr.reg[0])[lane] = place.cta->rank;
+  }
+  return Step::Next;
+}
+
+// A source that is an address without brackets: a register, or a shared variable with an addend.
+void push_plain_address(const ptx::Instruction& source, DecodeContext& context, Instr& out,
+                        const ptx::Operand& operand) {
+  const bool is_register = operand.kind == ptx::Operand::Kind::Register;
+  const int bytes = is_register ? ptx::bytes_of(context.register_type(operand)) : has_part(source, "u64") ? 8 : 4;
+  if (bytes == 8) out.flags |= 1;
+  context.push(operand, bytes == 8 ? ptx::Type::U64 : ptx::Type::U32);
+  context.push(immediate_operand(0), ptx::Type::U64);
+}
+
+bool decode_mapa(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  if (source.operands.size() != 3) unsupported(source, "wrong number of operands");
+  const bool wide = has_part(source, "u64");
+  out.kind = !has_part(source, "shared::cluster");
+  out.type = wide ? 8 : 4;
+  context.push(source.operands[0], wide ? ptx::Type::U64 : ptx::Type::U32);
+  push_plain_address(source, context, out, source.operands[1]);
+  context.push(source.operands[2], ptx::Type::U32);
+  out.execute = execute_mapa;
+  return true;
+}
+
+bool decode_getctarank(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  if (source.operands.size() != 2) unsupported(source, "wrong number of operands");
+  out.kind = !has_part(source, "shared::cluster");
+  context.push(source.operands[0], ptx::Type::U32);
+  push_plain_address(source, context, out, source.operands[1]);
+  out.execute = execute_getctarank;
+  return true;
+}
+
+// ---- setmaxnreg ---------------------------------------------------------------------------------
+
+constexpr uint32_t kRegisterFile = 65536;  // of a multiprocessor
+
+// What ptxas can give each thread under the kernel's launch bounds. Without them setmaxnreg need not have an effect.
+uint32_t launch_registers(const Cta& cta) {
+  const Launch& launch = *cta.cluster->launch;
+  const ptx::Function& function = *launch.kernel->function;
+  if (function.maxnreg > 0) return static_cast<uint32_t>(function.maxnreg);
+  const uint32_t warps = static_cast<uint32_t>(cta.warps.size());
+  const uint32_t blocks = static_cast<uint32_t>(std::max(1, function.minnctapersm));
+  return std::min(255u, kRegisterFile / (32 * warps * blocks)) / 8 * 8;
+}
+
+// imm: the count. kind 1: .inc.
+Step execute_setmaxnreg(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  const int count = static_cast<int>(instr.imm);
+  AsyncCtaState& s = *warp.cta->async;
+  if (warp.max_registers == 0) warp.max_registers = static_cast<int>(launch_registers(*warp.cta));
+  const auto illegal = [&](const char* rule) {
+    fault(Hazard::IllegalUse, warp, -1,
+          instr.source->opcode + " to " + std::to_string(count) + " where the warp has " +
+              std::to_string(warp.max_registers) + ": " + rule);
+  };
+  if (instr.kind == 0) {
+    if (count > warp.max_registers) illegal("a decrease must not raise the count");
+    s.registers_free += static_cast<uint32_t>(warp.max_registers - count);
+    warp.cta->cluster->event();
+  } else {
+    if (count < warp.max_registers) illegal("an increase must not lower the count");
+    const uint32_t wanted = static_cast<uint32_t>(count - warp.max_registers);
+    if (wanted > s.registers_free) {
+      return wait_for(warp, [&] {
+        return "setmaxnreg.inc to " + std::to_string(count) + ": the block's pool has " +
+               std::to_string(s.registers_free) + " registers a lane free, " + std::to_string(wanted) + " are needed";
+      });
+    }
+    s.registers_free -= wanted;
+  }
+  warp.max_registers = count;
+  return Step::Next;
+}
+
+bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext&, Instr& out) {
+  if (source.operands.size() != 1 || !has_part(source, "sync") || !has_part(source, "aligned") ||
+      has_part(source, "inc") == has_part(source, "dec"))
+    unsupported(source, "the form is not known");
+  out.imm = immediate_of(source, source.operands[0]);
+  if (out.imm < 24 || out.imm > 256 || out.imm % 8 != 0)
+    unsupported(source, "the register count must be a multiple of 8 from 24 to 256");
+  out.kind = has_part(source, "inc");
+  out.execute = execute_setmaxnreg;
+  return true;
+}
+
+// ---- griddepcontrol, clusterlaunchcontrol --------------------------------------------------------
+
+// Grids run one after the other here, so what is depended upon has completed.
+Step execute_griddepcontrol(Warp&, const Instr&, uint32_t) { return Step::Next; }
+
+bool decode_griddepcontrol(const ptx::Instruction& source, DecodeContext&, Instr& out) {
+  if (source.parts.size() != 2 || (source.parts[1] != "wait" && source.parts[1] != "launch_dependents"))
+    unsupported(source, "the form is not known");
+  out.execute = execute_griddepcontrol;
+  return true;
+}
+
+}  // namespace
+
+void register_cluster() {
+  register_opcode("barrier", decode_barrier);
+  register_opcode("mapa", decode_mapa);
+  register_opcode("getctarank", decode_getctarank);
+  register_opcode("setmaxnreg", decode_setmaxnreg);
+  register_opcode("griddepcontrol", decode_griddepcontrol);
+}
+
+}  // namespace sim

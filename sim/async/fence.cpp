@@ -1,0 +1,77 @@
+// Proxy fences and fence.mbarrier_init (PTX ISA 9.7.13.4). Plain thread fences are in sim/isa/control.cpp.
+#include "sim/async/state.h"
+
+namespace sim {
+
+namespace {
+
+// What the warp has seen is from here on ordered before accesses through the async proxy, too.
+Step execute_async(Warp& warp, const Instr&, uint32_t) {
+  warp.view.fenced.join(warp.view.seen);
+  warp.new_epoch();
+  return Step::Next;
+}
+
+Step execute_nothing(Warp&, const Instr&, uint32_t) { return Step::Next; }
+
+Step execute_map_release(Warp& warp, const Instr&, uint32_t) {
+  release_tensor_maps(warp);
+  return Step::Next;
+}
+
+Step execute_map_acquire(Warp& warp, const Instr& instr, uint32_t mask) {
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const uint64_t address = read_address(warp, instr, 0, 0, lane);
+    if (address & kWindowMask)
+      fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " at " + hex(address) + ", which is not in global memory");
+    global_pointer(warp, address, kTensorMapBytes, lane);
+    acquire_tensor_map(warp, address);
+  }
+  return Step::Next;
+}
+
+// Relaxed operations that follow publish this warp's initialisations, and nothing else.
+Step execute_mbarrier_init(Warp& warp, const Instr&, uint32_t) {
+  const Agent init = warp.async->init;
+  warp.fence_view.seen.raise(init, warp.view.seen[init]);
+  warp.has_fenced = true;
+  return Step::Next;
+}
+
+bool decode_fence(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  if (has_part(source, "mbarrier_init")) {
+    if (!has_part(source, "release") || !has_part(source, "cluster")) unsupported(source, "the form is not known");
+    out.execute = execute_mbarrier_init;
+    return true;
+  }
+  if (!has_part(source, "proxy")) return false;
+  if (has_part(source, "alias") || has_part(source, "async::global")) {
+    out.execute = execute_nothing;
+  } else if (has_part(source, "tensormap::generic")) {
+    if (has_part(source, "release")) {
+      out.execute = execute_map_release;
+    } else if (has_part(source, "acquire") && source.operands.size() == 2 &&
+               immediate_of(source, source.operands[1]) == kTensorMapBytes) {
+      push_address(context, out, source.operands[0], 0);
+      out.execute = execute_map_acquire;
+    } else {
+      unsupported(source, "the form is not known");
+    }
+  } else if (has_part(source, "async") || has_part(source, "async::generic")) {
+    // Only shared memory is watched for proxies.
+    out.execute = has_part(source, "global") ? execute_nothing : execute_async;
+  } else {
+    unsupported(source, "the form is not known");
+  }
+  return true;
+}
+
+}  // namespace
+
+void register_fence() {
+  register_opcode("fence", decode_fence);
+  register_opcode("membar", decode_fence);
+}
+
+}  // namespace sim

@@ -1,0 +1,344 @@
+// mbarrier.* (PTX ISA 9.7.13.15): the objects, their phases, and the instructions on them.
+#include <algorithm>
+
+#include "sim/async/state.h"
+
+namespace sim {
+
+namespace {
+
+std::string object_text(const Warp& warp, const Cta& owner, uint32_t offset) {
+  std::string text = "the mbarrier at shared offset " + hex(offset);
+  if (&owner != warp.cta) text += " of block rank " + std::to_string(owner.rank);
+  return text;
+}
+
+// 9.7.13.15.6
+void complete_phase_if_done(const Origin& origin, Mbarrier& barrier) {
+  if (barrier.pending != 0) return;
+  if (barrier.tx < 0) {
+    origin.fail(Hazard::MbarrierMisuse, "phase " + std::to_string(barrier.phase) + " of the mbarrier at shared offset " +
+                                            hex(barrier.offset) + " has received " + std::to_string(-barrier.tx) +
+                                            " bytes more than it expects");
+  }
+  if (barrier.tx != 0) return;
+  barrier.released.join(barrier.arriving);
+  ++barrier.phase;
+  barrier.pending = barrier.expected;
+  origin.warp->cta->cluster->event();
+}
+
+}  // namespace
+
+Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane) {
+  if (offset % 8 != 0)
+    fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, owner, offset) + " is not aligned to 8 bytes");
+  const auto found = owner.async->mbarriers.find(offset);
+  if (found == owner.async->mbarriers.end())
+    fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, owner, offset) + " is not initialised");
+  Mbarrier& barrier = found->second;
+  if (warp.view.seen[barrier.init.by] < barrier.init.at)
+    fault(Hazard::MbarrierMisuse, warp, lane,
+          object_text(warp, owner, offset) + " is used without being ordered after " +
+              describe_agent(*warp.cta->cluster, barrier.init.by));
+  return barrier;
+}
+
+void mbarrier_expect(const Origin& origin, Mbarrier& barrier, int64_t bytes) {
+  barrier.tx += bytes;
+  if (barrier.tx > int64_t{kMbarrierLimit} || barrier.tx < -int64_t{kMbarrierLimit})
+    origin.fail(Hazard::MbarrierMisuse, "the transaction count of the mbarrier at shared offset " +
+                                            hex(barrier.offset) + " leaves its range: " + std::to_string(barrier.tx));
+  if (bytes < 0) complete_phase_if_done(origin, barrier);
+}
+
+void mbarrier_arrive(const Origin& origin, Mbarrier& barrier, uint32_t count) {
+  if (count > barrier.pending)
+    origin.fail(Hazard::MbarrierMisuse, std::to_string(count) + " arrivals at the mbarrier at shared offset " +
+                                            hex(barrier.offset) + ", whose phase " + std::to_string(barrier.phase) +
+                                            " expects " + std::to_string(barrier.pending) + " more");
+  barrier.pending -= count;
+  complete_phase_if_done(origin, barrier);
+}
+
+Stamp mbarrier_stamp(Mbarrier& barrier) {
+  barrier.last_copy = barrier.phase + 1;
+  return {barrier.agent, barrier.phase + 1};
+}
+
+void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp issued, uint32_t bytes,
+                        const Origin& origin) {
+  const auto found = owner.async->mbarriers.find(offset);
+  if (found == owner.async->mbarriers.end() || found->second.agent != issued.by)
+    origin.fail(Hazard::MbarrierMisuse,
+                "a copy completes on the mbarrier at shared offset " + hex(offset) + ", which was invalidated");
+  if (!cluster.async->finishing && owner.finished())
+    origin.fail(Hazard::MbarrierMisuse, "a copy completes on the mbarrier at shared offset " + hex(offset) +
+                                            " of block rank " + std::to_string(owner.rank) + ", which has finished");
+  Mbarrier& barrier = found->second;
+  if (barrier.phase + 1 != issued.at)
+    origin.fail(Hazard::MbarrierMisuse, "a copy of " + std::to_string(bytes) + " bytes issued in phase " +
+                                            std::to_string(issued.at - 1) + " of the mbarrier at shared offset " +
+                                            hex(offset) + " completes in phase " + std::to_string(barrier.phase) +
+                                            ": the phase did not expect all of its bytes");
+  mbarrier_expect(origin, barrier, -int64_t{bytes});
+}
+
+namespace {
+
+enum Option : uint8_t {
+  kRelaxed = 1, kHasState = 2, kExpect = 4, kNoComplete = 8, kDrop = 16, kParity = 32, kHasCount = 64, kTry = 128,
+};
+constexpr uint8_t kGenericFlag = 0x80;  // of Instr::flags; the address is slot 0
+
+SharedPlace place_of(Warp& warp, const Instr& instr, int place, int lane) {
+  return shared_place(warp, read_address(warp, instr, place, 0, lane), instr.flags & kGenericFlag, lane);
+}
+
+Mbarrier& object_of(Warp& warp, const Instr& instr, int place, int lane, bool own = true) {
+  const SharedPlace at = place_of(warp, instr, place, lane);
+  if (own && at.cta != warp.cta)
+    fault(Hazard::MbarrierMisuse, warp, lane,
+          instr.source->opcode + " supports no mbarrier of another block (9.7.13.15.8)");
+  return find_mbarrier(warp, *at.cta, at.offset, lane);
+}
+
+template <class F>
+void each_lane(uint32_t mask, F f) {
+  for (; mask != 0; mask &= mask - 1) f(__builtin_ctz(mask));
+}
+
+Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
+  each_lane(mask, [&](int lane) {
+    const SharedPlace at = place_of(warp, instr, 0, lane);
+    const uint32_t count = read32(warp, instr, 2, lane);
+    if (at.cta != warp.cta)
+      fault(Hazard::MbarrierMisuse, warp, lane, "mbarrier.init of an object in another block");
+    if (at.offset % 8 != 0)
+      fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, *at.cta, at.offset) + " is not aligned to 8 bytes");
+    if (count < 1 || count > kMbarrierLimit)
+      fault(Hazard::MbarrierMisuse, warp, lane,
+            "mbarrier.init with a count of " + std::to_string(count) + ", allowed are 1 to 1048575");
+    auto& live = warp.cta->async->mbarriers;
+    if (live.count(at.offset))
+      fault(Hazard::MbarrierMisuse, warp, lane,
+            object_text(warp, *at.cta, at.offset) + " is initialised again without mbarrier.inval");
+    shared_generic_write(warp, *warp.cta, at.offset, 8, lane);
+    SharedMemory& memory = warp.cta->shared;
+    memory.shadow[at.offset >> 4].mbarrier |= at.offset & 8 ? 2 : 1;
+    Cluster& cluster = *warp.cta->cluster;
+    Mbarrier barrier;
+    barrier.agent = new_agent(cluster, {AgentInfo::Kind::Mbarrier, warp.cta, at.offset});
+    barrier.offset = at.offset;
+    barrier.expected = barrier.pending = count;
+    Clock& seen = warp.view.seen;
+    const Agent init = warp.async->init;
+    seen.raise(init, seen[init] + 1);
+    barrier.init = {init, seen[init]};
+    live.emplace(at.offset, std::move(barrier));
+  });
+  return Step::Next;
+}
+
+Step execute_inval(Warp& warp, const Instr& instr, uint32_t mask) {
+  each_lane(mask, [&](int lane) {
+    Mbarrier& barrier = object_of(warp, instr, 0, lane);
+    if (barrier.tx != 0)
+      fault(Hazard::MbarrierMisuse, warp, lane,
+            "mbarrier.inval of the mbarrier at shared offset " + hex(barrier.offset) + " while " +
+                std::to_string(barrier.tx) + " bytes are pending");
+    const uint32_t offset = barrier.offset;
+    SharedMemory::Granule& granule = warp.cta->shared.shadow[offset >> 4];
+    granule.mbarrier &= static_cast<uint16_t>(offset & 8 ? ~2 : ~1);
+    granule.written &= offset & 8 ? 0x00ff : 0xff00;
+    warp.cta->async->mbarriers.erase(offset);
+  });
+  return Step::Next;
+}
+
+Step execute_tx(Warp& warp, const Instr& instr, uint32_t mask) {
+  each_lane(mask, [&](int lane) {
+    Mbarrier& barrier = object_of(warp, instr, 0, lane, false);
+    const int64_t bytes = read32(warp, instr, 2, lane);
+    mbarrier_expect({&warp, instr.source, lane}, barrier, instr.kind == 0 ? bytes : -bytes);
+  });
+  return Step::Next;
+}
+
+Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
+  const int at = instr.width & kHasState ? 1 : 0;
+  Mbarrier* published[kLanes];
+  int count_published = 0;
+  each_lane(mask, [&](int lane) {
+    const SharedPlace place = place_of(warp, instr, at, lane);
+    Mbarrier& barrier = find_mbarrier(warp, *place.cta, place.offset, lane);
+    if (std::find(published, published + count_published, &barrier) == published + count_published) {
+      barrier.arriving.join(instr.width & kRelaxed ? warp.fence_view : warp.view);
+      published[count_published++] = &barrier;
+    }
+    if (instr.width & kHasState) {
+      if (place.cta != warp.cta)
+        fault(Hazard::MbarrierMisuse, warp, lane, "an arrival at an mbarrier of another block returns no state");
+      warp.row<uint64_t>(instr.reg[0])[lane] = uint64_t{barrier.pending} << 32 | barrier.phase;
+    }
+    const Origin origin{&warp, instr.source, lane};
+    uint32_t count = 1;
+    if (instr.width & kExpect) {
+      mbarrier_expect(origin, barrier, read32(warp, instr, at + 2, lane));
+    } else if (instr.width & kHasCount) {
+      count = read32(warp, instr, at + 2, lane);
+      if (count < 1 || count > kMbarrierLimit)
+        fault(Hazard::MbarrierMisuse, warp, lane, "an arrival with a count of " + std::to_string(count));
+    }
+    if (instr.width & kDrop) {
+      if (count > barrier.expected)
+        fault(Hazard::MbarrierMisuse, warp, lane,
+              "mbarrier.arrive_drop of " + std::to_string(count) + " from an expected count of " +
+                  std::to_string(barrier.expected));
+      barrier.expected -= count;
+    }
+    if (instr.width & kNoComplete && count == barrier.pending && barrier.tx == 0)
+      fault(Hazard::MbarrierMisuse, warp, lane, "an arrival with .noComplete completes the phase");
+    mbarrier_arrive(origin, barrier, count);
+  });
+  if (!(instr.width & kRelaxed)) warp.new_epoch();
+  return Step::Next;
+}
+
+std::string wait_text(const Mbarrier& barrier, uint32_t phase) {
+  std::string text = "mbarrier at shared offset " + hex(barrier.offset) + ", phase parity " +
+                     std::to_string(phase & 1) + " (phase " + std::to_string(barrier.phase) + "), " +
+                     std::to_string(barrier.pending) + " of " + std::to_string(barrier.expected) + " arrivals";
+  if (barrier.tx != 0) text += " and " + std::to_string(barrier.tx) + " bytes";
+  return text + " missing";
+}
+
+Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  uint32_t complete = 0;
+  const Mbarrier* missing = nullptr;
+  uint32_t missing_phase = 0;
+  const Mbarrier* acquired = nullptr;
+  each_lane(mask, [&](int lane) {
+    Mbarrier& barrier = object_of(warp, instr, 1, lane);
+    bool done;
+    uint32_t phase;
+    if (instr.width & kParity) {
+      phase = read32(warp, instr, 3, lane);
+      if (phase > 1)
+        fault(Hazard::MbarrierMisuse, warp, lane, "a phase parity of " + std::to_string(phase) + ", allowed are 0 and 1");
+      done = (barrier.phase & 1) != phase;
+    } else {
+      phase = static_cast<uint32_t>(read64(warp, instr, 3, lane));
+      if (phase > barrier.phase || phase + 1 < barrier.phase)
+        fault(Hazard::MbarrierMisuse, warp, lane,
+              "waits for phase " + std::to_string(phase) + " of the mbarrier at shared offset " + hex(barrier.offset) +
+                  ", which is in phase " + std::to_string(barrier.phase));
+      done = phase < barrier.phase;
+    }
+    if (!done) {
+      missing = &barrier;
+      missing_phase = phase;
+      return;
+    }
+    complete |= 1u << lane;
+    if (&barrier == acquired) return;
+    acquired = &barrier;
+    View& into = instr.width & kRelaxed ? warp.read_view : warp.view;
+    if (instr.width & kRelaxed) warp.has_read = true;
+    into.join(barrier.released);
+    into.seen.raise(barrier.agent, barrier.phase);
+  });
+  Step step = Step::Next;
+  if (instr.width & kTry && complete == 0 && missing != nullptr) {
+    // A potentially blocking instruction: it may come back before the phase is complete, and so it sometimes does.
+    Cluster& cluster = *warp.cta->cluster;
+    const uint64_t attempt = (uint64_t{missing->agent} << 32 | missing->phase) + 1;
+    const bool give_up = cluster.order.mode != Mode::Eager && warp.async->tried != attempt && cluster.rng() % 4 == 0;
+    warp.async->tried = attempt;
+    if (!give_up) return wait_for(warp, [&] { return wait_text(*missing, missing_phase); });
+    step = Step::Yield;
+  } else if (missing != nullptr) {
+    step = Step::Yield;
+  }
+  uint32_t& predicate = *warp.row<uint32_t>(instr.reg[0]);
+  predicate = (predicate & ~mask) | complete;
+  return step;
+}
+
+Step execute_pending_count(Warp& warp, const Instr& instr, uint32_t mask) {
+  each_lane(mask, [&](int lane) {
+    warp.row<uint32_t>(instr.reg[0])[lane] = static_cast<uint32_t>(read64(warp, instr, 1, lane) >> 32);
+  });
+  return Step::Next;
+}
+
+bool decode_mbarrier(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  if (source.parts.size() < 2) return false;
+  const std::string& op = source.parts[1];
+  const auto& operands = source.operands;
+  const auto expect_operands = [&](size_t low, size_t high) {
+    if (operands.size() < low || operands.size() > high) unsupported(source, "wrong number of operands");
+  };
+  for (size_t i = 2; i < source.parts.size(); ++i) {
+    const std::string& part = source.parts[i];
+    static const char* const kKnown[] = {"shared", "shared::cta", "shared::cluster", "b64", "release", "acquire",
+                                         "relaxed", "cta", "cluster", "expect_tx", "noComplete", "parity"};
+    if (std::find(std::begin(kKnown), std::end(kKnown), part) == std::end(kKnown))
+      unsupported(source, "qualifier ." + part + " is not known");
+  }
+  if (op == "pending_count") {
+    expect_operands(2, 2);
+    context.push(operands[0], ptx::Type::U32);
+    context.push(operands[1], ptx::Type::U64);
+    out.execute = execute_pending_count;
+    return true;
+  }
+  if (!has_part(source, "shared") && !has_part(source, "shared::cta") && !has_part(source, "shared::cluster"))
+    out.flags |= kGenericFlag;
+  if (has_part(source, "relaxed")) out.width |= kRelaxed;
+  if (op == "init" || op == "expect_tx" || op == "complete_tx") {
+    expect_operands(2, 2);
+    push_address(context, out, operands[0], 0);
+    context.push(operands[1], ptx::Type::U32);
+    out.execute = op == "init" ? execute_init : execute_tx;
+    out.kind = op == "complete_tx";
+  } else if (op == "inval") {
+    expect_operands(1, 1);
+    push_address(context, out, operands[0], 0);
+    out.execute = execute_inval;
+  } else if (op == "arrive" || op == "arrive_drop") {
+    expect_operands(2, 3);
+    if (op == "arrive_drop") out.width |= kDrop;
+    if (has_part(source, "expect_tx")) out.width |= kExpect;
+    if (has_part(source, "noComplete")) out.width |= kNoComplete;
+    if (operands[0].kind != ptx::Operand::Kind::Sink) {
+      out.width |= kHasState;
+      context.push(operands[0], ptx::Type::U64);
+    }
+    push_address(context, out, operands[1], 0);
+    if (operands.size() == 3) {
+      out.width |= kHasCount;
+      context.push(operands[2], ptx::Type::U32);
+    } else if (out.width & (kExpect | kNoComplete)) {
+      unsupported(source, "the count operand is missing");
+    }
+    out.execute = execute_arrive;
+  } else if (op == "test_wait" || op == "try_wait") {
+    expect_operands(3, 4);
+    if (op == "try_wait") out.width |= kTry;
+    if (has_part(source, "parity")) out.width |= kParity;
+    context.push(operands[0], ptx::Type::Pred);
+    push_address(context, out, operands[1], 0);
+    context.push(operands[2], out.width & kParity ? ptx::Type::U32 : ptx::Type::U64);
+    out.execute = execute_wait;
+  } else {
+    unsupported(source, "is not known");
+  }
+  return true;
+}
+
+}  // namespace
+
+void register_mbarrier() { register_opcode("mbarrier", decode_mbarrier); }
+
+}  // namespace sim

@@ -1,0 +1,660 @@
+// wgmma (PTX ISA 9.7.15): fences, groups, matrix descriptors, and mma_async on operands in shared memory and
+// registers. The operations of a warpgroup are one queue; those of a group that accumulate in the same registers
+// are multiplied together.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "sim/async/product.h"
+#include "sim/async/state.h"
+
+namespace sim {
+
+namespace {
+
+constexpr int kWarps = 4, kRows = 64;
+
+enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, S8, U8 };
+enum class Result : uint8_t { F32, F16, S32 };
+
+int element_bytes(Element e) { return e == Element::TF32 ? 4 : e <= Element::BF16 ? 2 : 1; }
+
+// Instr::flags of mma_async; N / 8 is in Instr::width, the result in Instr::kind, A's and B's types in Instr::type.
+enum : uint8_t {
+  kRegistersA = 1, kNegateA = 2, kNegateB = 4, kTransposeA = 8, kTransposeB = 16, kSaturate = 32,
+  kScaleConstant = 64, kScaleOne = 128,
+};
+
+struct Form {
+  int n, k, d_registers;
+  Element a, b;
+  Result result;
+  uint8_t flags;
+  const uint32_t *d, *a_registers;  // offsets
+};
+
+Form form_of(const Instr& instr) {
+  Form f;
+  f.n = instr.width * 8;
+  f.a = static_cast<Element>(instr.type & 15);
+  f.b = static_cast<Element>(instr.type >> 4);
+  f.k = 32 / element_bytes(f.a);
+  f.result = static_cast<Result>(instr.kind);
+  f.d_registers = f.result == Result::F16 ? f.n / 4 : f.n / 2;
+  f.flags = instr.flags;
+  f.d = instr.reg;
+  f.a_registers = instr.reg + f.d_registers;
+  return f;
+}
+
+// 9.7.15.5.1.2: a matrix in shared memory.
+struct Matrix {
+  uint32_t start = 0, leading = 0, stride = 0, base_offset = 0;
+  uint32_t wide = 1;       // 16-byte pieces in a row of the swizzle atom: 1, 2, 4, 8
+  bool mn_major = false;
+  int bytes = 2;           // of an element
+
+  Matrix(uint64_t descriptor, bool transpose, int element)
+      : start(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
+        leading(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
+        stride(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4),
+        base_offset(static_cast<uint32_t>(descriptor >> 49 & 7)),
+        mn_major(transpose),
+        bytes(element) {
+    constexpr uint32_t kWide[] = {1, 8, 4, 2};
+    wide = kWide[descriptor >> 62];
+  }
+  // The swizzle XORs address bits 7 to 9, counted from where its pattern starts, to bits 4 to 6.
+  uint32_t swizzled(uint32_t address) const {
+    const uint32_t line = (address >> 7) - base_offset;
+    return address ^ (line & (wide - 1)) << 4;
+  }
+  // Piece of 16 bytes: K-major: row mn, pieces along k. MN-major: row k, pieces along mn.
+  uint32_t piece_k_major(uint32_t mn, uint32_t piece) const {
+    return swizzled(start + mn % 8 * (16 * wide) + mn / 8 * stride + piece * (wide == 1 ? leading : 16));
+  }
+  uint32_t piece_mn_major(uint32_t piece, uint32_t k) const {
+    const uint32_t along_mn = wide == 1 ? piece * stride : piece % wide * 16 + piece / wide * leading;
+    return swizzled(start + along_mn + k % 8 * (16 * wide) + k / 8 * (wide == 1 ? leading : stride));
+  }
+  uint32_t element(uint32_t mn, uint32_t k) const {
+    const uint32_t per_piece = 16 / static_cast<uint32_t>(bytes);
+    if (mn_major) return piece_mn_major(mn / per_piece, k) + mn % per_piece * static_cast<uint32_t>(bytes);
+    return piece_k_major(mn, k / per_piece) + k % per_piece * static_cast<uint32_t>(bytes);
+  }
+};
+
+// Marks the pieces of `count` rows (of A) or columns (of B) as read.
+void touch_matrix(SharedAccess& access, const Cta& cta, Warp& warp, const Matrix& m, uint32_t count, uint32_t k) {
+  const uint32_t size = cta.shared.size;
+  const auto touch = [&](uint32_t address) {
+    if (address + 16 > size)
+      fault(Hazard::Memory, warp, -1,
+            "a matrix descriptor leads to shared offset " + hex(address) + ", past the end of the block's " +
+                std::to_string(size) + " bytes");
+    access.touch_granule(address);
+  };
+  if (m.mn_major) {
+    for (uint32_t row = 0; row < k; ++row) {
+      for (uint32_t piece = 0; piece < count * static_cast<uint32_t>(m.bytes) / 16; ++piece)
+        touch(m.piece_mn_major(piece, row));
+    }
+  } else {
+    for (uint32_t mn = 0; mn < count; ++mn) {
+      touch(m.piece_k_major(mn, 0));
+      touch(m.piece_k_major(mn, 1));
+    }
+  }
+}
+
+}  // namespace
+
+// One mma_async of a warpgroup.
+struct MmaRecord {
+  const Instr* instr = nullptr;
+  uint64_t a_descriptor = 0, b_descriptor = 0;
+  bool accumulate = false;
+  uint32_t group = 0;
+  uint32_t warps = 0;                          // that have issued it
+  std::vector<SharedAccess::Met> met_a, met_b;  // what the others' views are held against
+};
+
+WarpGroup::WarpGroup() = default;
+WarpGroup::~WarpGroup() = default;
+WarpGroup::WarpGroup(WarpGroup&&) noexcept = default;
+
+// ---- values -------------------------------------------------------------------------------------
+
+namespace {
+
+float to_float(Element e, const uint8_t* bytes) {
+  uint16_t half;
+  uint32_t word;
+  switch (e) {
+    case Element::F16: std::memcpy(&half, bytes, 2); return f16_to_f32(half);
+    case Element::BF16: std::memcpy(&half, bytes, 2); return bf16_to_f32(half);
+    case Element::TF32:
+      std::memcpy(&word, bytes, 4);
+      return std::bit_cast<float>(word & ~0x1fffu);  // the lower 13 bits are dropped
+    case Element::E4M3: return e4m3_to_f32(*bytes);
+    case Element::E5M2: return e5m2_to_f32(*bytes);
+    case Element::S8: return static_cast<float>(static_cast<int8_t>(*bytes));
+    case Element::U8: return static_cast<float>(*bytes);
+  }
+  return 0;
+}
+
+// A fragment's element (9.7.15.5.1.1): row r + 8 * h of the warp's 16, column k.
+const uint8_t* fragment_element(const Warp& warp, const Form& f, int r, int h, int k) {
+  const int bytes = element_bytes(f.a);
+  const int per_register = 4 / bytes;
+  const int half_k = f.k / 2;
+  const int lane = 4 * r + k % half_k / per_register;
+  const uint32_t offset = f.a_registers[h + 2 * (k / half_k)];
+  return reinterpret_cast<const uint8_t*>(warp.row<uint32_t>(offset) + lane) + k % per_register * bytes;
+}
+
+struct Panels {
+  // 64-byte aligned.
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float[], Free> a, b, sums;
+  size_t a_size = 0, b_size = 0, sums_size = 0;
+  static float* grow(std::unique_ptr<float[], Free>& p, size_t& size, int64_t want) {
+    if (static_cast<int64_t>(size) < want) {
+      size = static_cast<size_t>(want);
+      p.reset(static_cast<float*>(std::aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64)));
+      if (!p) throw std::bad_alloc();
+    }
+    return p.get();
+  }
+};
+thread_local Panels panels;
+
+void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
+  const Form f = form_of(*record.instr);
+  const uint32_t flip = ((f.flags & kNegateA) != 0) != ((f.flags & kNegateB) != 0) ? 0x80000000u : 0;
+  const Matrix m(record.a_descriptor, f.flags & kTransposeA, element_bytes(f.a));
+  const uint8_t* const shared = cta.shared.bytes;
+  for (int w = 0; w < kWarps; ++w) {
+    for (int h = 0; h < 2; ++h) {
+      if (f.a == Element::BF16 && !(f.flags & kRegistersA) && !m.mn_major) {
+        for (uint32_t piece = 0; piece < 2; ++piece) {
+          const uint8_t* rows[8];
+          for (int r = 0; r < 8; ++r)
+            rows[r] = shared + m.piece_k_major(static_cast<uint32_t>(16 * w + 8 * h + r), piece);
+          pack_a_bf16(rows, base, depth, w, k0 + 8 * static_cast<int>(piece), h, flip);
+        }
+        continue;
+      }
+      for (int k = 0; k < f.k; ++k) {
+        float* const out = a_panel(base, depth, w, k0 + k, h);
+        for (int r = 0; r < 8; ++r) {
+          const uint8_t* const at =
+              f.flags & kRegistersA
+                  ? fragment_element(*warps[w], f, r, h, k)
+                  : shared + m.element(static_cast<uint32_t>(16 * w + 8 * h + r), static_cast<uint32_t>(k));
+          const float value = std::bit_cast<float>(std::bit_cast<uint32_t>(to_float(f.a, at)) ^ flip);
+          for (int c = 0; c < 4; ++c) out[4 * r + c] = value;
+        }
+      }
+    }
+  }
+}
+
+void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, int k0) {
+  const Form f = form_of(*record.instr);
+  const Matrix m(record.b_descriptor, f.flags & kTransposeB, element_bytes(f.b));
+  const uint8_t* const shared = cta.shared.bytes;
+  for (int j = 0; j < f.n / 8; ++j) {
+    if (f.b == Element::BF16 && !m.mn_major) {
+      for (uint32_t piece = 0; piece < 2; ++piece) {
+        const uint8_t* rows[8];
+        for (int i = 0; i < 8; ++i) rows[i] = shared + m.piece_k_major(static_cast<uint32_t>(8 * j + i), piece);
+        pack_b_bf16(rows, base, depth, j, k0 + 8 * static_cast<int>(piece));
+      }
+      continue;
+    }
+    for (int k = 0; k < f.k; ++k) {
+      float* const out = b_panel(base, depth, j, k0 + k);
+      for (int e = 0; e < 2; ++e) {
+        for (int c = 0; c < 4; ++c)
+          out[4 * e + c] = to_float(
+              f.b, shared + m.element(static_cast<uint32_t>(8 * j + 2 * c + e), static_cast<uint32_t>(k)));
+      }
+    }
+  }
+}
+
+// Consecutive operations with float32 accumulators in the same registers.
+void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const std::vector<const MmaRecord*>& run) {
+  const Form first = form_of(*run[0]->instr);
+  const int depth = first.k * static_cast<int>(run.size());
+  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
+  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, first.n));
+  for (size_t i = 0; i < run.size(); ++i) {
+    build_a(cta, warps, *run[i], a, depth, first.k * static_cast<int>(i));
+    build_b(cta, *run[i], b, depth, first.k * static_cast<int>(i));
+  }
+  float* rows[128];
+  for (int w = 0; w < kWarps; ++w) {
+    for (int i = 0; i < first.n / 2; ++i) rows[i] = warps[w]->row<float>(first.d[i]);
+    multiply(rows, first.n, a_panel(a, depth, w, 0, 0), b, depth, !run[0]->accumulate);
+  }
+}
+
+// Float16 accumulators: summed in float32, rounded at the end of each operation. Registers 2 * j + h hold columns
+// 8 * j + 2 * c and the next.
+void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
+  const Form f = form_of(*record.instr);
+  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(f.k));
+  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(f.k, f.n));
+  float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
+  build_a(cta, warps, record, a, f.k, 0);
+  build_b(cta, record, b, f.k, 0);
+  float* rows[128];
+  for (int i = 0; i < f.n / 2; ++i) rows[i] = sums + i * kLanes;
+  for (int w = 0; w < kWarps; ++w) {
+    for (int i = 0; i < f.n / 2; ++i) {
+      const uint32_t* const packed = warps[w]->row<uint32_t>(f.d[i / 2]);
+      for (int lane = 0; lane < kLanes; ++lane)
+        rows[i][lane] = f16_to_f32(static_cast<uint16_t>(packed[lane] >> 16 * (i % 2)));
+    }
+    multiply(rows, f.n, a_panel(a, f.k, w, 0, 0), b, f.k, !record.accumulate);
+    for (int i = 0; i < f.n / 4; ++i) {
+      uint32_t* const packed = warps[w]->row<uint32_t>(f.d[i]);
+      for (int lane = 0; lane < kLanes; ++lane)
+        packed[lane] = f32_to_f16(rows[2 * i][lane]) | uint32_t{f32_to_f16(rows[2 * i + 1][lane])} << 16;
+    }
+  }
+}
+
+void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
+  const Form f = form_of(*record.instr);
+  const Matrix ma(record.a_descriptor, false, 1), mb(record.b_descriptor, false, 1);
+  std::vector<int32_t> a(static_cast<size_t>(kRows * f.k)), b(static_cast<size_t>(f.n * f.k));
+  for (int row = 0; row < kRows; ++row) {
+    for (int k = 0; k < f.k; ++k) {
+      const uint8_t* const at = f.flags & kRegistersA
+                                    ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
+                                    : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
+      a[static_cast<size_t>(row * f.k + k)] = f.a == Element::S8 ? static_cast<int8_t>(*at) : *at;
+    }
+  }
+  for (int column = 0; column < f.n; ++column) {
+    for (int k = 0; k < f.k; ++k) {
+      const uint8_t at = cta.shared.bytes[mb.element(static_cast<uint32_t>(column), static_cast<uint32_t>(k))];
+      b[static_cast<size_t>(column * f.k + k)] = f.b == Element::S8 ? static_cast<int8_t>(at) : at;
+    }
+  }
+  for (int w = 0; w < kWarps; ++w) {
+    for (int i = 0; i < f.n / 2; ++i) {
+      int32_t* const d = warps[w]->row<int32_t>(f.d[i]);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const int row = 16 * w + lane / 4 + 8 * (i / 2 % 2);
+        const int column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+        int64_t sum = record.accumulate ? d[lane] : 0;
+        for (int k = 0; k < f.k; ++k)
+          sum += a[static_cast<size_t>(row * f.k + k)] * b[static_cast<size_t>(column * f.k + k)];
+        if (f.flags & kSaturate) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
+        d[lane] = static_cast<int32_t>(static_cast<uint32_t>(sum));
+      }
+    }
+  }
+}
+
+bool same_accumulators(const Form& x, const Form& y) {
+  return x.n == y.n && x.result == y.result && x.k == y.k &&
+         std::memcmp(x.d, y.d, static_cast<size_t>(x.d_registers) * sizeof *x.d) == 0;
+}
+
+// A committed group.
+class WgmmaGroup : public AsyncOp {
+ public:
+  WgmmaGroup(Origin origin, uint32_t warpgroup, std::vector<std::unique_ptr<MmaRecord>> records)
+      : origin_(origin), warpgroup_(warpgroup), records_(std::move(records)) {}
+  void perform(Cluster&) override {
+    Cta& cta = *origin_.warp->cta;
+    Warp* warps[kWarps];
+    for (uint32_t w = 0; w < kWarps; ++w) warps[w] = cta.warps[4 * warpgroup_ + w].get();
+    std::vector<const MmaRecord*> run;
+    const auto flush = [&] {
+      if (!run.empty()) multiply_floats(cta, warps, run);
+      run.clear();
+    };
+    for (const auto& record : records_) {
+      const Form f = form_of(*record->instr);
+      if (f.result != Result::F32) {
+        flush();
+        if (f.result == Result::F16) multiply_halves(cta, warps, *record);
+        if (f.result == Result::S32) multiply_integers(cta, warps, *record);
+        continue;
+      }
+      constexpr size_t kLongest = 16;  // keeps the panels in the cache
+      if (!run.empty() && (!record->accumulate || run.size() == kLongest ||
+                           !same_accumulators(form_of(*run[0]->instr), f)))
+        flush();
+      run.push_back(record.get());
+    }
+    flush();
+    ++cta.async->warpgroups[warpgroup_].completed;
+  }
+  std::string describe() const override {
+    return std::to_string(records_.size()) + " wgmma operations committed by " + origin_.text();
+  }
+
+ private:
+  Origin origin_;
+  uint32_t warpgroup_;
+  std::vector<std::unique_ptr<MmaRecord>> records_;
+};
+
+// ---- registers in flight ------------------------------------------------------------------------
+
+using RegisterSet = AsyncWarpState::RegisterSet;
+constexpr uint32_t kRowBytes = 64;
+
+// The set of exactly these registers, made when there is none. Faults when one of them is in flight otherwise.
+RegisterSet& claim(Warp& warp, const uint32_t* offsets, int count, uint16_t shape, bool fragment) {
+  AsyncWarpState& s = *warp.async;
+  const auto pending = [&](const RegisterSet& set) { return set.in_flight > s.mma_waited; };
+  if (const uint32_t row = offsets[0] / kRowBytes; row < s.set_of.size() && s.set_of[row] != 0) {
+    RegisterSet& set = s.sets[s.set_of[row] - 1u];
+    if (set.rows.size() == static_cast<size_t>(count) &&
+        std::memcmp(set.rows.data(), offsets, set.rows.size() * sizeof(uint32_t)) == 0) {
+      if (pending(set) && set.shape != shape && !(fragment && set.shape == 0))
+        fault(Hazard::RegistersInFlight, warp, -1,
+              "registers of a wgmma in flight are used by one of another shape without wgmma.wait_group");
+      set.shape = shape;
+      return set;
+    }
+  }
+  uint32_t touched = 0;
+  size_t index = s.sets.size();
+  for (int i = 0; i < count; ++i) {
+    const uint32_t row = offsets[i] / kRowBytes;
+    if (row >= s.set_of.size()) continue;  // a constant
+    touched = std::max(touched, s.touched[row]);
+    if (s.set_of[row] == 0) continue;
+    RegisterSet& other = s.sets[s.set_of[row] - 1u];
+    if (pending(other) && !(fragment && other.shape == 0))
+      fault(Hazard::RegistersInFlight, warp, -1,
+            "registers of a wgmma in flight are used by another one as a different operand without wgmma.wait_group");
+    touched = std::max(touched, other.touched);
+    if (pending(other)) continue;  // fragments that overlap: both are only read
+    index = s.set_of[row] - 1u;
+    for (const uint32_t offset : other.rows) {
+      if (offset / kRowBytes < s.set_of.size()) s.set_of[offset / kRowBytes] = 0;
+    }
+    other.rows.clear();
+  }
+  if (index == s.sets.size()) s.sets.emplace_back();
+  RegisterSet& set = s.sets[index];
+  set.rows.assign(offsets, offsets + count);
+  set.shape = shape;
+  set.in_flight = 0;
+  set.touched = touched;
+  for (int i = 0; i < count; ++i) {
+    if (offsets[i] / kRowBytes < s.set_of.size()) s.set_of[offsets[i] / kRowBytes] = static_cast<uint16_t>(index + 1);
+  }
+  return set;
+}
+
+void use_registers(Warp& warp, const uint32_t* offsets, int count, uint16_t shape, bool fragment) {
+  AsyncWarpState& s = *warp.async;
+  RegisterSet& set = claim(warp, offsets, count, shape, fragment);
+  if (set.touched == s.mma_fences + 1)
+    fault(Hazard::RegistersInFlight, warp, -1,
+          std::string("the ") + (fragment ? "registers of matrix A" : "accumulator registers") +
+              " were accessed after the last wgmma.fence");
+  set.in_flight = s.mma_committed + 1;
+}
+
+// ---- instructions -------------------------------------------------------------------------------
+
+WarpGroup& warpgroup_of(Warp& warp, uint32_t mask) {
+  if (mask != kFullMask || (warp.index | 3) >= static_cast<int>(warp.cta->warps.size()))
+    fault(Hazard::IllegalUse, warp, -1, "wgmma needs a warpgroup: four warps of 32 threads");
+  return warp.cta->async->warpgroups[static_cast<size_t>(warp.index) / 4];
+}
+
+Step execute_fence(Warp& warp, const Instr&, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  warpgroup_of(warp, mask);
+  AsyncWarpState& s = *warp.async;
+  const size_t rows = warp.cta->cluster->launch->kernel->register_bytes / kRowBytes + 1;
+  if (s.set_of.size() != rows) {
+    s.set_of.assign(rows, 0);
+    s.touched.assign(rows, 0);
+  }
+  ++s.mma_fences;
+  s.mma_watch = false;
+  warp.wgmma_pending = true;
+  return Step::Next;
+}
+
+Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  WarpGroup& group = warpgroup_of(warp, mask);
+  AsyncWarpState& s = *warp.async;
+  const Form f = form_of(instr);
+  if (s.mma_fences == 0)
+    fault(Hazard::RegistersInFlight, warp, -1, "no wgmma.fence stands before the first wgmma.mma_async");
+  use_registers(warp, f.d, f.d_registers, static_cast<uint16_t>(f.n * 4 + static_cast<int>(f.result) + 1), false);
+  if (f.flags & kRegistersA) use_registers(warp, f.a_registers, 4, 0, true);
+  s.mma_watch = false;
+  warp.wgmma_pending = true;
+
+  const int after_d = f.d_registers;
+  const uint64_t a = f.flags & kRegistersA ? 0 : read64(warp, instr, after_d, 0);
+  const int after_a = after_d + (f.flags & kRegistersA ? 4 : 1);
+  const uint64_t b = read64(warp, instr, after_a, 0);
+  bool accumulate = f.flags & kScaleOne;
+  if (!(f.flags & kScaleConstant)) {
+    const uint32_t scale = warp.predicate(instr.reg[after_a + 1]);
+    if (scale != 0 && scale != kFullMask)
+      fault(Hazard::IllegalUse, warp, -1, "the scale-d predicate of a wgmma differs between lanes");
+    accumulate = scale != 0;
+    if (f.flags & kScaleOne) accumulate = !accumulate;  // a negated predicate
+  }
+  const uint32_t number = s.mma_issued++;
+  if (number - group.open_first == group.open.size()) {
+    group.open.push_back(std::make_unique<MmaRecord>());
+    MmaRecord& record = *group.open.back();
+    record.instr = &instr;
+    record.a_descriptor = a;
+    record.b_descriptor = b;
+    record.accumulate = accumulate;
+    record.group = s.mma_committed;
+    const Stamp stamp{group.agent, s.mma_committed + 1};
+    if (!(f.flags & kRegistersA)) {
+      SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
+      touch_matrix(access, *warp.cta, warp, Matrix(a, f.flags & kTransposeA, element_bytes(f.a)), kRows,
+                   static_cast<uint32_t>(f.k));
+      record.met_a = access.take_met();
+    }
+    SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
+    touch_matrix(access, *warp.cta, warp, Matrix(b, f.flags & kTransposeB, element_bytes(f.b)),
+                 static_cast<uint32_t>(f.n), static_cast<uint32_t>(f.k));
+    record.met_b = access.take_met();
+    ++record.warps;
+    return Step::Next;
+  }
+  MmaRecord& record = *group.open[number - group.open_first];
+  if (record.instr != &instr || record.group != s.mma_committed)
+    fault(Hazard::IllegalUse, warp, -1, "the warps of a warpgroup execute different wgmma.mma_async");
+  if (record.a_descriptor != a || record.b_descriptor != b || record.accumulate != accumulate)
+    fault(Hazard::IllegalUse, warp, -1, "the warps of a warpgroup give a wgmma different descriptors or scale-d");
+  SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_a);
+  SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_b);
+  ++record.warps;
+  return Step::Next;
+}
+
+Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  WarpGroup& group = warpgroup_of(warp, mask);
+  AsyncWarpState& s = *warp.async;
+  const uint32_t number = s.mma_committed++;
+  if (number == group.groups.size()) group.groups.push_back({s.mma_issued, 0});
+  WarpGroup::Group& committed = group.groups[number];
+  if (committed.end != s.mma_issued)
+    fault(Hazard::IllegalUse, warp, -1, "the warps of a warpgroup commit different numbers of wgmma.mma_async");
+  if (++committed.warps < kWarps) return Step::Next;
+  const auto count = static_cast<ptrdiff_t>(committed.end - group.open_first);
+  std::vector<std::unique_ptr<MmaRecord>> records(std::make_move_iterator(group.open.begin()),
+                                                  std::make_move_iterator(group.open.begin() + count));
+  group.open.erase(group.open.begin(), group.open.begin() + count);
+  group.open_first = committed.end;
+  Cluster& cluster = *warp.cta->cluster;
+  auto op = std::make_unique<WgmmaGroup>(Origin{&warp, instr.source, -1}, static_cast<uint32_t>(warp.index / 4),
+                                         std::move(records));
+  op->queue = group.queue;
+  cluster.engine.submit(cluster, std::move(op));
+  return Step::Next;
+}
+
+Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  WarpGroup& group = warpgroup_of(warp, mask);
+  AsyncWarpState& s = *warp.async;
+  const int64_t until = int64_t{s.mma_committed} - instr.imm;
+  if (until > int64_t{group.completed}) {
+    return wait_for(warp, [&] {
+      return "wgmma group " + std::to_string(until - 1) + " of warpgroup " + std::to_string(warp.index / 4) + ", of which " +
+             std::to_string(group.groups[static_cast<size_t>(until) - 1].warps) + " of 4 warps have committed";
+    });
+  }
+  if (until > 0) {
+    s.mma_waited = std::max(s.mma_waited, static_cast<uint32_t>(until));
+    warp.view.seen.raise(group.agent, static_cast<uint32_t>(until));
+  }
+  bool in_flight = false;
+  for (const RegisterSet& set : s.sets) in_flight = in_flight || set.in_flight > s.mma_waited;
+  s.mma_watch = !in_flight;
+  return Step::Next;
+}
+
+bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const auto& parts = source.parts;
+  const auto& operands = source.operands;
+  if (context.arch() != 90) unsupported(source, "wgmma needs target sm_90a");
+  if (parts.size() < 4 || !has_part(source, "sync") || !has_part(source, "aligned"))
+    unsupported(source, "the form is not known");
+  if (parts[1] == "fence") {
+    out.execute = execute_fence;
+    return true;
+  }
+  if (parts[1] == "commit_group") {
+    out.execute = execute_commit;
+    return true;
+  }
+  if (parts[1] == "wait_group") {
+    if (operands.size() != 1) unsupported(source, "wrong number of operands");
+    out.imm = immediate_of(source, operands[0]);
+    out.execute = execute_wait;
+    return true;
+  }
+  if (parts[1] != "mma_async" || has_part(source, "sp")) unsupported(source, "the form is not known");
+  std::vector<std::string> types;
+  int n = 0, k = 0;
+  for (size_t i = 4; i < parts.size(); ++i) {
+    if (parts[i] == "satfinite") {
+      out.flags |= kSaturate;
+    } else if (std::sscanf(parts[i].c_str(), "m64n%dk%d", &n, &k) == 2) {
+      continue;
+    } else {
+      types.push_back(parts[i]);
+    }
+  }
+  if (types.size() != 3 || n < 8 || n > 256 || n % 8 != 0) unsupported(source, "the form is not known");
+  const auto element = [&](const std::string& name) {
+    static const char* const kNames[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8"};
+    for (uint8_t i = 0; i < 7; ++i) {
+      if (name == kNames[i]) return static_cast<Element>(i);
+    }
+    unsupported(source, "type ." + name + " is not known");
+  };
+  const Element a = element(types[1]), b = element(types[2]);
+  const bool integer = a >= Element::S8, fp8 = a == Element::E4M3 || a == Element::E5M2;
+  const bool b_fits = integer ? b >= Element::S8 : fp8 ? b == Element::E4M3 || b == Element::E5M2 : a == b;
+  Result result = Result::F32;
+  if (types[0] == "f16" && (a == Element::F16 || fp8)) {
+    result = Result::F16;
+  } else if (types[0] == "s32" && integer) {
+    result = Result::S32;
+  } else if (types[0] != "f32" || integer) {
+    unsupported(source, "the accumulator type does not fit");
+  }
+  if (!b_fits || k != 32 / element_bytes(a)) unsupported(source, "types and shape do not fit");
+  if (integer && n > 32 && n % 16 != 0) unsupported(source, "the shape is not known");
+  out.width = static_cast<uint8_t>(n / 8);
+  out.kind = static_cast<uint8_t>(result);
+  out.type = static_cast<uint8_t>(static_cast<int>(a) | static_cast<int>(b) << 4);
+  if (operands.size() < 4) unsupported(source, "wrong number of operands");
+  const size_t d_registers = static_cast<size_t>(result == Result::F16 ? n / 4 : n / 2);
+  if (operands[0].kind != ptx::Operand::Kind::Vector || operands[0].elements.size() != d_registers)
+    unsupported(source, "the accumulator must be a vector of " + std::to_string(d_registers) + " registers");
+  const bool registers_a = operands[1].kind == ptx::Operand::Kind::Vector;
+  if (registers_a) {
+    if (operands[1].elements.size() != 4) unsupported(source, "matrix A must be a vector of 4 registers");
+    out.flags |= kRegistersA;
+  }
+  // Immediates after scale-d: scales of a and b, then transpositions, of 16-bit types only, that of A only with
+  // a descriptor.
+  const bool half = a == Element::F16 || a == Element::BF16;
+  const size_t scales = integer ? 0 : 2, transposes = half ? (registers_a ? 1 : 2) : 0;
+  if (operands.size() != 4 + scales + transposes) unsupported(source, "wrong number of operands");
+  const auto one_of = [&](size_t index, int64_t low, int64_t high) {
+    const int64_t value = immediate_of(source, operands[index]);
+    if (value != low && value != high) unsupported(source, "an immediate operand is out of range");
+    return value == high;
+  };
+  if (scales > 0 && !one_of(4, -1, 1)) out.flags |= kNegateA;
+  if (scales > 0 && !one_of(5, -1, 1)) out.flags |= kNegateB;
+  if (transposes == 2 && one_of(6, 0, 1)) out.flags |= kTransposeA;
+  if (transposes > 0 && one_of(5 + transposes, 0, 1)) out.flags |= kTransposeB;
+  const ptx::Type register_type = result == Result::F32 ? ptx::Type::F32 : ptx::Type::B32;
+  context.push(operands[0], register_type);
+  context.push(operands[1], registers_a ? ptx::Type::B32 : ptx::Type::U64);
+  context.push(operands[2], ptx::Type::U64);
+  const ptx::Operand& scale_d = operands[3];
+  if (scale_d.kind == ptx::Operand::Kind::Immediate) {
+    out.flags |= kScaleConstant;
+    if (scale_d.bits != 0) out.flags |= kScaleOne;
+  } else {
+    context.push(scale_d, ptx::Type::Pred);
+    if (scale_d.negated) out.flags |= kScaleOne;
+  }
+  out.execute = execute_mma;
+  return true;
+}
+
+}  // namespace
+
+void check_registers_in_flight(Warp& warp, const Instr& instr) {
+  // wgmma looks after its own operands.
+  if (instr.execute == execute_mma || warp.async->mma_fences == 0) return;
+  AsyncWarpState& s = *warp.async;
+  for (uint16_t i = 0; i < instr.reg_count; ++i) {
+    const uint32_t row = instr.reg[i] / kRowBytes;
+    if (row >= s.set_of.size()) continue;
+    if (s.set_of[row] == 0) {
+      s.touched[row] = s.mma_fences + 1;
+      continue;
+    }
+    RegisterSet& set = s.sets[s.set_of[row] - 1u];
+    if (set.in_flight > s.mma_waited) {
+      fault(Hazard::RegistersInFlight, warp, -1,
+            std::string(set.shape != 0 ? "accesses an accumulator" : "accesses a register of matrix A") +
+                " of a wgmma that no wgmma.wait_group has waited for");
+    }
+    set.touched = s.mma_fences + 1;
+    if (s.mma_watch) warp.wgmma_pending = false;
+  }
+}
+
+void register_wgmma() { register_opcode("wgmma", decode_wgmma); }
+
+}  // namespace sim

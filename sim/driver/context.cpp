@@ -1,0 +1,324 @@
+// Contexts: the primary one, created ones, the stack of current contexts of each thread, limits; and the guard of
+// every entry point.
+#include <algorithm>
+
+#include "sim/driver/driver.h"
+
+namespace sim::driver {
+
+std::vector<CUcontext>& context_stack() {
+  static thread_local std::vector<CUcontext> stack;
+  return stack;
+}
+
+Call::Call(Needs needs) : lock_(state().mutex) {
+  if (needs == Needs::Nothing) return;
+  require(!in_host_function, CUDA_ERROR_NOT_PERMITTED, "host functions of a stream may not call the driver");
+  require(state().initialised, CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
+  auto& stack = context_stack();
+  context_ = stack.empty() ? nullptr : stack.back();
+  if (needs == Needs::Initialised) return;
+  require(context_ != nullptr, CUDA_ERROR_INVALID_CONTEXT, "no context is current to the calling thread");
+  require(!context_->destroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  if (needs == Needs::HealthyContext && context_->failure_seen) fail(context_->failure, state().report);
+}
+
+CUctx_st& live_context(CUcontext handle) {
+  for (auto& context : state().contexts) {
+    if (context.get() != handle) continue;
+    require(!context->destroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    return *context;
+  }
+  fail(CUDA_ERROR_INVALID_CONTEXT);
+}
+
+void clear_context(CUctx_st& context) {
+  State& s = state();
+  const CUcontext handle = &context;
+  { std::lock_guard<std::mutex> drain(s.execution); }
+  s.modules.each([&](CUmod_st& m) {
+    if (m.context != handle) return;
+    for (auto& [name, function] : m.functions) s.functions.erase(function.get());
+  });
+  s.modules.remove_if([&](CUmod_st& m) { return m.context == handle; });
+  s.events.remove_if([&](CUevent_st& e) { return e.context == handle; });
+  s.streams.remove_if([&](CUstream_st& t) {
+    if (t.context != handle) return false;
+    if (t.capture) invalidate(*t.capture);
+    return true;
+  });
+  s.graph_execs.remove_if([&](CUgraphExec_st& g) { return g.context == handle; });
+  std::vector<uint64_t> owned;
+  for (auto& [address, allocation] : s.allocations) {
+    if (allocation.context == handle) owned.push_back(address);
+  }
+  for (uint64_t address : owned) release(address);
+  context.legacy = nullptr;
+  context.per_thread.clear();
+  context.libraries.clear();
+  context.failure = CUDA_SUCCESS;
+  context.failure_seen = false;
+}
+
+namespace {
+
+constexpr size_t kPrintfFifo = 1 << 20;
+
+CUcontext make_context(unsigned flags, bool primary) {
+  State& s = state();
+  auto context = std::make_unique<CUctx_st>();
+  context->primary = primary;
+  context->flags = flags;
+  context->id = s.next_id++;
+  context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+  context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = kPrintfFifo;
+  context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+  context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+  context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+  context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+  s.contexts.push_back(std::move(context));
+  return s.contexts.back().get();
+}
+
+void check_context_flags(unsigned flags) {
+  require((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) == 0, CUDA_ERROR_INVALID_VALUE, "unknown context flags");
+  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  require(schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
+          schedule == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
+CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
+  API(Initialised, {
+    require(result != nullptr);
+    check_device(device);
+    check_context_flags(flags);
+    *result = make_context(flags, false);
+    context_stack().push_back(*result);
+  });
+}
+
+void reset_primary(State& s) {
+  if (s.primary != nullptr) clear_context(*s.primary);
+}
+
+}  // namespace
+}  // namespace sim::driver
+
+using namespace sim::driver;
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
+  API(Initialised, {
+    require(result != nullptr);
+    check_device(device);
+    State& s = state();
+    if (s.primary == nullptr) s.primary = make_context(s.primary_flags, true);
+    s.primary->destroyed = false;
+    ++s.primary_count;
+    *result = s.primary;
+  });
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  API(Initialised, {
+    check_device(device);
+    State& s = state();
+    require(s.primary_count > 0, CUDA_ERROR_INVALID_CONTEXT, "the primary context is not retained");
+    if (--s.primary_count > 0) return;
+    reset_primary(s);
+    s.primary->destroyed = true;
+  });
+}
+PLAIN_NAME(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2);
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  API(Initialised, {
+    check_device(device);
+    reset_primary(state());
+  });
+}
+PLAIN_NAME(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2);
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
+  API(Initialised, {
+    check_device(device);
+    check_context_flags(flags);
+    State& s = state();
+    s.primary_flags = flags;
+    if (s.primary != nullptr) s.primary->flags = flags;
+  });
+}
+PLAIN_NAME(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2);
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  API(Initialised, {
+    check_device(device);
+    if (flags != nullptr) *flags = state().primary_flags;
+    if (active != nullptr) *active = state().primary_count > 0;
+  });
+}
+
+CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* params, unsigned int flags, CUdevice device) {
+  if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return create(result, flags, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsigned int flags, CUdevice device) {
+  if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return create(result, flags, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) { return create(result, flags, device); }
+CUresult cuCtxCreate(CUcontext* result, unsigned int flags, CUdevice device) { return create(result, flags, device); }
+
+CUresult cuCtxDestroy_v2(CUcontext handle) {
+  API(Initialised, {
+    CUctx_st& context = live_context(handle);
+    require(!context.primary, CUDA_ERROR_INVALID_CONTEXT, "the primary context is released, not destroyed");
+    clear_context(context);
+    context.destroyed = true;
+    auto& stack = context_stack();
+    if (!stack.empty() && stack.back() == handle) stack.pop_back();
+  });
+}
+PLAIN_NAME(cuCtxDestroy, cuCtxDestroy_v2);
+
+CUresult cuCtxPushCurrent_v2(CUcontext handle) {
+  API(Initialised, { context_stack().push_back(&live_context(handle)); });
+}
+PLAIN_NAME(cuCtxPushCurrent, cuCtxPushCurrent_v2);
+
+CUresult cuCtxPopCurrent_v2(CUcontext* result) {
+  API(Initialised, {
+    auto& stack = context_stack();
+    require(!stack.empty(), CUDA_ERROR_INVALID_CONTEXT, "no context is current to the calling thread");
+    if (result != nullptr) *result = stack.back();
+    stack.pop_back();
+  });
+}
+PLAIN_NAME(cuCtxPopCurrent, cuCtxPopCurrent_v2);
+
+CUresult cuCtxSetCurrent(CUcontext handle) {
+  API(Initialised, {
+    auto& stack = context_stack();
+    CUcontext next = handle == nullptr ? nullptr : &live_context(handle);
+    if (!stack.empty()) stack.pop_back();
+    if (next != nullptr) stack.push_back(next);
+  });
+}
+
+CUresult cuCtxGetCurrent(CUcontext* result) {
+  API(Initialised, {
+    require(result != nullptr);
+    *result = context_stack().empty() ? nullptr : context_stack().back();
+  });
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+  API(Context, {
+    require(device != nullptr);
+    *device = 0;
+  });
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+  API(Initialised, {
+    require(device != nullptr);
+    if (handle != nullptr) {
+      live_context(handle);
+    } else {
+      require(c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
+    }
+    *device = 0;
+  });
+}
+
+CUresult cuCtxGetFlags(unsigned int* flags) {
+  API(Context, {
+    require(flags != nullptr);
+    *flags = c.context().flags;
+  });
+}
+
+CUresult cuCtxSetFlags(unsigned int flags) {
+  API(Context, {
+    check_context_flags(flags);
+    c.context().flags = flags;
+  });
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  API(Initialised, {
+    require(id != nullptr);
+    require(handle != nullptr || c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
+    *id = live_context(handle != nullptr ? handle : &c.context()).id;
+  });
+}
+
+CUresult cuCtxSynchronize() {
+  API(HealthyContext, {
+    forbid_synchronisation_in_capture(c.context());
+    synchronising_call(c);
+  });
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext handle) {
+  API(Initialised, {
+    require(handle != nullptr || c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
+    CUctx_st& context = live_context(handle != nullptr ? handle : &c.context());
+    forbid_synchronisation_in_capture(context);
+    c.unlocked([] {}, true);
+    if (context.failure != CUDA_SUCCESS) {
+      context.failure_seen = true;
+      fail(context.failure, state().report);
+    }
+  });
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+  API(Initialised, {
+    require(version != nullptr);
+    if (handle != nullptr) live_context(handle);
+    *version = 3020;  // what drivers answer since CUDA 3.2
+  });
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  API(HealthyContext, {
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = -5;
+  });
+}
+
+CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
+  API(HealthyContext, {
+    require(value != nullptr);
+    require(limit >= 0 && limit < CU_LIMIT_CIG_ENABLED, CUDA_ERROR_UNSUPPORTED_LIMIT);
+    *value = c.context().limits[limit];
+  });
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  API(HealthyContext, {
+    require(limit >= 0 && limit < CU_LIMIT_SHMEM_SIZE, CUDA_ERROR_UNSUPPORTED_LIMIT);
+    if (limit == CU_LIMIT_STACK_SIZE) require(value <= 512 * 1024);
+    if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY) require(value <= 128);
+    c.context().limits[limit] = value;
+  });
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
+  API(HealthyContext, {
+    require(config != nullptr);
+    *config = CU_FUNC_CACHE_PREFER_NONE;
+  });
+}
+
+CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+  API(HealthyContext, { require(config >= CU_FUNC_CACHE_PREFER_NONE && config <= CU_FUNC_CACHE_PREFER_EQUAL); });
+}
+
+CUresult cuCtxResetPersistingL2Cache() {
+  API(HealthyContext, {});
+}

@@ -1,0 +1,311 @@
+// Addresses of memory instructions (PTX ISA 5.1, 6.4.1): the generic windows, bounds, alignment.
+#include "sim/isa/address.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+
+namespace sim {
+namespace {
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+template <class Visit>
+inline void each_lane(uint32_t mask, Visit visit) {
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(std::countr_zero(rest));
+}
+
+void gather(const Warp& warp, const Instr& in, int base, uint64_t* at) {
+  if (in.flags & kWideBase) {
+    const uint64_t* row = warp.row<uint64_t>(in.reg[base]);
+    const auto addend = static_cast<uint64_t>(in.imm);
+    for (int lane = 0; lane < kLanes; ++lane) at[lane] = row[lane] + addend;
+  } else {
+    const uint32_t* row = warp.row<uint32_t>(in.reg[base]);
+    const auto addend = static_cast<uint32_t>(in.imm);
+    for (int lane = 0; lane < kLanes; ++lane) at[lane] = row[lane] + addend;
+  }
+}
+
+[[noreturn]] void misaligned(const Warp& warp, const uint64_t* at, uint32_t mask, uint32_t alignment) {
+  int bad = -1;
+  each_lane(mask, [&](int lane) {
+    if (bad < 0 && at[lane] % alignment != 0) bad = lane;
+  });
+  fault(Hazard::Memory, warp, bad,
+        "misaligned address " + hex(at[bad]) + ", which is not a multiple of " + std::to_string(alignment));
+}
+
+void touch_shared(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane, Access access) {
+  if (access != Access::Write) shared_generic_read(warp, owner, offset, size, lane);
+  if (access != Access::Read) shared_generic_write(warp, owner, offset, size, lane);
+}
+
+// One look at the shadow for each run of neighbouring lanes rather than one for each lane.
+void touch_lanes(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access) {
+  const auto lane_by_lane = [&](uint32_t lanes) {
+    each_lane(lanes, [&](int lane) { touch_shared(warp, owner, static_cast<uint32_t>(offset[lane]), size, lane, access); });
+  };
+  uint64_t low = UINT64_MAX, high = 0;
+  each_lane(mask, [&](int lane) {
+    low = std::min(low, offset[lane]);
+    high = std::max(high, offset[lane]);
+  });
+  const int shift = std::countr_zero(size);
+  if (!std::has_single_bit(size) || (high - low) >> shift >= 64) {
+    lane_by_lane(mask);
+    return;
+  }
+  uint64_t touched = 0;
+  each_lane(mask, [&](int lane) { touched |= 1ull << ((offset[lane] - low) >> shift); });
+  try {
+    while (touched != 0) {
+      const int first = std::countr_zero(touched);
+      const int length = std::countr_one(touched >> first);
+      touch_shared(warp, owner, static_cast<uint32_t>(low) + (static_cast<uint32_t>(first) << shift),
+                   static_cast<uint32_t>(length) << shift, -1, access);
+      touched &= first + length >= 64 ? 0 : ~0ull << (first + length);
+    }
+  } catch (const Fault&) {
+    lane_by_lane(mask);  // to name the lane
+    throw;
+  }
+}
+
+void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Pointers* out) {
+  uint64_t low = UINT64_MAX, high = 0;
+  if (mask == kFullMask) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      low = std::min(low, at[lane]);
+      high = std::max(high, at[lane]);
+    }
+  } else {
+    each_lane(mask, [&](int lane) {
+      low = std::min(low, at[lane]);
+      high = std::max(high, at[lane]);
+    });
+  }
+  const GlobalMemory& memory = *warp.cta->cluster->launch->global;
+  if (high + size > high && global_range_cached(memory, low, high + size)) {
+    std::memcpy(out->at, at, sizeof out->at);
+    return;
+  }
+  each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });
+}
+
+// `at` holds shared::cluster addresses: offset, or (rank + 1) << 24 | offset.
+void resolve_shared(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool cluster_wide,
+                    Pointers* out) {
+  Cta& own = *warp.cta;
+  Cluster& cluster = *own.cluster;
+  uint64_t any = 0;
+  each_lane(mask, [&](int lane) { any |= at[lane]; });
+  if (any >> 24 == 0) [[likely]] {
+    touch_lanes(warp, own, at, mask, size, access);
+    each_lane(mask, [&](int lane) { out->at[lane] = own.shared.bytes + at[lane]; });
+    return;
+  }
+  uint64_t offset[kLanes] = {};
+  for (uint32_t rest = mask; rest != 0;) {
+    const int leader = std::countr_zero(rest);
+    const uint64_t rank = at[leader] >> 24;
+    if (rank > cluster.ctas.size()) {
+      fault(Hazard::Memory, warp, leader, "shared address " + hex(at[leader]) + " names a block outside the cluster");
+    }
+    Cta& owner = rank == 0 ? own : *cluster.ctas[rank - 1];
+    if (&owner != &own) {
+      if (!cluster_wide) {
+        fault(Hazard::Memory, warp, leader,
+              "shared address " + hex(at[leader]) + " of block rank " + std::to_string(owner.rank) +
+                  " is used by an instruction for the block's own shared memory");
+      }
+      if (owner.finished()) {
+        fault(Hazard::Memory, warp, leader,
+              "accesses the shared memory of block rank " + std::to_string(owner.rank) + ", which has finished");
+      }
+    }
+    uint32_t lanes = 0;
+    each_lane(rest, [&](int lane) {
+      if (at[lane] >> 24 != rank) return;
+      lanes |= 1u << lane;
+      offset[lane] = at[lane] & 0xffffff;
+    });
+    touch_lanes(warp, owner, offset, lanes, size, access);
+    each_lane(lanes, [&](int lane) { out->at[lane] = owner.shared.bytes + offset[lane]; });
+    rest &= ~lanes;
+  }
+}
+
+void resolve_local(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Pointers* out) {
+  const uint32_t frame = warp.cta->cluster->launch->kernel->local_bytes;
+  each_lane(mask, [&](int lane) {
+    if (at[lane] + size > frame || at[lane] + size < at[lane]) {
+      fault(Hazard::Memory, warp, lane,
+            "access of " + std::to_string(size) + " bytes at local address " + hex(at[lane]) + " passes the thread's " +
+                std::to_string(frame) + " bytes of local memory");
+    }
+    out->at[lane] = warp.local.get() + size_t{static_cast<uint32_t>(lane)} * frame + at[lane];
+  });
+}
+
+void resolve_param(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, Pointers* out) {
+  std::vector<uint8_t>& params = warp.cta->cluster->launch->params;
+  each_lane(mask, [&](int lane) {
+    if (access != Access::Read) fault(Hazard::Memory, warp, lane, "write to a kernel parameter");
+    if (at[lane] + size > params.size() || at[lane] + size < at[lane]) {
+      fault(Hazard::Memory, warp, lane,
+            "access of " + std::to_string(size) + " bytes at parameter offset " + hex(at[lane]) + " passes the kernel's " +
+                std::to_string(params.size()) + " bytes of parameters");
+    }
+    out->at[lane] = params.data() + at[lane];
+  });
+}
+
+// Where an access of a lane leads, as a generic address with the block's rank: one name for one place.
+uint64_t place_of(const Warp& warp, AddressSpace space, uint64_t address) {
+  const bool shared = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster ||
+                      (space == AddressSpace::Generic && (address & kWindowMask) == kSharedWindow);
+  if (!shared) return address;
+  const uint64_t low = address & ~kWindowMask;
+  return low >> 24 != 0 ? kSharedWindow | low : kSharedWindow | (uint64_t{warp.cta->rank} + 1) << 24 | low;
+}
+
+constexpr size_t kSyncObjects = 4096;  // beyond that all further places share one object
+constexpr uint64_t kSharedObject = 0;
+
+}  // namespace
+
+bool read_modifier(const std::string& part, MemoryForm* form) {
+  static const struct { const char* name; AddressSpace space; } kSpaces[] = {
+      {"global", AddressSpace::Global},         {"const", AddressSpace::Global},
+      {"shared", AddressSpace::SharedCta},      {"shared::cta", AddressSpace::SharedCta},
+      {"shared::cluster", AddressSpace::SharedCluster}, {"local", AddressSpace::Local},
+      {"param", AddressSpace::Param},           {"param::entry", AddressSpace::Param},
+      {"param::func", AddressSpace::Param}};
+  for (const auto& s : kSpaces) {
+    if (part == s.name) {
+      form->space = s.space;
+      return true;
+    }
+  }
+  if (part == "v2" || part == "v4" || part == "v8") {
+    form->vector = part[1] - '0';
+    return true;
+  }
+  if (part == "relaxed" || part == "volatile" || part == "mmio") {
+    form->strong = true;
+    return true;
+  }
+  if (part == "acquire" || part == "release" || part == "acq_rel") {
+    form->strong = true;
+    form->acquire |= part != "release";
+    form->release |= part != "acquire";
+    return true;
+  }
+  static const char* const kHints[] = {"weak", "cta", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
+  if (std::any_of(std::begin(kHints), std::end(kHints), [&](const char* hint) { return part == hint; })) return true;
+  if (part.starts_with("L1::") || part.starts_with("L2::")) return true;
+  const ptx::Type type = ptx::type_from_name(part);
+  if (type == ptx::Type::Other || type == ptx::Type::None) return false;
+  form->type = type;
+  return true;
+}
+
+uint8_t sync_flags(const MemoryForm& form) {
+  return static_cast<uint8_t>((form.acquire ? kAcquire : 0) | (form.release ? kRelease : 0) | (form.strong ? kStrong : 0));
+}
+
+void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out) {
+  if (operand.kind != ptx::Operand::Kind::Address) throw Unsupported("the address must stand in [ ]");
+  context.push(operand, ptx::Type::U64, &out.imm);
+  if (ptx::bytes_of(context.register_type(operand)) == 8) out.flags |= kWideBase;
+}
+
+void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size, uint32_t alignment,
+             Access access, Pointers* out) {
+  uint64_t at[kLanes];
+  gather(warp, in, base, at);
+  uint64_t any = 0;
+  if (mask == kFullMask) {
+    for (int lane = 0; lane < kLanes; ++lane) any |= at[lane];
+  } else {
+    each_lane(mask, [&](int lane) { any |= at[lane]; });
+  }
+  if ((any & (alignment - 1)) != 0) misaligned(warp, at, mask, alignment);
+  if (access == Access::Write) ++warp.cta->cluster->stores;
+  switch (space) {
+    case AddressSpace::Global: resolve_global(warp, at, mask, size, out); return;
+    case AddressSpace::SharedCta: resolve_shared(warp, at, mask, size, access, false, out); return;
+    case AddressSpace::SharedCluster: resolve_shared(warp, at, mask, size, access, true, out); return;
+    case AddressSpace::Local: resolve_local(warp, at, mask, size, out); return;
+    case AddressSpace::Param: resolve_param(warp, at, mask, size, access, out); return;
+    case AddressSpace::Generic: break;
+  }
+  if ((any & kWindowMask) == 0) {
+    resolve_global(warp, at, mask, size, out);
+    return;
+  }
+  for (uint32_t rest = mask; rest != 0;) {
+    const int leader = std::countr_zero(rest);
+    const uint64_t window = at[leader] & kWindowMask;
+    uint32_t lanes = 0;
+    each_lane(rest, [&](int lane) { lanes |= (at[lane] & kWindowMask) == window ? 1u << lane : 0; });
+    uint64_t inside[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) inside[lane] = at[lane] & ~kWindowMask;
+    if (window == 0) resolve_global(warp, at, lanes, size, out);
+    else if (window == kSharedWindow) resolve_shared(warp, inside, lanes, size, access, true, out);
+    else if (window == kLocalWindow) resolve_local(warp, inside, lanes, size, out);
+    else if (window == kParamWindow) resolve_param(warp, inside, lanes, size, access, out);
+    else fault(Hazard::Memory, warp, leader, "address " + hex(at[leader]) + " is in no memory");
+    rest &= ~lanes;
+  }
+}
+
+void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, bool reads, bool writes) {
+  Cluster& cluster = *warp.cta->cluster;
+  const bool releases = writes && ((in.flags & kRelease) != 0 || warp.has_fenced);
+  const bool acquires = reads && !cluster.sync_objects.empty();
+  if (!releases && !acquires) return;
+  uint64_t at[kLanes];
+  gather(warp, in, base, at);
+  uint64_t last = UINT64_MAX;
+  each_lane(mask, [&](int lane) {
+    uint64_t place = place_of(warp, space, at[lane]);
+    if (place == last) return;
+    last = place;
+    if (acquires) {
+      for (const uint64_t key : {place, kSharedObject}) {
+        const auto found = cluster.sync_objects.find(key);
+        if (found == cluster.sync_objects.end()) continue;
+        if (in.flags & kAcquire) {
+          warp.acquire_from(found->second);
+        } else {
+          warp.read_view.join(found->second);
+          warp.has_read = true;
+        }
+      }
+    }
+    if (releases) {
+      if (cluster.sync_objects.size() >= kSyncObjects && cluster.sync_objects.count(place) == 0) place = kSharedObject;
+      cluster.sync_objects[place].join((in.flags & kRelease) != 0 ? warp.view : warp.fence_view);
+    }
+  });
+  if (releases && (in.flags & kRelease) != 0) warp.new_epoch();
+}
+
+void fence(Warp& warp) {
+  if (warp.has_read) {
+    warp.acquire_from(warp.read_view);
+    warp.read_view = View{};
+    warp.has_read = false;
+  }
+  warp.fence_view = warp.view;
+  warp.has_fenced = true;
+  warp.new_epoch();
+}
+
+}  // namespace sim

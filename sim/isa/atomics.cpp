@@ -1,0 +1,257 @@
+// atom and red (PTX ISA 9.7.13.5, 9.7.13.6) on global and shared memory, scalar and vector.
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "sim/isa/address.h"
+#include "sim/isa/half.h"
+
+namespace sim {
+namespace {
+
+using ptx::Operand;
+using ptx::Type;
+
+enum class Op : uint8_t { And, Or, Xor, Cas, Exch, Add, Inc, Dec, Min, Max };
+
+// Values of 16-bit formats keep their bits; arithmetic goes through float, whose 24 bits make the rounding exact.
+using isa::Bfloat;
+using isa::Half;
+template <class E>
+struct Packed {
+  E low, high;
+};
+struct Quad {
+  uint64_t low, high;
+};
+
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
+
+template <class T>
+T minimum(T a, T b) {
+  if constexpr (kIsHalf<T>) {
+    const float x = isa::widen(a), y = isa::widen(b);
+    if (x != x) return y != y ? T{isa::kCanonicalNan16} : b;
+    if (y != y) return a;
+    return x < y || (x == y && std::signbit(x)) ? a : b;
+  } else {
+    return std::min(a, b);
+  }
+}
+template <class T>
+T maximum(T a, T b) {
+  if constexpr (kIsHalf<T>) {
+    const float x = isa::widen(a), y = isa::widen(b);
+    if (x != x) return y != y ? T{isa::kCanonicalNan16} : b;
+    if (y != y) return a;
+    return x > y || (x == y && !std::signbit(x)) ? a : b;
+  } else {
+    return std::max(a, b);
+  }
+}
+
+float flushed(float f) { return std::fpclassify(f) == FP_SUBNORMAL ? std::copysign(0.0f, f) : f; }
+
+template <class T>
+T sum(T a, T b, bool flush) {
+  if constexpr (kIsHalf<T>) {
+    return isa::narrow<T>(isa::widen(a) + isa::widen(b));
+  } else if constexpr (std::is_same_v<T, float>) {
+    const float s = flush ? flushed(flushed(a) + flushed(b)) : a + b;
+    return s != s ? std::bit_cast<float>(isa::kCanonicalNan32) : s;
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+  } else {
+    return a + b;
+  }
+}
+
+// The value that memory holds after the operation. `flush`: float sums in global memory flush subnormals.
+template <class T>
+T updated(Op op, T old, T b, T c, bool flush) {
+  if constexpr (std::is_same_v<T, Packed<Half>> || std::is_same_v<T, Packed<Bfloat>>) {
+    return {updated(op, old.low, b.low, c.low, flush), updated(op, old.high, b.high, c.high, flush)};
+  } else if constexpr (std::is_same_v<T, Quad>) {
+    if (op == Op::Exch) return b;
+    return old.low == b.low && old.high == b.high ? c : old;
+  } else {
+    switch (op) {
+      case Op::Exch: return b;
+      case Op::Add: return sum(old, b, flush);
+      case Op::Min: return minimum(old, b);
+      case Op::Max: return maximum(old, b);
+      default: break;
+    }
+    if constexpr (std::is_integral_v<T>) {
+      switch (op) {
+        case Op::And: return old & b;
+        case Op::Or: return old | b;
+        case Op::Xor: return old ^ b;
+        case Op::Cas: return old == b ? c : old;
+        case Op::Inc: return old >= b ? 0 : old + 1;
+        case Op::Dec: return old == 0 || old > b ? b : old - 1;
+        default: break;
+      }
+    }
+    return old;
+  }
+}
+
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+
+// One atomic update; gives the value before. Clusters on other host threads may be at the same word.
+template <class T>
+T update(uint8_t* at, Op op, T b, T c, bool flush, bool* changed) {
+  if constexpr (sizeof(T) == 16) {
+    static std::mutex mutex;  // there is no portable 16-byte exchange; only these operations touch such words
+    const std::lock_guard<std::mutex> lock(mutex);
+    T old;
+    std::memcpy(&old, at, 16);
+    const T now = updated(op, old, b, c, flush);
+    *changed = std::memcmp(&old, &now, 16) != 0;
+    std::memcpy(at, &now, 16);
+    return old;
+  } else {
+    using Bits = BitsOf<T>;
+    std::atomic_ref<Bits> word(*reinterpret_cast<Bits*>(at));
+    Bits old = word.load(std::memory_order_relaxed);
+    for (;;) {
+      const Bits now = std::bit_cast<Bits>(updated(op, std::bit_cast<T>(old), b, c, flush));
+      *changed = now != old;
+      if (word.compare_exchange_weak(old, now)) return std::bit_cast<T>(old);
+    }
+  }
+}
+
+template <class T>
+using RowOf = std::conditional_t<sizeof(T) == 16, Quad, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
+template <class T>
+T from_row(RowOf<T> row) {
+  if constexpr (sizeof(T) >= 4) return std::bit_cast<T>(row);
+  else return std::bit_cast<T>(static_cast<uint16_t>(row));
+}
+template <class T>
+RowOf<T> to_row(T value) {
+  if constexpr (sizeof(T) >= 4) return std::bit_cast<RowOf<T>>(value);
+  else return std::bit_cast<uint16_t>(value);
+}
+
+// in.reg: destinations (width, sinks for red), base, sources (width), and for cas the new value.
+template <class T>
+Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
+  const int count = in.width;
+  const auto space = static_cast<AddressSpace>(in.kind);
+  const auto op = static_cast<Op>(in.type);
+  const auto size = static_cast<uint32_t>(sizeof(T)) * static_cast<uint32_t>(count);
+  Pointers p;
+  resolve(warp, in, space, count, mask, size, size, Access::ReadWrite, &p);
+  synchronise(warp, in, space, count, mask, true, true);
+  Cluster& cluster = *warp.cta->cluster;
+  const bool can_flush = std::is_same_v<T, float> && op == Op::Add;
+  const auto is_shared = [&](const uint8_t* at) {
+    return std::any_of(cluster.ctas.begin(), cluster.ctas.end(), [&](const auto& cta) {
+      return at >= cta->shared.bytes && at < cta->shared.bytes + cta->shared.size;
+    });
+  };
+  // Lanes meet at a word in any order; the lazy machine takes the other one.
+  const bool backwards = cluster.order.mode == Mode::Lazy;
+  for (uint32_t rest = mask; rest != 0;) {
+    const int lane = backwards ? 31 - std::countl_zero(rest) : std::countr_zero(rest);
+    rest &= ~(1u << lane);
+    const bool flush =
+        can_flush && (space == AddressSpace::Global || (space == AddressSpace::Generic && !is_shared(p.at[lane])));
+    for (int e = 0; e < count; ++e) {
+      const uint32_t source = in.reg[count + 1 + e];
+      const T b = from_row<T>(warp.row<RowOf<T>>(source)[lane]);
+      const T c = op == Op::Cas ? from_row<T>(warp.row<RowOf<T>>(in.reg[count + 2])[lane]) : b;
+      bool changed = false;
+      const T old = update(p.at[lane] + sizeof(T) * static_cast<size_t>(e), op, b, c, flush, &changed);
+      cluster.stores += changed;
+      if (in.reg[e] != kNoReg) warp.row<RowOf<T>>(in.reg[e])[lane] = to_row(old);
+    }
+  }
+  return Step::Next;
+}
+
+Execute execute_for(Op op, Type type) {
+  const bool bitwise = op == Op::And || op == Op::Or || op == Op::Xor || op == Op::Cas || op == Op::Exch;
+  const bool step = op == Op::Inc || op == Op::Dec;
+  switch (type) {
+    case Type::B16: return op == Op::Cas ? atomic<uint16_t> : nullptr;
+    case Type::B32: return bitwise ? atomic<uint32_t> : nullptr;
+    case Type::B64: return bitwise ? atomic<uint64_t> : nullptr;
+    case Type::B128: return op == Op::Cas || op == Op::Exch ? atomic<Quad> : nullptr;
+    case Type::U32: return op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint32_t> : nullptr;
+    case Type::U64: return step ? nullptr : op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint64_t> : nullptr;
+    case Type::S32: return step || bitwise ? nullptr : atomic<int32_t>;
+    case Type::S64: return step || bitwise ? nullptr : atomic<int64_t>;
+    case Type::F32: return op == Op::Add || op == Op::Exch ? atomic<float> : nullptr;
+    case Type::F64: return op == Op::Add || op == Op::Exch ? atomic<double> : nullptr;
+    case Type::F16: return bitwise || step ? nullptr : atomic<Half>;
+    case Type::BF16: return bitwise || step ? nullptr : atomic<Bfloat>;
+    case Type::F16x2: return bitwise || step ? nullptr : atomic<Packed<Half>>;
+    case Type::BF16x2: return bitwise || step ? nullptr : atomic<Packed<Bfloat>>;
+    default: return nullptr;
+  }
+}
+
+bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr& out, bool has_result) {
+  if (source.parts.size() > 1 && source.parts[1] == "async") return false;
+  static const char* const kOps[] = {"and", "or", "xor", "cas", "exch", "add", "inc", "dec", "min", "max"};
+  MemoryForm form;
+  int op = -1;
+  for (size_t i = 1; i < source.parts.size(); ++i) {
+    const auto named = std::find(std::begin(kOps), std::end(kOps), source.parts[i]);
+    if (named != std::end(kOps) && op < 0) op = static_cast<int>(named - kOps);
+    else if (source.parts[i] != "noftz" && !read_modifier(source.parts[i], &form)) throw Unsupported("unknown modifier '." + source.parts[i] + "'");
+  }
+  if (op < 0) throw Unsupported("the operation is missing");
+  out.type = static_cast<uint8_t>(op);
+  out.execute = execute_for(static_cast<Op>(op), form.type);
+  if (out.execute == nullptr) throw Unsupported("the operation is not defined for this type");
+  out.kind = static_cast<uint8_t>(form.space);
+  out.width = static_cast<uint8_t>(form.vector);
+  out.flags = static_cast<uint8_t>(sync_flags(form) | kStrong);  // .relaxed unless said otherwise
+
+  size_t next = 0;
+  const auto vector_of = [&](const Operand& operand) {
+    const size_t n = operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1;
+    if (operand.kind != Operand::Kind::Sink && n != static_cast<size_t>(form.vector)) throw Unsupported("the vector has the wrong number of elements");
+  };
+  if (has_result) {
+    const Operand& d = source.operands.at(next++);
+    vector_of(d);
+    if (d.kind == Operand::Kind::Sink) {
+      for (int e = 0; e < form.vector; ++e) context.push(Operand{}, form.type);
+    } else {
+      context.push(d, form.type);
+    }
+  } else {
+    for (int e = 0; e < form.vector; ++e) context.push(Operand{}, form.type);
+  }
+  push_base(source.operands.at(next++), context, out);
+  vector_of(source.operands.at(next));
+  context.push(source.operands[next++], form.type);
+  if (static_cast<Op>(op) == Op::Cas) context.push(source.operands.at(next), form.type);
+  return true;
+}
+
+bool decode_atom(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  return decode_atomic(source, context, out, true);
+}
+bool decode_red(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  return decode_atomic(source, context, out, false);
+}
+
+}  // namespace
+
+void register_atomics() {
+  register_opcode("atom", decode_atom);
+  register_opcode("red", decode_red);
+}
+
+}  // namespace sim

@@ -1,0 +1,484 @@
+// cvt and cvt.pack (PTX ISA 9.7.9.21, .22). The conversions that kernels live on are loops of their own; every other
+// form goes by way of 64 bits: the source becomes an integer or a double, which is then rounded once.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sim/isa/lanes.h"
+#include "sim/isa/small_float.h"
+
+namespace sim {
+namespace isa {
+namespace {
+
+bool chosen(Form& f, Execute execute) {
+  if (execute == nullptr) f.unsupported("it does not exist in this form");
+  f.done();
+  f.out.execute = execute;
+  return true;
+}
+
+// ---- scalar types, any to any --------------------------------------------------------------------
+
+// A source value: exact in one of the two.
+struct Value {
+  bool is_integer;
+  __int128 integer;
+  double real;
+};
+
+enum class IntegerRound : uint8_t { None, Nearest, Zero, Down, Up };
+
+enum Flags : uint8_t { kFlush = 1, kSaturate = 2, kSatFinite = 4, kRelu = 8, kWideSource = 16, kWideResult = 32 };
+
+// Instr: type = destination, width = source, kind = rounding (low 4 bits) and integer rounding (high 4 bits).
+struct Conversion {
+  explicit Conversion(const Instr& in)
+      : to(static_cast<Type>(in.type)), from(static_cast<Type>(in.width)), round(static_cast<Round>(in.kind & 15)),
+        integer_round(static_cast<IntegerRound>(in.kind >> 4)), flags(in.flags) {}
+  Type to, from;
+  Round round;
+  IntegerRound integer_round;
+  uint8_t flags;
+};
+
+Value load(uint64_t bits, const Conversion& c) {
+  const auto integer = [](auto v) { return Value{true, v, 0}; };
+  const auto real = [](double v) { return Value{false, 0, v}; };
+  switch (c.from) {
+    case Type::U8: return integer(static_cast<uint8_t>(bits));
+    case Type::U16: return integer(static_cast<uint16_t>(bits));
+    case Type::U32: return integer(static_cast<uint32_t>(bits));
+    case Type::U64: return integer(bits);
+    case Type::S8: return integer(static_cast<int8_t>(bits));
+    case Type::S16: return integer(static_cast<int16_t>(bits));
+    case Type::S32: return integer(static_cast<int32_t>(bits));
+    case Type::S64: return integer(static_cast<int64_t>(bits));
+    case Type::F16: return real(widen(Half{static_cast<uint16_t>(bits)}));
+    case Type::BF16: return real(widen(Bfloat{static_cast<uint16_t>(bits)}));
+    case Type::F64: return real(std::bit_cast<double>(bits));
+    default: break;
+  }
+  uint32_t word = static_cast<uint32_t>(bits);
+  if ((c.flags & kFlush) && (word & 0x7f800000u) == 0) word &= 0x80000000u;
+  return real(std::bit_cast<float>(word));
+}
+
+__int128 smallest_of(Type t) {
+  switch (t) {
+    case Type::S8: return std::numeric_limits<int8_t>::min();
+    case Type::S16: return std::numeric_limits<int16_t>::min();
+    case Type::S32: return std::numeric_limits<int32_t>::min();
+    case Type::S64: return std::numeric_limits<int64_t>::min();
+    default: return 0;
+  }
+}
+__int128 largest_of(Type t) {
+  const int bits = ptx::bytes_of(t) * 8 - (is_signed(t) ? 1 : 0);
+  return (static_cast<__int128>(1) << bits) - 1;
+}
+
+double to_integral(double v, IntegerRound round) {
+  switch (round) {
+    case IntegerRound::Nearest: return std::nearbyint(v);
+    case IntegerRound::Zero: return std::trunc(v);
+    case IntegerRound::Down: return std::floor(v);
+    case IntegerRound::Up: return std::ceil(v);
+    case IntegerRound::None: break;
+  }
+  return v;
+}
+
+// Integers wrap unless .sat; floats always clamp.
+__int128 to_integer(const Value& v, const Conversion& c) {
+  const __int128 low = smallest_of(c.to), high = largest_of(c.to);
+  if (v.is_integer) return c.flags & kSaturate ? std::clamp(v.integer, low, high) : v.integer;
+  if (v.real != v.real) {  // 9.7.9.21, integer notes
+    const bool zero = c.from != Type::F64 && ptx::bytes_of(c.to) != 8;
+    return zero ? 0 : static_cast<__int128>(1) << (ptx::bytes_of(c.to) * 8 - 1);
+  }
+  const double whole = to_integral(v.real, c.integer_round);
+  if (whole <= static_cast<double>(low)) return low;
+  if (whole >= static_cast<double>(high)) return high;
+  return static_cast<__int128>(whole);
+}
+
+// An integer beyond 53 bits keeps a sticky last bit, so that rounding the double once more is right.
+double sticky_double(__int128 v) {
+  const bool negative = v < 0;
+  const auto m = static_cast<unsigned __int128>(negative ? -v : v);
+  const double d = m >> 53 == 0 ? static_cast<double>(static_cast<uint64_t>(m))
+                                : static_cast<double>(static_cast<uint64_t>(m >> 12) | ((m & 0xfff) != 0)) * 4096.0;
+  return negative ? -d : d;
+}
+
+// The nearest F to v is moved to the neighbour the mode asks for. `exact` orders F against the true value.
+template <class F, class Exact>
+F adjusted(F nearest, Round round, Exact exact_difference) {
+  const int sign = exact_difference(nearest);  // of nearest - v
+  if (sign == 0) return nearest;
+  constexpr F kInfinity = std::numeric_limits<F>::infinity();
+  const bool above = sign > 0;
+  switch (round) {
+    case Round::Zero: {
+      const bool negative = std::signbit(nearest);
+      return above != negative ? std::nextafter(nearest, F{0}) : nearest;
+    }
+    case Round::Down: return above ? std::nextafter(nearest, -kInfinity) : nearest;
+    case Round::Up: return above ? nearest : std::nextafter(nearest, kInfinity);
+    default: return nearest;
+  }
+}
+
+template <class F>
+F round_real(double v, Round round) {
+  const F nearest = static_cast<F>(v);
+  if (v != v) return nearest;
+  return adjusted(nearest, round, [&](F n) { return static_cast<double>(n) > v ? 1 : static_cast<double>(n) < v ? -1 : 0; });
+}
+template <class F>
+F round_integer(__int128 v, Round round) {
+  const F nearest = static_cast<F>(v);
+  // Every integer of 64 bits and its neighbours in F are integers well inside 128 bits.
+  return adjusted(nearest, round, [&](F n) {
+    const auto i = static_cast<__int128>(n);
+    return i > v ? 1 : i < v ? -1 : 0;
+  });
+}
+
+double saturated(double v) { return v > 0 ? std::min(v, 1.0) : 0.0; }  // NaN gives +0
+
+uint64_t to_float(const Value& v, const Conversion& c) {
+  const bool f16 = c.to == Type::F16, bf16 = c.to == Type::BF16;
+  double real = v.is_integer ? 0 : to_integral(v.real, c.integer_round);
+  if (f16 || bf16) {
+    if (v.is_integer) real = sticky_double(v.integer);
+    if (c.flags & kSaturate) real = saturated(real);
+    const Encoding how{c.round, (c.flags & kSatFinite) != 0, (c.flags & kRelu) != 0};
+    return encode(real, f16 ? kF16 : kBF16, how);
+  }
+  if (c.to == Type::F64) {
+    double d = v.is_integer ? round_integer<double>(v.integer, c.round) : real;
+    if (c.flags & kSaturate) d = saturated(d);
+    return std::bit_cast<uint64_t>(d);
+  }
+  float f = v.is_integer ? round_integer<float>(v.integer, c.round) : round_real<float>(real, c.round);
+  if (c.flags & kSaturate) f = static_cast<float>(saturated(f));
+  uint32_t bits = std::bit_cast<uint32_t>(f);
+  if (f != f) bits = kCanonicalNan32;
+  if ((c.flags & kFlush) && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+  return bits;
+}
+
+uint64_t result_bits(const Value& v, const Conversion& c) {
+  if (is_float(c.to)) return to_float(v, c);
+  const auto wrapped = static_cast<uint64_t>(to_integer(v, c));
+  // Narrow results are extended to the whole register by their own sign (9.4.1).
+  const int spare = 64 - ptx::bytes_of(c.to) * 8;
+  return is_signed(c.to) ? static_cast<uint64_t>(static_cast<int64_t>(wrapped << spare) >> spare) : wrapped << spare >> spare;
+}
+
+Step convert_any(Warp& warp, const Instr& in, uint32_t mask) {
+  const Conversion c(in);
+  const uint64_t* wide_source = warp.row<uint64_t>(in.reg[1]);
+  const uint32_t* source = warp.row<uint32_t>(in.reg[1]);
+  alignas(64) uint64_t wide[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane)
+    wide[lane] = result_bits(load(c.flags & kWideSource ? wide_source[lane] : source[lane], c), c);
+  if (c.flags & kWideResult) {
+    store_row(warp, in.reg[0], wide, mask);
+    return Step::Next;
+  }
+  alignas(64) uint32_t narrow_row[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) narrow_row[lane] = static_cast<uint32_t>(wide[lane]);
+  store_row(warp, in.reg[0], narrow_row, mask);
+  return Step::Next;
+}
+
+// ---- the common ones -----------------------------------------------------------------------------
+
+template <class D, class S> struct Cast { static D apply(S a) { return static_cast<D>(a); } };
+// Through an 8- or 16-bit type and back to the row.
+template <class N> struct Truncate { static N apply(uint32_t a) { return static_cast<N>(a); } };
+template <class E> struct Widen { static float apply(E a) { return narrow<float>(widen(a)); } };
+template <class E> struct Narrow { static E apply(float a) { return narrow<E>(a); } };
+// 9.7.9.21: the first operand is the upper half.
+template <class E> struct NarrowPair { static Pair<E> apply(float a, float b) { return {narrow<E>(b), narrow<E>(a)}; } };
+template <class D> struct Truncated {
+  static D apply(float a) {
+    if constexpr (std::is_signed_v<D>) {
+      // Doubles hold every int32 and order beyond it; NaN gives 0.
+      const double d = a;
+      return a != a ? 0 : d >= 2147483647.0 ? 2147483647 : d <= -2147483648.0 ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(d);
+    } else {
+      const double d = a;
+      return !(d > 0) ? 0 : d >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(d);
+    }
+  }
+};
+
+// A loop for the form, or null. The registers have the sizes of the types.
+Execute common_conversion(const Conversion& c) {
+  const bool plain = c.flags == 0 && c.integer_round == IntegerRound::None && c.round == Round::Nearest;
+  if (c.flags == 0 && c.integer_round == IntegerRound::Zero && c.from == Type::F32) {
+    if (c.to == Type::S32) return &lanes<Truncated<int32_t>>;
+    if (c.to == Type::U32) return &lanes<Truncated<uint32_t>>;
+  }
+  if (!plain) return nullptr;
+  const auto pair = [](Type to, Type from) { return static_cast<int>(to) * 64 + static_cast<int>(from); };
+  const int key = pair(c.to, c.from);
+  if (key == pair(Type::U64, Type::U32) || key == pair(Type::S64, Type::U32)) return &lanes<Cast<uint64_t, uint32_t>>;
+  if (key == pair(Type::S64, Type::S32) || key == pair(Type::U64, Type::S32)) return &lanes<Cast<int64_t, int32_t>>;
+  if (c.from == Type::U64 || c.from == Type::S64)
+    if (c.to == Type::U32 || c.to == Type::S32) return &lanes<Cast<uint32_t, uint64_t>>;
+  if (ptx::bytes_of(c.to) <= 4 && ptx::bytes_of(c.from) <= 4 && !is_float(c.to) && !is_float(c.from)) {
+    // Between words and narrower integers the narrower type decides; the row holds it extended.
+    const Type narrower = ptx::bytes_of(c.from) <= ptx::bytes_of(c.to) ? c.from : c.to;
+    const Type inner = ptx::bytes_of(c.to) == 4 || narrower == c.to ? narrower : Type::None;
+    if (inner == Type::U16) return &lanes<Truncate<uint16_t>>;
+    if (inner == Type::S16) return &lanes<Truncate<int16_t>>;
+    if (inner == Type::U8) return &lanes<Truncate<uint8_t>>;
+    if (inner == Type::S8) return &lanes<Truncate<int8_t>>;
+  }
+  if (key == pair(Type::F32, Type::S32)) return &lanes<Cast<float, int32_t>>;
+  if (key == pair(Type::F32, Type::U32)) return &lanes<Cast<float, uint32_t>>;
+  if (key == pair(Type::F32, Type::F16)) return &lanes<Widen<Half>>;
+  if (key == pair(Type::F32, Type::BF16)) return &lanes<Widen<Bfloat>>;
+  if (key == pair(Type::F16, Type::F32)) return &lanes<Narrow<Half>>;
+  if (key == pair(Type::BF16, Type::F32)) return &lanes<Narrow<Bfloat>>;
+  if (key == pair(Type::F64, Type::F32)) return &lanes<Cast<double, float>>;
+  if (key == pair(Type::F64, Type::S32)) return &lanes<Cast<double, int32_t>>;
+  if (key == pair(Type::F64, Type::U32)) return &lanes<Cast<double, uint32_t>>;
+  return nullptr;
+}
+
+// ---- packed and small formats --------------------------------------------------------------------
+
+struct NamedFormat {
+  std::string_view name;
+  const SmallFormat* format;  // null: ue8m0
+  int bits;                   // of one element in its container
+};
+constexpr NamedFormat kPackedFormats[] = {
+    {"e4m3x2", &kE4M3, 8}, {"e5m2x2", &kE5M2, 8}, {"e2m1x2", &kE2M1, 4},
+    {"e2m3x2", &kE2M3, 8}, {"e3m2x2", &kE3M2, 8}, {"ue8m0x2", nullptr, 8},
+};
+constexpr int kHalfPair = 16, kBfloatPair = 17, kFloats = 18;  // beside the indices into kPackedFormats
+
+const SmallFormat* format_of(int index) {
+  return index == kHalfPair ? &kF16 : index == kBfloatPair ? &kBF16 : kPackedFormats[index].format;
+}
+int element_bits(int index) { return index == kHalfPair || index == kBfloatPair ? 16 : kPackedFormats[index].bits; }
+
+// Instr: type = destination, width = source (indices as above), kind = rounding, flags as above. With two f32 sources
+// the first becomes the upper element; a random operand follows them for .rs.
+Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
+  const SmallFormat* to = format_of(in.type);
+  const bool from_floats = in.width == kFloats;
+  const uint32_t* a = warp.row<uint32_t>(in.reg[1]);
+  const uint32_t* b = from_floats ? warp.row<uint32_t>(in.reg[2]) : nullptr;
+  const auto round = static_cast<Round>(in.kind);
+  const uint32_t* random = round == Round::Stochastic ? warp.row<uint32_t>(in.reg[3]) : nullptr;
+  const auto element = [&](uint32_t row, int index) {
+    if (from_floats) return static_cast<double>(std::bit_cast<float>(row));
+    const int bits = element_bits(in.width);
+    const uint32_t code = row >> (index * bits) & ((1u << bits) - 1);
+    if (format_of(in.width) != nullptr) return decode(code, *format_of(in.width));
+    return code == 255 ? std::nan("") : std::ldexp(1.0, static_cast<int>(code) - 127);
+  };
+  const auto encoded = [&](double v, int lane, int index) {
+    if (to == nullptr) return encode_scale(v, round, (in.flags & kSatFinite) != 0);
+    Encoding how{round, (in.flags & kSatFinite) != 0, (in.flags & kRelu) != 0};
+    if (random != nullptr) {
+      how.random_bits = to == &kF16 ? 13 : 16;
+      how.random = random[lane] >> (16 * index) & ((1u << how.random_bits) - 1);
+    }
+    return encode(v, *to, how);
+  };
+  alignas(64) uint32_t result[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const double upper = element(a[lane], 1), lower = element(from_floats ? b[lane] : a[lane], 0);
+    result[lane] = encoded(upper, lane, 1) << element_bits(in.type) | encoded(lower, lane, 0);
+  }
+  store_row(warp, in.reg[0], result, mask);
+  return Step::Next;
+}
+
+Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
+  const uint32_t* a = warp.row<uint32_t>(in.reg[1]);
+  const Encoding how{static_cast<Round>(in.kind), (in.flags & kSatFinite) != 0, (in.flags & kRelu) != 0};
+  alignas(64) uint32_t result[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint32_t code = encode(std::bit_cast<float>(a[lane]), kTF32, how);
+    result[lane] = code == kTF32.nan() ? kCanonicalNan32 : code << 13;  // the 19 bits stand where f32 has them
+  }
+  store_row(warp, in.reg[0], result, mask);
+  return Step::Next;
+}
+
+// cvt.pack (9.7.9.22): in.type = convertType as its bits, in.width = with c, in.flags = signed.
+Step convert_pack(Warp& warp, const Instr& in, uint32_t mask) {
+  const int32_t *a = warp.row<int32_t>(in.reg[1]), *b = warp.row<int32_t>(in.reg[2]);
+  const uint32_t* c = in.width ? warp.row<uint32_t>(in.reg[3]) : nullptr;
+  const int bits = in.type;
+  const int64_t low = in.flags ? -(int64_t{1} << (bits - 1)) : 0, high = (int64_t{1} << (bits - (in.flags ? 1 : 0))) - 1;
+  const uint32_t element = static_cast<uint32_t>((uint64_t{1} << bits) - 1);
+  alignas(64) uint32_t result[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const auto part = [&](int32_t v) { return static_cast<uint32_t>(std::clamp<int64_t>(v, low, high)) & element; };
+    result[lane] = part(a[lane]) << bits | part(b[lane]);
+    if (c != nullptr) result[lane] |= c[lane] << 2 * bits;
+  }
+  store_row(warp, in.reg[0], result, mask);
+  return Step::Next;
+}
+
+// ---- decoding ------------------------------------------------------------------------------------
+
+bool decode_pack(Form& f) {
+  if (!f.take("sat")) f.unsupported("it needs .sat");
+  const int small = f.take_one({"u2", "s2", "u4", "s4"});
+  static constexpr uint8_t kSmallBits[] = {2, 2, 4, 4};
+  Type t = Type::None;
+  if (small < 0) {
+    t = f.type();
+    if (t != Type::U16 && t != Type::S16 && t != Type::U8 && t != Type::S8) return chosen(f, nullptr);
+  }
+  if (f.type() != Type::S32) return chosen(f, nullptr);
+  f.out.type = small >= 0 ? kSmallBits[small] : static_cast<uint8_t>(ptx::bytes_of(t) * 8);
+  f.out.flags = small >= 0 ? small % 2 == 1 : is_signed(t);
+  if (f.type() == Type::B32) {
+    if (f.out.type == 16) return chosen(f, nullptr);
+    f.out.width = 1;
+    f.operands({Type::U32, Type::S32, Type::S32, Type::B32});
+  } else {
+    if (f.out.type != 16) return chosen(f, nullptr);
+    f.operands({Type::U32, Type::S32, Type::S32});
+  }
+  return chosen(f, &convert_pack);
+}
+
+int take_packed_format(Form& f) {
+  for (int i = 0; i < static_cast<int>(std::size(kPackedFormats)); ++i)
+    if (f.take(kPackedFormats[i].name)) return i;
+  return -1;
+}
+
+// Whether the mode is one of those the destination has (9.7.9.21, syntax).
+bool packed_form_exists(int to, int from, Round round, const Instr& out) {
+  const bool small_to = to < kHalfPair, scale_to = small_to && kPackedFormats[to].format == nullptr;
+  const bool small_from = from < kHalfPair, scale_from = small_from && kPackedFormats[from].format == nullptr;
+  const bool finite = out.flags & kSatFinite;
+  if (!small_to) {
+    if (from == kFloats) return round == Round::Nearest || round == Round::Zero || round == Round::Stochastic;
+    if (!small_from || round != Round::Nearest || finite) return false;
+    return scale_from ? to == kBfloatPair && !(out.flags & kRelu) : to == kHalfPair;
+  }
+  if (scale_to) return (from == kFloats || from == kBfloatPair) && (round == Round::Zero || round == Round::Up);
+  return !small_from && round == Round::Nearest && finite;
+}
+
+bool decode_packed(Form& f, const ptx::Instruction& source, Round round, int small_first) {
+  int to, from;
+  const bool halves = f.take("f16x2"), bfloats = f.take("bf16x2");
+  const bool floats = f.take("f32");
+  if (small_first >= 0 && (halves || bfloats) && !floats) {
+    const int half = halves ? kHalfPair : kBfloatPair;
+    const bool narrowing = source.parts[source.parts.size() - 1] != kPackedFormats[small_first].name;
+    to = narrowing ? small_first : half;
+    from = narrowing ? half : small_first;
+  } else if (floats && (small_first >= 0) != (halves || bfloats)) {
+    to = small_first >= 0 ? small_first : halves ? kHalfPair : kBfloatPair;
+    from = kFloats;
+  } else {
+    f.unsupported("these types cannot be converted into each other");
+  }
+  f.out.type = static_cast<uint8_t>(to);
+  f.out.width = static_cast<uint8_t>(from);
+  f.out.kind = static_cast<uint8_t>(round);
+  if (!packed_form_exists(to, from, round, f.out)) return chosen(f, nullptr);
+  const auto container = [](int index) {
+    return index == kFloats ? Type::F32 : index >= kHalfPair ? Type::B32 : Type::B16;
+  };
+  if (from != kFloats) {
+    f.operands({container(to), container(from)});
+    return chosen(f, &convert_packed);
+  }
+  if (round == Round::Stochastic) f.operands({container(to), Type::F32, Type::F32, Type::B32});
+  else f.operands({container(to), Type::F32, Type::F32});
+  const bool plain = f.out.flags == 0 && round == Round::Nearest;
+  if (plain && to == kHalfPair) return chosen(f, &lanes<NarrowPair<Half>>);
+  if (plain && to == kBfloatPair) return chosen(f, &lanes<NarrowPair<Bfloat>>);
+  return chosen(f, &convert_packed);
+}
+
+bool is_wide_register(Form& f, size_t index, Type type) {
+  const ptx::Operand& o = f.at(index);
+  if (o.kind != ptx::Operand::Kind::Register) return ptx::bytes_of(type) == 8;
+  return ptx::bytes_of(f.context.register_type(o)) == 8;
+}
+
+bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  Form f(source, context, out);
+  if (f.take("pack")) return decode_pack(f);
+  const int integer_round = f.take_one({"rni", "rzi", "rmi", "rpi"});
+  const int named = f.take_one({"rn", "rz", "rm", "rp", "rna", "rs"});
+  const Round round = named < 0 ? Round::Nearest : static_cast<Round>(named);
+  if (f.take("ftz")) out.flags |= kFlush;
+  if (f.take("sat")) out.flags |= kSaturate;
+  if (f.take("satfinite")) out.flags |= kSatFinite;
+  if (f.take("relu")) out.flags |= kRelu;
+
+  if (f.take("tf32")) {
+    if (f.type() != Type::F32 || integer_round >= 0 || (out.flags & (kFlush | kSaturate)) || named < 0) return chosen(f, nullptr);
+    if (round != Round::Nearest && round != Round::Zero && round != Round::NearestAway) return chosen(f, nullptr);
+    f.operands({Type::B32, Type::F32});
+    out.kind = static_cast<uint8_t>(round);
+    return chosen(f, &convert_tf32);
+  }
+  const int small = take_packed_format(f);
+  if (small >= 0 || f.peek_type() == Type::F16x2 || f.peek_type() == Type::BF16x2) {
+    if (integer_round >= 0 || named < 0 || (out.flags & (kFlush | kSaturate))) return chosen(f, nullptr);
+    return decode_packed(f, source, round, small);
+  }
+
+  const Type to = f.type(), from = f.type();
+  const auto scalar = [](Type t) { return is_integer(t) || t == Type::F16 || t == Type::BF16 || t == Type::F32 || t == Type::F64; };
+  if (!scalar(to) || !scalar(from)) f.unsupported("it needs two scalar types");
+  if (round == Round::NearestAway || round == Round::Stochastic) return chosen(f, nullptr);
+  const bool to_float = is_float(to), from_float = is_float(from);
+  if ((out.flags & kFlush) && to != Type::F32 && from != Type::F32) f.unsupported(".ftz needs an f32 operand");
+  if ((out.flags & (kSatFinite | kRelu)) && to != Type::F16 && to != Type::BF16) return chosen(f, nullptr);
+  if (from_float && !to_float && integer_round < 0) f.unsupported("a conversion to an integer needs a rounding modifier");
+  if (!from_float && to_float && named < 0) f.unsupported("a conversion from an integer needs a rounding modifier");
+  if (from_float && to_float && ptx::bytes_of(to) < ptx::bytes_of(from) && named < 0)
+    f.unsupported("a conversion to a smaller type needs a rounding modifier");
+  if (integer_round >= 0 && (!from_float || named >= 0)) return chosen(f, nullptr);
+
+  if (f.count() != 2) f.unsupported("it takes 2 operands");
+  // 9.4.1: registers may be wider than the types, if these are integers.
+  const bool wide_result = is_wide_register(f, 0, to), wide_source = is_wide_register(f, 1, from);
+  const auto register_type = [&](Type t, bool wide) {
+    if (wide && ptx::bytes_of(t) < 8 && is_float(t)) f.unsupported("a floating-point type needs a register of its own size");
+    return wide ? Type::B64 : ptx::bytes_of(t) == 8 ? t : Type::B32;
+  };
+  const bool exact_source = f.at(1).kind != ptx::Operand::Kind::Register;
+  f.operand(0, register_type(to, wide_result));
+  f.operand(1, exact_source ? from : register_type(from, wide_source));
+  out.type = static_cast<uint8_t>(to);
+  out.width = static_cast<uint8_t>(from);
+  out.kind = static_cast<uint8_t>(static_cast<int>(round) | (integer_round + 1) << 4);
+  const bool same_sizes = wide_result == (ptx::bytes_of(to) == 8) && wide_source == (ptx::bytes_of(from) == 8);
+  if (same_sizes)
+    if (const Execute common = common_conversion(Conversion(out))) return chosen(f, common);
+  if (wide_result) out.flags |= kWideResult;
+  if (wide_source) out.flags |= kWideSource;
+  return chosen(f, &convert_any);
+}
+
+}  // namespace
+}  // namespace isa
+
+void register_convert() { register_opcode("cvt", isa::decode_cvt); }
+
+}  // namespace sim

@@ -1,0 +1,131 @@
+// Device-side printf and assert as the CUDA headers call them.
+#include "sim/isa/external.h"
+
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+namespace sim {
+namespace {
+
+uint8_t* local_of(Warp& warp, int lane) {
+  return warp.local.get() + static_cast<size_t>(lane) * warp.cta->cluster->launch->kernel->local_bytes;
+}
+
+uint64_t argument(Warp& warp, const Kernel::CallCopy& copy, int lane) {
+  const uint8_t* from = copy.from_row ? warp.registers.get() + copy.from + static_cast<uint32_t>(lane) * copy.from_step
+                                      : local_of(warp, lane) + copy.from;
+  uint64_t value = 0;
+  std::memcpy(&value, from, std::min<uint32_t>(8, copy.bytes));
+  return value;
+}
+
+// Bytes at a generic address of the lane.
+void read_bytes(Warp& warp, uint64_t address, void* to, uint32_t size, int lane) {
+  const uint64_t inside = address & ~kWindowMask;
+  if ((address & kWindowMask) == kLocalWindow) {
+    if (inside + size > warp.cta->cluster->launch->kernel->local_bytes) fault(Hazard::Memory, warp, lane, "an argument passes the thread's local memory");
+    std::memcpy(to, local_of(warp, lane) + inside, size);
+  } else if ((address & kWindowMask) == kSharedWindow) {
+    shared_generic_read(warp, *warp.cta, static_cast<uint32_t>(inside & 0xffffff), size, lane);
+    std::memcpy(to, warp.cta->shared.bytes + (inside & 0xffffff), size);
+  } else {
+    std::memcpy(to, global_pointer(warp, address, size, lane), size);
+  }
+}
+
+std::string read_string(Warp& warp, uint64_t address, int lane) {
+  std::string text;
+  for (char c;; text += c) {
+    read_bytes(warp, address + text.size(), &c, 1, lane);
+    if (c == 0) return text;
+  }
+}
+
+// Arguments of vprintf lie in the buffer as in a struct: 4 bytes for int, 8 for long, double and pointers.
+std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int lane) {
+  const std::string format = read_string(warp, format_at, lane);
+  std::string out;
+  uint64_t at = 0;
+  const auto take = [&](uint32_t size) {
+    at = (at + size - 1) / size * size;
+    uint64_t value = 0;
+    read_bytes(warp, arguments + at, &value, size, lane);
+    at += size;
+    return value;
+  };
+  for (size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%') {
+      out += format[i];
+      continue;
+    }
+    if (i + 1 < format.size() && format[i + 1] == '%') {
+      out += '%';
+      ++i;
+      continue;
+    }
+    std::string spec = "%";
+    bool is_long = false;
+    for (++i; i < format.size() && std::strchr("diouxXcsfFeEgGaAp", format[i]) == nullptr; ++i) {
+      if (format[i] == 'l' || format[i] == 'z' || format[i] == 'j' || format[i] == 't') is_long = true;
+      else if (format[i] == '*') spec += std::to_string(static_cast<int32_t>(take(4)));
+      else if (format[i] != 'h') spec += format[i];
+    }
+    if (i >= format.size()) break;
+    const char kind = format[i];
+    std::string piece(512, 0);
+    int written = 0;
+    if (kind == 's') {
+      out += read_string(warp, take(8), lane);
+      continue;
+    }
+    if (std::strchr("fFeEgGaA", kind) != nullptr) {
+      const uint64_t bits = take(8);
+      double value;
+      std::memcpy(&value, &bits, 8);
+      written = std::snprintf(piece.data(), piece.size(), (spec + kind).c_str(), value);
+    } else if (kind == 'p') {
+      written = std::snprintf(piece.data(), piece.size(), "0x%llx", static_cast<unsigned long long>(take(8)));
+    } else if (kind == 'c') {
+      written = std::snprintf(piece.data(), piece.size(), (spec + kind).c_str(), static_cast<int>(take(4)));
+    } else {
+      const uint64_t raw = take(is_long ? 8 : 4);
+      const bool is_signed = kind == 'd' || kind == 'i';
+      const auto value = is_long || !is_signed ? static_cast<long long>(raw) : static_cast<long long>(static_cast<int32_t>(raw));
+      written = std::snprintf(piece.data(), piece.size(), (spec + "ll" + kind).c_str(), value);
+    }
+    if (written > 0) out.append(piece, 0, std::min<size_t>(static_cast<size_t>(written), piece.size() - 1));
+  }
+  return out;
+}
+
+}  // namespace
+
+bool is_external_function(const std::string& name) { return name == "vprintf" || name == "__assertfail"; }
+
+void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    if (call.external == "__assertfail") {
+      // (message, file, line, function, size of a character)
+      const std::string message = read_string(warp, argument(warp, call.arguments.at(0), lane), lane);
+      const std::string file = read_string(warp, argument(warp, call.arguments.at(1), lane), lane);
+      const uint64_t line = argument(warp, call.arguments.at(2), lane);
+      fault(Hazard::IllegalUse, warp, lane, "assertion '" + message + "' of " + file + ":" + std::to_string(line) + " failed");
+    }
+    const std::string text = formatted(warp, argument(warp, call.arguments.at(0), lane), argument(warp, call.arguments.at(1), lane), lane);
+    static std::mutex mutex;
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+    for (const Kernel::CallCopy& result : call.results) {
+      const auto length = static_cast<uint32_t>(text.size());
+      uint8_t* to = result.from_row ? warp.registers.get() + result.from + static_cast<uint32_t>(lane) * result.from_step
+                                    : local_of(warp, lane) + result.from;
+      std::memcpy(to, &length, 4);
+    }
+  }
+}
+
+}  // namespace sim

@@ -1,0 +1,13 @@
+// Functions of the run-time system that a kernel may call without bringing them: vprintf and __assertfail.
+#pragma once
+#include <string>
+
+#include "sim/machine/machine.h"
+
+namespace sim {
+
+bool is_external_function(const std::string& name);
+// Executes the call for the lanes of the mask; Kernel::Call says where its arguments stand.
+void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask);
+
+}  // namespace sim

@@ -1,0 +1,257 @@
+// ld, ldu, st, prefetch, prefetchu, createpolicy, discard, applypriority (PTX ISA 9.7.9.8 to 9.7.9.18).
+#include <bit>
+#include <cstring>
+
+#include "sim/isa/address.h"
+
+namespace sim {
+namespace {
+
+using ptx::Operand;
+using ptx::Type;
+
+struct Quad {
+  uint64_t low = 0, high = 0;
+};
+
+// Converts between what stands in memory and what stands in a register: sign or zero extension, truncation
+// (PTX ISA 9.4.1).
+template <class To, class From>
+To converted(From from) {
+  if constexpr (std::is_same_v<To, From>) return from;
+  else if constexpr (std::is_same_v<To, Quad> || std::is_same_v<From, Quad>) return To{};
+  else if constexpr (std::is_signed_v<From>) return static_cast<To>(static_cast<int64_t>(from));
+  else return static_cast<To>(from);
+}
+
+template <class Memory, class Register>
+Step load(Warp& warp, const Instr& in, uint32_t mask) {
+  const int count = in.width;
+  Pointers p;
+  const auto space = static_cast<AddressSpace>(in.kind);
+  const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
+  resolve(warp, in, space, count, mask, size, size, Access::Read, &p);
+  if (in.flags & kStrong) synchronise(warp, in, space, count, mask, true, false);
+  for (int e = 0; e < count; ++e) {
+    if (in.reg[e] == kNoReg) continue;
+    Register* const d = warp.row<Register>(in.reg[e]);
+    const size_t at = sizeof(Memory) * static_cast<size_t>(e);
+    const auto one = [&](int lane) {
+      Memory value;
+      std::memcpy(&value, p.at[lane] + at, sizeof value);
+      d[lane] = converted<Register>(value);
+    };
+    if (mask == kFullMask) {
+      for (int lane = 0; lane < kLanes; ++lane) one(lane);
+    } else {
+      for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(std::countr_zero(rest));
+    }
+  }
+  return Step::Next;
+}
+
+// A parameter of the kernel named by its symbol: the same bytes for every lane.
+template <class Memory, class Register>
+Step load_kernel_param(Warp& warp, const Instr& in, uint32_t mask) {
+  const uint8_t* const from = warp.cta->cluster->launch->params.data() + in.imm;
+  for (int e = 0; e < in.width; ++e) {
+    if (in.reg[e] == kNoReg) continue;
+    Memory value;
+    std::memcpy(&value, from + sizeof(Memory) * static_cast<size_t>(e), sizeof value);
+    const auto extended = converted<Register>(value);
+    Register* const d = warp.row<Register>(in.reg[e]);
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) d[std::countr_zero(rest)] = extended;
+  }
+  return Step::Next;
+}
+
+template <class Memory, class Register>
+Step store(Warp& warp, const Instr& in, uint32_t mask) {
+  const int count = in.width;
+  Pointers p;
+  const auto space = static_cast<AddressSpace>(in.kind);
+  const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
+  resolve(warp, in, space, 0, mask, size, size, Access::Write, &p);
+  if (in.flags & kStrong) synchronise(warp, in, space, 0, mask, false, true);
+  for (int e = 0; e < count; ++e) {
+    if (in.reg[1 + e] == kNoReg) continue;
+    const Register* const s = warp.row<Register>(in.reg[1 + e]);
+    const size_t at = sizeof(Memory) * static_cast<size_t>(e);
+    const auto one = [&](int lane) {
+      const auto value = converted<Memory>(s[lane]);
+      std::memcpy(p.at[lane] + at, &value, sizeof value);
+    };
+    if (mask == kFullMask) {
+      for (int lane = 0; lane < kLanes; ++lane) one(lane);
+    } else {
+      for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(std::countr_zero(rest));
+    }
+  }
+  return Step::Next;
+}
+
+// Calls visit with a value of the type that memory holds.
+template <class Visit>
+bool for_type(Type type, bool is_signed, Visit visit) {
+  switch (ptx::bytes_of(type)) {
+    case 1: is_signed ? visit(int8_t{}) : visit(uint8_t{}); return true;
+    case 2: is_signed ? visit(int16_t{}) : visit(uint16_t{}); return true;
+    case 4: is_signed ? visit(int32_t{}) : visit(uint32_t{}); return true;
+    case 8: visit(uint64_t{}); return true;
+    case 16: visit(Quad{}); return true;
+    default: return false;
+  }
+}
+
+bool is_signed(Type t) { return t == Type::S8 || t == Type::S16 || t == Type::S32 || t == Type::S64; }
+
+MemoryForm read_form(const ptx::Instruction& source) {
+  MemoryForm form;
+  for (size_t i = 1; i < source.parts.size(); ++i) {
+    if (!read_modifier(source.parts[i], &form)) throw Unsupported("unknown modifier '." + source.parts[i] + "'");
+  }
+  if (ptx::bytes_of(form.type) == 0) throw Unsupported("the type is missing");
+  return form;
+}
+
+// The space that a .param symbol really lives in: kernel parameters apart, it is the thread's own memory.
+AddressSpace param_space(const Operand& address, const DecodeContext& context, bool* kernel_parameter, uint64_t* at) {
+  *kernel_parameter = false;
+  const Operand& base = address.elements.at(0);
+  if (base.kind != Operand::Kind::Symbol) return context.function().is_entry ? AddressSpace::Param : AddressSpace::Local;
+  const DecodeContext::Place place = context.place(base.name);
+  if (!place.found) throw Unsupported("'" + base.name + "' has no address");
+  if (place.space != ptx::Space::Param) return AddressSpace::Local;
+  *kernel_parameter = true;
+  *at = place.address + static_cast<uint64_t>(base.addend) + static_cast<uint64_t>(address.addend);
+  return AddressSpace::Param;
+}
+
+size_t elements_of(const Operand& operand) { return operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1; }
+
+bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  MemoryForm form = read_form(source);
+  const Operand& d = source.operands.at(0);
+  const Operand& address = source.operands.at(1);
+  if (elements_of(d) != static_cast<size_t>(form.vector)) throw Unsupported("the vector has the wrong number of elements");
+  bool kernel_parameter = false;
+  uint64_t param_at = 0;
+  if (form.space == AddressSpace::Param) form.space = param_space(address, context, &kernel_parameter, &param_at);
+  out.kind = static_cast<uint8_t>(form.space);
+  out.width = static_cast<uint8_t>(form.vector);
+  out.flags = sync_flags(form);
+  context.push(d, form.type);
+  push_base(address, context, out);
+
+  const int memory_bytes = ptx::bytes_of(form.type);
+  const Type register_type = context.register_type(d);
+  const int register_bytes = register_type == Type::None ? memory_bytes : ptx::bytes_of(register_type);
+  if (register_bytes < memory_bytes) throw Unsupported("the destination register is narrower than the type");
+  if (kernel_parameter) {
+    uint64_t end = 0;
+    for (const ptx::Variable& v : context.function().params) {
+      const auto align = static_cast<uint64_t>(std::max(1, v.align));
+      end = (end + align - 1) / align * align + v.bytes;
+    }
+    if (param_at + static_cast<uint64_t>(memory_bytes * form.vector) > end) throw Unsupported("reads past the kernel's parameters");
+    out.imm = static_cast<int64_t>(param_at);
+  }
+  return for_type(form.type, is_signed(form.type), [&](auto memory) {
+    using Memory = decltype(memory);
+    const auto choose = [&](auto reg) {
+      using Register = decltype(reg);
+      out.execute = kernel_parameter ? load_kernel_param<Memory, Register> : load<Memory, Register>;
+    };
+    if (register_bytes == 16) choose(Quad{});
+    else if (register_bytes == 8) choose(uint64_t{});
+    else choose(uint32_t{});
+  });
+}
+
+bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  if (source.parts.size() > 1 && (source.parts[1] == "async" || source.parts[1] == "bulk")) return false;
+  MemoryForm form = read_form(source);
+  const Operand& address = source.operands.at(0);
+  const Operand& b = source.operands.at(1);
+  if (elements_of(b) != static_cast<size_t>(form.vector)) throw Unsupported("the vector has the wrong number of elements");
+  if (form.space == AddressSpace::Param) {
+    bool kernel_parameter = false;
+    uint64_t at = 0;
+    form.space = param_space(address, context, &kernel_parameter, &at);
+    if (kernel_parameter) throw Unsupported("a kernel parameter cannot be written");
+  }
+  out.kind = static_cast<uint8_t>(form.space);
+  out.width = static_cast<uint8_t>(form.vector);
+  out.flags = sync_flags(form);
+  push_base(address, context, out);
+  context.push(b, form.type);
+  const int memory_bytes = ptx::bytes_of(form.type);
+  const Type register_type = context.register_type(b);
+  const int register_bytes = register_type == Type::None ? memory_bytes : ptx::bytes_of(register_type);
+  if (register_bytes < memory_bytes) throw Unsupported("the source register is narrower than the type");
+  // A vector may mix registers and numbers; the numbers' rows have the type's width.
+  if (b.kind == Operand::Kind::Vector && (register_bytes == 8) != (memory_bytes == 8)) {
+    for (const Operand& element : b.elements) {
+      if (element.kind == Operand::Kind::Immediate) throw Unsupported("a number stands among wider registers");
+    }
+  }
+  return for_type(form.type, false, [&](auto memory) {
+    using Memory = decltype(memory);
+    if (register_bytes == 16) out.execute = store<Memory, Quad>;
+    else if (register_bytes == 8) out.execute = store<Memory, uint64_t>;
+    else out.execute = store<Memory, uint32_t>;
+  });
+}
+
+// Hints to the caches have no effect that a program could see.
+Step hint(Warp&, const Instr&, uint32_t) { return Step::Next; }
+bool decode_hint(const ptx::Instruction&, DecodeContext&, Instr& out) {
+  out.execute = hint;
+  return true;
+}
+
+// The policy's bits are opaque.
+Step create_policy(Warp& warp, const Instr& in, uint32_t mask) {
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) warp.row<uint64_t>(in.reg[0])[std::countr_zero(rest)] = 0;
+  return Step::Next;
+}
+bool decode_createpolicy(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  context.push(source.operands.at(0), Type::B64);
+  out.execute = create_policy;
+  return true;
+}
+
+// The bytes are undefined afterwards: all ones, as what was never written.
+Step discard(Warp& warp, const Instr& in, uint32_t mask) {
+  Pointers p;
+  resolve(warp, in, static_cast<AddressSpace>(in.kind), 0, mask, 128, 128, Access::Write, &p);
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) std::memset(p.at[std::countr_zero(rest)], 0xff, 128);
+  return Step::Next;
+}
+bool decode_discard(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  MemoryForm form;
+  for (size_t i = 1; i < source.parts.size(); ++i) {
+    if (source.parts[i] != "L2" && !read_modifier(source.parts[i], &form)) throw Unsupported("unknown modifier '." + source.parts[i] + "'");
+  }
+  const Operand& size = source.operands.at(1);
+  if (size.kind != Operand::Kind::Immediate || size.bits != 128) throw Unsupported("the size must be 128");
+  out.kind = static_cast<uint8_t>(form.space);
+  push_base(source.operands[0], context, out);
+  out.execute = discard;
+  return true;
+}
+
+}  // namespace
+
+void register_memory() {
+  register_opcode("ld", decode_ld);
+  register_opcode("ldu", decode_ld);
+  register_opcode("st", decode_st);
+  register_opcode("prefetch", decode_hint);
+  register_opcode("prefetchu", decode_hint);
+  register_opcode("applypriority", decode_hint);
+  register_opcode("createpolicy", decode_createpolicy);
+  register_opcode("discard", decode_discard);
+}
+
+}  // namespace sim

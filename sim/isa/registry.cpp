@@ -1,0 +1,24 @@
+// All families of instructions, in one place: nothing registers itself.
+#include "sim/machine/machine.h"
+
+namespace sim {
+
+void register_isa() {
+  register_integer();
+  register_float();
+  register_convert();
+  register_logic();
+  register_move();
+  register_memory();
+  register_control();
+  register_warp();
+  register_atomics();
+  register_mbarrier();
+  register_copy();
+  register_tensor_map();
+  register_fence();
+  register_wgmma();
+  register_cluster();
+}
+
+}  // namespace sim

@@ -1,0 +1,241 @@
+// Birth of a cluster, the order in which its warps run, and a launch over host threads.
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "sim/machine/machine.h"
+#include "sim/machine/run.h"
+#include "sim/machine/special.h"
+
+namespace sim {
+namespace {
+
+constexpr uint32_t kSharedLimit = 232448;             // bytes a block may have
+constexpr int kPatience = 4;                          // rounds of nothing but polling before pending work is performed
+constexpr int kDespair = 20000;                       // the same with nothing pending: nobody will ever see an event
+constexpr uint64_t kLivelock = 1ull << 20;            // instructions without event or store, with work pending
+constexpr uint64_t kHopeless = 1ull << 29;            // and with none
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+Dim3 unflatten(uint64_t i, const Dim3& shape) {
+  return {static_cast<uint32_t>(i % shape.x), static_cast<uint32_t>(i / shape.x % shape.y),
+          static_cast<uint32_t>(i / shape.x / shape.y)};
+}
+
+bool varies_between_clusters(Special s) {
+  switch (s) {
+    case Special::CtaidX: case Special::CtaidY: case Special::CtaidZ: case Special::Smid:
+    case Special::ClusteridX: case Special::ClusteridY: case Special::ClusteridZ: return true;
+    default: return false;
+  }
+}
+
+void reset_warp(Warp& warp, const Kernel& kernel, bool fresh, uint32_t live) {
+  warp.live = live;
+  warp.splits.assign(1, Warp::Split{kernel.entry_pc, live, 0, false});
+  warp.current = warp.last_split = 0;
+  warp.rotate = false;
+  warp.stop_pc = INT32_MAX;
+  warp.view = warp.fence_view = warp.read_view = View{};
+  warp.has_fenced = warp.has_read = false;
+  warp.barrier_waits.clear();
+  warp.max_registers = 0;
+  warp.executed = 0;
+  // What a register holds before its first write must not depend on the cluster that used this warp before.
+  std::memset(warp.registers.get(), 0, kernel.variable_bytes);
+  if (kernel.local_bytes != 0) std::memset(warp.local.get(), 0, size_t{kLanes} * kernel.local_bytes);
+  for (const Kernel::ConstantRow& row : kernel.constants) {
+    if (fresh || varies_between_clusters(static_cast<Special>(row.special))) fill_row(warp, row);
+  }
+}
+
+// Makes `cluster` the launch's cluster number `number`; one object serves many clusters of a launch in turn.
+void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
+  const Kernel& kernel = *launch.kernel;
+  const Dim3 clusters{launch.grid.x / launch.cluster.x, launch.grid.y / launch.cluster.y, launch.grid.z / launch.cluster.z};
+  const uint64_t blocks = launch.cluster.count();
+  const uint64_t threads = launch.block.count();
+  const uint64_t warps = (threads + kLanes - 1) / kLanes;
+  const bool fresh = cluster.ctas.empty();
+  cluster.launch = &launch;
+  cluster.index = unflatten(number, clusters);
+  cluster.events = 1;
+  cluster.next_agent = 1;
+  cluster.order = launch.order;
+  cluster.rng.seed(mix(launch.order.seed) ^ mix(number));
+  cluster.waits.clear();
+  cluster.sync_objects.clear();
+  cluster.instructions = cluster.stores = 0;
+  if (fresh) {
+    for (uint64_t rank = 0; rank < blocks; ++rank) {
+      auto cta = std::make_unique<Cta>();
+      cta->cluster = &cluster;
+      cta->rank = static_cast<uint32_t>(rank);
+      for (uint64_t w = 0; w < warps; ++w) {
+        auto warp = std::make_unique<Warp>();
+        warp->cta = cta.get();
+        warp->index = static_cast<int>(w);
+        warp->registers = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, kernel.register_bytes))), std::free};
+        if (!warp->registers) throw std::bad_alloc();
+        if (kernel.local_bytes != 0) warp->local = std::make_unique<uint8_t[]>(size_t{kLanes} * kernel.local_bytes);
+        cta->warps.push_back(std::move(warp));
+      }
+      cluster.ctas.push_back(std::move(cta));
+    }
+  }
+  for (uint64_t rank = 0; rank < blocks; ++rank) {
+    Cta& cta = *cluster.ctas[rank];
+    const Dim3 inside = unflatten(rank, launch.cluster);
+    cta.index = {cluster.index.x * launch.cluster.x + inside.x, cluster.index.y * launch.cluster.y + inside.y,
+                 cluster.index.z * launch.cluster.z + inside.z};
+    cta.barriers = {};
+    const uint32_t dynamic_end = launch.dynamic_shared == 0 ? 0 : kernel.dynamic_shared + launch.dynamic_shared;
+    cta.shared.create(std::max(kernel.static_shared, dynamic_end));
+  }
+  for (const auto& cta : cluster.ctas) {
+    for (uint64_t w = 0; w < warps; ++w) {
+      const uint64_t rest = threads - w * kLanes;
+      reset_warp(*cta->warps[w], kernel, fresh, rest >= kLanes ? kFullMask : (1u << rest) - 1);
+    }
+  }
+  create_async_state(cluster);
+}
+
+}  // namespace
+
+bool Cta::finished() const {
+  return std::all_of(warps.begin(), warps.end(), [](const auto& warp) { return warp->live == 0; });
+}
+
+void Cluster::run() {
+  std::vector<Warp*> order_of;
+  for (const auto& cta : ctas) {
+    for (const auto& warp : cta->warps) order_of.push_back(warp.get());
+  }
+  if (order.mode == Mode::Lazy) std::reverse(order_of.begin(), order_of.end());
+  size_t alive = order_of.size();
+  size_t first = 0;
+  int polling_rounds = 0;
+  std::vector<uint32_t> hogged(order_of.size(), 0);
+  uint64_t seen_events = events, seen_stores = stores, quiet_since = 0;
+
+  while (alive > 0) {
+    const uint64_t events_before = events;
+    bool ran = false, worked = false;
+    if (order.mode == Mode::Random) std::shuffle(order_of.begin(), order_of.end(), rng);
+    for (size_t i = 0; i < order_of.size(); ++i) {
+      Warp& warp = *order_of[(first + i) % order_of.size()];
+      if (warp.splits.empty()) continue;
+      uint32_t quantum = 4096;
+      if (order.mode == Mode::Lazy) quantum = 1024;
+      if (order.mode == Mode::Random) {
+        const uint64_t draw = rng();
+        quantum = 1 + static_cast<uint32_t>(draw % 256);
+        if (warp.splits.size() > 1 && (draw >> 32) % 8 == 0) warp.rotate = true;
+      }
+      uint32_t executed = 0;
+      const Turn turn = run_warp(warp, quantum, &executed);
+      instructions += executed;
+      if (executed > 0) ran = true;
+      if (turn == Turn::Finished) --alive;
+      if (turn == Turn::Yielded) warp.rotate = true;
+      if (turn == Turn::Quantum && warp.splits.size() > 1 && ++hogged[static_cast<size_t>(warp.index)] % 16 == 0) warp.rotate = true;
+      if (executed > 0 && turn != Turn::Yielded) worked = true;
+      if (order.mode == Mode::Random) engine.maybe_perform(*this);
+    }
+    if (alive == 0) break;
+    if (order.mode == Mode::Lazy) first = (first + 1) % order_of.size();
+    if (stop_above != nullptr && stop_above->load(std::memory_order_relaxed) < number) return;
+
+    const bool quiet = events == events_before;
+    if (!ran && quiet) {
+      if (!engine.perform_one(*this)) report_deadlock(*this, "no warp can run");
+      event();
+      continue;
+    }
+    polling_rounds = quiet && !worked ? polling_rounds + 1 : 0;
+    if (polling_rounds >= kPatience && engine.perform_one(*this)) {
+      event();
+      polling_rounds = 0;
+    }
+    if (polling_rounds >= kDespair) report_deadlock(*this, "every warp that can run polls in vain");
+
+    if (events != seen_events || stores != seen_stores) {
+      seen_events = events;
+      seen_stores = stores;
+      quiet_since = instructions;
+    } else if (instructions - quiet_since > kLivelock && engine.pending() > 0) {
+      engine.perform_one(*this);
+      event();
+    } else if (instructions - quiet_since > kHopeless) {
+      report_deadlock(*this, "no progress in " + std::to_string(kHopeless) + " instructions");
+    }
+  }
+}
+
+void run(Launch& launch) {
+  const Kernel& kernel = *launch.kernel;
+  const auto refuse = [&](const std::string& text) {
+    throw Fault(Hazard::IllegalUse, std::string(hazard_name(Hazard::IllegalUse)) + ": kernel '" + kernel.name + "': " + text);
+  };
+  const uint64_t threads_per_block = launch.block.count();
+  if (threads_per_block == 0 || threads_per_block > 1024) refuse("a block of " + std::to_string(threads_per_block) + " threads is not allowed");
+  if (launch.cluster.count() == 0 || launch.grid.x % launch.cluster.x != 0 || launch.grid.y % launch.cluster.y != 0 ||
+      launch.grid.z % launch.cluster.z != 0) {
+    refuse("the grid is not a whole number of clusters");
+  }
+  if (kernel.static_shared + uint64_t{launch.dynamic_shared} > kSharedLimit) {
+    refuse("a block needs " + std::to_string(kernel.static_shared + uint64_t{launch.dynamic_shared}) +
+           " bytes of shared memory, over the limit of " + std::to_string(kSharedLimit));
+  }
+  if (launch.params.size() < kernel.param_bytes) {
+    refuse("parameters of " + std::to_string(launch.params.size()) + " bytes given, " + std::to_string(kernel.param_bytes) + " needed");
+  }
+  const uint64_t clusters = launch.grid.count() / launch.cluster.count();
+  unsigned host_threads = launch.threads > 0 ? static_cast<unsigned>(launch.threads) : std::thread::hardware_concurrency();
+  host_threads = static_cast<unsigned>(std::min<uint64_t>(std::max(1u, host_threads), std::max<uint64_t>(1, clusters)));
+
+  std::atomic<uint64_t> next{0}, failed{UINT64_MAX};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    Cluster cluster;
+    cluster.stop_above = &failed;
+    for (;;) {
+      const uint64_t number = next.fetch_add(1);
+      if (number >= clusters || failed.load() < number) return;
+      try {
+        cluster.number = number;
+        begin_cluster(cluster, launch, number);
+        cluster.run();
+        if (failed.load() < number) return;
+        finish_async_state(cluster);
+        launch.instructions += cluster.instructions;
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (number < failed.load()) {
+          failed = number;
+          failure = std::current_exception();
+        }
+        return;
+      }
+    }
+  };
+  if (host_threads == 1) {
+    work();
+  } else {
+    std::vector<std::thread> workers;
+    for (unsigned i = 0; i < host_threads; ++i) workers.emplace_back(work);
+    for (std::thread& worker : workers) worker.join();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace sim

@@ -1,0 +1,199 @@
+// The interpreter loop of a warp and what becomes of its lanes when they part and meet again.
+#include <algorithm>
+#include <bit>
+
+#include "sim/machine/machine.h"
+#include "sim/machine/run.h"
+
+namespace sim {
+
+void Warp::new_epoch() { view.seen.raise(self, view.seen[self] + 1); }
+
+void Warp::release_into(View& object) {
+  object.join(view);
+  new_epoch();
+}
+
+void Warp::move_lanes(uint32_t lanes, int pc) {
+  Split& split = splits[current];
+  if (lanes == split.mask) {
+    split.pc = pc;
+    split.blocked_at = 0;
+    split.apart = false;
+    return;
+  }
+  split.mask &= ~lanes;
+  splits.push_back({pc, lanes, 0, false});
+}
+
+void Warp::exit_lanes(uint32_t lanes) {
+  live &= ~lanes;
+  Split& split = splits[current];
+  split.mask &= ~lanes;
+  if (split.mask == 0) splits.erase(splits.begin() + static_cast<std::ptrdiff_t>(current));
+  else ++split.pc;
+  // Whoever waits for all lanes that live may now have them.
+  for (Split& other : splits) {
+    other.blocked_at = 0;
+    other.apart = false;
+  }
+  cta->cluster->event();
+}
+
+bool Warp::settle() {
+  const uint64_t now = cta->cluster->events + 1;
+  if (splits.size() == 1) {
+    current = 0;
+    stop_pc = INT32_MAX;
+    return splits[0].blocked_at != now;
+  }
+  for (size_t i = 0; i < splits.size(); ++i) {
+    for (size_t j = i + 1; j < splits.size();) {
+      if (splits[i].pc != splits[j].pc) {
+        ++j;
+        continue;
+      }
+      splits[i].mask |= splits[j].mask;
+      splits[i].blocked_at = 0;
+      splits[i].apart = false;
+      splits.erase(splits.begin() + static_cast<std::ptrdiff_t>(j));
+    }
+  }
+  size_t best = splits.size();
+  for (size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i].blocked_at == now) continue;
+    if (best == splits.size() || splits[i].pc < splits[best].pc) best = i;
+  }
+  if (best == splits.size()) return false;
+  select(best);
+  return true;
+}
+
+void Warp::select(size_t split) {
+  current = split;
+  stop_pc = INT32_MAX;
+  for (const Split& other : splits) {
+    if (other.pc > splits[current].pc) stop_pc = std::min(stop_pc, other.pc);
+  }
+}
+
+bool converged(Warp& warp, uint32_t mask) {
+  if (warp.all_live_in(mask)) return true;
+  warp.splits[warp.current].apart = true;
+  return false;
+}
+
+bool gathered(Warp& warp, uint32_t mask, uint32_t members) {
+  if ((members & warp.live & ~mask) == 0) return true;
+  warp.splits[warp.current].apart = true;
+  return false;
+}
+
+Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
+  *executed = 0;
+  if (warp.splits.empty()) return Turn::Finished;
+  if (!warp.settle()) return Turn::Blocked;
+  // Lanes that do nothing but poll must not keep the warp from the lanes they wait for.
+  if (warp.rotate && warp.splits.size() > 1) {
+    const uint64_t now = warp.cta->cluster->events + 1;
+    for (size_t i = 1; i <= warp.splits.size(); ++i) {
+      const size_t next = (warp.last_split + i) % warp.splits.size();
+      if (warp.splits[next].blocked_at == now) continue;
+      warp.select(next);
+      break;
+    }
+  }
+  warp.rotate = false;
+
+  const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
+  const uint8_t* const file = warp.registers.get();
+  Warp::Split* split = &warp.splits[warp.current];
+  uint32_t left = quantum;
+  Turn turn = Turn::Quantum;
+  while (left > 0) {
+    --left;
+    const Instr& in = code[split->pc];
+    uint32_t mask = split->mask;
+    if (in.guard != UINT32_MAX) {
+      uint32_t allowed;
+      std::memcpy(&allowed, file + in.guard, 4);
+      mask &= in.guard_negated ? ~allowed : allowed;
+      if (mask == 0) {
+        if (++split->pc >= warp.stop_pc) {
+          warp.settle();
+          split = &warp.splits[warp.current];
+        }
+        continue;
+      }
+    }
+    const Step step = in.execute(warp, in, mask);
+    if (step == Step::Next) [[likely]] {
+      if (++split->pc >= warp.stop_pc) {
+        warp.settle();
+        split = &warp.splits[warp.current];
+      }
+      continue;
+    }
+    if (step == Step::Jump) {
+      if (warp.splits.size() > 1 && !warp.settle()) {
+        turn = Turn::Blocked;
+        break;
+      }
+      split = &warp.splits[warp.current];
+      continue;
+    }
+    if (step == Step::Yield) {
+      ++split->pc;
+      turn = Turn::Yielded;
+      break;
+    }
+    if (step == Step::Wait) {
+      ++left;  // nothing was executed
+      Warp::Split& waiting = warp.splits[warp.current];
+      const uint32_t passing = waiting.mask & ~mask;  // lanes whose guard was false need not wait
+      waiting.blocked_at = warp.cta->cluster->events + 1;
+      if (passing != 0) {
+        waiting.mask &= ~passing;
+        warp.splits.push_back({waiting.pc + 1, passing, 0, false});
+      }
+      if (!warp.settle()) {
+        turn = Turn::Blocked;
+        break;
+      }
+      split = &warp.splits[warp.current];
+      continue;
+    }
+    warp.exit_lanes(mask);
+    if (warp.splits.empty()) {
+      turn = Turn::Finished;
+      break;
+    }
+    if (!warp.settle()) {
+      turn = Turn::Blocked;
+      break;
+    }
+    split = &warp.splits[warp.current];
+  }
+  *executed = quantum - left;
+  warp.executed += *executed;
+  warp.last_split = warp.current;
+  return turn;
+}
+
+void copy_call_values(Warp& warp, const std::vector<Kernel::CallCopy>& copies, uint32_t mask) {
+  const uint32_t frame = warp.cta->cluster->launch->kernel->local_bytes;
+  for (const Kernel::CallCopy& copy : copies) {
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+      uint8_t* const own = warp.local.get() + size_t{lane} * frame;
+      const uint8_t* from = copy.from_row ? warp.registers.get() + copy.from + lane * copy.from_step : own + copy.from;
+      uint8_t* to = copy.to_row ? warp.registers.get() + copy.to + lane * copy.to_step : own + copy.to;
+      uint32_t bytes = copy.bytes;
+      if (copy.from_row) bytes = std::min(bytes, copy.from_step);
+      if (copy.to_row) bytes = std::min(bytes, copy.to_step);
+      std::memmove(to, from, bytes);
+    }
+  }
+}
+
+}  // namespace sim

@@ -1,0 +1,165 @@
+// Device allocations. Each is a mapping of its own between two pages that nobody may touch; what was freed is
+// remembered, so that a late access is called by its name.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <mutex>
+
+#include "sim/machine/machine.h"
+#include "sim/memory/memory.h"
+
+namespace sim {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string bytes_text(uint64_t n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
+
+uint64_t host_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  return pages > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)) : 4ull << 30;
+}
+
+// Identity of a GlobalMemory that is never given twice, and the number of its last free: what a cached range depends on.
+std::atomic<uint64_t> next_version{1};
+
+}  // namespace
+
+struct GlobalMemory::Impl {
+  mutable std::shared_mutex mutex;
+  std::vector<Range> live;   // sorted by begin
+  std::vector<Range> freed;  // oldest first, at most kRemembered
+  static constexpr size_t kRemembered = 4096;
+  uint64_t used = 0;
+  uint64_t limit = host_memory() / 4 * 3;
+  std::atomic<uint64_t> version{next_version.fetch_add(1)};
+
+  static uint64_t mapped(const Range& r) { return (r.end - r.begin + kPage - 1) / kPage * kPage; }
+  void unmap(const Range& r) { munmap(reinterpret_cast<void*>(r.begin - kPage), mapped(r) + 2 * kPage); }
+  // The first allocation that begins after address.
+  std::vector<Range>::const_iterator after(uint64_t address) const {
+    return std::upper_bound(live.begin(), live.end(), address, [](uint64_t a, const Range& r) { return a < r.begin; });
+  }
+};
+
+GlobalMemory::GlobalMemory() : impl_(std::make_unique<Impl>()) {}
+
+GlobalMemory::~GlobalMemory() {
+  for (const Range& r : impl_->live) impl_->unmap(r);
+}
+
+uint64_t GlobalMemory::allocate(uint64_t bytes) {
+  const std::unique_lock lock(impl_->mutex);
+  if (bytes == 0 || bytes > impl_->limit || impl_->used > impl_->limit - bytes) return 0;
+  const uint64_t inside = (bytes + kPage - 1) / kPage * kPage;
+  void* const base = mmap(nullptr, inside + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return 0;
+  auto* const begin = static_cast<uint8_t*>(base) + kPage;
+  if (mprotect(begin, inside, PROT_READ | PROT_WRITE) != 0) {
+    munmap(base, inside + 2 * kPage);
+    return 0;
+  }
+  const Range range{reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(begin) + bytes};
+  std::erase_if(impl_->freed, [&](const Range& r) { return r.begin < range.begin + inside && range.begin < r.end; });
+  impl_->live.insert(impl_->after(range.begin), range);
+  impl_->used += bytes;
+  return range.begin;
+}
+
+bool GlobalMemory::free(uint64_t address) {
+  const std::unique_lock lock(impl_->mutex);
+  const auto it = std::lower_bound(impl_->live.begin(), impl_->live.end(), address,
+                                   [](const Range& r, uint64_t a) { return r.begin < a; });
+  if (it == impl_->live.end() || it->begin != address) return false;
+  const Range range = *it;
+  impl_->live.erase(it);
+  impl_->used -= range.end - range.begin;
+  impl_->unmap(range);
+  if (impl_->freed.size() == Impl::kRemembered) impl_->freed.erase(impl_->freed.begin());
+  impl_->freed.push_back(range);
+  impl_->version = next_version.fetch_add(1);
+  return true;
+}
+
+GlobalMemory::Range GlobalMemory::find(uint64_t address) const {
+  const std::shared_lock lock(impl_->mutex);
+  const auto it = impl_->after(address);
+  if (it == impl_->live.begin()) return {};
+  const Range& r = *(it - 1);
+  return address < r.end ? r : Range{};
+}
+
+bool GlobalMemory::contains(uint64_t address, uint64_t bytes) const {
+  const Range r = find(address);
+  return r.end != 0 && bytes <= r.end - address;
+}
+
+std::string GlobalMemory::explain(uint64_t address, uint64_t bytes) const {
+  const std::shared_lock lock(impl_->mutex);
+  const auto name = [](const Range& r) { return "the allocation of " + bytes_text(r.end - r.begin) + " at " + hex(r.begin); };
+  const auto next = impl_->after(address);
+  if (next != impl_->live.begin()) {
+    const Range& r = *(next - 1);
+    if (address < r.end) {
+      if (bytes <= r.end - address) return "is inside " + name(r);
+      return "begins " + bytes_text(r.end - address) + " before the end of " + name(r) + " and passes it";
+    }
+  }
+  for (auto it = impl_->freed.rbegin(); it != impl_->freed.rend(); ++it) {
+    if (address >= it->begin && address < it->end) return "was freed: it belonged to " + name(*it);
+  }
+  const uint64_t behind = next == impl_->live.begin() ? UINT64_MAX : address - (next - 1)->end;
+  const uint64_t before = next == impl_->live.end() ? UINT64_MAX : next->begin - address;
+  if (behind <= before && behind < (16u << 20)) {
+    return behind == 0 ? "is just past the end of " + name(*(next - 1))
+                       : "is " + bytes_text(behind) + " past the end of " + name(*(next - 1));
+  }
+  if (before < (16u << 20)) return "is " + bytes_text(before) + " before " + name(*next);
+  return "belongs to no allocation";
+}
+
+uint64_t GlobalMemory::used() const {
+  const std::shared_lock lock(impl_->mutex);
+  return impl_->used;
+}
+uint64_t GlobalMemory::limit() const { return impl_->limit; }
+uint64_t GlobalMemory::version() const { return impl_->version.load(std::memory_order_acquire); }
+
+bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end) {
+  struct Cache {
+    uint64_t version = 0;
+    GlobalMemory::Range ranges[4];
+    unsigned next = 0;
+  };
+  static thread_local Cache cache;
+  const uint64_t version = memory.version();
+  if (cache.version != version) cache = {version, {}, 0};
+  for (const GlobalMemory::Range& r : cache.ranges) {
+    if (begin >= r.begin && end <= r.end) return true;
+  }
+  const GlobalMemory::Range r = memory.find(begin);
+  if (r.end == 0) return false;
+  cache.ranges[cache.next++ % 4] = r;
+  return end <= r.end;
+}
+
+uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
+  const GlobalMemory& memory = *warp.cta->cluster->launch->global;
+  if (address + size < address || !global_range_cached(memory, address, address + size)) {
+    fault(Hazard::Memory, warp, lane,
+          "access of " + bytes_text(size) + " at global address " + hex(address) + ", which " + memory.explain(address, size));
+  }
+  return reinterpret_cast<uint8_t*>(address);
+}
+
+}  // namespace sim

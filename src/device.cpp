@@ -1,0 +1,137 @@
+// The public class Device: which driver serves it, and the kernels that copies of it share.
+#include "moxie/device.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "device_state.h"
+#include "moxie/error.h"
+
+namespace moxie {
+namespace {
+
+bool supported(const DeviceInfo& info) { return info.arch == 90 || info.arch == 100; }
+
+DeviceKind kind_from_environment() {
+  const char* value = std::getenv("MOXIE_DEVICE");
+  const std::string text = value == nullptr ? "" : value;
+  if (text.empty() || text == "auto") return DeviceKind::Auto;
+  if (text == "cuda") return DeviceKind::Cuda;
+  if (text == "sim") return DeviceKind::Sim;
+  throw Error(ErrorCode::InvalidArgument, fmt::format("MOXIE_DEVICE is '{}'; it may be auto, cuda or sim", text));
+}
+
+// One state per device for as long as somebody holds it: opening a device twice shares its kernels.
+std::shared_ptr<detail::DeviceState> state_of(const std::shared_ptr<driver::Driver>& driver, int ordinal,
+                                              bool simulated) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, int>, std::weak_ptr<detail::DeviceState>> states;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<detail::DeviceState>& known = states[{driver->path() + (simulated ? " sim" : ""), ordinal}];
+  std::shared_ptr<detail::DeviceState> state = known.lock();
+  if (state == nullptr) known = state = std::make_shared<detail::DeviceState>(driver, ordinal, simulated);
+  return state;
+}
+
+}  // namespace
+
+Device Device::open(DeviceKind kind, int ordinal) {
+  if (kind == DeviceKind::Auto) kind = kind_from_environment();
+  std::string why_no_gpu;
+  if (kind != DeviceKind::Sim) {
+    try {
+      const auto driver = driver::Driver::open_cuda();
+      if (kind == DeviceKind::Cuda || supported(driver->device_info(ordinal, false))) {
+        return Device(state_of(driver, ordinal, false));
+      }
+    } catch (const Error& error) {
+      if (kind == DeviceKind::Cuda) throw;
+      why_no_gpu = error.what();
+    }
+  }
+  try {
+    return Device(state_of(driver::Driver::open_sim(), ordinal, true));
+  } catch (const Error& error) {
+    if (why_no_gpu.empty()) throw;
+    throw Error(error.code(), fmt::format("{}; and no GPU: {}", error.what(), why_no_gpu));
+  }
+}
+
+std::vector<DeviceInfo> Device::list() {
+  std::vector<DeviceInfo> devices;
+  for (const bool simulated : {false, true}) {
+    try {
+      const auto driver = simulated ? driver::Driver::open_sim() : driver::Driver::open_cuda();
+      const int count = driver->device_count();
+      for (int i = 0; i < count; ++i) devices.push_back(driver->device_info(i, simulated));
+    } catch (const Error&) {  // absent: not in the list
+    }
+  }
+  return devices;
+}
+
+const DeviceInfo& Device::info() const { return state_->context().info(); }
+void* Device::allocate(size_t bytes) const { return state_->context().allocate(bytes); }
+void Device::free(void* device_pointer) const noexcept { state_->context().free(device_pointer); }
+void Device::upload(void* to_device, const void* from_host, size_t bytes, Stream stream) const {
+  state_->context().upload(to_device, from_host, bytes, stream);
+}
+void Device::download(void* to_host, const void* from_device, size_t bytes, Stream stream) const {
+  state_->context().download(to_host, from_device, bytes, stream);
+}
+void Device::fill(void* device_pointer, uint8_t value, size_t bytes, Stream stream) const {
+  state_->context().fill(device_pointer, value, bytes, stream);
+}
+void Device::synchronize(Stream stream) const { state_->context().synchronize(stream); }
+
+namespace detail {
+
+bool DeviceState::has_kernel(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = kernels_.find(key);
+  return found != kernels_.end() && found->second.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const std::function<jit::Request()>& make_request,
+                                             const char* entry, int dynamic_shared_bytes) {
+  std::promise<driver::LoadedKernel> promise;
+  {
+    std::unique_lock lock(mutex_);
+    if (const auto found = kernels_.find(key); found != kernels_.end()) {
+      const std::shared_future<driver::LoadedKernel> kernel = found->second;
+      lock.unlock();
+      return kernel.get();
+    }
+    kernels_.emplace(key, promise.get_future().share());
+  }
+  try {
+    driver::LoadedKernel kernel = load_kernel(make_request(), entry, dynamic_shared_bytes);
+    promise.set_value(kernel);
+    return kernel;
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      kernels_.erase(key);
+    }
+    promise.set_exception(std::current_exception());
+    throw;
+  }
+}
+
+driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {
+  request.arch = context_.info().arch;
+  if (!context_.wants_ptx()) {
+    request.kind = jit::ImageKind::Cubin;
+    bool no_binary = false;
+    driver::LoadedKernel kernel = context_.load(jit::obtain(request).bytes, entry, dynamic_shared_bytes, &no_binary);
+    if (!no_binary) return kernel;
+    context_.set_wants_ptx();
+  }
+  request.kind = jit::ImageKind::Ptx;
+  return context_.load(jit::obtain(request).bytes, entry, dynamic_shared_bytes, nullptr);
+}
+
+}  // namespace detail
+}  // namespace moxie

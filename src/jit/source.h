@@ -1,0 +1,24 @@
+// From a kernel's configuration and its sinks to the text of its translation unit. Equal arguments give equal text.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "moxie/params.h"
+
+namespace moxie::jit {
+
+// One output of the epilogue (kernels/moxie/epilogue/sink.cuh).
+struct SinkSource {
+  std::string type;    // C++ type name; may use kConfig, the kernel's HopperConfig
+  std::string header;  // include name of the header that defines it, or "" for a standard sink
+};
+
+// The standard sink that stores pre, or else out, as `type`.
+std::string store_sink_type(bool pre, DataType type);
+
+// Name of the kernel in the text. Its arguments: GemmParams, then each sink's Params in the order given.
+inline constexpr const char* kKernelName = "moxie_kernel";
+
+std::string hopper_source(const kernel::HopperConfig& config, const std::vector<SinkSource>& sinks);
+
+}  // namespace moxie::jit

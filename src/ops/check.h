@@ -1,0 +1,22 @@
+// Checks of what a caller asks for. Each throws Error(InvalidArgument) whose sentence names the argument.
+#pragma once
+#include "moxie/gemm.h"
+
+namespace moxie::ops {
+
+constexpr int64_t kMaxGroups = 65535;
+constexpr int kMaxSinks = 8;
+constexpr int kMaxSinkParams = 1024;  // bytes of a CustomSink's params; a kernel's arguments have 4,096 in all
+
+void check_problem(const GemmProblem& problem);
+
+// After check_problem. `workspace` is what workspace_bytes() says.
+void check_arguments(const GemmProblem& problem, const GemmArguments& arguments, size_t workspace);
+
+// Rows of A and of the outputs in memory, all groups together. Not for Pointers.
+int64_t total_rows(const GemmProblem& problem);
+
+// No output element exists, so nothing is to be launched.
+bool is_empty(const GemmProblem& problem);
+
+}  // namespace moxie::ops

@@ -1,0 +1,371 @@
+// Plans for Hopper: the candidates, what each would cost, and the choice among them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "moxie/error.h"
+#include "plan/plan.h"
+
+namespace moxie::plan {
+namespace {
+
+using kernel::HopperConfig;
+
+// The figures of the cost model, in cycles of the SM clock and bytes.
+struct Costs {
+  // wgmma m64nNk16 takes N / 2 cycles: 2048 multiply-adds a clock and SM (990 TFLOP/s = 132 SMs * 1.83 GHz * 2 * 2048).
+  double multiply_adds = 2048;
+  // One shared-memory access of 128 bytes a clock; wgmma reads its A and B from there, the copies write them there.
+  double shared_bytes = 128;
+  // L2 to SMs: 5120 bytes a clock (two partitions of 40 slices, 64 bytes each), divided among 132 SMs.
+  double l2_bytes = 5120.0 / 132;
+  // HBM: 4.3 TB/s measured by a copy, at 1.75 GHz.
+  double hbm_bytes = 4.3e12 / 1.75e9;
+  // From issuing a tensor copy to its mbarrier's completion: an L2 hit of about 270 cycles plus the copy's own set-up
+  // and size.
+  double load_latency = 800;
+  // A block's start: barriers, maps, the first operands from HBM.
+  double prologue = 2500;
+  // Two blocks that feed each other wait for the slower one.
+  double cluster_slack = 1.03;
+  // Issue slots: an SM issues to 128 lanes a clock when both consumer warp groups run, one warp group alone reaches
+  // about half of it.
+  double lanes = 128, lanes_alone = 72;
+  // Fixed part of an epilogue: draining wgmma, staging barriers, the store's hand-over.
+  double epilogue_fixed = 500;
+  // Rewriting a tensor map and acquiring it, per tile that begins a group.
+  double group_change = 700;
+};
+constexpr Costs kCosts;
+
+// Where the host does not know the rows, a group is taken to have this many: 4,096 tokens x 4 experts over 32.
+constexpr double kTypicalRows = 512;
+
+// Instructions per accumulator element, the store included; gated ones shared between gate and up.
+double instructions(const Shape& s) {
+  double per = 2.5 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + 2.0 * s.custom_sinks.size();
+  switch (s.activation) {
+    case Activation::None:
+      return per;
+    case Activation::Relu:
+      return per + 1;
+    case Activation::Relu2:
+      return per + 2;
+    case Activation::GeluTanh:
+      return per + 10;
+    case Activation::GeluErf:
+      return per + 25;
+    case Activation::Silu:
+      return per + 6;
+    case Activation::Swiglu:
+      return per + 4;
+    case Activation::SwigluOai:
+      return per + 6;
+    case Activation::Geglu:
+      return per + 6;
+    case Activation::Reglu:
+      return per + 1;
+  }
+  return per;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+double ceil_div(double a, double b) { return std::ceil(a / b); }
+
+// Groups that have the same number of rows.
+struct Rows {
+  double rows;
+  double groups;
+};
+
+struct Work {
+  std::vector<Rows> rows;
+  bool exact = false;  // the rows are known, not estimated
+};
+
+Work work_of(const Shape& s) {
+  Work w;
+  if (!s.host_rows.empty()) {
+    w.exact = true;
+    for (int64_t r : s.host_rows) w.rows.push_back({double(r), 1});
+  } else if (s.grouping == Grouping::Dense || s.grouping == Grouping::Batched) {
+    w.exact = true;
+    w.rows.push_back({double(s.m), double(s.groups)});
+  } else {
+    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : kTypicalRows, double(s.groups)});
+  }
+  return w;
+}
+
+double mean_rows(const Work& w) {
+  double rows = 0, groups = 0;
+  for (const Rows& r : w.rows) rows += r.rows * r.groups, groups += r.groups;
+  return rows / std::max(groups, 1.0);
+}
+
+// Tiles of a launch. An estimated group ends anywhere in its last tile, so half a tile is added on average.
+double count_tiles(const Shape& s, const Work& w, const HopperConfig& c) {
+  const double step = kernel::cluster_rows(c);
+  double row_steps = 0;
+  for (const Rows& r : w.rows) {
+    double steps = ceil_div(r.rows, step);
+    if (!w.exact && r.rows > step) steps = r.rows / step + 0.5;
+    row_steps += steps * r.groups;
+  }
+  const int wide = kernel::cluster_columns(c);
+  const double columns = double(ceil_div(s.n, int64_t{wide}) * (wide / c.block_n));
+  return row_steps * (step / c.block_m) * columns;
+}
+
+std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const HopperConfig& c) {
+  std::vector<kernel::SinkNeeds> needs;
+  if (s.pre) needs.push_back(kernel::store_needs(c, true, *s.pre));
+  if (s.out) needs.push_back(kernel::store_needs(c, false, *s.out));
+  needs.insert(needs.end(), s.custom_sinks.begin(), s.custom_sinks.end());
+  return needs;
+}
+
+// Chooses stages and store buffers: the deepest ring of up to 8 that fits, two store buffers when four stages remain.
+bool fit(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
+  const auto needs = sink_needs(s, c);
+  const auto stages = [&](int buffers) {
+    c.store_buffers = buffers;
+    for (c.stages = 8; c.stages >= 2; --c.stages) {
+      if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
+    }
+    return 0;
+  };
+  if (stages(2) >= 4) return true;
+  return stages(1) >= 2;
+}
+
+struct Bound {
+  double cycles;
+  const char* name;
+};
+
+void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& candidate) {
+  const HopperConfig& c = candidate.config;
+  const double k_tiles = std::max<double>(1, double(ceil_div(s.k, int64_t{c.block_k})));
+  const double tiles = count_tiles(s, w, c);
+  const double m = c.block_m, n = c.block_n, k = c.block_k;
+
+  // One k-tile. wgmma reads 64 rows of A and all of B for every 64 rows of the tile.
+  const double loaded = (m + n) * k * 2;
+  const double from_l2 =
+      (m * (c.multicast == Multicast::A ? 0.5 : 1) + n * (c.multicast == Multicast::B ? 0.5 : 1)) * k * 2;
+  const std::array<Bound, 4> bounds = {{
+      {m * n * k / kCosts.multiply_adds, "tensor cores"},
+      {(m / 64 * (64 + n) * k * 2 + loaded) / kCosts.shared_bytes, "shared memory"},
+      {from_l2 / kCosts.l2_bytes, "L2"},
+      {kCosts.load_latency / (c.stages - 1), "load latency"},
+  }};
+  const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
+                                          [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
+  const double mainloop = k_tiles * slowest.cycles * (c.cluster == 2 ? kCosts.cluster_slack : 1);
+
+  double changes = 0;  // per tile
+  if (kernel::outputs_need_group_maps(c.grouping) && tiles > 0) {
+    double groups = 0;
+    for (const Rows& r : w.rows) groups += r.rows > 0 ? r.groups : 0;
+    changes = std::min(1.0, groups * std::min<double>(d.sm_count, tiles / std::max(groups, 1.0)) / tiles);
+  }
+  const bool pingpong = c.schedule == Schedule::PingPong;
+  const double epilogue = m * n * instructions(s) / (pingpong ? kCosts.lanes_alone : kCosts.lanes) +
+                          kCosts.epilogue_fixed + changes * kCosts.group_change;
+
+  // Each SM works through its share of the tiles.
+  const double slots = d.sm_count / c.cluster * c.cluster;
+  const double waves = tiles == 0 ? 0 : w.exact ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
+  const double hidden = std::max(mainloop, (mainloop + epilogue) / 2);
+  const double compute = pingpong ? waves * hidden + epilogue : waves * (mainloop + epilogue);
+
+  double bytes = 0;
+  const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
+                             (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
+  for (const Rows& r : w.rows) {
+    if (r.rows > 0) bytes += r.groups * (double(s.n) * s.k * 2 + r.rows * (s.k * 2 + columns_out));
+  }
+  const double memory = bytes / kCosts.hbm_bytes;
+
+  // Compute and memory traffic overlap, but not wholly.
+  candidate.cycles = kCosts.prologue + std::max(compute, memory) + 0.1 * std::min(compute, memory);
+  const char* why = memory > compute ? "HBM" : slowest.name;
+  if (memory <= compute && (pingpong ? hidden > mainloop : epilogue > mainloop)) why = "epilogue";
+  candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM, mainloop {:.0f}, epilogue {:.0f}{}", why, tiles, waves,
+                                 mainloop, epilogue, pingpong ? " (hidden)" : "");
+}
+
+constexpr int kCooperative[][2] = {{128, 64},  {128, 96},  {128, 128}, {128, 160}, {128, 192},
+                                   {128, 224}, {128, 256}, {256, 64},  {256, 96},  {256, 128}};
+constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160}, {64, 192},
+                                {64, 224}, {64, 256}, {128, 64}, {128, 96}, {128, 128}};
+
+[[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
+
+// Every pair of choices that no configuration can satisfy, named.
+void check_choices(const Shape& s, const DeviceFigures& d) {
+  if (s.tile_m && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
+    reject(fmt::format("tile_m is {}, but only 64, 128 and 256 are possible", *s.tile_m));
+  if (s.tile_n && (*s.tile_n < 64 || *s.tile_n > 256 || *s.tile_n % 32 != 0))
+    reject(fmt::format("tile_n is {}, but only 64 to 256 in steps of 32 are possible", *s.tile_n));
+  if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
+    reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
+  if (s.multicast && *s.multicast != Multicast::None && s.cluster && *s.cluster == 1)
+    reject("multicast of an operand needs cluster 2, but cluster is 1");
+  if (s.cluster && *s.cluster == 2 && s.multicast && *s.multicast == Multicast::None)
+    reject("cluster 2 shares an operand by multicast, but multicast is None");
+  if (((s.cluster && *s.cluster == 2) || (s.multicast && *s.multicast != Multicast::None)) && d.sm_count < 2)
+    reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
+  if (s.schedule == Schedule::Cooperative && s.tile_m == 64)
+    reject("tile_m 64 is not possible with the cooperative schedule, whose two warp groups share 128 or 256 rows");
+  if (s.schedule == Schedule::PingPong && s.tile_m == 256)
+    reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 64 or 128 rows");
+  if (s.tile_m && s.tile_n && *s.tile_n > 128 &&
+      (*s.tile_m == 256 || (*s.tile_m == 128 && s.schedule == Schedule::PingPong)))
+    reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.tile_m,
+                       *s.tile_n, *s.tile_m == 256 ? "" : " with the ping-pong schedule"));
+}
+
+bool allowed(const Shape& s, const HopperConfig& c) {
+  return (!s.schedule || *s.schedule == c.schedule) && (!s.tile_m || *s.tile_m == c.block_m) &&
+         (!s.tile_n || *s.tile_n == c.block_n) && (!s.cluster || *s.cluster == c.cluster) &&
+         (!s.multicast || *s.multicast == c.multicast);
+}
+
+std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
+  std::vector<Candidate> all;
+  const auto add = [&](Schedule schedule, const int(&tile)[2]) {
+    for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B}) {
+      Candidate candidate;
+      HopperConfig& c = candidate.config;
+      c.schedule = schedule;
+      c.grouping = s.grouping;
+      c.block_m = tile[0];
+      c.block_n = tile[1];
+      c.multicast = multicast;
+      c.cluster = multicast == Multicast::None ? 1 : 2;
+      c.activation = s.activation;
+      c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;  // one kernel, whatever an unused choice says
+      c.bias = s.bias;
+      if (!allowed(s, c) || c.cluster > d.sm_count) continue;
+      if (!fit(s, d, c)) {
+        candidate.possible = false;
+        candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
+      }
+      all.push_back(candidate);
+    }
+  };
+  for (const auto& tile : kCooperative) add(Schedule::Cooperative, tile);
+  for (const auto& tile : kPingPong) add(Schedule::PingPong, tile);
+  return all;
+}
+
+const TunedHopper* find_tuned(const Shape& s, double rows, std::span<const TunedHopper> table) {
+  for (const TunedHopper& t : table) {
+    if (t.grouping == s.grouping && t.n == s.n && t.k == s.k && t.gated == is_gated(s.activation) &&
+        rows >= double(t.rows_from) && rows <= double(t.rows_to))
+      return &t;
+  }
+  return nullptr;
+}
+
+// Cluster columns walked together: the part of the product in flight on the device at once is then about square, and
+// reads the least of A and B.
+int choose_panel(const HopperConfig& c, const DeviceFigures& d) {
+  const double area = double(d.sm_count) * c.block_m * c.block_n;
+  return std::clamp(int(std::lround(std::sqrt(area) / kernel::cluster_columns(c))), 1, 32);
+}
+
+}  // namespace
+
+std::span<const TunedHopper> tuned_hopper() {
+  static const std::vector<TunedHopper> table = {
+#include "plan/tuned_hopper.inc"
+  };
+  return table;
+}
+
+Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const TunedHopper> tuned) {
+  check_choices(s, d);
+  const Work work = work_of(s);
+  Plan plan;
+  plan.candidates = enumerate(s, d);
+  for (Candidate& c : plan.candidates) {
+    if (c.possible) score(s, d, work, c);
+  }
+  // Stable: among equals the earlier of the enumeration, so the simpler one.
+  std::stable_sort(plan.candidates.begin(), plan.candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.possible != b.possible) return a.possible;
+    return a.possible && a.cycles < b.cycles;
+  });
+  if (plan.candidates.empty() || !plan.candidates.front().possible)
+    reject(
+        fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} bytes "
+                    "of shared memory of a block",
+                    d.shared_bytes));
+
+  plan.source = s.schedule || s.tile_m || s.tile_n || s.cluster || s.multicast ? "caller's choice" : "model";
+  if (const TunedHopper* t = find_tuned(s, mean_rows(work), tuned)) {
+    const auto match = std::find_if(plan.candidates.begin(), plan.candidates.end(), [&](const Candidate& c) {
+      return c.possible && c.config.schedule == t->schedule && c.config.block_m == t->tile_m &&
+             c.config.block_n == t->tile_n && c.config.multicast == t->multicast;
+    });
+    if (match != plan.candidates.end()) {
+      std::rotate(plan.candidates.begin(), match, match + 1);
+      if (plan.source == "model") plan.source = "tuned table";
+    }
+  }
+  plan.config = plan.candidates.front().config;
+  plan.raster_panel = choose_panel(plan.config, d);
+
+  Work most = work;
+  if (!work.exact) {
+    // Offsets and RowGroups: every group may end with a started tile. Masked and Pointers: every group may be full.
+    const bool shared_rows = s.grouping == Grouping::Offsets || s.grouping == Grouping::RowGroups;
+    most.exact = true;
+    most.rows = {{double(s.m), shared_rows ? 1.0 : double(s.groups)}};
+    if (shared_rows && s.m > 0) most.rows.push_back({1, double(std::min(s.groups, s.m) - 1)});
+  }
+  plan.tiles = int64_t(count_tiles(s, most, plan.config));
+  return plan;
+}
+
+std::string describe(const HopperConfig& c) {
+  std::string text =
+      fmt::format("{} {}x{}x{}, {} stages", c.schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
+                  c.block_m, c.block_n, c.block_k, c.stages);
+  if (c.cluster > 1)
+    text += fmt::format(", cluster {} ({} multicast)", c.cluster, c.multicast == Multicast::A ? "A" : "B");
+  return text;
+}
+
+std::string explain(const Shape& s, const DeviceFigures& d, const Plan& plan) {
+  static constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
+  const Work work = work_of(s);
+  const char* rows = !s.host_rows.empty() ? "rows known to the host"
+                     : work.exact         ? "rows given by m"
+                     : s.expected_rows    ? "expected rows given"
+                                          : "rows known to the device only";
+  std::string text =
+      fmt::format("{}, {} group{} of about {:.0f} rows ({}), n {}, k {}, {} SMs\n", kGroupings[int(s.grouping)],
+                  s.groups, s.groups == 1 ? "" : "s", mean_rows(work), rows, s.n, s.k, d.sm_count);
+  const auto shared = [&](const HopperConfig& c) {
+    const auto needs = sink_needs(s, c);
+    return kernel::shared_bytes(c, needs.data(), int(needs.size()));
+  };
+  text += fmt::format(
+      "chosen by {}: {}, {} store buffer{}, {} bytes of shared memory, {} tile{} at most, panels of {}\n", plan.source,
+      describe(plan.config), plan.config.store_buffers, plan.config.store_buffers == 1 ? "" : "s", shared(plan.config),
+      plan.tiles, plan.tiles == 1 ? "" : "s", plan.raster_panel);
+  text += fmt::format("{:>12}  {:<62}  {}\n", "cycles", "candidate", "limited by");
+  for (const Candidate& c : plan.candidates) {
+    text += c.possible ? fmt::format("{:>12.0f}  {:<62}  {}\n", c.cycles, describe(c.config), c.reason)
+                       : fmt::format("{:>12}  {:<62}  {}\n", "-", describe(c.config), c.reason);
+  }
+  return text;
+}
+
+}  // namespace moxie::plan

@@ -1,0 +1,241 @@
+// `moxie gemm` against the answers in a golden file, and each kind of group sizes against each other.
+#include <cstring>
+#include <random>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "cli/reference.h"
+#include "cli/safetensors.h"
+#include "tests/cli/program.h"
+
+namespace moxie::test {
+namespace {
+
+const std::string kGolden = MOXIE_SOURCE_DIR "/tests/golden/grouped-fc1.safetensors";
+
+std::vector<double> floats(const cli::SafetensorsReader& file, const std::string& name) {
+  const auto bytes = file.read(name);
+  std::vector<float> values(bytes.size() / 4);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return {values.begin(), values.end()};
+}
+
+void expect_close(const std::string& path, const std::string& tensor, const std::string& expected) {
+  const cli::SafetensorsReader golden(kGolden), got(path);
+  const auto* entry = got.find(tensor);
+  ASSERT_NE(entry, nullptr) << tensor;
+  const auto* wanted = golden.find(expected);
+  ASSERT_EQ(entry->shape, wanted->shape);
+  const DataType type = entry->dtype == "BF16" ? DataType::Bf16 : DataType::F32;
+  const auto data = got.read(tensor);
+  reference::Comparison comparison;
+  comparison.add(floats(golden, expected), data.data(), type, entry->shape[0], entry->shape[1], entry->shape[1]);
+  EXPECT_TRUE(comparison.pass()) << tensor << ": " << comparison.failure();
+}
+
+class Golden : public testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {};
+
+TEST_P(Golden, PreAndSwigluOai) {
+  const auto& [schedule, sizes, grouping] = GetParam();
+  const Folder folder;
+  const Finished finished =
+      run_moxie({"gemm", kGolden, folder / "out", "--activation", "swiglu-oai", "--outputs", "pre,out", "--schedule",
+                 schedule, "--sizes", sizes, "--grouping", grouping});
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  EXPECT_EQ(finished.err, "");
+  expect_close(folder / "out", "pre", "expected_pre");
+  expect_close(folder / "out", "out", "expected_swiglu_oai");
+}
+
+TEST_P(Golden, SwigluOfSplitGates) {
+  const auto& [schedule, sizes, grouping] = GetParam();
+  const Folder folder;
+  const Finished finished = run_moxie({"gemm", kGolden, folder / "out", "--activation", "swiglu", "--gate", "split",
+                                       "--schedule", schedule, "--sizes", sizes, "--grouping", grouping});
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  expect_close(folder / "out", "out", "expected_silu_gated_split");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cli, Golden,
+                         testing::Combine(testing::Values("cooperative", "pingpong"), testing::Values("device", "host"),
+                                          testing::Values("auto", "pointers")),
+                         [](const auto& info) {
+                           const std::string grouping = std::get<2>(info.param);
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
+                                  (grouping == "auto" ? "offsets" : grouping);
+                         });
+
+TEST(Gemm, PlainSiluWithAGateIsSwiglu) {
+  const Folder folder;
+  ASSERT_EQ(run_moxie({"gemm", kGolden, folder / "out", "--activation", "silu", "--gate", "split"}).status, 0);
+  expect_close(folder / "out", "out", "expected_silu_gated_split");
+}
+
+TEST(Gemm, OutputsOfFloat32) {
+  const Folder folder;
+  ASSERT_EQ(run_moxie({"gemm", kGolden, folder / "out", "--outputs", "pre", "--out-dtype", "f32"}).status, 0);
+  const cli::SafetensorsReader file(folder / "out");
+  EXPECT_EQ(file.entries().size(), 1u);
+  EXPECT_EQ(file.find("pre")->dtype, "F32");
+  expect_close(folder / "out", "pre", "expected_pre");
+}
+
+// Three groups of 40 rows at most, K 72, N 48, random; `rows` of each are valid.
+struct Layer {
+  static constexpr int64_t kGroups = 3, kMax = 40, kN = 48, kK = 72;
+  std::vector<int32_t> rows = {40, 0, 17};
+  std::vector<uint16_t> a, b, bias;
+
+  Layer() {
+    std::mt19937 random(7);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (auto* values : {&a, &b, &bias}) {
+      values->resize(values == &a ? kGroups * kMax * kK : values == &b ? kGroups * kN * kK : kGroups * kN);
+      for (auto& value : *values) value = reference::float_to_bf16(uniform(random));
+    }
+  }
+  static std::string text(const uint16_t* values, int64_t count) {
+    return {reinterpret_cast<const char*>(values), static_cast<size_t>(count) * 2};
+  }
+  RawFile weights(RawFile file) const {
+    file.add("b", "BF16", {kGroups, kN, kK}, text(b.data(), kGroups * kN * kK));
+    file.add("bias", "BF16", {kGroups, kN}, text(bias.data(), kGroups * kN));
+    return file;
+  }
+  std::vector<double> expected(int64_t group, int64_t count) const {
+    const auto pre = reference::product(
+        {a.data() + group * kMax * kK, kK, b.data() + group * kN * kK, kK, bias.data() + group * kN, count, kN, kK});
+    return reference::activate_all(Activation::Relu, GateLayout::Interleaved, pre, count, kN);
+  }
+};
+
+void expect_rows(const std::vector<uint8_t>& out, int64_t first, const std::vector<double>& expected) {
+  reference::Comparison comparison;
+  const auto rows = static_cast<int64_t>(expected.size()) / Layer::kN;
+  comparison.add(expected, out.data() + first * Layer::kN * 2, DataType::Bf16, rows, Layer::kN, Layer::kN, first);
+  EXPECT_TRUE(comparison.pass()) << comparison.failure();
+}
+
+void expect_zero(const std::vector<uint8_t>& out, int64_t first, int64_t rows) {
+  for (int64_t i = first * Layer::kN * 2; i < (first + rows) * Layer::kN * 2; ++i) ASSERT_EQ(out[i], 0) << "byte " << i;
+}
+
+class Groups : public testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  std::vector<uint8_t> run(const RawFile& file) {
+    const Folder folder;
+    write_file(folder / "in", file.bytes());
+    const auto& [grouping, sizes] = GetParam();
+    const Finished finished = run_moxie(
+        {"gemm", folder / "in", folder / "out", "--activation", "relu", "--grouping", grouping, "--sizes", sizes});
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return finished.status == 0 ? cli::SafetensorsReader(folder / "out").read("out") : std::vector<uint8_t>();
+  }
+};
+
+TEST_P(Groups, Masked) {
+  const Layer layer;
+  RawFile file;
+  file.add("a", "BF16", {Layer::kGroups, Layer::kMax, Layer::kK}, Layer::text(layer.a.data(), Layer::kGroups * Layer::kMax * Layer::kK));
+  const auto out = run(layer.weights(file).add_int32("masked_m", layer.rows));
+  ASSERT_EQ(out.size(), size_t{Layer::kGroups * Layer::kMax * Layer::kN * 2});
+  for (int64_t g = 0; g < Layer::kGroups; ++g) {
+    expect_rows(out, g * Layer::kMax, layer.expected(g, layer.rows[static_cast<size_t>(g)]));
+    expect_zero(out, g * Layer::kMax + layer.rows[static_cast<size_t>(g)], Layer::kMax - layer.rows[static_cast<size_t>(g)]);
+  }
+}
+
+TEST_P(Groups, Batched) {
+  const Layer layer;
+  RawFile file;
+  file.add("a", "BF16", {Layer::kGroups, Layer::kMax, Layer::kK}, Layer::text(layer.a.data(), Layer::kGroups * Layer::kMax * Layer::kK));
+  const auto out = run(layer.weights(file));
+  ASSERT_EQ(out.size(), size_t{Layer::kGroups * Layer::kMax * Layer::kN * 2});
+  for (int64_t g = 0; g < Layer::kGroups; ++g) expect_rows(out, g * Layer::kMax, layer.expected(g, Layer::kMax));
+}
+
+TEST_P(Groups, OffsetsWithRowsPastTheLast) {
+  const Layer layer;
+  RawFile file;
+  // All of the first group, none of the second, then rows of no group.
+  file.add("a", "BF16", {Layer::kMax + 5, Layer::kK}, Layer::text(layer.a.data(), (Layer::kMax + 5) * Layer::kK));
+  const auto out = run(layer.weights(file).add_int32("offsets", {40, 40, 40}));
+  ASSERT_EQ(out.size(), size_t{(Layer::kMax + 5) * Layer::kN * 2});
+  expect_rows(out, 0, layer.expected(0, Layer::kMax));
+  expect_zero(out, Layer::kMax, 5);
+}
+
+TEST_P(Groups, Dense) {
+  const Layer layer;
+  RawFile file;
+  file.add("a", "BF16", {Layer::kMax, Layer::kK}, Layer::text(layer.a.data(), Layer::kMax * Layer::kK));
+  file.add("b", "BF16", {Layer::kN, Layer::kK}, Layer::text(layer.b.data(), Layer::kN * Layer::kK));
+  file.add("bias", "BF16", {Layer::kN}, Layer::text(layer.bias.data(), Layer::kN));
+  const auto out = run(file);
+  ASSERT_EQ(out.size(), size_t{Layer::kMax * Layer::kN * 2});
+  expect_rows(out, 0, layer.expected(0, Layer::kMax));
+}
+
+TEST_P(Groups, RowGroups) {
+  const auto& [grouping, sizes] = GetParam();
+  if (grouping == "pointers") GTEST_SKIP() << "row groups do not become pointers";
+  const Layer layer;
+  // 256 rows a group: a multiple of every row alignment there is.
+  constexpr int64_t kStep = 256;
+  std::vector<uint16_t> a(2 * kStep * Layer::kK);
+  std::vector<int32_t> groups(2 * kStep, -1);
+  for (const int64_t g : {0, 2}) {
+    const int64_t first = g / 2 * kStep;
+    std::copy_n(layer.a.data() + g * Layer::kMax * Layer::kK, layer.rows[static_cast<size_t>(g)] * Layer::kK, a.data() + first * Layer::kK);
+    std::fill_n(groups.data() + first, layer.rows[static_cast<size_t>(g)], static_cast<int32_t>(g));
+  }
+  RawFile file;
+  file.add("a", "BF16", {2 * kStep, Layer::kK}, Layer::text(a.data(), 2 * kStep * Layer::kK));
+  const auto out = run(layer.weights(file).add_int32("m_indices", groups));
+  ASSERT_EQ(out.size(), size_t{2 * kStep * Layer::kN * 2});
+  for (const int64_t g : {0, 2}) {
+    const int64_t first = g / 2 * kStep, rows = layer.rows[static_cast<size_t>(g)];
+    expect_rows(out, first, layer.expected(g, rows));
+    expect_zero(out, first + rows, kStep - rows);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cli, Groups, testing::Combine(testing::Values("auto", "pointers"), testing::Values("device", "host")),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
+
+TEST(Gemm, NoRows) {
+  const Folder folder;
+  write_file(folder / "in", RawFile().add("a", "BF16", {0, 64}).add("b", "BF16", {2, 32, 64}).add_int32("offsets", {0, 0}).bytes());
+  const Finished finished = run_moxie({"gemm", folder / "in", folder / "out"});
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  EXPECT_EQ(cli::SafetensorsReader(folder / "out").find("out")->shape, (std::vector<int64_t>{0, 32}));
+}
+
+TEST(Gemm, ReplacesAnOlderOutput) {
+  const Folder folder;
+  write_file(folder / "out", "older");
+  ASSERT_EQ(run_moxie({"gemm", kGolden, folder / "out"}).status, 0);
+  EXPECT_EQ(cli::SafetensorsReader(folder / "out").entries().size(), 1u);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(Help, ShowsEveryActivationWithItsFormula) {
+  const Finished finished = run_moxie({"gemm", "--help"});
+  EXPECT_EQ(finished.status, 0);
+  for (const char* text : {"relu2", "gelu-erf", "silu(g) * u", "c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1)",
+                           "gelu(g) * u", "relu(g) * u", "split-up-first"}) {
+    EXPECT_NE(finished.out.find(text), std::string::npos) << text;
+  }
+}
+
+TEST(Plan, SaysWhichAndWhy) {
+  const Finished finished = run_moxie({"plan", "16384", "5760", "2880", "--groups", "32", "--activation", "swiglu-oai", "--bias"});
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_NE(finished.out.find("chosen by"), std::string::npos) << finished.out;
+  const Finished forced = run_moxie({"plan", "16384", "5760", "2880", "--groups", "32", "--schedule", "pingpong", "--tile", "64x160"});
+  EXPECT_NE(forced.out.find("64x160"), std::string::npos) << forced.out;
+}
+
+}  // namespace
+}  // namespace moxie::test

@@ -1,0 +1,244 @@
+// The machine code of the kernels, without running it: nothing stands in it for what a problem does not ask for, a
+// further sink leaves the main loop and the scheduler as they are, and nothing spills.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "jit/jit.h"
+#include "ops/gemm.h"
+
+namespace moxie {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string row_max_source() {
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+CustomSink row_max() { return {"row_max::RowMax", row_max_source(), std::vector<uint8_t>(32), {}}; }
+
+GemmProblem problem_of(Grouping grouping, std::optional<DataType> pre, std::optional<DataType> out) {
+  GemmProblem p;
+  p.grouping = grouping;
+  p.groups = grouping == Grouping::Dense ? 1 : 8;
+  p.m = 1024, p.n = 1024, p.k = 1024;
+  p.activation = Activation::Swiglu;
+  p.bias = true;
+  p.pre = pre, p.out = out;
+  p.schedule = Schedule::Cooperative, p.tile_m = 128, p.tile_n = 128, p.cluster = 1;
+  return p;
+}
+
+std::string ptx_of(const GemmProblem& p, std::optional<int> stages = {}) {
+  kernel::HopperConfig config = ops::prepare_gemm({}, p)->plan.config;
+  if (stages) config.stages = *stages, config.store_buffers = 1;
+  jit::Request request = ops::kernel_request(config, p);
+  request.kind = jit::ImageKind::Ptx;
+  return jit::Compiler::get().compile(request);
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+struct MapWork {
+  int replaced, published, acquired;
+  bool operator==(const MapWork&) const = default;
+};
+MapWork map_work(const std::string& ptx) {
+  return {count(ptx, "tensormap.replace"), count(ptx, "tensormap.cp_fenceproxy"), count(ptx, "fence.proxy.tensormap")};
+}
+void PrintTo(const MapWork& work, std::ostream* stream) {
+  *stream << work.replaced << " replaced, " << work.published << " published, " << work.acquired << " acquired";
+}
+
+constexpr auto kBf16 = DataType::Bf16;
+
+int shared_bytes(const GemmProblem& p) {
+  const auto prepared = ops::prepare_gemm({}, p);
+  kernel::HopperConfig config = prepared->plan.config;
+  config.stages = 2, config.store_buffers = 1;
+  return kernel::shared_bytes(config, prepared->needs.data(), int(prepared->needs.size()));
+}
+
+TEST(Code, WithoutGroupMapsThereIsNothingForThem) {
+  for (Grouping grouping : {Grouping::Dense, Grouping::Batched, Grouping::RowGroups}) {
+    const GemmProblem p = problem_of(grouping, kBf16, kBf16);
+    EXPECT_EQ(map_work(ptx_of(p)), (MapWork{0, 0, 0})) << int(grouping);
+    EXPECT_EQ(ops::prepare_gemm({}, p)->workspace_bytes, 0u);
+  }
+  // Ragged groups, but no sink that stores through a map: nothing either.
+  for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
+    GemmProblem p = problem_of(grouping, {}, {});
+    p.sinks = {row_max()};
+    EXPECT_EQ(map_work(ptx_of(p)), (MapWork{0, 0, 0})) << int(grouping);
+    EXPECT_EQ(ops::prepare_gemm({}, p)->workspace_bytes, 0u);
+    GemmProblem dense = problem_of(Grouping::Dense, {}, {});
+    dense.sinks = p.sinks;
+    EXPECT_EQ(shared_bytes(p), shared_bytes(dense));
+  }
+}
+
+TEST(Code, EachMapIsThereOnce) {
+  // A sink of ragged groups: address and rows. Its shared memory: one map for each consumer warp group.
+  const MapWork one{2, 1, 1};
+  const GemmProblem dense = problem_of(Grouping::Dense, {}, kBf16);
+  for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
+    const GemmProblem out = problem_of(grouping, {}, kBf16), pre = problem_of(grouping, kBf16, {}),
+                      both = problem_of(grouping, kBf16, kBf16);
+    EXPECT_EQ(map_work(ptx_of(out)), one);
+    EXPECT_EQ(map_work(ptx_of(pre)), one);
+    EXPECT_EQ(map_work(ptx_of(both)), (MapWork{4, 2, 2}));
+    EXPECT_EQ(shared_bytes(out), shared_bytes(dense) + 2 * 128);
+    EXPECT_EQ(ops::prepare_gemm({}, both)->workspace_bytes, 2 * ops::prepare_gemm({}, out)->workspace_bytes);
+    GemmProblem custom = out;  // a sink without a map adds nothing
+    custom.sinks = {row_max()};
+    EXPECT_EQ(map_work(ptx_of(custom)), one);
+    EXPECT_EQ(ops::prepare_gemm({}, custom)->workspace_bytes, ops::prepare_gemm({}, out)->workspace_bytes);
+  }
+  // Pointers: A and B as well.
+  const MapWork own = map_work(ptx_of(problem_of(Grouping::Pointers, {}, kBf16)));
+  EXPECT_EQ(own.published, 3);
+  EXPECT_EQ(own.acquired, 3);
+  EXPECT_GT(own.replaced, 8);
+}
+
+// Operations of the main loop in the order of the text: products, loads, barriers of the ring, register hand-over.
+std::string loop_operations(const std::string& ptx) {
+  std::istringstream words(ptx);
+  std::string word, operations;
+  while (words >> word) {
+    const bool load =
+        word.starts_with("cp.async.bulk.tensor.") && word.find("mbarrier::complete_tx") != std::string::npos;
+    if (load || word.starts_with("wgmma.") || word.starts_with("mbarrier.") || word.starts_with("setmaxnreg."))
+      operations += word + "\n";
+  }
+  return operations;
+}
+
+TEST(Code, AFurtherSinkLeavesMainLoopAndScheduler) {
+  for (Grouping grouping : {Grouping::Dense, Grouping::Offsets}) {
+    const auto p = [&](bool pre, bool custom) {
+      GemmProblem problem = problem_of(grouping, {}, kBf16);
+      if (pre) problem.pre = kBf16;
+      if (custom) problem.sinks = {row_max()};
+      return problem;
+    };
+    const std::string one = loop_operations(ptx_of(p(false, false), 3));
+    EXPECT_GE(count(one, "wgmma.mma_async"), 4) << one;
+    EXPECT_GE(count(one, "cp.async.bulk.tensor"), 2) << one;
+    EXPECT_EQ(one, loop_operations(ptx_of(p(true, false), 3)));
+    EXPECT_EQ(one, loop_operations(ptx_of(p(false, true), 3)));
+    EXPECT_EQ(one, loop_operations(ptx_of(p(true, true), 3)));
+  }
+  for (const char* file : {"moxie/hopper/mainloop.cuh", "moxie/scheduler.cuh", "moxie/pipeline.cuh"}) {
+    const std::string& text = jit::kernel_headers().at(file);
+    for (const char* word : {"sink", "Sink", "Store", "epilogue/", "pre;", "RowMax"})
+      EXPECT_THAT(text, Not(HasSubstr(word))) << file;
+  }
+}
+
+TEST(Code, TheThirdSinkIsKnownToNoFileOfTheKernel) {
+  for (const auto& [name, text] : jit::kernel_headers()) {
+    EXPECT_THAT(text, Not(HasSubstr("row_max"))) << name;
+    EXPECT_THAT(text, Not(HasSubstr("RowMax"))) << name;
+  }
+}
+
+// ---- Spills --------------------------------------------------------------------------------------------------------
+
+struct Kernel {
+  std::string name;
+  jit::Request request;
+};
+
+// The kernels that the plan returns over a grid of layers, the distinct ones, and first the ones that need most
+// registers.
+std::vector<Kernel> shipped() {
+  std::vector<Kernel> kernels;
+  std::map<std::string, bool> seen;
+  const auto add = [&](const GemmProblem& p) {
+    const auto prepared = ops::prepare_gemm({}, p);
+    if (!seen.emplace(prepared->kernel_key, true).second) return;
+    kernels.push_back({fmt::format("{}, grouping {}, activation {}, gate {}, bias {}, pre {}, out {}",
+                                   plan::describe(prepared->plan.config), int(p.grouping), int(p.activation),
+                                   int(p.gate), p.bias, p.pre ? int(*p.pre) : -1, p.out ? int(*p.out) : -1),
+                       ops::kernel_request(prepared->plan.config, p)});
+  };
+  const int widest[][3] = {{0, 128, 256}, {0, 256, 128}, {1, 64, 256}, {1, 128, 128}};
+  int turn = 0;
+  for (const auto& [schedule, m, n] : widest) {
+    for (Grouping grouping : {Grouping::Offsets, Grouping::Pointers}) {
+      GemmProblem p = problem_of(grouping, DataType::F32, DataType::F32);
+      p.schedule = Schedule(schedule), p.tile_m = m, p.tile_n = n, p.cluster.reset();
+      p.activation = turn % 2 ? Activation::GeluErf : Activation::SwigluOai;
+      p.gate = GateLayout(turn++ % 3);
+      add(p);
+    }
+  }
+  std::mt19937 random(5);
+  const auto pick = [&](auto... values) {
+    const int64_t all[] = {values...};
+    return all[random() % sizeof...(values)];
+  };
+  for (int i = 0; i < 300; ++i) {
+    GemmProblem p;
+    p.grouping = Grouping(i % 6);
+    p.groups = p.grouping == Grouping::Dense ? 1 : pick(1, 8, 32, 128);
+    p.m = pick(1, 64, 300, 4096), p.n = pick(64, 320, 2880, 5760), p.k = pick(72, 2048, 2880);
+    p.activation = Activation(i / 6 % 10);
+    p.gate = GateLayout(pick(0, 1, 2));
+    p.bias = random() % 2;
+    if (random() % 2) p.pre = DataType(random() % 2);
+    if (random() % 4 == 0) p.out = DataType::F32;
+    if (random() % 2) p.expected_rows = pick(1, 32, 100, 4000);
+    add(p);
+  }
+  return kernels;
+}
+
+// All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the first dozen.
+TEST(Code, NothingSpills) {
+  std::vector<Kernel> kernels = shipped();
+  ASSERT_GT(kernels.size(), 100u);
+  if (!std::getenv("MOXIE_TEST_ALL")) kernels.resize(12);
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::vector<std::string> problems;
+  const auto work = [&] {
+    for (size_t i = next++; i < kernels.size(); i = next++) {
+      std::string log, problem;
+      try {
+        jit::Compiler::get().compile(kernels[i].request, &log);
+        if (log.find(" 0 bytes spill stores, 0 bytes spill loads") == std::string::npos) problem = log;
+        if (log.find("wgmma.mma_async instructions are serialized") != std::string::npos) problem = log;
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+      std::lock_guard lock(mutex);
+      if (!problem.empty()) problems.push_back(kernels[i].name + "\n" + problem);
+    }
+  };
+  std::thread second(work);
+  work();
+  second.join();
+  for (const std::string& problem : problems) ADD_FAILURE() << problem;
+}
+
+}  // namespace
+}  // namespace moxie

@@ -1,0 +1,480 @@
+// The edges: groups that are empty or hold everything, K of 0, single rows, a block that changes group at every tile,
+// routing data that is wrong, a sink of the caller's own, launches that follow each other, graphs.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "layer.h"
+
+namespace moxie::test {
+namespace {
+
+constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
+
+// Few kernels serve all edges: two schedules, both outputs, a cluster for one of them.
+GemmProblem problem_of(Schedule schedule, Grouping grouping) {
+  GemmProblem p;
+  p.schedule = schedule;
+  p.grouping = grouping;
+  p.tile_m = schedule == Schedule::Cooperative ? 128 : 64;
+  p.tile_n = 64;
+  p.multicast = schedule == Schedule::Cooperative ? Multicast::None : Multicast::A;
+  p.bias = true;
+  p.activation = Activation::SwigluOai;
+  p.pre = kBf16, p.out = kF32;
+  return p;
+}
+
+struct Kind {
+  Schedule schedule;
+  Grouping grouping;
+  const char* name;
+};
+constexpr Kind kKinds[] = {
+    {Schedule::Cooperative, Grouping::Offsets, "CooperativeOffsets"},
+    {Schedule::PingPong, Grouping::Offsets, "PingPongOffsets"},
+    {Schedule::Cooperative, Grouping::RowGroups, "CooperativeRowGroups"},
+    {Schedule::PingPong, Grouping::RowGroups, "PingPongRowGroups"},
+    {Schedule::Cooperative, Grouping::Masked, "CooperativeMasked"},
+    {Schedule::PingPong, Grouping::Masked, "PingPongMasked"},
+    {Schedule::Cooperative, Grouping::Pointers, "CooperativePointers"},
+    {Schedule::PingPong, Grouping::Pointers, "PingPongPointers"},
+};
+
+class Edges : public ::testing::TestWithParam<Kind> {
+ protected:
+  Job job(std::vector<int64_t> rows, int64_t n = 48, int64_t k = 40) const {
+    Job j;
+    j.problem = problem_of(GetParam().schedule, GetParam().grouping);
+    j.rows = std::move(rows);
+    j.n = n, j.k = k;
+    j.seed = 77;
+    return j;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kernels, Edges, ::testing::ValuesIn(kKinds),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Edges, AllGroupsAreEmpty) { run_in_all_orders(job({0, 0, 0, 0, 0})); }
+
+TEST_P(Edges, OneRow) {
+  run_in_all_orders(job({1}));
+  run_in_all_orders(job({0, 0, 1, 0}, 16, 8));
+}
+
+TEST_P(Edges, OnePastATile) { run_in_all_orders(job({129, 65, 64, 128}, 144, 72)); }
+
+TEST_P(Edges, NoKIsAProductOfZero) { run_in_all_orders(job({3, 0, 70}, 80, 0)); }
+
+TEST_P(Edges, AllRowsInOneGroupOfMany) {
+  Job j = job(std::vector<int64_t>(40, 0), 16, 24);
+  j.rows[37] = 140;
+  run_in_all_orders(j);
+}
+
+TEST_P(Edges, TwoHundredAndFiftySixGroups) {
+  Job j = job({}, 16, 8);
+  std::mt19937 random(9);
+  for (int g = 0; g < 256; ++g) j.rows.push_back(random() % 4 == 0 ? 0 : 1 + random() % 3);
+  if (j.problem.grouping == Grouping::RowGroups) j.rows.resize(40);  // each takes a tile of its own
+  run_in_all_orders(j);
+}
+
+// One tile a group: a block's maps change at every tile, so both slots of each are rewritten again and again.
+TEST_P(Edges, ABlockChangesGroupAtEveryTile) {
+  Job j = job({}, 64, 136);
+  for (int g = 0; g < 24; ++g) j.rows.push_back(1 + (g * 29) % 60);
+  j.host_sizes = true;
+  run_in_all_orders(j);
+}
+
+TEST_P(Edges, TheSameWorkspaceAgainAndAgain) {
+  Job j = job({70, 3, 0, 61}, 80, 72);
+  Layer layer(j);
+  set_order("lazy");
+  layer.poison();
+  for (int i = 0; i < 3; ++i) layer.launch();
+  device().synchronize();
+  layer.check(layer.results());
+}
+
+// ---- Routing data that is wrong: no access outside the buffers, nothing written outside the matrices ---------------
+
+TEST_P(Edges, CorruptRoutingDataStaysInside) {
+  constexpr int32_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
+  std::vector<std::vector<int32_t>> corrupt;
+  Job j = job({20, 20, 20, 20}, 48, 40);
+  switch (GetParam().grouping) {
+    case Grouping::Offsets:
+      corrupt = {{40, 20, 60, 10},       {-5, -1, 30, 80},         {kHigh, 3, kLow, 50},
+                 {10, 1000, 2000, 3000}, {kLow, kLow, kLow, kLow}, {0, 0, 0, kHigh}};
+      break;
+    case Grouping::Masked:
+      corrupt = {{-1, 24, 1000, kHigh}, {kLow, kLow, 0, 23}};
+      break;
+    case Grouping::RowGroups: {
+      std::vector<int32_t> indices(size_t(Layer(j).total_rows()));
+      std::mt19937 random(4);
+      for (int32_t wrong : {-1, -7, 4, 1000, kLow, kHigh}) {
+        for (int32_t& index : indices) index = random() % 3 == 0 ? wrong : int32_t(random() % 4);
+        indices[0] = wrong;
+        corrupt.push_back(indices);
+      }
+      break;
+    }
+    default:  // {M, N, K} of each group; the buffers hold 20 x 48 x 40
+      corrupt = {{21, 48, 40, kHigh, kHigh, kHigh, -1, 48, 40, 20, -48, 40},
+                 {20, 44, 40, 20, 48, 36, 20, 24, 40, 20, 0, 40},
+                 {kLow, kLow, kLow, 20, 48, -8, 1, 16, 0, 1000, 1000, 1000}};
+      break;
+  }
+  for (const auto& sizes : corrupt) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    j.corrupt_sizes = sizes;
+    run_in_all_orders(j);
+    if (HasFailure()) return;
+  }
+}
+
+// ---- Single cases --------------------------------------------------------------------------------------------------
+
+TEST(Kernels, KOfZeroInSomeGroups) {
+  for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+    Job j;
+    j.problem = problem_of(schedule, Grouping::Pointers);
+    j.rows = {5, 70, 3, 0, 129, 20};
+    j.group_n = {48, 80, 16, 16, 48, 32};
+    j.group_k = {0, 40, 0, 8, 0, 136};
+    run_in_all_orders(j);
+  }
+}
+
+// A group that no tensor map can describe counts as empty, the others do not suffer.
+TEST(Kernels, UnusableGroupsCountAsEmpty) {
+  Job j;
+  j.problem = problem_of(Schedule::Cooperative, Grouping::Pointers);
+  j.rows = {20, 20, 20, 20, 20, 20};
+  j.n = 48, j.k = 40;
+  for (int broken = 0; broken < 7; ++broken) {
+    SCOPED_TRACE(broken);
+    Layer layer(j);
+    GemmArguments& a = layer.arguments();
+    const size_t group = 2;
+    const auto patch = [&](const auto* array, auto change) {
+      std::remove_cvref_t<decltype(*array)> value;
+      device().download(&value, array + group, sizeof(value));
+      change(value);
+      device().upload(const_cast<std::remove_cvref_t<decltype(*array)>*>(array + group), &value, sizeof(value));
+    };
+    const auto shift = [](auto& pointer) { reinterpret_cast<uintptr_t&>(pointer) += 8; };
+    bool pre_stays = true, out_stays = true;
+    switch (broken) {
+      case 0:
+        patch(a.arrays.a, shift);
+        break;
+      case 1:
+        patch(a.arrays.b, shift);
+        break;
+      case 2:
+        patch(a.arrays.lda, [](int64_t& ld) { ld += 4; });
+        break;
+      case 3:
+        patch(a.arrays.ldb, [](int64_t& ld) { ld = -ld; });
+        break;
+      case 4:
+        patch(a.arrays.sizes + group * 2 + 1, [](int32_t& n) { n = 40; });
+        break;  // [group][1]
+      case 5:
+        patch(a.pre_pointers, shift), out_stays = false;
+        break;
+      case 6:
+        patch(a.out_lds, [](int64_t& ld) { ld += 1; }), pre_stays = false;
+        break;
+    }
+    set_order("random:3");
+    const Results results = layer.run();
+    // The group's own rows as they were, the others as they should be.
+    const auto rows = [&](const std::vector<uint8_t>& bytes, const auto* pointers, const int64_t* lds, size_t g,
+                          int64_t width, int element, const void* base) {
+      const void* pointer;
+      int64_t ld;
+      device().download(&pointer, pointers + g, sizeof(pointer));
+      device().download(&ld, lds + g, sizeof(ld));
+      std::vector<uint8_t> all;
+      const auto first = uintptr_t(pointer) / 16 * 16 - uintptr_t(base);
+      for (int64_t i = 0; i < 20; ++i) {
+        const auto at = bytes.begin() + long(first) + i * (ld / 8 * 8) * element;
+        all.insert(all.end(), at, at + width * element);
+      }
+      return all;
+    };
+    const void* pre_base = layer.pre_base();
+    const void* out_base = layer.out_base();
+    for (size_t g = 0; g < j.rows.size(); ++g) {
+      const auto pre = rows(results.pre, a.pre_pointers, a.pre_lds, g, 48, 2, pre_base);
+      const auto out = rows(results.out, a.out_pointers, a.out_lds, g, 24, 4, out_base);
+      const bool pre_written = g != group || !pre_stays, out_written = g != group || !out_stays;
+      if (pre_written) {
+        reference::Comparison c;
+        c.add(layer.expected_pre(g), pre.data(), kBf16, 20, 48, 48);
+        EXPECT_EQ(c.failure(), "") << g;
+      } else {
+        EXPECT_EQ(pre, std::vector<uint8_t>(pre.size(), 0xff));
+      }
+      if (out_written) {
+        reference::Comparison c(reference::kF32Bound);
+        c.add(layer.expected_out(g), out.data(), kF32, 20, 24, 24);
+        EXPECT_EQ(c.failure(), "") << g;
+      } else {
+        EXPECT_EQ(out, std::vector<uint8_t>(out.size(), 0xff));
+      }
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Kernels, AlphaAndLimitAreTheCallers) {
+  Job j;
+  j.problem = problem_of(Schedule::Cooperative, Grouping::Dense);
+  j.rows = {40};
+  j.n = 64, j.k = 64;
+  for (const auto& [alpha, limit] :
+       {std::pair{1.0f, 0.5f}, {-2.0f, 3.0f}, {1.702f, std::numeric_limits<float>::infinity()}}) {
+    j.alpha = alpha, j.limit = limit;
+    j.scale = 4;
+    run_in_all_orders(j);
+  }
+}
+
+TEST(Kernels, EmptyProductsLaunchNothing) {
+  GemmProblem p = problem_of(Schedule::Cooperative, Grouping::Dense);
+  p.sinks = {{"no_such_type", "#error this would not compile", {1}, {}}};
+  p.n = 64, p.k = 64;
+  EXPECT_NO_THROW(gemm(device(), p, {}));
+  p.m = 64, p.n = 0;
+  EXPECT_NO_THROW(gemm(device(), p, {}));
+}
+
+TEST(Kernels, AfterAnErrorNothingWasTouched) {
+  Job j;
+  j.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
+  j.rows = {20, 30};
+  Layer layer(j);
+  layer.poison();
+  const Results before = layer.results();
+  layer.arguments().ld_out += 2;  // 8 bytes
+  EXPECT_THROW(layer.launch(), Error);
+  layer.arguments().ld_out -= 2;
+  layer.arguments().workspace_bytes -= 1;
+  EXPECT_THROW(layer.launch(), Error);
+  device().synchronize();
+  EXPECT_TRUE(layer.results() == before);
+  layer.arguments().workspace_bytes += 1;
+  layer.launch();
+  device().synchronize();
+  layer.check(layer.results());
+}
+
+// The second product reads what the first one writes, and may start while that one finishes.
+TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
+  Job first;
+  first.problem = problem_of(Schedule::PingPong, Grouping::Dense);
+  first.problem.activation = Activation::Relu;
+  first.problem.pre.reset(), first.problem.out = kBf16;
+  first.rows = {100};
+  first.n = 64, first.k = 72;
+  Job second = first;
+  second.k = 64;
+  second.programmatic_launch = first.programmatic_launch = true;
+  for (const char* order : orders()) {
+    set_order(order);
+    Layer one(first), two(second);
+    two.arguments().a = one.arguments().out;
+    two.arguments().lda = one.arguments().ld_out;
+    one.poison(), two.poison();
+    one.launch(), two.launch();
+    device().synchronize();
+    const auto middle = one.results();
+    one.check(middle);
+    // The second's answer from the bf16 values that the first one stored.
+    const auto expected =
+        two.expected_out_with(reinterpret_cast<const uint16_t*>(middle.out.data() + 1024), one.arguments().ld_out);
+    reference::Comparison comparison;
+    comparison.add(expected, two.results().out.data() + 1024, kBf16, 100, 64, two.arguments().ld_out);
+    EXPECT_EQ(comparison.failure(), "") << order;
+  }
+}
+
+// ---- The third sink ------------------------------------------------------------------------------------------------
+
+struct RowMaxParams {  // row_max::RowMax::Params
+  float* base;
+  int64_t ld, group_rows;
+  int32_t gated;
+  int32_t unused = 0;
+};
+
+void check_row_max(GemmProblem problem, std::vector<int64_t> rows, int64_t n, bool alone) {
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  ASSERT_TRUE(file) << "the tests run from the source folder";
+  std::ostringstream text;
+  text << file.rdbuf();
+  Job j;
+  j.problem = problem;
+  if (alone) j.problem.pre.reset(), j.problem.out.reset();
+  j.rows = std::move(rows);
+  j.n = n, j.k = 72;
+  const bool gated = is_gated(problem.activation);
+  const int64_t width = gated ? n / 2 : n;
+  const int64_t ld = (width + 31) / 32 + 1;
+  const bool masked = problem.grouping == Grouping::Masked;
+  const int64_t max_m = *std::max_element(j.rows.begin(), j.rows.end()) + j.spare_rows;
+  const int64_t all =
+      (masked ? int64_t(j.rows.size()) * max_m : std::accumulate(j.rows.begin(), j.rows.end(), j.spare_rows)) + 2;
+  Buffer largest(size_t(all * ld) * sizeof(float));
+  RowMaxParams params{largest.get<float>() + ld, ld, masked ? max_m : 0, gated};
+  CustomSink sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
+  std::memcpy(sink.params.data(), &params, sizeof(params));
+  j.problem.sinks = {sink};
+  Layer layer(j);
+  for (const char* order : orders()) {
+    SCOPED_TRACE(order);
+    set_order(order);
+    largest.fill(0xff);
+    layer.check(layer.run());
+    const std::vector<uint8_t> bytes = largest.download();
+    std::vector<float> got(bytes.size() / sizeof(float));
+    std::memcpy(got.data(), bytes.data(), bytes.size());
+    std::vector<bool> due(got.size());
+    for (size_t g = 0; g < j.rows.size(); ++g) {
+      const auto out = layer.expected_out(g);
+      for (int64_t i = 0; i < j.rows[g]; ++i) {
+        for (int64_t span = 0; span * 32 < width; ++span) {
+          double expected = 0;
+          for (int64_t c = span * 32; c < std::min(width, span * 32 + 32); ++c)
+            expected = std::max(expected, std::abs(out[i * width + c]));
+          const size_t at = size_t((layer.first_rows()[g] + i + 1) * ld + span);
+          due[at] = true;
+          ASSERT_NEAR(got[at], expected, 1e-4 * std::max(1.0, expected))
+              << "group " << g << " row " << i << " span " << span;
+        }
+      }
+    }
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (!due[i]) {
+        ASSERT_TRUE(std::isnan(got[i])) << "written at " << i;
+      }
+    }
+  }
+}
+
+TEST(Kernels, ASinkOfTheCallersOwn) {
+  // Beside two others; gated chunks of 32 columns.
+  check_row_max(problem_of(Schedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
+  // Alone, so without staging, bias barrier of its own, chunks of 16 columns of a gated tile of 96.
+  GemmProblem narrow = problem_of(Schedule::PingPong, Grouping::Masked);
+  narrow.tile_n = 96;
+  check_row_max(narrow, {70, 0, 5}, 240, true);
+  GemmProblem plain = problem_of(Schedule::Cooperative, Grouping::Dense);
+  plain.activation = Activation::Relu2, plain.tile_m = 256;
+  check_row_max(plain, {150}, 72, true);
+}
+
+// ---- Graphs --------------------------------------------------------------------------------------------------------
+
+// The functions of the driver in use that the library itself does not need.
+struct GraphDriver {
+  void* library = dlopen(device().info().driver_path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  template <typename Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    ASSERT_NE(function, nullptr) << name;
+  }
+  decltype(&::cuDevicePrimaryCtxRetain) retain;
+  decltype(&::cuDevicePrimaryCtxRelease) release;
+  decltype(&::cuCtxSetCurrent) set_current;
+  decltype(&::cuStreamCreate) stream_create;
+  decltype(&::cuStreamDestroy) stream_destroy;
+  decltype(&::cuStreamBeginCapture) begin;
+  decltype(&::cuStreamEndCapture) end;
+  decltype(&::cuGraphInstantiate) instantiate;
+  decltype(&::cuGraphLaunch) launch;
+  decltype(&::cuGraphExecDestroy) exec_destroy;
+  decltype(&::cuGraphDestroy) destroy;
+  decltype(&::cuGraphGetNodes) nodes;
+  void find_all() {
+    ASSERT_NE(library, nullptr) << dlerror();
+    find(retain, "cuDevicePrimaryCtxRetain");
+    find(release, "cuDevicePrimaryCtxRelease_v2");
+    find(set_current, "cuCtxSetCurrent");
+    find(stream_create, "cuStreamCreate");
+    find(stream_destroy, "cuStreamDestroy_v2");
+    find(begin, "cuStreamBeginCapture_v2");
+    find(end, "cuStreamEndCapture");
+    find(instantiate, "cuGraphInstantiateWithFlags");
+    find(launch, "cuGraphLaunch");
+    find(exec_destroy, "cuGraphExecDestroy");
+    find(destroy, "cuGraphDestroy");
+    find(nodes, "cuGraphGetNodes");
+  }
+};
+
+// A captured launch, replayed with other rows in the same device array: the host knows of neither.
+TEST(Kernels, ACapturedLaunchFollowsTheSizesOnTheDevice) {
+  Job j;
+  j.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
+  j.rows = {50, 0, 20, 30};
+  j.n = 48, j.k = 72;
+  Layer layer(j);
+  Job other = j;
+  other.rows = {0, 99, 1, 0};
+  Layer answer(other);
+  set_order("lazy");
+  prepare(device(), layer.problem());
+
+  GraphDriver driver;
+  driver.find_all();
+  if (HasFatalFailure()) return;
+  CUcontext context;
+  ASSERT_EQ(driver.retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.set_current(context), CUDA_SUCCESS);
+  CUstream stream;
+  ASSERT_EQ(driver.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  layer.arguments().stream = stream;
+  layer.poison();
+  const Results untouched = layer.results();
+  ASSERT_EQ(driver.begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  ASSERT_NO_THROW(layer.launch());
+  CUgraph graph;
+  ASSERT_EQ(driver.end(stream, &graph), CUDA_SUCCESS);
+  size_t count = 0;
+  ASSERT_EQ(driver.nodes(graph, nullptr, &count), CUDA_SUCCESS);
+  EXPECT_EQ(count, 1u);
+  CUgraphExec exec;
+  ASSERT_EQ(driver.instantiate(&exec, graph, 0), CUDA_SUCCESS);
+  device().synchronize(stream);
+  EXPECT_TRUE(layer.results() == untouched) << "the capture ran the kernel";
+
+  ASSERT_EQ(driver.launch(exec, stream), CUDA_SUCCESS);
+  device().synchronize(stream);
+  layer.check(layer.results());
+
+  // The same rows of A in other groups.
+  std::vector<int32_t> ends = {0, 99, 100, 100};
+  device().upload(const_cast<int32_t*>(layer.arguments().sizes), ends.data(), ends.size() * 4);
+  device().synchronize();
+  layer.poison();
+  ASSERT_EQ(driver.launch(exec, stream), CUDA_SUCCESS);
+  device().synchronize(stream);
+  answer.check(layer.results());
+
+  driver.exec_destroy(exec), driver.destroy(graph), driver.stream_destroy(stream);
+  driver.set_current(nullptr), driver.release(0);
+}
+
+}  // namespace
+}  // namespace moxie::test

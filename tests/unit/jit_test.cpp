@@ -1,0 +1,248 @@
+// From source text to machine code: NVRTC, its messages, and the way through the cache.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "jit/jit.h"
+#include "moxie/error.h"
+#include "scratch.h"
+
+namespace moxie::jit {
+namespace {
+
+using test::ScopedVariable;
+using test::ScratchFolder;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+constexpr const char* kSource = R"(#include "moxie/params.h"
+#include "own.cuh"
+#include <cuda/ptx>
+#include <cuda_bf16.h>
+extern "C" __global__ void scale(float* p, moxie::kernel::SinkNeeds needs) {
+  p[threadIdx.x] *= kFactor + needs.staging_bytes;
+}
+)";
+
+Request small_request(ImageKind kind) {
+  Request request;
+  request.source = kSource;
+  request.headers["own.cuh"] = "constexpr float kFactor = 0x1.8p1f;\n";
+  request.kind = kind;
+  return request;
+}
+
+std::string message_of(const Request& request) {
+  try {
+    Compiler::get().compile(request);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Compile);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Compiler, EmbedsTheKernelSources) {
+  const auto& headers = kernel_headers();
+  ASSERT_TRUE(headers.contains("moxie/params.h"));
+  for (const auto& [name, text] : headers) {
+    EXPECT_EQ(text, test::read_file(fs::path(MOXIE_SOURCE_DIR) / "kernels" / name)) << name;
+  }
+  size_t files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(MOXIE_SOURCE_DIR) / "kernels" / "moxie")) {
+    const std::string extension = entry.path().extension().string();
+    if (entry.is_regular_file() && (extension == ".cuh" || extension == ".h")) ++files;
+  }
+  EXPECT_EQ(headers.size(), files);
+}
+
+TEST(Compiler, MakesMachineCodeAndReportsRegisters) {
+  std::string log;
+  const std::string cubin = Compiler::get().compile(small_request(ImageKind::Cubin), &log);
+  EXPECT_EQ(cubin.substr(0, 4),
+            "\x7f"
+            "ELF");
+  EXPECT_THAT(log, HasSubstr("0 bytes spill stores"));
+  EXPECT_THAT(log, HasSubstr("registers"));
+}
+
+TEST(Compiler, MakesPtxWithLines) {
+  const std::string ptx = Compiler::get().compile(small_request(ImageKind::Ptx));
+  EXPECT_THAT(ptx, HasSubstr(".target sm_90a"));
+  EXPECT_THAT(ptx, HasSubstr(".entry scale("));
+  EXPECT_THAT(ptx, HasSubstr(".loc"));
+  EXPECT_EQ(ptx.find('\0'), std::string::npos);
+}
+
+TEST(Compiler, CompilesForBlackwell) {
+  Request request = small_request(ImageKind::Ptx);
+  request.arch = 100;
+  EXPECT_THAT(Compiler::get().compile(request), HasSubstr(".target sm_100a"));
+}
+
+TEST(Compiler, ErrorsNameTheFileAndTheLine) {
+  Request request = small_request(ImageKind::Cubin);
+  request.headers["own.cuh"] = "constexpr float kFactor = 3;\n\nint broken = missing_name;\n";
+  EXPECT_THAT(message_of(request), HasSubstr("own.cuh(3): error: identifier \"missing_name\" is undefined"));
+  request.headers.clear();
+  EXPECT_THAT(message_of(request), HasSubstr("own.cuh"));
+  request.source = "#include <no/such/header>\n";
+  EXPECT_THAT(message_of(request), HasSubstr("include folders: /"));
+}
+
+TEST(Compiler, WorksInSeveralThreads) {
+  std::vector<std::string> images(4);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < images.size(); ++i) {
+    threads.emplace_back([&images, i] {
+      Request request = small_request(ImageKind::Ptx);
+      request.source += "extern \"C\" __global__ void extra" + std::to_string(i) + "() {}\n";
+      images[i] = Compiler::get().compile(request);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < images.size(); ++i) {
+    EXPECT_THAT(images[i], HasSubstr(".entry extra" + std::to_string(i) + "("));
+  }
+}
+
+TEST(CacheKey, DependsOnAllThatMatters) {
+  const Request base = small_request(ImageKind::Cubin);
+  std::vector<std::string> keys = {cache_key(base, "13.0"), cache_key(base, "13.1")};
+  Request other = base;
+  other.kind = ImageKind::Ptx;
+  keys.push_back(cache_key(other, "13.0"));
+  other = base;
+  other.arch = 100;
+  keys.push_back(cache_key(other, "13.0"));
+  other = base;
+  other.source += " ";
+  keys.push_back(cache_key(other, "13.0"));
+  other = base;
+  other.headers["own.cuh"] += " ";
+  keys.push_back(cache_key(other, "13.0"));
+  other = base;
+  other.headers["another.cuh"] = "";
+  keys.push_back(cache_key(other, "13.0"));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i], keys[j]) << i << " and " << j;
+  }
+  EXPECT_EQ(cache_key(base, "13.0"), keys[0]);
+  EXPECT_THAT(keys[0], ::testing::EndsWith(".cubin"));
+  EXPECT_THAT(keys[2], ::testing::EndsWith(".ptx"));
+}
+
+bool nvrtc_is_loaded() { return test::read_file("/proc/self/maps").find("libnvrtc") != std::string::npos; }
+
+class ObtainTest : public ::testing::Test {
+ protected:
+  std::string entry() const { return cache_key(small_request(ImageKind::Cubin), Compiler::get().version()); }
+  int run(const char* name) { return test::wait_for(test::start_test(name, log_)); }
+  std::string log() const { return test::read_file(log_); }
+
+  ScratchFolder scratch_;
+  fs::path log_ = scratch_.path() / "log";
+  fs::path folder_ = scratch_.path() / "cache";
+  ScopedVariable variable_{"MOXIE_CACHE_DIR", folder_.string()};
+};
+
+TEST_F(ObtainTest, CompilesOnceAndRepairsDamage) {
+  const Request request = small_request(ImageKind::Cubin);
+  const Image first = obtain(request);
+  EXPECT_FALSE(first.from_cache);
+  EXPECT_EQ(first.warning, "");
+  const Image second = obtain(request);
+  EXPECT_TRUE(second.from_cache);
+  EXPECT_EQ(second.bytes, first.bytes);
+
+  const std::string good = test::read_file(folder_ / entry());
+  test::write_file(folder_ / entry(), good.substr(0, good.size() / 2));
+  EXPECT_FALSE(obtain(request).from_cache);
+  EXPECT_TRUE(obtain(request).from_cache);
+}
+
+TEST_F(ObtainTest, WithoutACacheItStillCompiles) {
+  test::write_file(scratch_.path() / "file", "x");
+  const ScopedVariable unusable("MOXIE_CACHE_DIR", (scratch_.path() / "file" / "cache").string());
+  const Image image = obtain(small_request(ImageKind::Cubin));
+  EXPECT_FALSE(image.from_cache);
+  EXPECT_FALSE(image.bytes.empty());
+  EXPECT_THAT(image.warning, HasSubstr("cannot be kept in"));
+}
+
+// The disabled tests are what the child processes of the others run.
+TEST(ObtainChild, DISABLED_Obtains) { EXPECT_FALSE(obtain(small_request(ImageKind::Cubin)).bytes.empty()); }
+TEST(ObtainChild, DISABLED_HitsWithoutNvrtc) {
+  EXPECT_TRUE(obtain(small_request(ImageKind::Cubin)).from_cache);
+  EXPECT_FALSE(nvrtc_is_loaded());
+}
+TEST(ObtainChild, DISABLED_PrintsTheError) {
+  EXPECT_EQ(Compiler::find(), nullptr);
+  try {
+    obtain(small_request(ImageKind::Cubin));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    std::printf("%s: %s\n", error_code_name(error.code()), error.what());
+  }
+}
+
+TEST_F(ObtainTest, AHitDoesNotLoadNvrtc) {
+  obtain(small_request(ImageKind::Cubin));
+  EXPECT_EQ(run("ObtainChild.DISABLED_HitsWithoutNvrtc"), 0) << log();
+}
+
+TEST_F(ObtainTest, EightProcessesAtOnceOnAnEmptyCache) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 8; ++i) {
+    children.push_back(test::start_test("ObtainChild.DISABLED_Obtains", scratch_.path() / ("log" + std::to_string(i))));
+  }
+  for (size_t i = 0; i < children.size(); ++i) {
+    EXPECT_EQ(test::wait_for(children[i]), 0) << test::read_file(scratch_.path() / ("log" + std::to_string(i)));
+  }
+  for (const auto& file : fs::directory_iterator(folder_)) {
+    EXPECT_THAT(file.path().filename().string(), Not(::testing::StartsWith(".tmp-")));
+  }
+  EXPECT_TRUE(obtain(small_request(ImageKind::Cubin)).from_cache);
+}
+
+TEST_F(ObtainTest, AProcessKilledWhileCompilingLeavesAUsableCache) {
+  for (const int milliseconds : {20, 60, 100, 140, 180}) {
+    const pid_t child = test::start_test("ObtainChild.DISABLED_Obtains", log_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    ::kill(child, SIGKILL);
+    test::wait_for(child);
+  }
+  const Image image = obtain(small_request(ImageKind::Cubin));
+  EXPECT_EQ(image.bytes, obtain(small_request(ImageKind::Cubin)).bytes);
+  EXPECT_EQ(image.warning, "");
+}
+
+TEST_F(ObtainTest, WithoutNvrtcItSaysWhereItLooked) {
+  const ScopedVariable missing("MOXIE_NVRTC", "/no/such/libnvrtc.so");
+  EXPECT_EQ(run("ObtainChild.DISABLED_PrintsTheError"), 0) << log();
+  EXPECT_THAT(log(), HasSubstr("Compile: NVRTC, the CUDA run-time compiler, was not found: MOXIE_NVRTC names "
+                               "/no/such/libnvrtc.so"));
+}
+
+TEST_F(ObtainTest, AFileThatIsNoNvrtcIsNamed) {
+  const fs::path file = scratch_.path() / "libnvrtc.so";
+  test::write_file(file, "not a library");
+  const ScopedVariable wrong("MOXIE_NVRTC", file.string());
+  EXPECT_EQ(run("ObtainChild.DISABLED_PrintsTheError"), 0) << log();
+  EXPECT_THAT(log(), HasSubstr(file.string() + " cannot be loaded"));
+}
+
+TEST_F(ObtainTest, APackServesAMachineWithoutCompiler) {
+  const Image image = obtain(small_request(ImageKind::Cubin));
+  const ScopedVariable missing("MOXIE_NVRTC", "/no/such/libnvrtc.so");
+  EXPECT_EQ(run("ObtainChild.DISABLED_PrintsTheError"), 0) << log();
+  test::write_file(folder_ / "VERSION", Compiler::get().version() + "\n");
+  EXPECT_EQ(run("ObtainChild.DISABLED_HitsWithoutNvrtc"), 0) << log();
+  EXPECT_TRUE(obtain(small_request(ImageKind::Cubin)).from_cache);
+}
+
+}  // namespace
+}  // namespace moxie::jit

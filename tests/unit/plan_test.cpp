@@ -1,0 +1,303 @@
+// The planner: every configuration it calls possible fits, choices are kept or refused with a reason, rows that only
+// the device knows never change the kernel, and the same problem always gives the same plan.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "moxie/error.h"
+#include "plan/plan.h"
+
+namespace moxie::plan {
+namespace {
+
+using kernel::HopperConfig;
+
+bool same(const HopperConfig& a, const HopperConfig& b) {
+  return a.schedule == b.schedule && a.grouping == b.grouping && a.block_m == b.block_m && a.block_n == b.block_n &&
+         a.block_k == b.block_k && a.stages == b.stages && a.cluster == b.cluster && a.multicast == b.multicast &&
+         a.activation == b.activation && a.gate == b.gate && a.bias == b.bias && a.store_buffers == b.store_buffers;
+}
+
+Shape dense(int64_t m, int64_t n, int64_t k) {
+  Shape s;
+  s.m = m, s.n = n, s.k = k;
+  s.out = DataType::Bf16;
+  return s;
+}
+
+// 300 shapes over everything that enters a plan, always the same ones.
+std::vector<Shape> grid() {
+  std::mt19937 random(7);
+  const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
+  std::vector<Shape> shapes;
+  for (int i = 0; i < 300; ++i) {
+    Shape s;
+    s.grouping = Grouping(i % 6);
+    s.groups = s.grouping == Grouping::Dense ? 1 : pick({1, 2, 8, 32, 128, 256});
+    s.m = pick({0, 1, 17, 64, 200, 1024, 4096, 16384});
+    s.n = pick({16, 64, 320, 1024, 2880, 5760, 7168});
+    s.k = pick({0, 8, 200, 2048, 2880, 7168});
+    s.activation = Activation(i / 6 % 10);
+    s.gate = GateLayout(pick({0, 1, 2}));
+    s.bias = random() % 2;
+    if (random() % 2) s.pre = DataType(random() % 2);
+    if (!s.pre || random() % 2) s.out = DataType(random() % 2);
+    if (i % 7 == 0) s.expected_rows = pick({1, 16, 300, 5000});
+    if (i % 11 == 0 && s.grouping != Grouping::Dense && s.grouping != Grouping::Batched)
+      s.host_rows.assign(s.groups, s.m / s.groups);
+    if (i % 5 == 0) s.custom_sinks.push_back({int(pick({0, 1024, 8192})), random() % 2 == 0});
+    shapes.push_back(s);
+  }
+  return shapes;
+}
+
+std::vector<kernel::SinkNeeds> needs(const Shape& s, const HopperConfig& c) {
+  std::vector<kernel::SinkNeeds> all;
+  if (s.pre) all.push_back(kernel::store_needs(c, true, *s.pre));
+  if (s.out) all.push_back(kernel::store_needs(c, false, *s.out));
+  all.insert(all.end(), s.custom_sinks.begin(), s.custom_sinks.end());
+  return all;
+}
+
+TEST(Plan, EveryPossibleConfigurationFits) {
+  const DeviceFigures device;
+  int checked = 0;
+  for (const Shape& s : grid()) {
+    const Plan plan = make_hopper_plan(s, device);
+    ASSERT_GT(plan.candidates.size(), 30u);
+    EXPECT_TRUE(same(plan.config, plan.candidates.front().config));
+    for (const Candidate& candidate : plan.candidates) {
+      EXPECT_FALSE(candidate.reason.empty());
+      if (!candidate.possible) continue;
+      const HopperConfig& c = candidate.config;
+      const auto sinks = needs(s, c);
+      EXPECT_LE(kernel::shared_bytes(c, sinks.data(), int(sinks.size())), device.shared_bytes) << describe(c);
+      EXPECT_GE(c.stages, 2);
+      EXPECT_LE(c.stages, 8);
+      EXPECT_TRUE(c.store_buffers == 1 || (c.store_buffers == 2 && c.stages >= 4)) << describe(c);
+      HopperConfig deeper = c;
+      ++deeper.stages;
+      EXPECT_TRUE(c.stages == 8 || kernel::shared_bytes(deeper, sinks.data(), int(sinks.size())) > device.shared_bytes)
+          << "room is left for a stage: " << describe(c);
+      // A consumer warp group holds at most 128 accumulator registers a thread.
+      EXPECT_LE(kernel::warp_group_rows(c) * c.block_n, 128 * 128) << describe(c);
+      EXPECT_EQ(c.cluster == 2, c.multicast != Multicast::None);
+      EXPECT_EQ(c.grouping, s.grouping);
+      EXPECT_TRUE(std::isfinite(candidate.cycles) && candidate.cycles > 0) << candidate.cycles;
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 10000);
+}
+
+TEST(Plan, IsDeterministicAndSorted) {
+  for (const Shape& s : grid()) {
+    const Plan a = make_hopper_plan(s, {}), b = make_hopper_plan(s, {});
+    ASSERT_EQ(a.candidates.size(), b.candidates.size());
+    EXPECT_EQ(explain(s, {}, a), explain(s, {}, b));
+    for (size_t i = 0; i < a.candidates.size(); ++i) {
+      EXPECT_TRUE(same(a.candidates[i].config, b.candidates[i].config));
+      if (i == 0) continue;
+      EXPECT_GE(a.candidates[i - 1].possible, a.candidates[i].possible);
+      if (a.candidates[i].possible) {
+        EXPECT_LE(a.candidates[i - 1].cycles, a.candidates[i].cycles);
+      }
+    }
+  }
+}
+
+// No rows: every candidate of a schedule costs the same, so the first of the enumeration must win.
+TEST(Plan, TiesGoToTheSimplest) {
+  Shape s = dense(0, 64, 64);
+  s.schedule = Schedule::Cooperative;
+  const Plan plan = make_hopper_plan(s, {});
+  EXPECT_EQ(plan.candidates[0].cycles, plan.candidates[1].cycles);
+  EXPECT_EQ(plan.config.block_m, 128);
+  EXPECT_EQ(plan.config.block_n, 64);
+  EXPECT_EQ(plan.config.cluster, 1);
+  EXPECT_EQ(plan.tiles, 0);
+}
+
+TEST(Plan, RowsOnlyTheDeviceKnowsNeverChangeTheKernel) {
+  for (Grouping grouping : {Grouping::Offsets, Grouping::RowGroups, Grouping::Masked, Grouping::Pointers}) {
+    for (int64_t n : {64, 2880, 5760}) {
+      Shape s = dense(0, n, 2880);
+      s.grouping = grouping;
+      s.groups = 32;
+      const Plan first = make_hopper_plan(s, {});
+      for (int64_t m = 1; m < 1000000; m = m * 3 + 1) {
+        s.m = m;
+        const Plan plan = make_hopper_plan(s, {});
+        EXPECT_TRUE(same(first.config, plan.config)) << m;
+        EXPECT_EQ(first.raster_panel, plan.raster_panel);
+      }
+    }
+  }
+}
+
+TEST(Plan, RowsTheHostKnowsDo) {
+  Shape few = dense(16, 5760, 2880), many = dense(16384, 5760, 2880);
+  EXPECT_LT(make_hopper_plan(few, {}).config.block_m * make_hopper_plan(few, {}).config.block_n,
+            make_hopper_plan(many, {}).config.block_m * make_hopper_plan(many, {}).config.block_n);
+}
+
+TEST(Plan, TheChoiceFollowsTheCaller) {
+  int plans = 0;
+  for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+    for (int m : {64, 128, 256}) {
+      for (int n = 64; n <= 256; n += 32) {
+        for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B}) {
+          Shape s = dense(4096, 4096, 4096);
+          s.schedule = schedule, s.tile_m = m, s.tile_n = n, s.multicast = multicast;
+          const bool exists = schedule == Schedule::Cooperative ? (m == 128 || (m == 256 && n <= 128))
+                                                                : (m == 64 || (m == 128 && n <= 128));
+          if (!exists) {
+            EXPECT_THROW(make_hopper_plan(s, {}), Error) << m << "x" << n;
+            continue;
+          }
+          const Plan plan = make_hopper_plan(s, {});
+          EXPECT_EQ(plan.candidates.size(), 1u);
+          EXPECT_EQ(plan.source, "caller's choice");
+          EXPECT_EQ(plan.config.schedule, schedule);
+          EXPECT_EQ(plan.config.block_m, m);
+          EXPECT_EQ(plan.config.block_n, n);
+          EXPECT_EQ(plan.config.multicast, multicast);
+          EXPECT_EQ(plan.config.cluster, multicast == Multicast::None ? 1 : 2);
+          ++plans;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(plans, 60);
+}
+
+TEST(Plan, ContradictionsAreNamed) {
+  struct Case {
+    const char* words;
+    void (*change)(Shape&);
+  };
+  const Case cases[] = {
+      {"tile_m is 96", [](Shape& s) { s.tile_m = 96; }},
+      {"tile_n is 100", [](Shape& s) { s.tile_n = 100; }},
+      {"tile_n is 288", [](Shape& s) { s.tile_n = 288; }},
+      {"cluster is 4", [](Shape& s) { s.cluster = 4; }},
+      {"needs cluster 2", [](Shape& s) { s.cluster = 1, s.multicast = Multicast::A; }},
+      {"multicast is None", [](Shape& s) { s.cluster = 2, s.multicast = Multicast::None; }},
+      {"tile_m 64 is not possible", [](Shape& s) { s.schedule = Schedule::Cooperative, s.tile_m = 64; }},
+      {"tile_m 256 is not possible", [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 256; }},
+      {"256x160 tile", [](Shape& s) { s.tile_m = 256, s.tile_n = 160; }},
+      {"128x256 tile is not possible with the ping-pong",
+       [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 128, s.tile_n = 256; }},
+      {"shared memory",
+       [](Shape& s) {
+         s.custom_sinks = {{100 * 1024, false}};
+       }},
+  };
+  for (const Case& c : cases) {
+    Shape s = dense(100, 100, 100);
+    c.change(s);
+    try {
+      make_hopper_plan(s, {});
+      ADD_FAILURE() << "accepted: " << c.words;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << c.words;
+      EXPECT_NE(std::string(error.what()).find(c.words), std::string::npos) << error.what();
+    }
+  }
+  Shape s = dense(100, 100, 100);
+  s.cluster = 2;
+  DeviceFigures one;
+  one.sm_count = 1;
+  EXPECT_THROW(make_hopper_plan(s, one), Error);
+  EXPECT_EQ(make_hopper_plan(dense(100, 100, 100), one).config.cluster, 1);
+}
+
+TEST(Plan, TilesCountEveryGroupsStartedTile) {
+  Shape s = dense(1000, 256, 64);
+  s.grouping = Grouping::Offsets;
+  s.groups = 4;
+  s.schedule = Schedule::Cooperative, s.tile_m = 128, s.tile_n = 128, s.cluster = 1;
+  EXPECT_EQ(make_hopper_plan(s, {}).tiles, (8 + 3) * 2);  // device sizes: at most
+  s.host_rows = {0, 1, 129, 512};
+  EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 1 + 2 + 4) * 2);
+  s.cluster = 2, s.multicast = Multicast::B;  // clusters cover two tile rows
+  EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 2 + 2 + 4) * 2);
+  s.multicast = Multicast::A, s.n = 264;  // ... or two tile columns
+  EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 1 + 2 + 4) * 4);
+}
+
+// Device sizes: the bound must hold for every way to divide the rows.
+TEST(Plan, TilesAreAnUpperBound) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 200; ++i) {
+    Shape s = dense(random() % 3000, 8 * (1 + random() % 100), 64);
+    s.grouping = i % 2 ? Grouping::Offsets : Grouping::Masked;
+    s.groups = 1 + random() % 40;
+    if (i % 3 == 0) s.cluster = 2, s.multicast = i % 2 ? Multicast::B : Multicast::A;
+    s.tile_n = 64 + 32 * (random() % 7);
+    const int64_t bound = make_hopper_plan(s, {}).tiles;
+    Shape known = s;
+    const kernel::HopperConfig config = make_hopper_plan(s, {}).config;
+    known.schedule = config.schedule, known.tile_m = config.block_m, known.multicast = config.multicast;
+    int64_t left = s.m;
+    for (int64_t g = 0; g < s.groups; ++g) {
+      const int64_t rows = left == 0 ? 0 : random() % (left + 1);
+      known.host_rows.push_back(rows);
+      if (s.grouping == Grouping::Offsets) left -= rows;
+    }
+    EXPECT_LE(make_hopper_plan(known, {}).tiles, bound);
+  }
+}
+
+TEST(Plan, TheTunedTableOverridesTheModel) {
+  Shape s = dense(4096, 5760, 2880);
+  const TunedHopper table[] = {
+      {Grouping::Dense, 5760, 2880, 0, 1000, false, Schedule::PingPong, 64, 96, Multicast::None},
+      {Grouping::Dense, 5760, 2880, 1001, 9000, false, Schedule::PingPong, 64, 160, Multicast::A},
+  };
+  const Plan plan = make_hopper_plan(s, {}, table);
+  EXPECT_EQ(plan.source, "tuned table");
+  EXPECT_EQ(describe(plan.config).substr(0, 16), "ping-pong 64x160");
+  EXPECT_EQ(plan.config.multicast, Multicast::A);
+  EXPECT_NE(make_hopper_plan(s, {}, {}).candidates.front().config.block_n, 160);
+  EXPECT_EQ(plan.candidates.size(), make_hopper_plan(s, {}, {}).candidates.size());
+
+  s.m = 1000;
+  EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_n, 96);
+  s.m = 10000;
+  EXPECT_EQ(make_hopper_plan(s, {}, table).source, "model");
+  s.m = 4096, s.activation = Activation::Swiglu;
+  EXPECT_EQ(make_hopper_plan(s, {}, table).source, "model");
+  s.activation = Activation::None, s.tile_n = 128;  // the caller goes before the table
+  EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_n, 128);
+  EXPECT_EQ(make_hopper_plan(s, {}, table).source, "caller's choice");
+}
+
+TEST(Plan, ShippedTableNamesPossibleConfigurations) {
+  for (const TunedHopper& t : tuned_hopper()) {
+    Shape s = dense(t.rows_from, t.n, t.k);
+    s.grouping = t.grouping;
+    s.groups = t.grouping == Grouping::Dense ? 1 : 8;
+    s.activation = t.gated ? Activation::Swiglu : Activation::None;
+    s.schedule = t.schedule, s.tile_m = t.tile_m, s.tile_n = t.tile_n, s.multicast = t.multicast;
+    EXPECT_NO_THROW(make_hopper_plan(s, {}));
+  }
+}
+
+TEST(Plan, ExplainsItself) {
+  Shape s = dense(16384, 5760, 2880);
+  s.grouping = Grouping::Offsets;
+  s.groups = 32;
+  const Plan plan = make_hopper_plan(s, {});
+  const std::string text = explain(s, {}, plan);
+  EXPECT_NE(text.find("chosen by model: " + describe(plan.config)), std::string::npos) << text;
+  EXPECT_NE(text.find("rows known to the device only"), std::string::npos) << text;
+  for (const Candidate& c : plan.candidates) {
+    EXPECT_NE(text.find(describe(c.config)), std::string::npos);
+    EXPECT_NE(text.find(c.reason), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace moxie::plan
