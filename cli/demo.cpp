@@ -32,7 +32,8 @@ std::vector<uint16_t> weights_of(int expert) {
 }
 
 int run(int tokens) {
-  Progress progress;
+  auto running = std::make_optional<Progress>();
+  Progress& progress = *running;
   progress.step("opening the device");
   const Device device = Device::open();
   const bool simulated = device.info().simulated;
@@ -89,6 +90,7 @@ int run(int tokens) {
   if (!simulated) seconds = launch_seconds(device, [&](int) { gemm(device, problem, arguments); });
   device.download(out.data(), device_out.as(), out.size() * 2);
 
+  progress.step("checking in double precision");
   reference::Comparison comparison;
   int empty = 0;
   for (int expert = 0; expert < kExperts; ++expert) {
@@ -97,7 +99,7 @@ int run(int tokens) {
       ++empty;
       continue;
     }
-    progress.step(fmt::format("checking expert {} of {} in double precision", expert + 1, kExperts));
+    progress.detail(fmt::format("checking expert {} of {} in double precision", expert + 1, kExperts));
     const auto weights = weights_of(expert);
     const auto pre = reference::product({a.data() + first * kHidden, kHidden, weights.data(), kHidden,
                                          bias.data() + expert * kOutputs, count, kOutputs, kHidden},
@@ -105,7 +107,8 @@ int run(int tokens) {
     const auto expected = reference::activate_all(problem.activation, problem.gate, pre, count, kOutputs);
     comparison.add(expected, out.data() + first * kHidden, DataType::Bf16, count, kHidden, kHidden, first);
   }
-  progress.step("done");
+
+  running.reset();
 
   const double flops = 2.0 * static_cast<double>(rows * kOutputs * kHidden);
   fmt::print("GPT-OSS-20B expert layer, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"

@@ -41,6 +41,10 @@ void Progress::step(const std::string& text) {
   changed_.notify_all();
 }
 
+void Progress::detail(const std::string& text) {
+  if (terminal_) step(text);
+}
+
 void Progress::show() {
   std::unique_lock lock(mutex_);
   while (!done_) {

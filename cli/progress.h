@@ -13,6 +13,7 @@ class Progress {
   Progress();
   ~Progress();  // wipes the line
   void step(const std::string& text);
+  void detail(const std::string& text);  // of the step; on a terminal only
 
  private:
   void show();

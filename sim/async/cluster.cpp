@@ -105,8 +105,7 @@ Step execute_mapa(Warp& warp, const Instr& instr, uint32_t mask) {
             "mapa to block rank " + std::to_string(rank) + " of a cluster of " + std::to_string(cluster.ctas.size()));
     if (instr.kind && (address & kWindowMask) != kSharedWindow)
       fault(Hazard::Memory, warp, lane, "mapa of generic address " + hex(address) + ", which is not in shared memory");
-    const uint64_t mapped =
-        (instr.kind ? kSharedWindow : 0) | uint64_t{rank + 1} << 24 | (address & 0xffffff);
+    const uint64_t mapped = (instr.kind ? kSharedWindow : 0) | uint64_t{rank + 1} << 24 | (address & 0xffffff);
     if (instr.type == 8) {
       warp.row<uint64_t>(instr.reg[0])[lane] = mapped;
     } else {

@@ -81,9 +81,8 @@ Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     for (; first < until; ++first) {
       const BulkLane::Group& group = bulk.groups[first];
       if ((read_only ? group.reading : group.writing) == 0) continue;
-      return wait_for(warp, [&] {
-        return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first);
-      });
+      return wait_for(
+          warp, [&] { return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first); });
     }
     if (until > 0) warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
   }
@@ -126,7 +125,8 @@ std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrie
   for (uint32_t rest = cta_mask; rest != 0; rest &= rest - 1) {
     Cta& cta = *cluster.ctas[first_lane(rest)];
     if (&cta != warp.cta && cta.finished())
-      fault(Hazard::Memory, warp, lane, "multicasts to block rank " + std::to_string(cta.rank) + ", which has finished");
+      fault(Hazard::Memory, warp, lane,
+            "multicasts to block rank " + std::to_string(cta.rank) + ", which has finished");
     add(cta);
   }
   return targets;
@@ -164,7 +164,12 @@ class BulkStore : public AsyncOp {
  public:
   BulkStore(Origin origin, uint32_t offset, uint32_t bytes, uint8_t* destination, uint32_t group, Reduction op,
             TensorElement element)
-      : origin_(origin), offset_(offset), bytes_(bytes), destination_(destination), group_(group), op_(op),
+      : origin_(origin),
+        offset_(offset),
+        bytes_(bytes),
+        destination_(destination),
+        group_(group),
+        op_(op),
         element_(element) {}
   void perform(Cluster& cluster) override {
     auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, element_);
@@ -206,14 +211,15 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
     if (route == Route::SharedToGlobal) {
       BulkLane& bulk = bulk_lane(warp, lane);
       const SharedPlace from = shared_place(warp, source, false, lane);
-      if (from.cta != warp.cta) fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
+      if (from.cta != warp.cta)
+        fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
       uint8_t* const to = global_pointer(warp, destination, bytes, lane);
       const Stamp stamp = join_bulk_group(bulk);
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (destination < cluster.maps_high && destination + bytes > cluster.maps_low)
         tensor_map_written(warp, destination, bytes, lane);
-      cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(), op,
-                                                                 element));
+      cluster.engine.submit(cluster,
+                            std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(), op, element));
       continue;
     }
     const uint64_t barrier = read_address(warp, instr, 5, 2, lane);
@@ -223,7 +229,8 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint8_t* from;
     if (route == Route::SharedToShared) {
       const SharedPlace place = shared_place(warp, source, false, lane);
-      if (place.cta != warp.cta) fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
+      if (place.cta != warp.cta)
+        fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, targets[0].stamp, lane).touch(place.offset, bytes);
       from = shared_bytes(*warp.cta, place.offset);
     } else {
@@ -255,10 +262,10 @@ Step execute_bulk_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
 // A bounding box at its place in the tensor (5.5.3), as rows along dimension 0.
 struct Tile {
   TensorMapFields map;
-  std::array<int64_t, 5> at{};        // coordinates
-  std::array<uint32_t, 5> count{};    // rows visited along each dimension; elements along dimension 0
+  std::array<int64_t, 5> at{};      // coordinates
+  std::array<uint32_t, 5> count{};  // rows visited along each dimension; elements along dimension 0
   uint32_t element_bytes = 0, row_bytes = 0, rows = 0;
-  uint32_t swizzle_mask = 0;          // of address bits 7 to 9, XORed to bits 4 to 6 (5.5.7)
+  uint32_t swizzle_mask = 0;                  // of address bits 7 to 9, XORed to bits 4 to 6 (5.5.7)
   uint32_t inside_first = 0, inside_end = 0;  // elements of a row inside the tensor along dimension 0
 
   uint32_t bytes() const { return rows * row_bytes; }
@@ -312,8 +319,8 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     const uint32_t span = 16u << static_cast<int>(map.swizzle);
     tile.swizzle_mask = span / 16 - 1;
     if (tile.row_bytes > span)
-      illegal("the inner dimension of the box, " + std::to_string(tile.row_bytes) + " bytes, is wider than the swizzle of " +
-              std::to_string(span));
+      illegal("the inner dimension of the box, " + std::to_string(tile.row_bytes) +
+              " bytes, is wider than the swizzle of " + std::to_string(span));
   }
   const int64_t first = std::max<int64_t>(0, -tile.at[0]);
   const int64_t end = std::min<int64_t>(tile.count[0], static_cast<int64_t>(map.dims[0]) - tile.at[0]);
@@ -472,7 +479,8 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
       coordinates[d] = static_cast<int32_t>(read32(warp, instr, 4 + d, lane));
       // 9.7.9.27.1.1
       if (coordinates[d] < 0)
-        fault(Hazard::IllegalUse, warp, lane, "a tensor store at the negative coordinate " + std::to_string(coordinates[d]));
+        fault(Hazard::IllegalUse, warp, lane,
+              "a tensor store at the negative coordinate " + std::to_string(coordinates[d]));
     }
     BulkLane& bulk = bulk_lane(warp, lane);
     const uint32_t group = bulk.committed();
@@ -595,9 +603,8 @@ Step execute_cp_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     for (int64_t i = 0; i < until; ++i) {
       const CopyLane::Group& group = copies.groups[static_cast<size_t>(i)];
       if (group.pending > 0) {
-        return wait_for(warp, [&] {
-          return "cp.async group " + std::to_string(i) + " of lane " + std::to_string(found->first);
-        });
+        return wait_for(
+            warp, [&] { return "cp.async group " + std::to_string(i) + " of lane " + std::to_string(found->first); });
       }
       seen = std::max(seen, group.last);
     }
@@ -617,8 +624,8 @@ class CpAsyncArrive : public AsyncOp {
     auto& live = origin_.warp->cta->async->mbarriers;
     const auto found = live.find(offset_);
     if (found == live.end())
-      origin_.fail(Hazard::MbarrierMisuse, "cp.async arrives at the mbarrier at shared offset " + hex(offset_) +
-                                               ", which was invalidated");
+      origin_.fail(Hazard::MbarrierMisuse,
+                   "cp.async arrives at the mbarrier at shared offset " + hex(offset_) + ", which was invalidated");
     if (copies_.at > 0) found->second.arriving.seen.raise(copies_.by, copies_.at);
     mbarrier_arrive(origin_, found->second, 1);
   }
@@ -644,8 +651,8 @@ Step execute_cp_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
         fault(Hazard::MbarrierMisuse, warp, lane, "cp.async.mbarrier.arrive raises the pending count over 1048575");
     }
     const Origin origin{&warp, instr.source, lane};
-    cluster.engine.submit(cluster, std::make_unique<CpAsyncArrive>(
-                                       origin, at.offset, Stamp{copy_agent(warp), warp.async->copy_count}));
+    cluster.engine.submit(
+        cluster, std::make_unique<CpAsyncArrive>(origin, at.offset, Stamp{copy_agent(warp), warp.async->copy_count}));
   }
   return Step::Next;
 }
@@ -656,8 +663,8 @@ std::optional<TensorElement> element_from_name(const std::string& name) {
   static constexpr struct {
     const char* name;
     TensorElement element;
-  } kNames[] = {{"b32", TensorElement::U32}, {"u32", TensorElement::U32}, {"s32", TensorElement::S32},
-                {"b64", TensorElement::U64}, {"u64", TensorElement::U64}, {"s64", TensorElement::S64},
+  } kNames[] = {{"b32", TensorElement::U32}, {"u32", TensorElement::U32},   {"s32", TensorElement::S32},
+                {"b64", TensorElement::U64}, {"u64", TensorElement::U64},   {"s64", TensorElement::S64},
                 {"f16", TensorElement::F16}, {"bf16", TensorElement::BF16}, {"f32", TensorElement::F32},
                 {"f64", TensorElement::F64}};
   for (const auto& n : kNames) {
@@ -689,12 +696,13 @@ void push_coordinates(DecodeContext& context, Instr& out, const ptx::Instruction
 
 bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr& out, bool reduce) {
   const auto& operands = source.operands;
-  for (const char* mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs", "im2col_at", "tile::gather4",
-                           "tile::scatter4"}) {
+  for (const char* mode :
+       {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs", "im2col_at", "tile::gather4", "tile::scatter4"}) {
     if (has_part(source, mode)) unsupported(source, "only the tile mode is simulated");
   }
   for (const char* group : {"cta_group::1", "cta_group::2"}) {
-    if (has_part(source, group) && context.arch() < 100) unsupported(source, "cta_group is not available on this target");
+    if (has_part(source, group) && context.arch() < 100)
+      unsupported(source, "cta_group is not available on this target");
     if (has_part(source, group)) unsupported(source, "cta_group is not simulated");
   }
   for (int d = 1; d <= 5; ++d) {

@@ -24,7 +24,8 @@ Step execute_map_acquire(Warp& warp, const Instr& instr, uint32_t mask) {
     const int lane = first_lane(mask);
     const uint64_t address = read_address(warp, instr, 0, 0, lane);
     if (address & kWindowMask)
-      fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " at " + hex(address) + ", which is not in global memory");
+      fault(Hazard::IllegalUse, warp, lane,
+            instr.source->opcode + " at " + hex(address) + ", which is not in global memory");
     global_pointer(warp, address, kTensorMapBytes, lane);
     acquire_tensor_map(warp, address);
   }

@@ -17,9 +17,9 @@ std::string object_text(const Warp& warp, const Cta& owner, uint32_t offset) {
 void complete_phase_if_done(const Origin& origin, Mbarrier& barrier) {
   if (barrier.pending != 0) return;
   if (barrier.tx < 0) {
-    origin.fail(Hazard::MbarrierMisuse, "phase " + std::to_string(barrier.phase) + " of the mbarrier at shared offset " +
-                                            hex(barrier.offset) + " has received " + std::to_string(-barrier.tx) +
-                                            " bytes more than it expects");
+    origin.fail(Hazard::MbarrierMisuse,
+                "phase " + std::to_string(barrier.phase) + " of the mbarrier at shared offset " + hex(barrier.offset) +
+                    " has received " + std::to_string(-barrier.tx) + " bytes more than it expects");
   }
   if (barrier.tx != 0) return;
   barrier.released.join(barrier.arriving);
@@ -36,6 +36,7 @@ Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane) {
   const auto found = owner.async->mbarriers.find(offset);
   if (found == owner.async->mbarriers.end())
     fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, owner, offset) + " is not initialised");
+  note_remote(warp, owner);
   Mbarrier& barrier = found->second;
   if (warp.view.seen[barrier.init.by] < barrier.init.at)
     fault(Hazard::MbarrierMisuse, warp, lane,
@@ -73,8 +74,8 @@ void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp iss
     origin.fail(Hazard::MbarrierMisuse,
                 "a copy completes on the mbarrier at shared offset " + hex(offset) + ", which was invalidated");
   if (!cluster.async->finishing && owner.finished())
-    origin.fail(Hazard::MbarrierMisuse, "a copy completes on the mbarrier at shared offset " + hex(offset) +
-                                            " of block rank " + std::to_string(owner.rank) + ", which has finished");
+    origin.fail(Hazard::DataInFlight,
+                "block rank " + std::to_string(owner.rank) + " exits while a copy may still write its shared memory");
   Mbarrier& barrier = found->second;
   if (barrier.phase + 1 != issued.at)
     origin.fail(Hazard::MbarrierMisuse, "a copy of " + std::to_string(bytes) + " bytes issued in phase " +
@@ -87,7 +88,14 @@ void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp iss
 namespace {
 
 enum Option : uint8_t {
-  kRelaxed = 1, kHasState = 2, kExpect = 4, kNoComplete = 8, kDrop = 16, kParity = 32, kHasCount = 64, kTry = 128,
+  kRelaxed = 1,
+  kHasState = 2,
+  kExpect = 4,
+  kNoComplete = 8,
+  kDrop = 16,
+  kParity = 32,
+  kHasCount = 64,
+  kTry = 128,
 };
 constexpr uint8_t kGenericFlag = 0x80;  // of Instr::flags; the address is slot 0
 
@@ -112,8 +120,7 @@ Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const SharedPlace at = place_of(warp, instr, 0, lane);
     const uint32_t count = read32(warp, instr, 2, lane);
-    if (at.cta != warp.cta)
-      fault(Hazard::MbarrierMisuse, warp, lane, "mbarrier.init of an object in another block");
+    if (at.cta != warp.cta) fault(Hazard::MbarrierMisuse, warp, lane, "mbarrier.init of an object in another block");
     if (at.offset % 8 != 0)
       fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, *at.cta, at.offset) + " is not aligned to 8 bytes");
     if (count < 1 || count > kMbarrierLimit)
@@ -225,7 +232,8 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     if (instr.width & kParity) {
       phase = read32(warp, instr, 3, lane);
       if (phase > 1)
-        fault(Hazard::MbarrierMisuse, warp, lane, "a phase parity of " + std::to_string(phase) + ", allowed are 0 and 1");
+        fault(Hazard::MbarrierMisuse, warp, lane,
+              "a phase parity of " + std::to_string(phase) + ", allowed are 0 and 1");
       done = (barrier.phase & 1) != phase;
     } else {
       phase = static_cast<uint32_t>(read64(warp, instr, 3, lane));
@@ -281,8 +289,9 @@ bool decode_mbarrier(const ptx::Instruction& source, DecodeContext& context, Ins
   };
   for (size_t i = 2; i < source.parts.size(); ++i) {
     const std::string& part = source.parts[i];
-    static const char* const kKnown[] = {"shared", "shared::cta", "shared::cluster", "b64", "release", "acquire",
-                                         "relaxed", "cta", "cluster", "expect_tx", "noComplete", "parity"};
+    static const char* const kKnown[] = {"shared",  "shared::cta", "shared::cluster", "b64",
+                                         "release", "acquire",     "relaxed",         "cta",
+                                         "cluster", "expect_tx",   "noComplete",      "parity"};
     if (std::find(std::begin(kKnown), std::end(kKnown), part) == std::end(kKnown))
       unsupported(source, "qualifier ." + part + " is not known");
   }

@@ -25,8 +25,8 @@ uint16_t f32_to_f16(float x) {
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
   const uint32_t magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return 0x7fff;
-  if (magnitude >= 0x477ff000) return sign | 0x7c00;   // rounds to infinity
-  if (magnitude < 0x38800000) {                        // subnormal: let the float unit round to multiples of 2^-24
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds to infinity
+  if (magnitude < 0x38800000) {                       // subnormal: let the float unit round to multiples of 2^-24
     const float scaled = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(scaled) - 0x3f000000);
   }
@@ -131,8 +131,8 @@ __attribute__((target("avx512f"))) void block_avx512(float* const rows[], const 
     for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 8
       for (int e = 0; e < 2; ++e) {
-        const __m512 bk = _mm512_maskz_broadcast_f32x4(
-            0xffff, _mm_load_ps(b + (static_cast<int64_t>(j) * depth + k) * 8 + 4 * e));
+        const __m512 bk =
+            _mm512_maskz_broadcast_f32x4(0xffff, _mm_load_ps(b + (static_cast<int64_t>(j) * depth + k) * 8 + 4 * e));
         sum[j][e][0] = _mm512_fmadd_ps(a0, bk, sum[j][e][0]);
         sum[j][e][1] = _mm512_fmadd_ps(a1, bk, sum[j][e][1]);
         sum[j][e][2] = _mm512_fmadd_ps(a2, bk, sum[j][e][2]);
@@ -145,8 +145,7 @@ __attribute__((target("avx512f"))) void block_avx512(float* const rows[], const 
 #pragma GCC unroll 8
     for (int e = 0; e < 2; ++e) {
 #pragma GCC unroll 8
-      for (int hz = 0; hz < 4; ++hz)
-        _mm512_store_ps(rows[4 * j + 2 * (hz >> 1) + e] + 16 * (hz & 1), sum[j][e][hz]);
+      for (int hz = 0; hz < 4; ++hz) _mm512_store_ps(rows[4 * j + 2 * (hz >> 1) + e] + 16 * (hz & 1), sum[j][e][hz]);
     }
   }
 }
@@ -196,8 +195,8 @@ void multiply_portable(float* const rows[], int n, const float* a, const float* 
     for (int lane = 0; lane < kPanelRow; ++lane) {
       float sum = fresh ? 0.0f : rows[i][lane];
       for (int k = 0; k < depth; ++k) {
-        sum = std::fma(a[(int64_t{2} * k + h) * kPanelRow + lane], b[(static_cast<int64_t>(j) * depth + k) * 8 + 4 * e + lane % 4],
-                       sum);
+        sum = std::fma(a[(int64_t{2} * k + h) * kPanelRow + lane],
+                       b[(static_cast<int64_t>(j) * depth + k) * 8 + 4 * e + lane % 4], sum);
       }
       rows[i][lane] = sum;
     }

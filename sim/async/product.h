@@ -27,9 +27,7 @@ constexpr int kPanelRow = 32;
 inline float* a_panel(float* base, int depth, int warp, int k, int half) {
   return base + ((static_cast<int64_t>(warp) * depth + k) * 2 + half) * kPanelRow;
 }
-inline float* b_panel(float* base, int depth, int j, int k) {
-  return base + (static_cast<int64_t>(j) * depth + k) * 8;
-}
+inline float* b_panel(float* base, int depth, int j, int k) { return base + (static_cast<int64_t>(j) * depth + k) * 8; }
 constexpr int64_t a_panel_floats(int depth) { return int64_t{4} * depth * 2 * kPanelRow; }
 constexpr int64_t b_panel_floats(int depth, int n) { return int64_t{n} * depth; }
 

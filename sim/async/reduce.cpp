@@ -22,7 +22,8 @@ bool reduction_supports(Reduction op, TensorElement e, bool to_shared) {
   const bool word = e == TensorElement::U32 || e == TensorElement::S32;
   const bool half = e == TensorElement::F16 || e == TensorElement::BF16;
   switch (op) {
-    case Reduction::None: return true;
+    case Reduction::None:
+      return true;
     case Reduction::Add:
       return word || e == TensorElement::U64 ||
              (!to_shared && (half || e == TensorElement::F32 || e == TensorElement::F32Ftz || e == TensorElement::F64));
@@ -30,7 +31,8 @@ bool reduction_supports(Reduction op, TensorElement e, bool to_shared) {
     case Reduction::Max:
       return word || (!to_shared && (half || e == TensorElement::U64 || e == TensorElement::S64));
     case Reduction::Inc:
-    case Reduction::Dec: return e == TensorElement::U32;
+    case Reduction::Dec:
+      return e == TensorElement::U32;
     case Reduction::And:
     case Reduction::Or:
     case Reduction::Xor:
@@ -45,15 +47,24 @@ template <class T>
 T integer(Reduction op, T a, T b) {
   using U = std::make_unsigned_t<T>;
   switch (op) {
-    case Reduction::Add: return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-    case Reduction::Min: return std::min(a, b);
-    case Reduction::Max: return std::max(a, b);
-    case Reduction::Inc: return a >= b ? T{0} : static_cast<T>(a + 1);
-    case Reduction::Dec: return a == 0 || a > b ? b : static_cast<T>(a - 1);
-    case Reduction::And: return a & b;
-    case Reduction::Or: return a | b;
-    case Reduction::Xor: return a ^ b;
-    case Reduction::None: return b;
+    case Reduction::Add:
+      return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
+    case Reduction::Min:
+      return std::min(a, b);
+    case Reduction::Max:
+      return std::max(a, b);
+    case Reduction::Inc:
+      return a >= b ? T{0} : static_cast<T>(a + 1);
+    case Reduction::Dec:
+      return a == 0 || a > b ? b : static_cast<T>(a - 1);
+    case Reduction::And:
+      return a & b;
+    case Reduction::Or:
+      return a | b;
+    case Reduction::Xor:
+      return a ^ b;
+    case Reduction::None:
+      return b;
   }
   return b;
 }
@@ -112,14 +123,14 @@ void reduce_one(Reduction op, TensorElement element, uint8_t* destination, const
       return update<uint64_t>(destination, source, [op](uint64_t a, uint64_t b) {
         return std::bit_cast<uint64_t>(floating(op, std::bit_cast<double>(a), std::bit_cast<double>(b)));
       });
-    default: return;
+    default:
+      return;
   }
 }
 
 }  // namespace
 
-void reduce_elements(Reduction op, TensorElement element, uint8_t* destination, const uint8_t* source,
-                     uint32_t bytes) {
+void reduce_elements(Reduction op, TensorElement element, uint8_t* destination, const uint8_t* source, uint32_t bytes) {
   if (op == Reduction::None) {
     std::memcpy(destination, source, bytes);
     return;

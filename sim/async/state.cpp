@@ -2,6 +2,7 @@
 // shared addresses.
 #include "sim/async/state.h"
 
+#include <atomic>
 #include <cstdio>
 
 namespace sim {
@@ -27,12 +28,20 @@ std::string describe_agent(const Cluster& cluster, Agent agent) {
       cluster.ctas.size() > 1 && info.cta ? " of block rank " + std::to_string(info.cta->rank) : "";
   const std::string number = std::to_string(info.index);
   switch (info.kind) {
-    case AgentInfo::Kind::Warp: return "warp " + number + block;
-    case AgentInfo::Kind::Mbarrier: return "the phase of the mbarrier at shared offset " + hex(info.index) + block;
-    case AgentInfo::Kind::BulkRead: return "a bulk group of warp " + number + block;
-    case AgentInfo::Kind::Wgmma: return "a wgmma group of warpgroup " + number + block;
-    case AgentInfo::Kind::CpAsync: return "a cp.async of warp " + number + block;
-    case AgentInfo::Kind::Init: return "an mbarrier.init of warp " + number + block;
+    case AgentInfo::Kind::Warp:
+      return "warp " + number + block;
+    case AgentInfo::Kind::Mbarrier:
+      return "the phase of the mbarrier at shared offset " + hex(info.index) + block;
+    case AgentInfo::Kind::BulkRead:
+      return "a bulk group of warp " + number + block;
+    case AgentInfo::Kind::Wgmma:
+      return "a wgmma group of warpgroup " + number + block;
+    case AgentInfo::Kind::CpAsync:
+      return "a cp.async of warp " + number + block;
+    case AgentInfo::Kind::TensorPipe:
+      return "a tcgen05 operation of warp " + number + block;
+    case AgentInfo::Kind::Init:
+      return "an mbarrier.init of warp " + number + block;
   }
   return "";
 }
@@ -41,6 +50,8 @@ void create_async_state(Cluster& cluster) {
   cluster.maps_low = UINT64_MAX;
   cluster.maps_high = 0;
   cluster.async = {new AsyncClusterState, [](AsyncClusterState* s) { delete s; }};
+  static std::atomic<uint64_t> count{0};
+  cluster.async->id = ++count;
   for (auto& cta : cluster.ctas) {
     cta->async = {new AsyncCtaState, [](AsyncCtaState* s) { delete s; }};
     const uint32_t warps = static_cast<uint32_t>(cta->warps.size());
@@ -94,8 +105,20 @@ void finish_async_state(Cluster& cluster) {
       if (!waited) {
         throw Fault(Hazard::DataInFlight, std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
                                               " exits while a copy may still write its shared memory: no thread waited "
-                                              "for phase " + std::to_string(barrier.last_copy - 1) +
+                                              "for phase " +
+                                              std::to_string(barrier.last_copy - 1) +
                                               " of the mbarrier at shared offset " + hex(offset));
+      }
+    }
+  }
+  for (auto& cta : cluster.ctas) {
+    for (const auto& [agent, epoch] : cta->async->remote) {
+      bool ordered = false;
+      for (auto& warp : cta->warps) ordered = ordered || warp->view.seen[agent] >= epoch;
+      if (!ordered) {
+        throw Fault(Hazard::Memory, std::string(hazard_name(Hazard::Memory)) + ": " + block_text(*cta) +
+                                        " may have finished when " + describe_agent(cluster, agent) +
+                                        " accesses its shared memory: no barrier.cluster or the like is between");
       }
     }
   }
@@ -104,9 +127,10 @@ void finish_async_state(Cluster& cluster) {
     for (auto& [offset, barrier] : cta->async->mbarriers) {
       if (barrier.tx == 0) continue;
       throw Fault(Hazard::MbarrierMisuse,
-                  std::string(hazard_name(Hazard::MbarrierMisuse)) + ": " + block_text(*cta) +
-                      " exits while phase " + std::to_string(barrier.phase) + " of the mbarrier at shared offset " +
-                      hex(offset) + " still expects " + std::to_string(barrier.tx) + " bytes");
+                  std::string(hazard_name(Hazard::MbarrierMisuse)) + ": " + block_text(*cta) + " exits while phase " +
+                      std::to_string(barrier.phase) + " of the mbarrier at shared offset " + hex(offset) +
+                      (barrier.tx > 0 ? " still expects " + std::to_string(barrier.tx) + " bytes"
+                                      : " has received " + std::to_string(-barrier.tx) + " bytes that none expected"));
     }
   }
 }
@@ -146,7 +170,8 @@ void push_map_address(DecodeContext& context, Instr& out, const ptx::Operand& op
     const DecodeContext::Place place = context.place(base.name);
     if (place.found && place.space == ptx::Space::Param) {
       out.flags |= 1 << slot;
-      context.push(immediate_operand(static_cast<int64_t>(kParamWindow | (place.address + base.addend))), ptx::Type::U64);
+      context.push(immediate_operand(static_cast<int64_t>(kParamWindow | (place.address + base.addend))),
+                   ptx::Type::U64);
       context.push(immediate_operand(operand.addend), ptx::Type::U64);
       return;
     }

@@ -15,7 +15,7 @@ namespace sim {
 
 // Who an Agent is, for the text of a fault.
 struct AgentInfo {
-  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init };
+  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe };
   Kind kind = Kind::Warp;
   const Cta* cta = nullptr;
   uint32_t index = 0;  // warp, warpgroup or shared offset
@@ -28,9 +28,9 @@ struct Mbarrier {
   uint32_t expected = 0, pending = 0;
   int64_t tx = 0;
   uint32_t phase = 0;
-  Stamp init;                // by the initialisation agent of the warp that ran mbarrier.init
-  View arriving, released;   // what arrivals of this phase, and of the completed ones, have published
-  uint32_t last_copy = 0;    // completion stamp of the last copy that signals here
+  Stamp init;               // by the initialisation agent of the warp that ran mbarrier.init
+  View arriving, released;  // what arrivals of this phase, and of the completed ones, have published
+  uint32_t last_copy = 0;   // completion stamp of the last copy that signals here
 };
 constexpr uint32_t kMbarrierLimit = (1u << 20) - 1;  // 9.7.13.15.2
 
@@ -40,8 +40,8 @@ struct BulkLane {
   struct Group {
     uint32_t reading = 0, writing = 0;
   };
-  std::vector<Group> groups{Group{}};   // the last one is not committed
-  uint32_t last_used = 0;               // number + 1 of the last group that is not empty
+  std::vector<Group> groups{Group{}};             // the last one is not committed
+  uint32_t last_used = 0;                         // number + 1 of the last group that is not empty
   uint32_t first_reading = 0, first_writing = 0;  // groups before these are known to have read, to be complete
   uint32_t committed() const { return static_cast<uint32_t>(groups.size()) - 1; }
 };
@@ -57,14 +57,14 @@ struct CopyLane {
 };
 
 struct AsyncWarpState {
-  Agent init = 0;              // counts mbarrier.init
+  Agent init = 0;                // counts mbarrier.init
   std::map<int, BulkLane> bulk;  // by lane
   Agent copy = 0;
   uint32_t copy_count = 0;
   std::map<int, CopyLane> copy_lanes;
-  uint32_t cluster_arrived = 0;    // lanes that have arrived at the barrier.cluster in progress
-  uint32_t cluster_waiting = 0;    // lanes that have arrived and not yet waited
-  uint64_t tried = 0;          // the try_wait that last had its chance to fail spuriously
+  uint32_t cluster_arrived = 0;  // lanes that have arrived at the barrier.cluster in progress
+  uint32_t cluster_waiting = 0;  // lanes that have arrived and not yet waited
+  uint64_t tried = 0;            // the try_wait that last had its chance to fail spuriously
 
   // wgmma
   uint32_t mma_issued = 0;     // wgmma.mma_async executed
@@ -75,13 +75,13 @@ struct AsyncWarpState {
   // The registers of one operand as they stand in an instruction: an accumulator, or a fragment of A.
   struct RegisterSet {
     std::vector<uint32_t> rows;
-    uint16_t shape = 0;        // of the operation that accumulates in it; 0: a fragment of A
-    uint32_t in_flight = 0;    // wgmma-group + 1 of the last operation that uses it
-    uint32_t touched = 0;      // wgmma.fence count + 1 at the last access by another instruction
+    uint16_t shape = 0;      // of the operation that accumulates in it; 0: a fragment of A
+    uint32_t in_flight = 0;  // wgmma-group + 1 of the last operation that uses it
+    uint32_t touched = 0;    // wgmma.fence count + 1 at the last access by another instruction
   };
   std::vector<RegisterSet> sets;
-  std::vector<uint16_t> set_of;      // by row of 64 bytes: index + 1 into sets
-  std::vector<uint32_t> touched;     // by row: as RegisterSet::touched, for rows of no set
+  std::vector<uint16_t> set_of;   // by row of 64 bytes: index + 1 into sets
+  std::vector<uint32_t> touched;  // by row: as RegisterSet::touched, for rows of no set
 };
 
 struct MmaRecord;  // sim/async/wgmma.cpp
@@ -93,12 +93,12 @@ struct WarpGroup {
   std::vector<std::unique_ptr<MmaRecord>> open;  // issued by at least one warp, not yet submitted
   uint32_t open_first = 0;                       // number of open[0]
   struct Group {
-    uint32_t end = 0;                            // operations issued before its commit
-    uint32_t warps = 0;                          // that have committed it
+    uint32_t end = 0;    // operations issued before its commit
+    uint32_t warps = 0;  // that have committed it
   };
   std::vector<Group> groups;
   uint32_t completed = 0;
-  ~WarpGroup();                                  // MmaRecord is complete in wgmma.cpp
+  ~WarpGroup();  // MmaRecord is complete in wgmma.cpp
   WarpGroup();
   WarpGroup(WarpGroup&&) noexcept;
 };
@@ -106,24 +106,28 @@ struct WarpGroup {
 struct AsyncCtaState {
   std::unordered_map<uint32_t, Mbarrier> mbarriers;  // live ones, by shared offset
   std::vector<WarpGroup> warpgroups;
-  uint32_t registers_free = 0;   // a lane's registers, summed over the warps, that setmaxnreg.inc may take
+  uint32_t registers_free = 0;  // a lane's registers, summed over the warps, that setmaxnreg.inc may take
+  // What warps of other blocks did to this block's shared memory: their agents, and the epoch of the last time.
+  std::map<Agent, uint32_t> remote;
 };
 
 // A tensor map in global memory that the device wrote, or that a copy of this cluster has used.
 struct MapRecord {
-  bool written = false;           // by the device
+  bool written = false;  // by the device
   bool released = false;
-  Stamp writer;                   // the write, then the release
-  std::vector<Stamp> acquired;    // fence.proxy.tensormap...acquire of this version
+  Stamp writer;                 // the write, then the release
+  std::vector<Stamp> acquired;  // fence.proxy.tensormap...acquire of this version
   struct Use {
-    Stamp stamp;                  // completion of a copy that reads it
+    Stamp stamp;  // completion of a copy that reads it
   };
   std::vector<Use> uses;
 };
 
 struct AsyncClusterState {
   std::vector<AgentInfo> agents;
+  uint64_t id = 0;  // of no other cluster of the process
   std::map<uint64_t, MapRecord> maps;
+  std::vector<Stamp> map_releases;          // fence.proxy.tensormap::generic.release
   View cluster_arriving, cluster_released;  // barrier.cluster
   bool finishing = false;
 };
@@ -138,8 +142,8 @@ std::string hex(uint64_t value);
 // Instr::flags says that the base is 64 bits wide.
 void push_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
 inline uint64_t read_address(const Warp& warp, const Instr& instr, int place, int slot, int lane) {
-  const uint64_t base = instr.flags >> slot & 1 ? warp.row<uint64_t>(instr.reg[place])[lane]
-                                                : warp.row<uint32_t>(instr.reg[place])[lane];
+  const uint64_t base =
+      instr.flags >> slot & 1 ? warp.row<uint64_t>(instr.reg[place])[lane] : warp.row<uint32_t>(instr.reg[place])[lane];
   return base + warp.row<uint64_t>(instr.reg[place + 1])[lane];
 }
 inline uint32_t read32(const Warp& warp, const Instr& instr, int place, int lane) {
@@ -160,7 +164,8 @@ struct SharedPlace {
   Cta* cta;
   uint32_t offset;
 };
-// A shared address of a lane, .shared::cta/.shared::cluster or generic; faults when it is not one or the block is finished.
+// A shared address of a lane, .shared::cta/.shared::cluster or generic; faults when it is not one or the block is
+// finished.
 SharedPlace shared_place(Warp& warp, uint64_t address, bool generic, int lane);
 
 inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
@@ -176,6 +181,10 @@ struct Origin {
   [[noreturn]] void fail(Hazard hazard, const std::string& what) const;
 };
 
+// Remembers an access to another block's shared memory: the block must not exit before it.
+inline void note_remote(Warp& warp, Cta& owner) {
+  if (&owner != warp.cta) owner.async->remote[warp.self] = warp.view.seen[warp.self];
+}
 // The live object; faults when it is misaligned, not initialised, or its initialisation is not ordered before.
 Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane);
 // Changes on behalf of a warp, perhaps long after it issued them.
@@ -194,8 +203,8 @@ TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane);
 // A copy that `warp` issues reads the map: faults when the map is stale. `completions` are what must have been seen
 // before it may be rewritten.
 void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions);
-void release_tensor_maps(Warp& warp);                    // fence.proxy.tensormap::generic.release
-void acquire_tensor_map(Warp& warp, uint64_t address);   // fence.proxy.tensormap::generic.acquire
+void release_tensor_maps(Warp& warp);                   // fence.proxy.tensormap::generic.release
+void acquire_tensor_map(Warp& warp, uint64_t address);  // fence.proxy.tensormap::generic.acquire
 // As push_address, for the generic address of a tensor map, which may be given as a kernel parameter's name.
 void push_map_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
 

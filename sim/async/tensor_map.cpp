@@ -2,6 +2,7 @@
 // prefetch.tensormap (9.7.9.15), and who may use which version of a map that the device rewrites (8.6, 9.7.13.4).
 #include "sim/async/tensor_map.h"
 
+#include <cstddef>
 #include <cstring>
 
 #include "sim/async/state.h"
@@ -21,9 +22,20 @@ struct Encoded {
   uint16_t box[5];
   uint8_t element_strides[5];
   uint8_t element, rank, interleave, swizzle, l2, fill;
-  uint8_t unused[37];
+  uint8_t unused[5];
+  // Set by tensormap.replace in shared memory: the cluster that did it. Ordinary stores carry it to global memory,
+  // which is how a map that was published by them is known; tensormap.cp_fenceproxy drops it.
+  uint64_t editor;
+  uint64_t more_unused[3];
 };
-static_assert(sizeof(Encoded) == kTensorMapBytes);
+static_assert(sizeof(Encoded) == kTensorMapBytes && offsetof(Encoded, editor) == 96);
+
+uint64_t editor_of(const uint8_t* map) {
+  uint64_t editor;
+  std::memcpy(&editor, map + offsetof(Encoded, editor), sizeof editor);
+  return editor;
+}
+void set_editor(uint8_t* map, uint64_t editor) { std::memcpy(map + offsetof(Encoded, editor), &editor, sizeof editor); }
 
 }  // namespace
 
@@ -87,8 +99,8 @@ void rewrite(Warp& warp, MapRecord& record, uint64_t address, int lane) {
   for (const MapRecord::Use& use : record.uses) {
     if (seen(warp, use.stamp)) continue;
     fault(Hazard::TensorMapInFlight, warp, lane,
-          "rewrites the tensor map at " + hex(address) + " while a copy may still read it: " +
-              describe_agent(cluster, use.stamp.by) + " has not been waited for");
+          "rewrites the tensor map at " + hex(address) +
+              " while a copy may still read it: " + describe_agent(cluster, use.stamp.by) + " has not been waited for");
   }
   record.uses.clear();
   record.acquired.clear();
@@ -117,8 +129,7 @@ const uint8_t* map_bytes(Warp& warp, uint64_t address, int lane) {
 
 TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane) {
   const std::optional<TensorMapFields> fields = decode(map_bytes(warp, address, lane));
-  if (!fields)
-    fault(Hazard::IllegalUse, warp, lane, "the 128 bytes at " + hex(address) + " are no tensor map");
+  if (!fields) fault(Hazard::IllegalUse, warp, lane, "the 128 bytes at " + hex(address) + " are no tensor map");
   return *fields;
 }
 
@@ -137,6 +148,15 @@ void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<St
                                  : "but did not publish with fence.proxy.tensormap::generic.release or "
                                    "tensormap.cp_fenceproxy"));
     }
+  }
+  if (!record.written && editor_of(reinterpret_cast<const uint8_t*>(address)) == cluster.async->id) {
+    bool acquired = false;
+    for (const Stamp& stamp : record.acquired) acquired = acquired || seen(warp, stamp);
+    if (!acquired)
+      fault(Hazard::StaleTensorMap, warp, lane,
+            "uses the tensor map at " + hex(address) +
+                ", which ordinary stores wrote, without "
+                "fence.proxy.tensormap::generic.release after them and .acquire before the use");
   }
   for (const Stamp& stamp : completions) {
     bool known = false;
@@ -160,19 +180,23 @@ void tensor_map_written(Warp& warp, uint64_t address, uint32_t bytes, int lane) 
 }
 
 void release_tensor_maps(Warp& warp) {
-  for (auto& [address, record] : warp.cta->cluster->async->maps) {
+  AsyncClusterState& s = *warp.cta->cluster->async;
+  for (auto& [address, record] : s.maps) {
     if (!record.written || record.released || !seen(warp, record.writer)) continue;
     record.released = true;
     record.writer = warp.stamp();
   }
+  s.map_releases.push_back(warp.stamp());
 }
 
 void acquire_tensor_map(Warp& warp, uint64_t address) {
-  const auto found = warp.cta->cluster->async->maps.find(address);
-  if (found == warp.cta->cluster->async->maps.end()) return;
-  MapRecord& record = found->second;
-  if (!record.written || !record.released || !seen(warp, record.writer)) return;
-  record.acquired.push_back(warp.stamp());
+  Cluster& cluster = *warp.cta->cluster;
+  MapRecord& record = record_of(cluster, address);
+  bool ordered = record.released && seen(warp, record.writer);
+  // A map whose writing was not noticed, since nothing told that it was one.
+  for (const Stamp& release : cluster.async->map_releases)
+    ordered = ordered || (!record.written && seen(warp, release));
+  if (ordered) record.acquired.push_back(warp.stamp());
 }
 
 // ---- instructions -------------------------------------------------------------------------------
@@ -180,7 +204,17 @@ void acquire_tensor_map(Warp& warp, uint64_t address) {
 namespace {
 
 enum class Field : uint8_t {
-  Address, Rank, BoxDim, GlobalDim, GlobalStride, ElementStride, Element, Interleave, Swizzle, Atomicity, Fill,
+  Address,
+  Rank,
+  BoxDim,
+  GlobalDim,
+  GlobalStride,
+  ElementStride,
+  Element,
+  Interleave,
+  Swizzle,
+  Atomicity,
+  Fill,
 };
 constexpr uint8_t kGenericFlag = 0x80, kSharedFlag = 0x40;
 
@@ -197,13 +231,15 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
       if (place.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "tensormap.replace in the shared memory of another block");
       if (place.offset % kTensorMapAlign != 0)
-        fault(Hazard::Memory, warp, lane, "tensormap.replace at " + hex(address) + ", which is not aligned to 64 bytes");
+        fault(Hazard::Memory, warp, lane,
+              "tensormap.replace at " + hex(address) + ", which is not aligned to 64 bytes");
       shared_generic_read(warp, *place.cta, place.offset, kTensorMapBytes, lane);
       shared_generic_write(warp, *place.cta, place.offset, kTensorMapBytes, lane);
       bytes = place.cta->shared.bytes + place.offset;
     } else {
       if (address % kTensorMapAlign != 0)
-        fault(Hazard::Memory, warp, lane, "tensormap.replace at " + hex(address) + ", which is not aligned to 64 bytes");
+        fault(Hazard::Memory, warp, lane,
+              "tensormap.replace at " + hex(address) + ", which is not aligned to 64 bytes");
       bytes = global_pointer(warp, address, kTensorMapBytes, lane);
       rewrite(warp, record_of(*warp.cta->cluster, address), address, lane);
     }
@@ -214,8 +250,7 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint64_t value = wide ? read64(warp, instr, 2, lane) : read32(warp, instr, 2, lane);
     const size_t ordinal = static_cast<size_t>(instr.imm);
     const auto check = [&](bool good, const char* rule) {
-      if (!good)
-        fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " with " + hex(value) + ": " + rule);
+      if (!good) fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " with " + hex(value) + ": " + rule);
     };
     switch (field) {
       case Field::Address:
@@ -243,13 +278,23 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
         check(value >= 1 && value <= 8, "an element stride is 1 to 8");
         fields->element_strides[ordinal] = static_cast<uint32_t>(value);
         break;
-      case Field::Element: fields->element = static_cast<TensorElement>(value); break;
-      case Field::Interleave: fields->interleave = static_cast<TensorInterleave>(value); break;
-      case Field::Swizzle: fields->swizzle = static_cast<TensorSwizzle>(value); break;
-      case Field::Atomicity: break;
-      case Field::Fill: fields->fill = static_cast<TensorFill>(value); break;
+      case Field::Element:
+        fields->element = static_cast<TensorElement>(value);
+        break;
+      case Field::Interleave:
+        fields->interleave = static_cast<TensorInterleave>(value);
+        break;
+      case Field::Swizzle:
+        fields->swizzle = static_cast<TensorSwizzle>(value);
+        break;
+      case Field::Atomicity:
+        break;
+      case Field::Fill:
+        fields->fill = static_cast<TensorFill>(value);
+        break;
     }
     encode(*fields, bytes);
+    if (shared) set_editor(bytes, warp.cta->cluster->async->id);
   }
   return Step::Next;
 }
@@ -261,8 +306,8 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   const SharedPlace source = shared_place(warp, read_address(warp, instr, 2, 1, lane), false, lane);
   for (uint32_t rest = mask & (mask - 1); rest != 0; rest &= rest - 1) {
     const int other = first_lane(rest);
-    if (read_address(warp, instr, 0, 0, other) != address || read_address(warp, instr, 2, 1, other) !=
-                                                                read_address(warp, instr, 2, 1, lane))
+    if (read_address(warp, instr, 0, 0, other) != address ||
+        read_address(warp, instr, 2, 1, other) != read_address(warp, instr, 2, 1, lane))
       fault(Hazard::IllegalUse, warp, other, "tensormap.cp_fenceproxy with addresses that differ between lanes");
   }
   if (address % 128 != 0 || source.offset % 128 != 0)
@@ -272,6 +317,7 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   MapRecord& record = record_of(*warp.cta->cluster, address);
   rewrite(warp, record, address, lane);
   std::memcpy(destination, source.cta->shared.bytes + source.offset, kTensorMapBytes);
+  set_editor(destination, 0);
   record.released = true;
   return Step::Next;
 }
@@ -310,11 +356,16 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
     bool ordinal;
     int values;  // of an immediate new_val, 0: any register
   } kFields[] = {
-      {"global_address", Field::Address, false, 0},   {"rank", Field::Rank, false, 0},
-      {"box_dim", Field::BoxDim, true, 0},            {"global_dim", Field::GlobalDim, true, 0},
-      {"global_stride", Field::GlobalStride, true, 0}, {"element_stride", Field::ElementStride, true, 0},
-      {"elemtype", Field::Element, false, kTensorElements}, {"interleave_layout", Field::Interleave, false, 3},
-      {"swizzle_mode", Field::Swizzle, false, 4},     {"swizzle_atomicity", Field::Atomicity, false, 1},
+      {"global_address", Field::Address, false, 0},
+      {"rank", Field::Rank, false, 0},
+      {"box_dim", Field::BoxDim, true, 0},
+      {"global_dim", Field::GlobalDim, true, 0},
+      {"global_stride", Field::GlobalStride, true, 0},
+      {"element_stride", Field::ElementStride, true, 0},
+      {"elemtype", Field::Element, false, kTensorElements},
+      {"interleave_layout", Field::Interleave, false, 3},
+      {"swizzle_mode", Field::Swizzle, false, 4},
+      {"swizzle_atomicity", Field::Atomicity, false, 1},
       {"fill_mode", Field::Fill, false, 2},
   };
   for (const auto& f : kFields) {

@@ -25,10 +25,10 @@ enum class TensorFill : uint8_t { Zero, Nan };
 struct TensorMapFields {
   uint64_t address = 0;
   TensorElement element = TensorElement::U8;
-  uint32_t rank = 1;                                        // 1 to 5
-  std::array<uint64_t, 5> dims{1, 1, 1, 1, 1};              // elements, innermost first; up to 2^32
-  std::array<uint64_t, 4> strides{};                        // bytes, of dimensions 1 to 4
-  std::array<uint32_t, 5> box{1, 1, 1, 1, 1};               // elements
+  uint32_t rank = 1;                            // 1 to 5
+  std::array<uint64_t, 5> dims{1, 1, 1, 1, 1};  // elements, innermost first; up to 2^32
+  std::array<uint64_t, 4> strides{};            // bytes, of dimensions 1 to 4
+  std::array<uint32_t, 5> box{1, 1, 1, 1, 1};   // elements
   std::array<uint32_t, 5> element_strides{1, 1, 1, 1, 1};
   TensorInterleave interleave = TensorInterleave::None;
   TensorSwizzle swizzle = TensorSwizzle::None;

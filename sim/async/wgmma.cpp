@@ -21,8 +21,14 @@ int element_bytes(Element e) { return e == Element::TF32 ? 4 : e <= Element::BF1
 
 // Instr::flags of mma_async; N / 8 is in Instr::width, the result in Instr::kind, A's and B's types in Instr::type.
 enum : uint8_t {
-  kRegistersA = 1, kNegateA = 2, kNegateB = 4, kTransposeA = 8, kTransposeB = 16, kSaturate = 32,
-  kScaleConstant = 64, kScaleOne = 128,
+  kRegistersA = 1,
+  kNegateA = 2,
+  kNegateB = 4,
+  kTransposeA = 8,
+  kTransposeB = 16,
+  kSaturate = 32,
+  kScaleConstant = 64,
+  kScaleOne = 128,
 };
 
 struct Form {
@@ -50,9 +56,9 @@ Form form_of(const Instr& instr) {
 // 9.7.15.5.1.2: a matrix in shared memory.
 struct Matrix {
   uint32_t start = 0, leading = 0, stride = 0, base_offset = 0;
-  uint32_t wide = 1;       // 16-byte pieces in a row of the swizzle atom: 1, 2, 4, 8
+  uint32_t wide = 1;  // 16-byte pieces in a row of the swizzle atom: 1, 2, 4, 8
   bool mn_major = false;
-  int bytes = 2;           // of an element
+  int bytes = 2;  // of an element
 
   Matrix(uint64_t descriptor, bool transpose, int element)
       : start(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
@@ -87,17 +93,30 @@ struct Matrix {
 // Marks the pieces of `count` rows (of A) or columns (of B) as read.
 void touch_matrix(SharedAccess& access, const Cta& cta, Warp& warp, const Matrix& m, uint32_t count, uint32_t k) {
   const uint32_t size = cta.shared.size;
+  const auto inside = [&](uint32_t address, uint32_t bytes) {
+    if (address + bytes <= size) return;
+    fault(Hazard::Memory, warp, -1,
+          "a matrix descriptor leads to shared offset " + hex(address) + ", past the end of the block's " +
+              std::to_string(size) + " bytes");
+  };
   const auto touch = [&](uint32_t address) {
-    if (address + 16 > size)
-      fault(Hazard::Memory, warp, -1,
-            "a matrix descriptor leads to shared offset " + hex(address) + ", past the end of the block's " +
-                std::to_string(size) + " bytes");
-    access.touch_granule(address);
+    inside(address, 16);
+    access.touch(address, 16);
   };
   if (m.mn_major) {
     for (uint32_t row = 0; row < k; ++row) {
       for (uint32_t piece = 0; piece < count * static_cast<uint32_t>(m.bytes) / 16; ++piece)
         touch(m.piece_mn_major(piece, row));
+    }
+  } else if (m.wide > 1 && m.start % 32 == 0 && m.stride % 32 == 0) {
+    // The two pieces of a row stay neighbours under the swizzle.
+    for (uint32_t eight = 0; eight < count / 8; ++eight) {
+      const uint32_t first = m.start + eight * m.stride;
+      for (uint32_t row = 0; row < 8; ++row) {
+        const uint32_t pair = m.swizzled(first + row * 16 * m.wide) & ~31u;
+        inside(pair, 32);
+        access.touch_pair(pair);
+      }
     }
   } else {
     for (uint32_t mn = 0; mn < count; ++mn) {
@@ -115,7 +134,7 @@ struct MmaRecord {
   uint64_t a_descriptor = 0, b_descriptor = 0;
   bool accumulate = false;
   uint32_t group = 0;
-  uint32_t warps = 0;                          // that have issued it
+  uint32_t warps = 0;                           // that have issued it
   std::vector<SharedAccess::Met> met_a, met_b;  // what the others' views are held against
 };
 
@@ -131,15 +150,23 @@ float to_float(Element e, const uint8_t* bytes) {
   uint16_t half;
   uint32_t word;
   switch (e) {
-    case Element::F16: std::memcpy(&half, bytes, 2); return f16_to_f32(half);
-    case Element::BF16: std::memcpy(&half, bytes, 2); return bf16_to_f32(half);
+    case Element::F16:
+      std::memcpy(&half, bytes, 2);
+      return f16_to_f32(half);
+    case Element::BF16:
+      std::memcpy(&half, bytes, 2);
+      return bf16_to_f32(half);
     case Element::TF32:
       std::memcpy(&word, bytes, 4);
       return std::bit_cast<float>(word & ~0x1fffu);  // the lower 13 bits are dropped
-    case Element::E4M3: return e4m3_to_f32(*bytes);
-    case Element::E5M2: return e5m2_to_f32(*bytes);
-    case Element::S8: return static_cast<float>(static_cast<int8_t>(*bytes));
-    case Element::U8: return static_cast<float>(*bytes);
+    case Element::E4M3:
+      return e4m3_to_f32(*bytes);
+    case Element::E5M2:
+      return e5m2_to_f32(*bytes);
+    case Element::S8:
+      return static_cast<float>(static_cast<int8_t>(*bytes));
+    case Element::U8:
+      return static_cast<float>(*bytes);
   }
   return 0;
 }
@@ -220,22 +247,30 @@ void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, in
       float* const out = b_panel(base, depth, j, k0 + k);
       for (int e = 0; e < 2; ++e) {
         for (int c = 0; c < 4; ++c)
-          out[4 * e + c] = to_float(
-              f.b, shared + m.element(static_cast<uint32_t>(8 * j + 2 * c + e), static_cast<uint32_t>(k)));
+          out[4 * e + c] =
+              to_float(f.b, shared + m.element(static_cast<uint32_t>(8 * j + 2 * c + e), static_cast<uint32_t>(k)));
       }
     }
   }
 }
 
-// Consecutive operations with float32 accumulators in the same registers.
-void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const std::vector<const MmaRecord*>& run) {
+// Operations with float32 accumulators in the same registers, in their order. `b_built`: the descriptors of B whose
+// panel stands built, kept from call to call as long as shared memory does not change.
+void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord* const* run, size_t count,
+                     std::vector<uint64_t>& b_built) {
   const Form first = form_of(*run[0]->instr);
-  const int depth = first.k * static_cast<int>(run.size());
+  const int depth = first.k * static_cast<int>(count);
   float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, first.n));
-  for (size_t i = 0; i < run.size(); ++i) {
+  std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), run[0]->instr->type,
+                               static_cast<uint64_t>(first.flags & kTransposeB)};
+  for (size_t i = 0; i < count; ++i) {
     build_a(cta, warps, *run[i], a, depth, first.k * static_cast<int>(i));
-    build_b(cta, *run[i], b, depth, first.k * static_cast<int>(i));
+    wanted.push_back(run[i]->b_descriptor);
+  }
+  if (wanted != b_built) {
+    for (size_t i = 0; i < count; ++i) build_b(cta, *run[i], b, depth, first.k * static_cast<int>(i));
+    b_built = std::move(wanted);
   }
   float* rows[128];
   for (int w = 0; w < kWarps; ++w) {
@@ -276,9 +311,9 @@ void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecor
   std::vector<int32_t> a(static_cast<size_t>(kRows * f.k)), b(static_cast<size_t>(f.n * f.k));
   for (int row = 0; row < kRows; ++row) {
     for (int k = 0; k < f.k; ++k) {
-      const uint8_t* const at = f.flags & kRegistersA
-                                    ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
-                                    : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
+      const uint8_t* const at =
+          f.flags & kRegistersA ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
+                                : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
       a[static_cast<size_t>(row * f.k + k)] = f.a == Element::S8 ? static_cast<int8_t>(*at) : *at;
     }
   }
@@ -309,6 +344,11 @@ bool same_accumulators(const Form& x, const Form& y) {
          std::memcmp(x.d, y.d, static_cast<size_t>(x.d_registers) * sizeof *x.d) == 0;
 }
 
+// For one panel of B: the types, and how B lies.
+bool same_operands(const Form& x, const Form& y) {
+  return x.a == y.a && x.b == y.b && (x.flags & kTransposeB) == (y.flags & kTransposeB);
+}
+
 // A committed group.
 class WgmmaGroup : public AsyncOp {
  public:
@@ -318,26 +358,35 @@ class WgmmaGroup : public AsyncOp {
     Cta& cta = *origin_.warp->cta;
     Warp* warps[kWarps];
     for (uint32_t w = 0; w < kWarps; ++w) warps[w] = cta.warps[4 * warpgroup_ + w].get();
-    std::vector<const MmaRecord*> run;
-    const auto flush = [&] {
-      if (!run.empty()) multiply_floats(cta, warps, run);
-      run.clear();
-    };
+    // Operations on different accumulators do not touch each other's registers (claim() sees to that), so each
+    // accumulator's may run together.
+    std::vector<std::vector<const MmaRecord*>> accumulators;
     for (const auto& record : records_) {
       const Form f = form_of(*record->instr);
-      if (f.result != Result::F32) {
-        flush();
-        if (f.result == Result::F16) multiply_halves(cta, warps, *record);
-        if (f.result == Result::S32) multiply_integers(cta, warps, *record);
-        continue;
-      }
-      constexpr size_t kLongest = 16;  // keeps the panels in the cache
-      if (!run.empty() && (!record->accumulate || run.size() == kLongest ||
-                           !same_accumulators(form_of(*run[0]->instr), f)))
-        flush();
-      run.push_back(record.get());
+      auto at = accumulators.begin();
+      while (at != accumulators.end() && !same_accumulators(form_of(*at->front()->instr), f)) ++at;
+      if (at == accumulators.end()) at = accumulators.emplace(at);
+      at->push_back(record.get());
     }
-    flush();
+    std::vector<uint64_t> b_built;
+    for (const auto& list : accumulators) {
+      for (size_t i = 0; i < list.size();) {
+        size_t end = i + 1;
+        const Form f = form_of(*list[i]->instr);
+        if (f.result == Result::F32) {
+          constexpr size_t kLongest = 16;  // keeps the panels in the cache
+          while (end < list.size() && end - i < kLongest && list[end]->accumulate &&
+                 same_operands(form_of(*list[end]->instr), f))
+            ++end;
+          multiply_floats(cta, warps, &list[i], end - i, b_built);
+        } else {
+          b_built.clear();
+          if (f.result == Result::F16) multiply_halves(cta, warps, *list[i]);
+          if (f.result == Result::S32) multiply_integers(cta, warps, *list[i]);
+        }
+        i = end;
+      }
+    }
     ++cta.async->warpgroups[warpgroup_].completed;
   }
   std::string describe() const override {
@@ -522,8 +571,9 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   const int64_t until = int64_t{s.mma_committed} - instr.imm;
   if (until > int64_t{group.completed}) {
     return wait_for(warp, [&] {
-      return "wgmma group " + std::to_string(until - 1) + " of warpgroup " + std::to_string(warp.index / 4) + ", of which " +
-             std::to_string(group.groups[static_cast<size_t>(until) - 1].warps) + " of 4 warps have committed";
+      return "wgmma group " + std::to_string(until - 1) + " of warpgroup " + std::to_string(warp.index / 4) +
+             ", of which " + std::to_string(group.groups[static_cast<size_t>(until) - 1].warps) +
+             " of 4 warps have committed";
     });
   }
   if (until > 0) {
@@ -634,6 +684,7 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
 }  // namespace
 
 void check_registers_in_flight(Warp& warp, const Instr& instr) {
+  if (warp.tensor) check_tensor_registers(warp, instr);
   // wgmma looks after its own operands.
   if (instr.execute == execute_mma || warp.async->mma_fences == 0) return;
   AsyncWarpState& s = *warp.async;

@@ -6,9 +6,14 @@
 
 namespace sim::driver {
 
-std::vector<CUcontext>& context_stack() {
-  static thread_local std::vector<CUcontext> stack;
+ContextStack& context_stack() {
+  static thread_local ContextStack stack{};
   return stack;
+}
+
+void ContextStack::push_back(CUcontext context) {
+  require(count < kMost, CUDA_ERROR_OUT_OF_MEMORY, "256 contexts are pushed by this thread already");
+  contexts[count++] = context;
 }
 
 Call::Call(Needs needs) : lock_(state().mutex) {
@@ -169,7 +174,9 @@ CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsi
   return create(result, flags, device);
 }
 
-CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) { return create(result, flags, device); }
+CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) {
+  return create(result, flags, device);
+}
 CUresult cuCtxCreate(CUcontext* result, unsigned int flags, CUdevice device) { return create(result, flags, device); }
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
@@ -319,6 +326,4 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   API(HealthyContext, { require(config >= CU_FUNC_CACHE_PREFER_NONE && config <= CU_FUNC_CACHE_PREFER_EQUAL); });
 }
 
-CUresult cuCtxResetPersistingL2Cache() {
-  API(HealthyContext, {});
-}
+CUresult cuCtxResetPersistingL2Cache() { API(HealthyContext, {}); }

@@ -29,7 +29,7 @@ namespace sim::driver {
 
 constexpr int kDriverVersion = 13000;
 constexpr unsigned kMaxThreadsPerBlock = 1024;
-constexpr unsigned kMaxSharedPerBlock = 48 * 1024;         // without opting in
+constexpr unsigned kMaxSharedPerBlock = 48 * 1024;  // without opting in
 constexpr unsigned kMaxSharedPerBlockOptIn = 232448;
 constexpr unsigned kSharedPerSm = 233472;
 constexpr unsigned kReservedSharedPerBlock = 1024;
@@ -81,9 +81,9 @@ struct KernelWork {
 // A box of bytes from one pitched place to another. Both sides are checked when the work is submitted.
 struct CopyWork {
   uint64_t source = 0, destination = 0;
-  uint64_t source_pitch = 0, destination_pitch = 0;  // from row to row
-  uint64_t source_slice = 0, destination_slice = 0;  // from plane to plane
-  uint64_t width = 0, height = 1, depth = 1;         // bytes, rows, planes
+  uint64_t source_pitch = 0, destination_pitch = 0;      // from row to row
+  uint64_t source_slice = 0, destination_slice = 0;      // from plane to plane
+  uint64_t width = 0, height = 1, depth = 1;             // bytes, rows, planes
   bool source_owned = false, destination_owned = false;  // lies in an allocation, and must still when the copy runs
 };
 
@@ -272,12 +272,12 @@ struct CUmemPoolHandle_st {
 namespace sim::driver {
 
 struct State {
-  std::mutex mutex;       // guards everything here; never held while a kernel or a host function runs
-  std::mutex execution;   // held while device work runs; taken after `mutex` or alone, never before it
+  std::mutex mutex;      // guards everything here; never held while a kernel or a host function runs
+  std::mutex execution;  // held while device work runs; taken after `mutex` or alone, never before it
   bool initialised = false;
   Device device;
   GlobalMemory memory;
-  std::map<uint64_t, Allocation> allocations;  // by address
+  std::map<uint64_t, Allocation> allocations;       // by address
   std::vector<std::unique_ptr<CUctx_st>> contexts;  // destroyed ones stay, so that a stale handle is known as such
   CUcontext primary = nullptr;
   unsigned primary_count = 0;
@@ -338,24 +338,36 @@ CUresult call(const char* function, Call::Needs needs, Body body) {
     return answer_for_current_exception(function);
   }
 }
-#define API(needs, ...) \
-  return ::sim::driver::call(__func__, ::sim::driver::Call::Needs::needs, [&]([[maybe_unused]] ::sim::driver::Call& c) __VA_ARGS__)
+#define API(needs, ...)       \
+  return ::sim::driver::call( \
+      __func__, ::sim::driver::Call::Needs::needs, [&]([[maybe_unused]] ::sim::driver::Call & c) __VA_ARGS__)
 
 // device.cpp
 void initialise(State& s);  // from the environment; throws ApiError
 void check_device(CUdevice device);
 
 // context.cpp
-std::vector<CUcontext>& context_stack();  // of the calling thread; back() is current
+// The contexts of the calling thread; back() is current. Without a destructor: programs may call the driver from the
+// destructors of their static objects, which run after those of thread-local ones.
+struct ContextStack {
+  static constexpr int kMost = 256;
+  CUcontext contexts[kMost];
+  int count;
+  bool empty() const { return count == 0; }
+  CUcontext back() const { return contexts[count - 1]; }
+  void pop_back() { --count; }
+  void push_back(CUcontext context);  // throws ApiError when there is no room
+};
+ContextStack& context_stack();
 CUctx_st& live_context(CUcontext handle);
-void clear_context(CUctx_st& context);     // destroys what it owns and forgets its failure
+void clear_context(CUctx_st& context);  // destroys what it owns and forgets its failure
 
 // error.cpp
 void report_fault(CUctx_st& context, const Fault& fault);  // with the lock held
 void log_error(const char* function, CUresult code, const std::string& detail);
 
 // image.cpp
-std::string ptx_of(const void* image);   // the PTX text inside any kind of image that the device can run
+std::string ptx_of(const void* image);  // the PTX text inside any kind of image that the device can run
 bool target_fits(const std::string& target, int arch);
 
 // module.cpp
@@ -371,8 +383,8 @@ extern thread_local bool in_host_function;
 // Runs the work now, or records it when the stream is capturing. The node, when one was made.
 CUgraphNode submit(Call& c, CUstream_st& stream, Work work, CUgraphNodeType type);
 void execute(Call& c, CUctx_st& context, const Work& work);
-void synchronising_call(Call& c);      // the context's failure comes to light
-void forbid_unsafe_in_capture();       // calls that a capture prohibits
+void synchronising_call(Call& c);  // the context's failure comes to light
+void forbid_unsafe_in_capture();   // calls that a capture prohibits
 void forbid_synchronisation_in_capture(CUctx_st& context);
 void legacy_stream_used(CUctx_st& context);  // what joins the legacy stream while a blocking stream captures
 void invalidate(Capture& capture);
@@ -396,15 +408,16 @@ int blocks_per_sm(const CUfunc_st& function, unsigned threads, uint64_t dynamic_
 
 // memory.cpp
 Allocation* find_allocation(uint64_t address);
-uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags = 0, CUmemoryPool pool = nullptr);
+uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags = 0,
+                  CUmemoryPool pool = nullptr);
 void release(uint64_t address);
 enum class Side { Host, Device, Unified };
 void check_range(uint64_t address, uint64_t bytes, Side side);
 CopyWork copy_of(const CUDA_MEMCPY3D& description);
 bool is_live(uint64_t address, uint64_t bytes);  // all inside one allocation
 uint64_t span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
-SetWork set_of(uint64_t destination, uint64_t pitch, uint32_t value, uint32_t element_bytes, uint64_t width, uint64_t height);
-
+SetWork set_of(uint64_t destination, uint64_t pitch, uint32_t value, uint32_t element_bytes, uint64_t width,
+               uint64_t height);
 
 // Exports plain as another name of the function defined in the same file under its versioned name.
 #define PLAIN_NAME(plain, versioned) \

@@ -23,11 +23,12 @@ struct PerThread<Function> {
 
 }  // namespace
 
-// The loader asks resolve_* once for the address of each per-thread symbol; the prototype is that of the plain function.
+// The loader asks resolve_* once for the address of each per-thread symbol; the prototype is that of the plain
+// function.
 #define ENTRY(name, version, symbol)
-#define STREAM_ENTRY(name, version, symbol, per_thread_version, suffix)                                           \
-  extern "C" {                                                                                                    \
-  static decltype(&symbol) resolve_##symbol##_##suffix() { return &PerThread<&symbol>::call; }                    \
+#define STREAM_ENTRY(name, version, symbol, per_thread_version, suffix)                                             \
+  extern "C" {                                                                                                      \
+  static decltype(&symbol) resolve_##symbol##_##suffix() { return &PerThread<&symbol>::call; }                      \
   decltype(symbol) symbol##_##suffix __attribute__((visibility("default"), ifunc("resolve_" #symbol "_" #suffix))); \
   }
 #include "sim/driver/entry_points.inc"
@@ -52,7 +53,7 @@ const std::unordered_multimap<std::string, EntryPoint>& entry_points() {
 #define ENTRY(name, version, symbol) {#name, {version, false, address_of(&symbol)}},
 #define STREAM_ENTRY(name, version, symbol, per_thread_version, suffix) \
   {#name, {version, false, address_of(&symbol)}},                       \
-  {#name, {per_thread_version, true, address_of(&PerThread<&symbol>::call)}},
+      {#name, {per_thread_version, true, address_of(&PerThread<&symbol>::call)}},
 #include "sim/driver/entry_points.inc"
 #undef ENTRY
 #undef STREAM_ENTRY
@@ -60,7 +61,8 @@ const std::unordered_multimap<std::string, EntryPoint>& entry_points() {
   return all;
 }
 
-CUresult look_up(const char* symbol, void** result, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult look_up(const char* symbol, void** result, int version, cuuint64_t flags,
+                 CUdriverProcAddressQueryResult* status) {
   if (symbol == nullptr || result == nullptr || version < 2000) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & ~cuuint64_t{CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM}) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -76,9 +78,9 @@ CUresult look_up(const char* symbol, void** result, int version, cuuint64_t flag
   }
   *result = best != nullptr ? best->address : nullptr;
   if (status != nullptr) {
-    *status = best != nullptr  ? CU_GET_PROC_ADDRESS_SUCCESS
-              : begin != end ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                             : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    *status = best != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+              : begin != end  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                              : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
   return best != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -25,7 +25,8 @@ CUgraphExec_st& live_exec(CUgraphExec handle) {
 std::vector<CUgraphNode> given_nodes(CUgraph graph, const CUgraphNode* nodes, size_t count) {
   require(nodes != nullptr || count == 0);
   std::vector<CUgraphNode> result(nodes, nodes + count);
-  for (CUgraphNode node : result) require(live_node(node).graph == graph, CUDA_ERROR_INVALID_VALUE, "a node of another graph");
+  for (CUgraphNode node : result)
+    require(live_node(node).graph == graph, CUDA_ERROR_INVALID_VALUE, "a node of another graph");
   return result;
 }
 
@@ -50,11 +51,12 @@ void fill_exec(CUgraphExec_st& exec, const CUgraph_st& graph) {
 CUresult instantiate(const char* function, CUgraphExec* result, CUgraph graph, unsigned long long flags) {
   return call(function, Call::Needs::HealthyContext, [&](Call& c) {
     require(result != nullptr);
-    constexpr unsigned long long kKnown = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
-                                          CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
-                                          CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    constexpr unsigned long long kKnown =
+        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+        CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
     require((flags & ~kKnown) == 0);
-    require((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == 0, CUDA_ERROR_NOT_SUPPORTED, "graph launch from the device");
+    require((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) == 0, CUDA_ERROR_NOT_SUPPORTED,
+            "graph launch from the device");
     auto exec = std::make_unique<CUgraphExec_st>();
     exec->context = &c.context();
     exec->flags = flags;
@@ -164,7 +166,8 @@ CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1* p) {
 
 Work set_work(const CUDA_MEMSET_NODE_PARAMS* p) {
   require(p != nullptr && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4));
-  return set_of(p->dst, p->pitch != 0 ? p->pitch : p->width * p->elementSize, p->value, p->elementSize, p->width, p->height);
+  return set_of(p->dst, p->pitch != 0 ? p->pitch : p->width * p->elementSize, p->value, p->elementSize, p->width,
+                p->height);
 }
 
 Work copy_work(const CUDA_MEMCPY3D* p) {
@@ -362,8 +365,8 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, C
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   API(Initialised, { add_edges(graph, from, to, count); });
 }
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*,
-                                   size_t count) {
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData*, size_t count) {
   API(Initialised, { add_edges(graph, from, to, count); });
 }
 CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
@@ -398,7 +401,8 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
                                  const CUDA_KERNEL_NODE_PARAMS* params) {
-  return add(__func__, node, graph, after, count, CU_GRAPH_NODE_TYPE_KERNEL, [&](Call& c) { return kernel_work(c, params); });
+  return add(__func__, node, graph, after, count, CU_GRAPH_NODE_TYPE_KERNEL,
+             [&](Call& c) { return kernel_work(c, params); });
 }
 CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
                               const CUDA_KERNEL_NODE_PARAMS_v1* params) {
@@ -420,19 +424,22 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count) {
   return add(__func__, node, graph, after, count, CU_GRAPH_NODE_TYPE_EMPTY, [](Call&) { return Work{}; });
 }
-CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, CUevent event) {
+CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                                   CUevent event) {
   return add(__func__, node, graph, after, count, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [&](Call&) {
     state().events.get(event);
     return Work{EventRecordWork{event}};
   });
 }
-CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, CUevent event) {
+CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                                 CUevent event) {
   return add(__func__, node, graph, after, count, CU_GRAPH_NODE_TYPE_WAIT_EVENT, [&](Call&) {
     state().events.get(event);
     return Work{EventWaitWork{event}};
   });
 }
-CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                                  CUgraph child) {
   return add(__func__, node, graph, after, count, CU_GRAPH_NODE_TYPE_GRAPH, [&](Call&) {
     return Work{freeze(live_graph(child))};  // the child is copied when it is added
   });
@@ -527,7 +534,8 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned in
   API(Initialised, {
     const size_t i = static_cast<size_t>(&exec_step(handle, node) - live_exec(handle).steps.data());
     const CUgraphNodeType type = live_node(node).type;
-    require(type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMSET || type == CU_GRAPH_NODE_TYPE_MEMCPY);
+    require(type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMSET ||
+            type == CU_GRAPH_NODE_TYPE_MEMCPY);
     handle->enabled[i] = enabled != 0;
   });
 }

@@ -95,8 +95,8 @@ std::string ptx_of_fatbin(const uint8_t* data) {
   while (static_cast<size_t>(end - at) >= sizeof(Entry)) {
     const auto entry = read<Entry>(at);
     const auto room = static_cast<uint64_t>(end - at);
-    require(entry.header_bytes >= sizeof(Entry) && entry.header_bytes <= room && entry.payload_bytes <= room - entry.header_bytes &&
-                entry.packed_bytes <= entry.payload_bytes,
+    require(entry.header_bytes >= sizeof(Entry) && entry.header_bytes <= room &&
+                entry.payload_bytes <= room - entry.header_bytes && entry.packed_bytes <= entry.payload_bytes,
             CUDA_ERROR_INVALID_IMAGE, "a fat binary whose entries do not fit");
     const uint8_t* payload = at + entry.header_bytes;
     at = payload + entry.payload_bytes;
@@ -110,8 +110,9 @@ std::string ptx_of_fatbin(const uint8_t* data) {
     }
     constexpr uint64_t kLargest = uint64_t{1} << 30;
     require(entry.unpacked_bytes <= kLargest, CUDA_ERROR_INVALID_IMAGE, "a fat binary whose entries do not fit");
-    std::string text = (entry.flags & kPackedByLz4) ? unpack_lz4(payload, entry.packed_bytes, entry.unpacked_bytes)
-                                                    : std::string(reinterpret_cast<const char*>(payload), entry.payload_bytes);
+    std::string text = (entry.flags & kPackedByLz4)
+                           ? unpack_lz4(payload, entry.packed_bytes, entry.unpacked_bytes)
+                           : std::string(reinterpret_cast<const char*>(payload), entry.payload_bytes);
     text = until_nul(text);
     if (entry.arch >= best_arch && target_fits(target_in(text), state().device.arch)) {
       best = std::move(text);
@@ -135,7 +136,8 @@ bool target_fits(const std::string& target, int arch) {
   if (target.size() < 4 || target.rfind("sm_", 0) != 0) return false;
   size_t at = 3;
   int number = 0;
-  while (at < target.size() && at < 7 && target[at] >= '0' && target[at] <= '9') number = number * 10 + (target[at++] - '0');
+  while (at < target.size() && at < 7 && target[at] >= '0' && target[at] <= '9')
+    number = number * 10 + (target[at++] - '0');
   const std::string suffix = target.substr(at);
   if (suffix == "a") return number == arch;
   if (suffix == "f") return number / 10 == arch / 10 && number <= arch;

@@ -18,7 +18,8 @@ Dim3 check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
   const ptx::Function& source = *function.kernel->function;
   Dim3 fixed = function.required_cluster;
   if (!is_set(fixed) && source.reqnctapercluster[0] > 0) {
-    fixed = {static_cast<uint32_t>(source.reqnctapercluster[0]), std::max(1u, static_cast<uint32_t>(source.reqnctapercluster[1])),
+    fixed = {static_cast<uint32_t>(source.reqnctapercluster[0]),
+             std::max(1u, static_cast<uint32_t>(source.reqnctapercluster[1])),
              std::max(1u, static_cast<uint32_t>(source.reqnctapercluster[2]))};
   }
   Dim3 cluster = request.cluster;
@@ -28,7 +29,8 @@ Dim3 check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
     cluster = fixed;
   }
   if (!is_set(cluster)) {
-    require(!source.explicit_cluster, CUDA_ERROR_INVALID_CLUSTER_SIZE, "the kernel must be launched with a cluster dimension");
+    require(!source.explicit_cluster, CUDA_ERROR_INVALID_CLUSTER_SIZE,
+            "the kernel must be launched with a cluster dimension");
     return {1, 1, 1};
   }
   require(cluster.y != 0 && cluster.z != 0, CUDA_ERROR_INVALID_VALUE, "a cluster dimension of 0");
@@ -36,8 +38,8 @@ Dim3 check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
   const unsigned allowed = function.non_portable_cluster ? kMaxCluster : kMaxPortableCluster;
   require(size <= allowed, CUDA_ERROR_INVALID_CLUSTER_SIZE,
           "a cluster of " + std::to_string(size) + " blocks; allowed are " + std::to_string(allowed));
-  require(source.maxclusterrank == 0 || size <= static_cast<uint64_t>(source.maxclusterrank), CUDA_ERROR_INVALID_CLUSTER_SIZE,
-          "a cluster above the kernel's .maxclusterrank");
+  require(source.maxclusterrank == 0 || size <= static_cast<uint64_t>(source.maxclusterrank),
+          CUDA_ERROR_INVALID_CLUSTER_SIZE, "a cluster above the kernel's .maxclusterrank");
   require(request.grid.x % cluster.x == 0 && request.grid.y % cluster.y == 0 && request.grid.z % cluster.z == 0,
           CUDA_ERROR_INVALID_VALUE,
           "clusters of " + text_of(cluster) + " do not divide the grid of " + text_of(request.grid));
@@ -45,17 +47,19 @@ Dim3 check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
 }
 
 void check_block(const CUfunc_st& function, const LaunchRequest& r) {
-  require(r.grid.x > 0 && r.grid.y > 0 && r.grid.z > 0 && r.grid.x <= 0x7fffffffu && r.grid.y <= 65535 && r.grid.z <= 65535,
-          CUDA_ERROR_INVALID_VALUE, "a grid of " + text_of(r.grid) + " blocks");
-  require(r.block.x > 0 && r.block.y > 0 && r.block.z > 0 && r.block.x <= 1024 && r.block.y <= 1024 && r.block.z <= 64 &&
-              r.block.count() <= kMaxThreadsPerBlock,
+  require(
+      r.grid.x > 0 && r.grid.y > 0 && r.grid.z > 0 && r.grid.x <= 0x7fffffffu && r.grid.y <= 65535 && r.grid.z <= 65535,
+      CUDA_ERROR_INVALID_VALUE, "a grid of " + text_of(r.grid) + " blocks");
+  require(r.block.x > 0 && r.block.y > 0 && r.block.z > 0 && r.block.x <= 1024 && r.block.y <= 1024 &&
+              r.block.z <= 64 && r.block.count() <= kMaxThreadsPerBlock,
           CUDA_ERROR_INVALID_VALUE, "a block of " + text_of(r.block) + " threads");
   const ptx::Function& source = *function.kernel->function;
   if (source.reqntid[0] > 0) {
-    const uint64_t required = uint64_t{static_cast<uint32_t>(source.reqntid[0])} *
-                              std::max(1, source.reqntid[1]) * std::max(1, source.reqntid[2]);
+    const uint64_t required = uint64_t{static_cast<uint32_t>(source.reqntid[0])} * std::max(1, source.reqntid[1]) *
+                              std::max(1, source.reqntid[2]);
     require(r.block.count() == required, CUDA_ERROR_INVALID_VALUE,
-            "the kernel requires " + std::to_string(required) + " threads, the launch has " + std::to_string(r.block.count()));
+            "the kernel requires " + std::to_string(required) + " threads, the launch has " +
+                std::to_string(r.block.count()));
   }
   require(r.block.count() <= threads_limit(*function.kernel), CUDA_ERROR_INVALID_VALUE,
           "the kernel is limited to " + std::to_string(threads_limit(*function.kernel)) + " threads, the launch has " +
@@ -65,10 +69,12 @@ void check_block(const CUfunc_st& function, const LaunchRequest& r) {
 void check_shared(const CUfunc_st& function, unsigned dynamic) {
   const uint64_t fixed = function.kernel->static_shared;
   const auto allowed = static_cast<unsigned>(function.max_dynamic_shared);
-  require(dynamic <= allowed, CUDA_ERROR_INVALID_VALUE,
-          std::to_string(dynamic) + " bytes of dynamic shared memory; the function's limit is " + std::to_string(allowed));
+  require(
+      dynamic <= allowed, CUDA_ERROR_INVALID_VALUE,
+      std::to_string(dynamic) + " bytes of dynamic shared memory; the function's limit is " + std::to_string(allowed));
   require(fixed + dynamic <= kMaxSharedPerBlockOptIn, CUDA_ERROR_INVALID_VALUE,
-          std::to_string(fixed + dynamic) + " bytes of shared memory; a block can have " + std::to_string(kMaxSharedPerBlockOptIn));
+          std::to_string(fixed + dynamic) + " bytes of shared memory; a block can have " +
+              std::to_string(kMaxSharedPerBlockOptIn));
 }
 
 std::vector<uint8_t> gather_params(const Kernel& kernel, void** params, void** extra) {
@@ -107,7 +113,8 @@ CUresult launch(const char* name, CUfunction handle, const LaunchRequest& reques
   return call(name, Call::Needs::HealthyContext, [&](Call& c) {
     CUfunc_st& function = live_function(c, handle);
     CUstream_st& s = live_stream(c, stream);
-    require(s.context == function.context, CUDA_ERROR_INVALID_HANDLE, "function and stream belong to different contexts");
+    require(s.context == function.context, CUDA_ERROR_INVALID_HANDLE,
+            "function and stream belong to different contexts");
     submit(c, s, make_launch(function, request, params, extra), CU_GRAPH_NODE_TYPE_KERNEL);
   });
 }
@@ -120,9 +127,9 @@ KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void**
   KernelWork work;
   work.cluster = check_cluster(function, request);
   if (request.cooperative) {
-    const uint64_t resident =
-        static_cast<uint64_t>(blocks_per_sm(function, static_cast<unsigned>(request.block.count()), request.dynamic_shared)) *
-        static_cast<uint64_t>(state().device.sm_count);
+    const uint64_t resident = static_cast<uint64_t>(blocks_per_sm(
+                                  function, static_cast<unsigned>(request.block.count()), request.dynamic_shared)) *
+                              static_cast<uint64_t>(state().device.sm_count);
     require(request.grid.count() <= resident, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
             std::to_string(request.grid.count()) + " blocks; " + std::to_string(resident) + " can be resident");
   }
@@ -139,8 +146,9 @@ KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void**
 
 using namespace sim::driver;
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
-                        unsigned int bz, unsigned int shared, CUstream stream, void** params, void** extra) {
+CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                        unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void** params,
+                        void** extra) {
   LaunchRequest request;
   request.grid = {gx, gy, gz};
   request.block = {bx, by, bz};
@@ -149,7 +157,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                                   unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void** params) {
+                                   unsigned int by, unsigned int bz, unsigned int shared, CUstream stream,
+                                   void** params) {
   LaunchRequest request;
   request.grid = {gx, gy, gz};
   request.block = {bx, by, bz};
@@ -172,9 +181,15 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
         request.cluster = {a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z};
         if (request.cluster.x == 0) return CUDA_ERROR_INVALID_VALUE;
         break;
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: request.cooperative = a.value.cooperative != 0; break;
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT: events.push_back(a.value.programmaticEvent.event); break;
-      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT: events.push_back(a.value.launchCompletionEvent.event); break;
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        request.cooperative = a.value.cooperative != 0;
+        break;
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+        events.push_back(a.value.programmaticEvent.event);
+        break;
+      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+        events.push_back(a.value.launchCompletionEvent.event);
+        break;
       // A kernel may start early or late, at any priority: here it starts once all before it is done.
       case CU_LAUNCH_ATTRIBUTE_IGNORE:
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
@@ -185,8 +200,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
       case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-      case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: break;
-      default: return CUDA_ERROR_NOT_SUPPORTED;
+      case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        break;
+      default:
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
   }
   for (CUevent event : events) {
@@ -194,7 +211,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
     std::lock_guard<std::mutex> lock(s.mutex);
     if (!s.events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (CUresult result = launch(__func__, f, request, config->hStream, params, extra); result != CUDA_SUCCESS) return result;
+  if (CUresult result = launch(__func__, f, request, config->hStream, params, extra); result != CUDA_SUCCESS)
+    return result;
   for (CUevent event : events) {
     if (CUresult result = cuEventRecord(event, config->hStream); result != CUDA_SUCCESS) return result;
   }

@@ -45,8 +45,7 @@ void check_range(uint64_t address, uint64_t bytes, Side side) {
   auto& all = state().allocations;
   const Allocation* allocation = find_allocation(address);
   if (allocation == nullptr) {
-    require(side != Side::Device, CUDA_ERROR_INVALID_VALUE,
-            "device range " + state().memory.explain(address, bytes));
+    require(side != Side::Device, CUDA_ERROR_INVALID_VALUE, "device range " + state().memory.explain(address, bytes));
     auto next = all.upper_bound(address);  // plain host memory must not reach into an allocation
     require(next == all.end() || next->first >= address + bytes, CUDA_ERROR_INVALID_VALUE,
             "a host range that runs into a device allocation");
@@ -88,10 +87,14 @@ struct Place {
 };
 Place place_of(CUmemorytype type, const void* host, CUdeviceptr device) {
   switch (type) {
-    case CU_MEMORYTYPE_HOST: return {address_of(host), Side::Host};
-    case CU_MEMORYTYPE_DEVICE: return {device, Side::Device};
-    case CU_MEMORYTYPE_UNIFIED: return {device, Side::Unified};
-    case CU_MEMORYTYPE_ARRAY: fail(CUDA_ERROR_NOT_SUPPORTED, "CUDA arrays are not simulated");
+    case CU_MEMORYTYPE_HOST:
+      return {address_of(host), Side::Host};
+    case CU_MEMORYTYPE_DEVICE:
+      return {device, Side::Device};
+    case CU_MEMORYTYPE_UNIFIED:
+      return {device, Side::Unified};
+    case CU_MEMORYTYPE_ARRAY:
+      fail(CUDA_ERROR_NOT_SUPPORTED, "CUDA arrays are not simulated");
   }
   fail(CUDA_ERROR_INVALID_VALUE, "unknown memory type");
 }
@@ -132,7 +135,8 @@ CopyWork copy_of(const CUDA_MEMCPY3D& d) {
   copy.destination_slice = copy.destination_pitch * (d.dstHeight != 0 ? d.dstHeight : d.dstY + d.Height);
   copy.source = from.base + d.srcZ * copy.source_slice + d.srcY * copy.source_pitch + d.srcXInBytes;
   copy.destination = to.base + d.dstZ * copy.destination_slice + d.dstY * copy.destination_pitch + d.dstXInBytes;
-  require(d.srcXInBytes + d.WidthInBytes <= copy.source_pitch, CUDA_ERROR_INVALID_VALUE, "srcPitch is smaller than the row");
+  require(d.srcXInBytes + d.WidthInBytes <= copy.source_pitch, CUDA_ERROR_INVALID_VALUE,
+          "srcPitch is smaller than the row");
   require(d.dstXInBytes + d.WidthInBytes <= copy.destination_pitch, CUDA_ERROR_INVALID_VALUE,
           "dstPitch is smaller than the row");
   require(d.Depth <= 1 || ((d.srcHeight == 0 || d.srcHeight >= d.srcY + d.Height) &&
@@ -187,9 +191,8 @@ CUresult set_now(const char* function, uint64_t d, uint64_t pitch, uint32_t v, u
 }
 CUresult set_later(const char* function, uint64_t d, uint64_t pitch, uint32_t v, uint32_t size, uint64_t w, uint64_t h,
                    CUstream stream) {
-  return call(function, Call::Needs::HealthyContext, [&](Call& c) {
-    enqueue(c, stream, set_of(d, pitch, v, size, w, h), CU_GRAPH_NODE_TYPE_MEMSET);
-  });
+  return call(function, Call::Needs::HealthyContext,
+              [&](Call& c) { enqueue(c, stream, set_of(d, pitch, v, size, w, h), CU_GRAPH_NODE_TYPE_MEMSET); });
 }
 
 CUresult allocate_host(const char* function, void** result, size_t bytes, unsigned flags) {
@@ -201,9 +204,7 @@ CUresult allocate_host(const char* function, void** result, size_t bytes, unsign
   });
 }
 
-bool is_host(const Allocation& a) {
-  return a.kind == Allocation::Kind::Host || a.kind == Allocation::Kind::Registered;
-}
+bool is_host(const Allocation& a) { return a.kind == Allocation::Kind::Host || a.kind == Allocation::Kind::Registered; }
 
 }  // namespace
 }  // namespace sim::driver
@@ -383,8 +384,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   API(HealthyContext, {
     if (address == 0) return;
     const Allocation* allocation = find_allocation(address);
-    require(allocation != nullptr && allocation->address == address && !is_host(*allocation),
-            CUDA_ERROR_INVALID_VALUE, "not the start of a live device allocation");
+    require(allocation != nullptr && allocation->address == address && !is_host(*allocation), CUDA_ERROR_INVALID_VALUE,
+            "not the start of a live device allocation");
     enqueue(c, stream, MemoryFreeWork{address}, CU_GRAPH_NODE_TYPE_MEM_FREE);
   });
 }
@@ -446,13 +447,22 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     switch (attribute) {
       case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
       case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = pool.reuse[attribute]; return;
-      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = pool.release_threshold; return;
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *static_cast<int*>(value) = pool.reuse[attribute];
+        return;
+      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *static_cast<cuuint64_t*>(value) = pool.release_threshold;
+        return;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool.used; return;
+      case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *static_cast<cuuint64_t*>(value) = pool.used;
+        return;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool.used_high; return;
-      default: fail(CUDA_ERROR_INVALID_VALUE);
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *static_cast<cuuint64_t*>(value) = pool.used_high;
+        return;
+      default:
+        fail(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
@@ -464,14 +474,19 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     switch (attribute) {
       case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
       case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool.reuse[attribute] = *static_cast<int*>(value); return;
-      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool.release_threshold = *static_cast<cuuint64_t*>(value); return;
+      case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        pool.reuse[attribute] = *static_cast<int*>(value);
+        return;
+      case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        pool.release_threshold = *static_cast<cuuint64_t*>(value);
+        return;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         require(*static_cast<cuuint64_t*>(value) == 0);
         pool.used_high = pool.used;
         return;
-      default: fail(CUDA_ERROR_INVALID_VALUE);
+      default:
+        fail(CUDA_ERROR_INVALID_VALUE);
     }
   });
 }
@@ -623,7 +638,8 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation,
   API(HealthyContext, {
     require(flags == 0 && bytes > 0);
     check_range(address, bytes, Side::Device);
-    require(find_allocation(address)->kind == Allocation::Kind::Managed, CUDA_ERROR_INVALID_VALUE, "not managed memory");
+    require(find_allocation(address)->kind == Allocation::Kind::Managed, CUDA_ERROR_INVALID_VALUE,
+            "not managed memory");
     live_stream(c, stream);
   });
 }
@@ -631,7 +647,8 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation,
 CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise, CUmemLocation) {
   API(HealthyContext, {
     check_range(address, bytes, Side::Device);
-    require(find_allocation(address)->kind == Allocation::Kind::Managed, CUDA_ERROR_INVALID_VALUE, "not managed memory");
+    require(find_allocation(address)->kind == Allocation::Kind::Managed, CUDA_ERROR_INVALID_VALUE,
+            "not managed memory");
   });
 }
 
@@ -653,32 +670,45 @@ void pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ad
   require(a != nullptr, CUDA_ERROR_INVALID_VALUE, "the address belongs to no allocation");
   auto put = [data](auto value) { *static_cast<decltype(value)*>(data) = value; };
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return put(a->context);
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(a->context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(static_cast<unsigned>(is_host(*a) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       require(a->kind != Allocation::Kind::Registered, CUDA_ERROR_INVALID_VALUE, "the device cannot reach it");
       return put(address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      require(is_host(*a) || a->kind == Allocation::Kind::Managed, CUDA_ERROR_INVALID_VALUE, "the host cannot reach it");
+      require(is_host(*a) || a->kind == Allocation::Kind::Managed, CUDA_ERROR_INVALID_VALUE,
+              "the host cannot reach it");
       return put(reinterpret_cast<void*>(address));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put(static_cast<unsigned long long>(a->id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(static_cast<int>(a->kind == Allocation::Kind::Managed));
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(0);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return put(static_cast<unsigned long long>(a->id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put(static_cast<int>(a->kind == Allocation::Kind::Managed));
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put(0);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return put(0);
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return put(0);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(static_cast<CUdeviceptr>(a->address));
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return put(static_cast<CUdeviceptr>(a->address));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(static_cast<size_t>(a->bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPED: return put(1);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return put(0ull);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(a->pool);
-    default: fail(CUDA_ERROR_INVALID_VALUE, "unknown pointer attribute");
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(static_cast<size_t>(a->bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put(1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return put(0ull);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return put(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put(a->pool);
+    default:
+      fail(CUDA_ERROR_INVALID_VALUE, "unknown pointer attribute");
   }
 }
 
@@ -703,8 +733,8 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
         require(attributes[i] > 0 && attributes[i] <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE);
         if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && !known) {
           *static_cast<int*>(data[i]) = -2;
-        } else if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED ||
-                   attributes[i] == CU_POINTER_ATTRIBUTE_MAPPED) {
+        } else if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+                   attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED || attributes[i] == CU_POINTER_ATTRIBUTE_MAPPED) {
           *static_cast<int*>(data[i]) = 0;
         } else {
           *static_cast<void**>(data[i]) = nullptr;

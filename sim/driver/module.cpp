@@ -46,7 +46,8 @@ void place_variables(Image& image) {
     require(address % static_cast<uint64_t>(std::max(1, v.align)) == 0, CUDA_ERROR_INVALID_PTX,
             "the alignment of '" + v.name + "' is beyond 256 bytes");
     std::memset(reinterpret_cast<void*>(address), 0, std::max<uint64_t>(v.bytes, 1));
-    if (!v.init.empty()) std::memcpy(reinterpret_cast<void*>(address), v.init.data(), std::min<uint64_t>(v.init.size(), v.bytes));
+    if (!v.init.empty())
+      std::memcpy(reinterpret_cast<void*>(address), v.init.data(), std::min<uint64_t>(v.init.size(), v.bytes));
     image.symbols[v.name] = {address, v.bytes};
   }
   for (const ptx::Variable& v : image.module->variables) {
@@ -56,7 +57,8 @@ void place_variables(Image& image) {
       if (to == image.symbols.end() || from == image.symbols.end()) {
         reject_ptx("the initialiser of '" + v.name + "' refers to '" + r.symbol + "', which has no address in memory");
       }
-      require(r.offset + sizeof(uint64_t) <= from->second.bytes, CUDA_ERROR_INVALID_PTX, "an address outside of '" + v.name + "'");
+      require(r.offset + sizeof(uint64_t) <= from->second.bytes, CUDA_ERROR_INVALID_PTX,
+              "an address outside of '" + v.name + "'");
       const uint64_t value = to->second.address + static_cast<uint64_t>(r.addend);
       std::memcpy(reinterpret_cast<void*>(from->second.address + r.offset), &value, sizeof value);
     }
@@ -90,7 +92,8 @@ void unload(CUmodule handle) {
 // The options of cuModuleLoadDataEx that say where the logs go; outputs are written by finish().
 class JitOptions {
  public:
-  JitOptions(unsigned count, const CUjit_option* options, void** values) : count_(count), options_(options), values_(values) {
+  JitOptions(unsigned count, const CUjit_option* options, void** values)
+      : count_(count), options_(options), values_(values) {
     require(count == 0 || (options != nullptr && values != nullptr));
     for (unsigned i = 0; i < count; ++i) require(options[i] >= 0 && options[i] < CU_JIT_NUM_OPTIONS);
   }
@@ -140,7 +143,8 @@ void with_log(JitOptions& options, Body body) {
   }
 }
 
-CUresult load_module(const char* name, CUmodule* result, const void* image, unsigned count, CUjit_option* options, void** values) {
+CUresult load_module(const char* name, CUmodule* result, const void* image, unsigned count, CUjit_option* options,
+                     void** values) {
   return call(name, Call::Needs::HealthyContext, [&](Call& c) {
     require(result != nullptr && image != nullptr);
     JitOptions jit(count, options, values);
@@ -155,7 +159,8 @@ std::string read_file(const char* path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-CUresult load_library(const char* name, CUlibrary* result, const void* code, unsigned count, CUjit_option* options, void** values) {
+CUresult load_library(const char* name, CUlibrary* result, const void* code, unsigned count, CUjit_option* options,
+                      void** values) {
   return call(name, Call::Needs::Initialised, [&](Call&) {
     require(result != nullptr && code != nullptr);
     JitOptions jit(count, options, values);
@@ -203,20 +208,26 @@ void set_attribute(CUfunc_st& f, CUfunction_attribute attribute, int value) {
       require(value >= -1 && value <= 100);
       f.carveout = value;
       return;
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: f.non_portable_cluster = value != 0; return;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: f.cluster_policy = value; return;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      f.non_portable_cluster = value != 0;
+      return;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      f.cluster_policy = value;
+      return;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: {
       require(value >= 0 && value <= static_cast<int>(kMaxCluster));
-      require(f.kernel->function->reqnctapercluster[0] == 0, CUDA_ERROR_NOT_PERMITTED, "the kernel fixes its cluster size");
+      require(f.kernel->function->reqnctapercluster[0] == 0, CUDA_ERROR_NOT_PERMITTED,
+              "the kernel fixes its cluster size");
       auto& d = f.required_cluster;
       (attribute == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH    ? d.x
        : attribute == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT ? d.y
                                                                 : d.z) = static_cast<uint32_t>(value);
       return;
     }
-    default: fail(CUDA_ERROR_INVALID_VALUE, "an attribute that cannot be set");
+    default:
+      fail(CUDA_ERROR_INVALID_VALUE, "an attribute that cannot be set");
   }
 }
 
@@ -275,27 +286,42 @@ int function_attribute(const CUfunc_st& f, CUfunction_attribute attribute) {
   const Kernel& k = *f.kernel;
   const auto& cluster = k.function->reqnctapercluster;
   switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return static_cast<int>(threads_limit(k));
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return static_cast<int>(k.static_shared);
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return static_cast<int>(threads_limit(k));
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      return static_cast<int>(k.static_shared);
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: {
       uint64_t bytes = 0;
       for (const ptx::Variable& v : k.module->variables) bytes += v.space == ptx::Space::Const ? v.bytes : 0;
       return static_cast<int>(bytes);
     }
-    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: return static_cast<int>(k.local_bytes);
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: return registers_of(k);
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      return static_cast<int>(k.local_bytes);
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      return registers_of(k);
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: return state().device.arch;
-    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: return 0;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: return f.max_dynamic_shared;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return f.carveout;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: return k.function->explicit_cluster || cluster[0] > 0;
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: return cluster[0] > 0 ? cluster[0] : static_cast<int>(f.required_cluster.x);
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: return cluster[0] > 0 ? cluster[1] : static_cast<int>(f.required_cluster.y);
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: return cluster[0] > 0 ? cluster[2] : static_cast<int>(f.required_cluster.z);
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return f.non_portable_cluster;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return f.cluster_policy;
-    default: fail(CUDA_ERROR_INVALID_VALUE, "unknown function attribute");
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      return state().device.arch;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
+      return 0;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return f.max_dynamic_shared;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      return f.carveout;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+      return k.function->explicit_cluster;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      return cluster[0] > 0 ? cluster[0] : static_cast<int>(f.required_cluster.x);
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      return cluster[0] > 0 ? cluster[1] : static_cast<int>(f.required_cluster.y);
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      return cluster[0] > 0 ? cluster[2] : static_cast<int>(f.required_cluster.z);
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      return f.non_portable_cluster;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      return f.cluster_policy;
+    default:
+      fail(CUDA_ERROR_INVALID_VALUE, "unknown function attribute");
   }
 }
 
@@ -305,8 +331,11 @@ using namespace sim::driver;
 
 // ---- modules -------------------------------------------------------------------------------------
 
-CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load_module(__func__, module, image, 0, nullptr, nullptr); }
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count, CUjit_option* options, void** values) {
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  return load_module(__func__, module, image, 0, nullptr, nullptr);
+}
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count, CUjit_option* options,
+                            void** values) {
   return load_module(__func__, module, image, count, options, values);
 }
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
@@ -325,7 +354,8 @@ CUresult cuModuleLoad(CUmodule* module, const char* path) {
 
 CUresult cuModuleUnload(CUmodule module) {
   API(HealthyContext, {
-    require(state().modules.get(module).library == nullptr, CUDA_ERROR_NOT_PERMITTED, "the module belongs to a library");
+    require(state().modules.get(module).library == nullptr, CUDA_ERROR_NOT_PERMITTED,
+            "the module belongs to a library");
     synchronising_call(c);
     unload(module);
   });
@@ -372,13 +402,13 @@ PLAIN_NAME(cuModuleGetGlobal, cuModuleGetGlobal_v2);
 
 // ---- libraries -----------------------------------------------------------------------------------
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* options, void** values, unsigned int count,
-                           CUlibraryOption*, void**, unsigned int) {
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* options, void** values,
+                           unsigned int count, CUlibraryOption*, void**, unsigned int) {
   return load_library(__func__, library, code, count, options, values);
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values, unsigned int count,
-                               CUlibraryOption*, void**, unsigned int) {
+CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values,
+                               unsigned int count, CUlibraryOption*, void**, unsigned int) {
   std::string image;
   try {
     image = read_file(path);

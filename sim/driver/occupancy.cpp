@@ -47,8 +47,8 @@ CUresult max_blocks(const char* name, int* count, CUfunction f, int threads, siz
   });
 }
 
-CUresult potential(const char* name, int* grid, int* block, CUfunction f, CUoccupancyB2DSize shared_of, size_t shared, int limit,
-                   unsigned flags) {
+CUresult potential(const char* name, int* grid, int* block, CUfunction f, CUoccupancyB2DSize shared_of, size_t shared,
+                   int limit, unsigned flags) {
   return call(name, Call::Needs::HealthyContext, [&](Call& c) {
     require(grid != nullptr && block != nullptr && limit >= 0 && (flags & ~1u) == 0);
     const BlockSizes best = best_block(c, f, shared_of, shared, limit);
@@ -86,8 +86,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, CUfunc
   return max_blocks(__func__, count, f, threads, shared, flags);
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction f, CUoccupancyB2DSize shared_of, size_t shared,
-                                          int limit) {
+CUresult cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction f, CUoccupancyB2DSize shared_of,
+                                          size_t shared, int limit) {
   return potential(__func__, grid, block, f, shared_of, shared, limit, 0);
 }
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunction f, CUoccupancyB2DSize shared_of,
@@ -113,8 +113,8 @@ CUresult cuOccupancyMaxActiveClusters(int* count, CUfunction handle, const CUlau
     const uint64_t size = std::max<uint64_t>(cluster_blocks(*config), 1);
     require(size <= (f.non_portable_cluster ? kMaxCluster : kMaxPortableCluster), CUDA_ERROR_INVALID_CLUSTER_SIZE);
     const unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
-    const auto resident =
-        static_cast<uint64_t>(blocks_per_sm(f, threads, config->sharedMemBytes)) * static_cast<uint64_t>(state().device.sm_count);
+    const auto resident = static_cast<uint64_t>(blocks_per_sm(f, threads, config->sharedMemBytes)) *
+                          static_cast<uint64_t>(state().device.sm_count);
     *count = static_cast<int>(resident / size);
   });
 }
@@ -124,7 +124,8 @@ CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const 
     require(size != nullptr && config != nullptr);
     const CUfunc_st& f = live_function(c, handle);
     const unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
-    require(blocks_per_sm(f, threads, config->sharedMemBytes) > 0, CUDA_ERROR_INVALID_VALUE, "no block of this shape fits");
+    require(blocks_per_sm(f, threads, config->sharedMemBytes) > 0, CUDA_ERROR_INVALID_VALUE,
+            "no block of this shape fits");
     *size = static_cast<int>(f.non_portable_cluster ? kMaxCluster : kMaxPortableCluster);
   });
 }

@@ -2,6 +2,7 @@
 // that enqueues it returns; its failure comes to light later, in a call that synchronises.
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "sim/driver/driver.h"
 
@@ -98,7 +99,11 @@ struct Executor {
     launch.global = &state().memory;
     launch.arch = state().device.arch;
     launch.multiprocessors = static_cast<uint32_t>(state().device.sm_count);
-    launch.order = order_from_environment();
+    try {
+      launch.order = order_from_environment();
+    } catch (const std::invalid_argument& e) {
+      fail(CUDA_ERROR_INVALID_VALUE, e.what());
+    }
     std::optional<Fault> failure;
     c.unlocked(
         [&] {
@@ -119,7 +124,8 @@ struct Executor {
     if (copy.width == 0 || copy.height == 0 || copy.depth == 0) return;
     const uint64_t from = span(copy.width, copy.height, copy.depth, copy.source_pitch, copy.source_slice);
     const uint64_t to = span(copy.width, copy.height, copy.depth, copy.destination_pitch, copy.destination_slice);
-    if ((copy.source_owned && !is_live(copy.source, from)) || (copy.destination_owned && !is_live(copy.destination, to))) {
+    if ((copy.source_owned && !is_live(copy.source, from)) ||
+        (copy.destination_owned && !is_live(copy.destination, to))) {
       return report_fault(context, Fault(Hazard::Memory, "memory: a copy of memory that was freed"));
     }
     c.unlocked([&] { copy_bytes(copy); }, true);
@@ -576,12 +582,17 @@ CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const C
     require(value != nullptr);
     CUstream_st& stream = live_stream(c, handle);
     switch (attribute) {
-      case CU_LAUNCH_ATTRIBUTE_PRIORITY: stream.priority = clamp_priority(value->priority); break;
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        stream.priority = clamp_priority(value->priority);
+        break;
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: stream.attributes[attribute] = *value; break;
-      default: fail(CUDA_ERROR_INVALID_VALUE, "not an attribute of a stream");
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        stream.attributes[attribute] = *value;
+        break;
+      default:
+        fail(CUDA_ERROR_INVALID_VALUE, "not an attribute of a stream");
     }
   });
 }

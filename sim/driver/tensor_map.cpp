@@ -10,20 +10,34 @@ namespace {
 // The sub-byte types and the swizzles of other atoms came with compute capability 10.0.
 std::optional<TensorElement> element_of(CUtensorMapDataType type) {
   switch (type) {
-    case CU_TENSOR_MAP_DATA_TYPE_UINT8: return TensorElement::U8;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT16: return TensorElement::U16;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT32: return TensorElement::U32;
-    case CU_TENSOR_MAP_DATA_TYPE_INT32: return TensorElement::S32;
-    case CU_TENSOR_MAP_DATA_TYPE_UINT64: return TensorElement::U64;
-    case CU_TENSOR_MAP_DATA_TYPE_INT64: return TensorElement::S64;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16: return TensorElement::F16;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32: return TensorElement::F32;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: return TensorElement::F64;
-    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return TensorElement::BF16;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ: return TensorElement::F32Ftz;
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: return TensorElement::TF32;
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ: return TensorElement::TF32Ftz;
-    default: return std::nullopt;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
+      return TensorElement::U8;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
+      return TensorElement::U16;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
+      return TensorElement::U32;
+    case CU_TENSOR_MAP_DATA_TYPE_INT32:
+      return TensorElement::S32;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+      return TensorElement::U64;
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+      return TensorElement::S64;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+      return TensorElement::F16;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      return TensorElement::F32;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return TensorElement::F64;
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return TensorElement::BF16;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
+      return TensorElement::F32Ftz;
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
+      return TensorElement::TF32;
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
+      return TensorElement::TF32Ftz;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -33,13 +47,18 @@ std::optional<TensorElement> element_of(CUtensorMapDataType type) {
 
 TensorSwizzle swizzle_of(CUtensorMapSwizzle swizzle) {
   switch (swizzle) {
-    case CU_TENSOR_MAP_SWIZZLE_NONE: return TensorSwizzle::None;
-    case CU_TENSOR_MAP_SWIZZLE_32B: return TensorSwizzle::Bytes32;
-    case CU_TENSOR_MAP_SWIZZLE_64B: return TensorSwizzle::Bytes64;
-    case CU_TENSOR_MAP_SWIZZLE_128B: return TensorSwizzle::Bytes128;
+    case CU_TENSOR_MAP_SWIZZLE_NONE:
+      return TensorSwizzle::None;
+    case CU_TENSOR_MAP_SWIZZLE_32B:
+      return TensorSwizzle::Bytes32;
+    case CU_TENSOR_MAP_SWIZZLE_64B:
+      return TensorSwizzle::Bytes64;
+    case CU_TENSOR_MAP_SWIZZLE_128B:
+      return TensorSwizzle::Bytes128;
     case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B:
     case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B:
-    case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B: unsupported_here("swizzles of 32- and 64-byte atoms are not supported");
+    case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B:
+      unsupported_here("swizzles of 32- and 64-byte atoms are not supported");
   }
   fail(CUDA_ERROR_INVALID_VALUE, "unknown swizzle");
 }
@@ -57,15 +76,18 @@ using namespace sim::driver;
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
-                                const cuuint32_t* element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
+                                const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
   API(Initialised, {
     using namespace sim;
-    check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0, "tensorMap must be aligned to 64 bytes");
-    check(type >= CU_TENSOR_MAP_DATA_TYPE_UINT8 && type <= CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B, "unknown tensorDataType");
+    check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0,
+          "tensorMap must be aligned to 64 bytes");
+    check(type >= CU_TENSOR_MAP_DATA_TYPE_UINT8 && type <= CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B,
+          "unknown tensorDataType");
     const auto element = element_of(type);
     if (!element) unsupported_here("packed 4- and 6-bit data types are not supported");
-    check(interleave >= CU_TENSOR_MAP_INTERLEAVE_NONE && interleave <= CU_TENSOR_MAP_INTERLEAVE_32B, "unknown interleave");
+    check(interleave >= CU_TENSOR_MAP_INTERLEAVE_NONE && interleave <= CU_TENSOR_MAP_INTERLEAVE_32B,
+          "unknown interleave");
     check(l2 >= CU_TENSOR_MAP_L2_PROMOTION_NONE && l2 <= CU_TENSOR_MAP_L2_PROMOTION_L2_256B, "unknown l2Promotion");
     check(fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
           "unknown oobFill");
@@ -77,7 +99,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     const uint64_t unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 32 : 16;
     check(address != nullptr && reinterpret_cast<uintptr_t>(address) % unit == 0,
           "globalAddress must be aligned to " + std::to_string(unit) + " bytes");
-    check(fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || is_float(*element), "a NaN fill needs a floating-point data type");
+    check(fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || is_float(*element),
+          "a NaN fill needs a floating-point data type");
 
     TensorMapFields fields;
     fields.address = reinterpret_cast<uintptr_t>(address);
@@ -98,8 +121,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     }
     for (unsigned i = 0; i + 1 < rank; ++i) {
       check(strides[i] % unit == 0 && strides[i] < (uint64_t{1} << 40),
-            at("globalStrides", i, strides[i], unit == 16 ? "it must be a multiple of 16 and less than 2^40"
-                                                          : "it must be a multiple of 32 and less than 2^40"));
+            at("globalStrides", i, strides[i],
+               unit == 16 ? "it must be a multiple of 16 and less than 2^40"
+                          : "it must be a multiple of 32 and less than 2^40"));
       fields.strides[i] = strides[i];
     }
     const uint64_t inner = uint64_t{box[0]} * static_cast<uint64_t>(bytes_of(*element));
@@ -119,7 +143,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   API(Initialised, {
     using namespace sim;
-    check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0, "tensorMap must be aligned to 64 bytes");
+    check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0,
+          "tensorMap must be aligned to 64 bytes");
     auto fields = decode(reinterpret_cast<const uint8_t*>(map));
     check(fields.has_value(), "not a tensor map");
     const uint64_t unit = fields->interleave == TensorInterleave::Bytes32 ? 32 : 16;
@@ -130,8 +155,9 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   });
 }
 
-CUresult cuTensorMapEncodeIm2col(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                                 const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+CUresult cuTensorMapEncodeIm2col(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                 const cuuint64_t*, const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*,
+                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill) {
   API(Initialised, { fail(CUDA_ERROR_NOT_SUPPORTED, "im2col tensor maps are not simulated"); });
 }

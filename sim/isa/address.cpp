@@ -48,7 +48,8 @@ void touch_shared(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int la
 // One look at the shadow for each run of neighbouring lanes rather than one for each lane.
 void touch_lanes(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access) {
   const auto lane_by_lane = [&](uint32_t lanes) {
-    each_lane(lanes, [&](int lane) { touch_shared(warp, owner, static_cast<uint32_t>(offset[lane]), size, lane, access); });
+    each_lane(lanes,
+              [&](int lane) { touch_shared(warp, owner, static_cast<uint32_t>(offset[lane]), size, lane, access); });
   };
   uint64_t low = UINT64_MAX, high = 0;
   each_lane(mask, [&](int lane) {
@@ -76,7 +77,7 @@ void touch_lanes(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, 
   }
 }
 
-void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Pointers* out) {
+void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, Pointers* out) {
   uint64_t low = UINT64_MAX, high = 0;
   if (mask == kFullMask) {
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -88,6 +89,10 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
       low = std::min(low, at[lane]);
       high = std::max(high, at[lane]);
     });
+  }
+  const Cluster& cluster = *warp.cta->cluster;
+  if (access != Access::Read && low < cluster.maps_high && high + size > cluster.maps_low) {
+    each_lane(mask, [&](int lane) { tensor_map_written(warp, at[lane], size, lane); });
   }
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (high + size > high && global_range_cached(memory, low, high + size)) {
@@ -158,8 +163,8 @@ void resolve_param(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size,
     if (access != Access::Read) fault(Hazard::Memory, warp, lane, "write to a kernel parameter");
     if (at[lane] + size > params.size() || at[lane] + size < at[lane]) {
       fault(Hazard::Memory, warp, lane,
-            "access of " + std::to_string(size) + " bytes at parameter offset " + hex(at[lane]) + " passes the kernel's " +
-                std::to_string(params.size()) + " bytes of parameters");
+            "access of " + std::to_string(size) + " bytes at parameter offset " + hex(at[lane]) +
+                " passes the kernel's " + std::to_string(params.size()) + " bytes of parameters");
     }
     out->at[lane] = params.data() + at[lane];
   });
@@ -180,12 +185,18 @@ constexpr uint64_t kSharedObject = 0;
 }  // namespace
 
 bool read_modifier(const std::string& part, MemoryForm* form) {
-  static const struct { const char* name; AddressSpace space; } kSpaces[] = {
-      {"global", AddressSpace::Global},         {"const", AddressSpace::Global},
-      {"shared", AddressSpace::SharedCta},      {"shared::cta", AddressSpace::SharedCta},
-      {"shared::cluster", AddressSpace::SharedCluster}, {"local", AddressSpace::Local},
-      {"param", AddressSpace::Param},           {"param::entry", AddressSpace::Param},
-      {"param::func", AddressSpace::Param}};
+  static const struct {
+    const char* name;
+    AddressSpace space;
+  } kSpaces[] = {{"global", AddressSpace::Global},
+                 {"const", AddressSpace::Global},
+                 {"shared", AddressSpace::SharedCta},
+                 {"shared::cta", AddressSpace::SharedCta},
+                 {"shared::cluster", AddressSpace::SharedCluster},
+                 {"local", AddressSpace::Local},
+                 {"param", AddressSpace::Param},
+                 {"param::entry", AddressSpace::Param},
+                 {"param::func", AddressSpace::Param}};
   for (const auto& s : kSpaces) {
     if (part == s.name) {
       form->space = s.space;
@@ -206,7 +217,8 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
     form->release |= part != "acquire";
     return true;
   }
-  static const char* const kHints[] = {"weak", "cta", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
+  static const char* const kHints[] = {"weak", "cta", "cluster", "gpu", "sys", "ca", "cg",
+                                       "cs",   "lu",  "cv",      "wb",  "wt",  "nc"};
   if (std::any_of(std::begin(kHints), std::end(kHints), [&](const char* hint) { return part == hint; })) return true;
   if (part.starts_with("L1::") || part.starts_with("L2::")) return true;
   const ptx::Type type = ptx::type_from_name(part);
@@ -216,7 +228,8 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
 }
 
 uint8_t sync_flags(const MemoryForm& form) {
-  return static_cast<uint8_t>((form.acquire ? kAcquire : 0) | (form.release ? kRelease : 0) | (form.strong ? kStrong : 0));
+  return static_cast<uint8_t>((form.acquire ? kAcquire : 0) | (form.release ? kRelease : 0) |
+                              (form.strong ? kStrong : 0));
 }
 
 void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out) {
@@ -225,8 +238,8 @@ void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out) 
   if (ptx::bytes_of(context.register_type(operand)) == 8) out.flags |= kWideBase;
 }
 
-void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size, uint32_t alignment,
-             Access access, Pointers* out) {
+void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size,
+             uint32_t alignment, Access access, Pointers* out) {
   uint64_t at[kLanes];
   gather(warp, in, base, at);
   uint64_t any = 0;
@@ -238,15 +251,26 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
   if ((any & (alignment - 1)) != 0) misaligned(warp, at, mask, alignment);
   if (access == Access::Write) ++warp.cta->cluster->stores;
   switch (space) {
-    case AddressSpace::Global: resolve_global(warp, at, mask, size, out); return;
-    case AddressSpace::SharedCta: resolve_shared(warp, at, mask, size, access, false, out); return;
-    case AddressSpace::SharedCluster: resolve_shared(warp, at, mask, size, access, true, out); return;
-    case AddressSpace::Local: resolve_local(warp, at, mask, size, out); return;
-    case AddressSpace::Param: resolve_param(warp, at, mask, size, access, out); return;
-    case AddressSpace::Generic: break;
+    case AddressSpace::Global:
+      resolve_global(warp, at, mask, size, access, out);
+      return;
+    case AddressSpace::SharedCta:
+      resolve_shared(warp, at, mask, size, access, false, out);
+      return;
+    case AddressSpace::SharedCluster:
+      resolve_shared(warp, at, mask, size, access, true, out);
+      return;
+    case AddressSpace::Local:
+      resolve_local(warp, at, mask, size, out);
+      return;
+    case AddressSpace::Param:
+      resolve_param(warp, at, mask, size, access, out);
+      return;
+    case AddressSpace::Generic:
+      break;
   }
   if ((any & kWindowMask) == 0) {
-    resolve_global(warp, at, mask, size, out);
+    resolve_global(warp, at, mask, size, access, out);
     return;
   }
   for (uint32_t rest = mask; rest != 0;) {
@@ -256,11 +280,16 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
     each_lane(rest, [&](int lane) { lanes |= (at[lane] & kWindowMask) == window ? 1u << lane : 0; });
     uint64_t inside[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) inside[lane] = at[lane] & ~kWindowMask;
-    if (window == 0) resolve_global(warp, at, lanes, size, out);
-    else if (window == kSharedWindow) resolve_shared(warp, inside, lanes, size, access, true, out);
-    else if (window == kLocalWindow) resolve_local(warp, inside, lanes, size, out);
-    else if (window == kParamWindow) resolve_param(warp, inside, lanes, size, access, out);
-    else fault(Hazard::Memory, warp, leader, "address " + hex(at[leader]) + " is in no memory");
+    if (window == 0)
+      resolve_global(warp, at, lanes, size, access, out);
+    else if (window == kSharedWindow)
+      resolve_shared(warp, inside, lanes, size, access, true, out);
+    else if (window == kLocalWindow)
+      resolve_local(warp, inside, lanes, size, out);
+    else if (window == kParamWindow)
+      resolve_param(warp, inside, lanes, size, access, out);
+    else
+      fault(Hazard::Memory, warp, leader, "address " + hex(at[leader]) + " is in no memory");
     rest &= ~lanes;
   }
 }

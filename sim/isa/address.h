@@ -31,8 +31,8 @@ uint8_t sync_flags(const MemoryForm& form);
 struct Pointers {
   uint8_t* at[kLanes];
 };
-void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size, uint32_t alignment,
-             Access access, Pointers* out);
+void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size,
+             uint32_t alignment, Access access, Pointers* out);
 
 // Happens-before through memory. Before the access of a release, after that of an acquire; for flags without
 // kStrong nothing.

@@ -79,21 +79,33 @@ T updated(Op op, T old, T b, T c, bool flush) {
     return old.low == b.low && old.high == b.high ? c : old;
   } else {
     switch (op) {
-      case Op::Exch: return b;
-      case Op::Add: return sum(old, b, flush);
-      case Op::Min: return minimum(old, b);
-      case Op::Max: return maximum(old, b);
-      default: break;
+      case Op::Exch:
+        return b;
+      case Op::Add:
+        return sum(old, b, flush);
+      case Op::Min:
+        return minimum(old, b);
+      case Op::Max:
+        return maximum(old, b);
+      default:
+        break;
     }
     if constexpr (std::is_integral_v<T>) {
       switch (op) {
-        case Op::And: return old & b;
-        case Op::Or: return old | b;
-        case Op::Xor: return old ^ b;
-        case Op::Cas: return old == b ? c : old;
-        case Op::Inc: return old >= b ? 0 : old + 1;
-        case Op::Dec: return old == 0 || old > b ? b : old - 1;
-        default: break;
+        case Op::And:
+          return old & b;
+        case Op::Or:
+          return old | b;
+        case Op::Xor:
+          return old ^ b;
+        case Op::Cas:
+          return old == b ? c : old;
+        case Op::Inc:
+          return old >= b ? 0 : old + 1;
+        case Op::Dec:
+          return old == 0 || old > b ? b : old - 1;
+        default:
+          break;
       }
     }
     return old;
@@ -131,13 +143,17 @@ template <class T>
 using RowOf = std::conditional_t<sizeof(T) == 16, Quad, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
 template <class T>
 T from_row(RowOf<T> row) {
-  if constexpr (sizeof(T) >= 4) return std::bit_cast<T>(row);
-  else return std::bit_cast<T>(static_cast<uint16_t>(row));
+  if constexpr (sizeof(T) >= 4)
+    return std::bit_cast<T>(row);
+  else
+    return std::bit_cast<T>(static_cast<uint16_t>(row));
 }
 template <class T>
 RowOf<T> to_row(T value) {
-  if constexpr (sizeof(T) >= 4) return std::bit_cast<RowOf<T>>(value);
-  else return std::bit_cast<uint16_t>(value);
+  if constexpr (sizeof(T) >= 4)
+    return std::bit_cast<RowOf<T>>(value);
+  else
+    return std::bit_cast<uint16_t>(value);
 }
 
 // in.reg: destinations (width, sinks for red), base, sources (width), and for cas the new value.
@@ -181,21 +197,36 @@ Execute execute_for(Op op, Type type) {
   const bool bitwise = op == Op::And || op == Op::Or || op == Op::Xor || op == Op::Cas || op == Op::Exch;
   const bool step = op == Op::Inc || op == Op::Dec;
   switch (type) {
-    case Type::B16: return op == Op::Cas ? atomic<uint16_t> : nullptr;
-    case Type::B32: return bitwise ? atomic<uint32_t> : nullptr;
-    case Type::B64: return bitwise ? atomic<uint64_t> : nullptr;
-    case Type::B128: return op == Op::Cas || op == Op::Exch ? atomic<Quad> : nullptr;
-    case Type::U32: return op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint32_t> : nullptr;
-    case Type::U64: return step ? nullptr : op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint64_t> : nullptr;
-    case Type::S32: return step || bitwise ? nullptr : atomic<int32_t>;
-    case Type::S64: return step || bitwise ? nullptr : atomic<int64_t>;
-    case Type::F32: return op == Op::Add || op == Op::Exch ? atomic<float> : nullptr;
-    case Type::F64: return op == Op::Add || op == Op::Exch ? atomic<double> : nullptr;
-    case Type::F16: return bitwise || step ? nullptr : atomic<Half>;
-    case Type::BF16: return bitwise || step ? nullptr : atomic<Bfloat>;
-    case Type::F16x2: return bitwise || step ? nullptr : atomic<Packed<Half>>;
-    case Type::BF16x2: return bitwise || step ? nullptr : atomic<Packed<Bfloat>>;
-    default: return nullptr;
+    case Type::B16:
+      return op == Op::Cas ? atomic<uint16_t> : nullptr;
+    case Type::B32:
+      return bitwise ? atomic<uint32_t> : nullptr;
+    case Type::B64:
+      return bitwise ? atomic<uint64_t> : nullptr;
+    case Type::B128:
+      return op == Op::Cas || op == Op::Exch ? atomic<Quad> : nullptr;
+    case Type::U32:
+      return op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint32_t> : nullptr;
+    case Type::U64:
+      return step ? nullptr : op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint64_t> : nullptr;
+    case Type::S32:
+      return step || bitwise ? nullptr : atomic<int32_t>;
+    case Type::S64:
+      return step || bitwise ? nullptr : atomic<int64_t>;
+    case Type::F32:
+      return op == Op::Add || op == Op::Exch ? atomic<float> : nullptr;
+    case Type::F64:
+      return op == Op::Add || op == Op::Exch ? atomic<double> : nullptr;
+    case Type::F16:
+      return bitwise || step ? nullptr : atomic<Half>;
+    case Type::BF16:
+      return bitwise || step ? nullptr : atomic<Bfloat>;
+    case Type::F16x2:
+      return bitwise || step ? nullptr : atomic<Packed<Half>>;
+    case Type::BF16x2:
+      return bitwise || step ? nullptr : atomic<Packed<Bfloat>>;
+    default:
+      return nullptr;
   }
 }
 
@@ -206,8 +237,10 @@ bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr
   int op = -1;
   for (size_t i = 1; i < source.parts.size(); ++i) {
     const auto named = std::find(std::begin(kOps), std::end(kOps), source.parts[i]);
-    if (named != std::end(kOps) && op < 0) op = static_cast<int>(named - kOps);
-    else if (source.parts[i] != "noftz" && !read_modifier(source.parts[i], &form)) throw Unsupported("unknown modifier '." + source.parts[i] + "'");
+    if (named != std::end(kOps) && op < 0)
+      op = static_cast<int>(named - kOps);
+    else if (source.parts[i] != "noftz" && !read_modifier(source.parts[i], &form))
+      throw Unsupported("unknown modifier '." + source.parts[i] + "'");
   }
   if (op < 0) throw Unsupported("the operation is missing");
   out.type = static_cast<uint8_t>(op);
@@ -220,7 +253,8 @@ bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr
   size_t next = 0;
   const auto vector_of = [&](const Operand& operand) {
     const size_t n = operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1;
-    if (operand.kind != Operand::Kind::Sink && n != static_cast<size_t>(form.vector)) throw Unsupported("the vector has the wrong number of elements");
+    if (operand.kind != Operand::Kind::Sink && n != static_cast<size_t>(form.vector))
+      throw Unsupported("the vector has the wrong number of elements");
   };
   if (has_result) {
     const Operand& d = source.operands.at(next++);

@@ -162,7 +162,8 @@ std::string barrier_name(uint32_t id) { return "named barrier " + std::to_string
 
 // Warps of the block that still run; the barrier of all threads does not wait for those that left.
 uint32_t live_warps(const Cta& cta) {
-  return static_cast<uint32_t>(std::count_if(cta.warps.begin(), cta.warps.end(), [](const auto& w) { return w->live != 0; }));
+  return static_cast<uint32_t>(
+      std::count_if(cta.warps.begin(), cta.warps.end(), [](const auto& w) { return w->live != 0; }));
 }
 
 bool complete_if_full(Cta& cta, uint32_t id) {
@@ -195,19 +196,24 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
   const uint32_t expected = (in.flags & kCount) ? warp.row<uint32_t>(in.reg[count_index])[lane] : 0;
   if (in.flags & kCount) {
     if (expected == 0 || expected % kLanes != 0) {
-      fault(Hazard::IllegalUse, warp, lane, barrier_name(id) + " with a count of " + std::to_string(expected) + ", which is not a multiple of 32");
+      fault(Hazard::IllegalUse, warp, lane,
+            barrier_name(id) + " with a count of " + std::to_string(expected) + ", which is not a multiple of 32");
     }
     if (expected > threads) {
-      fault(Hazard::IllegalUse, warp, lane, barrier_name(id) + " waits for " + std::to_string(expected) + " threads, but the block has " + std::to_string(threads));
+      fault(Hazard::IllegalUse, warp, lane,
+            barrier_name(id) + " waits for " + std::to_string(expected) + " threads, but the block has " +
+                std::to_string(threads));
     }
   }
   const bool reduces = (in.flags & kReduce) != 0;
   if (b.arrived != 0) {
     if (b.expected != expected) {
       const auto text = [](uint32_t n) { return n == 0 ? std::string("all threads") : std::to_string(n) + " threads"; };
-      fault(Hazard::IllegalUse, warp, lane, barrier_name(id) + " is used for " + text(expected) + " while others use it for " + text(b.expected));
+      fault(Hazard::IllegalUse, warp, lane,
+            barrier_name(id) + " is used for " + text(expected) + " while others use it for " + text(b.expected));
     }
-    if (b.reduces != reduces) fault(Hazard::IllegalUse, warp, lane, barrier_name(id) + " mixes a reduction with other arrivals");
+    if (b.reduces != reduces)
+      fault(Hazard::IllegalUse, warp, lane, barrier_name(id) + " mixes a reduction with other arrivals");
     if (b.arrived_warps >> warp.index & 1) {
       fault(Hazard::IllegalUse, warp, lane, "the warp arrives twice at " + barrier_name(id) + " before it completes");
     }
@@ -233,9 +239,11 @@ Step barrier(Warp& warp, const Instr& in, uint32_t mask) {
   const int leader = std::countr_zero(mask);
   const uint32_t id = ids[leader];
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    if (ids[std::countr_zero(rest)] != id) fault(Hazard::IllegalUse, warp, leader, "lanes of a warp name different barriers");
+    if (ids[std::countr_zero(rest)] != id)
+      fault(Hazard::IllegalUse, warp, leader, "lanes of a warp name different barriers");
   }
-  if (id >= cta.barriers.size()) fault(Hazard::IllegalUse, warp, leader, barrier_name(id) + " does not exist: there are 16");
+  if (id >= cta.barriers.size())
+    fault(Hazard::IllegalUse, warp, leader, barrier_name(id) + " does not exist: there are 16");
 
   const auto find = [&](bool counted) {
     return std::find_if(warp.barrier_waits.begin(), warp.barrier_waits.end(), [&](const Warp::BarrierWait& w) {
@@ -269,13 +277,15 @@ Step barrier(Warp& warp, const Instr& in, uint32_t mask) {
       return wait_for(warp, [&] {
         const Cta::NamedBarrier& b = cta.barriers[id];
         const uint32_t expected = b.expected != 0 ? b.expected : live_warps(cta) * kLanes;
-        return barrier_name(id) + ": " + std::to_string(b.arrived) + " of " + std::to_string(expected) + " threads have arrived";
+        return barrier_name(id) + ": " + std::to_string(b.arrived) + " of " + std::to_string(expected) +
+               " threads have arrived";
       });
     }
   }
   if (in.flags & kReduce) {
     if (in.kind == kPopc) {
-      for (uint32_t rest = mask; rest != 0; rest &= rest - 1) warp.row<uint32_t>(in.reg[0])[std::countr_zero(rest)] = own->popc;
+      for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
+        warp.row<uint32_t>(in.reg[0])[std::countr_zero(rest)] = own->popc;
     } else {
       uint32_t& p = *warp.row<uint32_t>(in.reg[0]);
       p = (in.kind == kAnd ? own->all : own->any) ? p | mask : p & ~mask;
@@ -296,12 +306,18 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
   const size_t n = source.operands.size();
   if (parts[op] == "red") {
     out.flags |= kReduce;
-    if (n == 4) out.flags |= kCount;
-    else if (n != 3) throw Unsupported("three or four operands are needed");
-    if (has_part(source, "popc")) out.kind = kPopc;
-    else if (has_part(source, "and")) out.kind = kAnd;
-    else if (has_part(source, "or")) out.kind = kOr;
-    else return false;
+    if (n == 4)
+      out.flags |= kCount;
+    else if (n != 3)
+      throw Unsupported("three or four operands are needed");
+    if (has_part(source, "popc"))
+      out.kind = kPopc;
+    else if (has_part(source, "and"))
+      out.kind = kAnd;
+    else if (has_part(source, "or"))
+      out.kind = kOr;
+    else
+      return false;
     context.push(source.operands[0], out.kind == kPopc ? Type::U32 : Type::Pred);
     for (size_t i = 1; i + 1 < n; ++i) context.push(source.operands[i], Type::U32);
     context.push(source.operands[n - 1], Type::Pred);
@@ -327,10 +343,22 @@ Step thread_fence(Warp& warp, const Instr&, uint32_t) {
 }
 
 bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
-  static const char* const kParts[] = {"fence", "membar", "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "gl", "sys",
-                                       "sync_restrict::shared::cta", "sync_restrict::shared::cluster"};
+  static const char* const kParts[] = {"fence",
+                                       "membar",
+                                       "sc",
+                                       "acq_rel",
+                                       "acquire",
+                                       "release",
+                                       "cta",
+                                       "cluster",
+                                       "gpu",
+                                       "gl",
+                                       "sys",
+                                       "sync_restrict::shared::cta",
+                                       "sync_restrict::shared::cluster"};
   for (const std::string& part : source.parts) {
-    if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; })) return false;
+    if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; }))
+      return false;
   }
   out.execute = thread_fence;
   return true;

@@ -11,13 +11,6 @@ namespace sim {
 namespace isa {
 namespace {
 
-bool chosen(Form& f, Execute execute) {
-  if (execute == nullptr) f.unsupported("it does not exist in this form");
-  f.done();
-  f.out.execute = execute;
-  return true;
-}
-
 // ---- scalar types, any to any --------------------------------------------------------------------
 
 // A source value: exact in one of the two.
@@ -34,8 +27,11 @@ enum Flags : uint8_t { kFlush = 1, kSaturate = 2, kSatFinite = 4, kRelu = 8, kWi
 // Instr: type = destination, width = source, kind = rounding (low 4 bits) and integer rounding (high 4 bits).
 struct Conversion {
   explicit Conversion(const Instr& in)
-      : to(static_cast<Type>(in.type)), from(static_cast<Type>(in.width)), round(static_cast<Round>(in.kind & 15)),
-        integer_round(static_cast<IntegerRound>(in.kind >> 4)), flags(in.flags) {}
+      : to(static_cast<Type>(in.type)),
+        from(static_cast<Type>(in.width)),
+        round(static_cast<Round>(in.kind & 15)),
+        integer_round(static_cast<IntegerRound>(in.kind >> 4)),
+        flags(in.flags) {}
   Type to, from;
   Round round;
   IntegerRound integer_round;
@@ -46,18 +42,30 @@ Value load(uint64_t bits, const Conversion& c) {
   const auto integer = [](auto v) { return Value{true, v, 0}; };
   const auto real = [](double v) { return Value{false, 0, v}; };
   switch (c.from) {
-    case Type::U8: return integer(static_cast<uint8_t>(bits));
-    case Type::U16: return integer(static_cast<uint16_t>(bits));
-    case Type::U32: return integer(static_cast<uint32_t>(bits));
-    case Type::U64: return integer(bits);
-    case Type::S8: return integer(static_cast<int8_t>(bits));
-    case Type::S16: return integer(static_cast<int16_t>(bits));
-    case Type::S32: return integer(static_cast<int32_t>(bits));
-    case Type::S64: return integer(static_cast<int64_t>(bits));
-    case Type::F16: return real(widen(Half{static_cast<uint16_t>(bits)}));
-    case Type::BF16: return real(widen(Bfloat{static_cast<uint16_t>(bits)}));
-    case Type::F64: return real(std::bit_cast<double>(bits));
-    default: break;
+    case Type::U8:
+      return integer(static_cast<uint8_t>(bits));
+    case Type::U16:
+      return integer(static_cast<uint16_t>(bits));
+    case Type::U32:
+      return integer(static_cast<uint32_t>(bits));
+    case Type::U64:
+      return integer(bits);
+    case Type::S8:
+      return integer(static_cast<int8_t>(bits));
+    case Type::S16:
+      return integer(static_cast<int16_t>(bits));
+    case Type::S32:
+      return integer(static_cast<int32_t>(bits));
+    case Type::S64:
+      return integer(static_cast<int64_t>(bits));
+    case Type::F16:
+      return real(widen(Half{static_cast<uint16_t>(bits)}));
+    case Type::BF16:
+      return real(widen(Bfloat{static_cast<uint16_t>(bits)}));
+    case Type::F64:
+      return real(std::bit_cast<double>(bits));
+    default:
+      break;
   }
   uint32_t word = static_cast<uint32_t>(bits);
   if ((c.flags & kFlush) && (word & 0x7f800000u) == 0) word &= 0x80000000u;
@@ -66,11 +74,16 @@ Value load(uint64_t bits, const Conversion& c) {
 
 __int128 smallest_of(Type t) {
   switch (t) {
-    case Type::S8: return std::numeric_limits<int8_t>::min();
-    case Type::S16: return std::numeric_limits<int16_t>::min();
-    case Type::S32: return std::numeric_limits<int32_t>::min();
-    case Type::S64: return std::numeric_limits<int64_t>::min();
-    default: return 0;
+    case Type::S8:
+      return std::numeric_limits<int8_t>::min();
+    case Type::S16:
+      return std::numeric_limits<int16_t>::min();
+    case Type::S32:
+      return std::numeric_limits<int32_t>::min();
+    case Type::S64:
+      return std::numeric_limits<int64_t>::min();
+    default:
+      return 0;
   }
 }
 __int128 largest_of(Type t) {
@@ -80,11 +93,16 @@ __int128 largest_of(Type t) {
 
 double to_integral(double v, IntegerRound round) {
   switch (round) {
-    case IntegerRound::Nearest: return std::nearbyint(v);
-    case IntegerRound::Zero: return std::trunc(v);
-    case IntegerRound::Down: return std::floor(v);
-    case IntegerRound::Up: return std::ceil(v);
-    case IntegerRound::None: break;
+    case IntegerRound::Nearest:
+      return std::nearbyint(v);
+    case IntegerRound::Zero:
+      return std::trunc(v);
+    case IntegerRound::Down:
+      return std::floor(v);
+    case IntegerRound::Up:
+      return std::ceil(v);
+    case IntegerRound::None:
+      break;
   }
   return v;
 }
@@ -124,9 +142,12 @@ F adjusted(F nearest, Round round, Exact exact_difference) {
       const bool negative = std::signbit(nearest);
       return above != negative ? std::nextafter(nearest, F{0}) : nearest;
     }
-    case Round::Down: return above ? std::nextafter(nearest, -kInfinity) : nearest;
-    case Round::Up: return above ? nearest : std::nextafter(nearest, kInfinity);
-    default: return nearest;
+    case Round::Down:
+      return above ? std::nextafter(nearest, -kInfinity) : nearest;
+    case Round::Up:
+      return above ? nearest : std::nextafter(nearest, kInfinity);
+    default:
+      return nearest;
   }
 }
 
@@ -134,7 +155,9 @@ template <class F>
 F round_real(double v, Round round) {
   const F nearest = static_cast<F>(v);
   if (v != v) return nearest;
-  return adjusted(nearest, round, [&](F n) { return static_cast<double>(n) > v ? 1 : static_cast<double>(n) < v ? -1 : 0; });
+  return adjusted(nearest, round, [&](F n) {
+    return static_cast<double>(n) > v ? 1 : static_cast<double>(n) < v ? -1 : 0;
+  });
 }
 template <class F>
 F round_integer(__int128 v, Round round) {
@@ -175,7 +198,8 @@ uint64_t result_bits(const Value& v, const Conversion& c) {
   const auto wrapped = static_cast<uint64_t>(to_integer(v, c));
   // Narrow results are extended to the whole register by their own sign (9.4.1).
   const int spare = 64 - ptx::bytes_of(c.to) * 8;
-  return is_signed(c.to) ? static_cast<uint64_t>(static_cast<int64_t>(wrapped << spare) >> spare) : wrapped << spare >> spare;
+  return is_signed(c.to) ? static_cast<uint64_t>(static_cast<int64_t>(wrapped << spare) >> spare)
+                         : wrapped << spare >> spare;
 }
 
 Step convert_any(Warp& warp, const Instr& in, uint32_t mask) {
@@ -197,19 +221,38 @@ Step convert_any(Warp& warp, const Instr& in, uint32_t mask) {
 
 // ---- the common ones -----------------------------------------------------------------------------
 
-template <class D, class S> struct Cast { static D apply(S a) { return static_cast<D>(a); } };
+template <class D, class S>
+struct Cast {
+  static D apply(S a) { return static_cast<D>(a); }
+};
 // Through an 8- or 16-bit type and back to the row.
-template <class N> struct Truncate { static N apply(uint32_t a) { return static_cast<N>(a); } };
-template <class E> struct Widen { static float apply(E a) { return narrow<float>(widen(a)); } };
-template <class E> struct Narrow { static E apply(float a) { return narrow<E>(a); } };
+template <class N>
+struct Truncate {
+  static N apply(uint32_t a) { return static_cast<N>(a); }
+};
+template <class E>
+struct Widen {
+  static float apply(E a) { return narrow<float>(widen(a)); }
+};
+template <class E>
+struct Narrow {
+  static E apply(float a) { return narrow<E>(a); }
+};
 // 9.7.9.21: the first operand is the upper half.
-template <class E> struct NarrowPair { static Pair<E> apply(float a, float b) { return {narrow<E>(b), narrow<E>(a)}; } };
-template <class D> struct Truncated {
+template <class E>
+struct NarrowPair {
+  static Pair<E> apply(float a, float b) { return {narrow<E>(b), narrow<E>(a)}; }
+};
+template <class D>
+struct Truncated {
   static D apply(float a) {
     if constexpr (std::is_signed_v<D>) {
       // Doubles hold every int32 and order beyond it; NaN gives 0.
       const double d = a;
-      return a != a ? 0 : d >= 2147483647.0 ? 2147483647 : d <= -2147483648.0 ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(d);
+      return a != a               ? 0
+             : d >= 2147483647.0  ? 2147483647
+             : d <= -2147483648.0 ? std::numeric_limits<int32_t>::min()
+                                  : static_cast<int32_t>(d);
     } else {
       const double d = a;
       return !(d > 0) ? 0 : d >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(d);
@@ -321,7 +364,8 @@ Step convert_pack(Warp& warp, const Instr& in, uint32_t mask) {
   const int32_t *a = warp.row<int32_t>(in.reg[1]), *b = warp.row<int32_t>(in.reg[2]);
   const uint32_t* c = in.width ? warp.row<uint32_t>(in.reg[3]) : nullptr;
   const int bits = in.type;
-  const int64_t low = in.flags ? -(int64_t{1} << (bits - 1)) : 0, high = (int64_t{1} << (bits - (in.flags ? 1 : 0))) - 1;
+  const int64_t low = in.flags ? -(int64_t{1} << (bits - 1)) : 0,
+                high = (int64_t{1} << (bits - (in.flags ? 1 : 0))) - 1;
   const uint32_t element = static_cast<uint32_t>((uint64_t{1} << bits) - 1);
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -342,20 +386,20 @@ bool decode_pack(Form& f) {
   Type t = Type::None;
   if (small < 0) {
     t = f.type();
-    if (t != Type::U16 && t != Type::S16 && t != Type::U8 && t != Type::S8) return chosen(f, nullptr);
+    if (t != Type::U16 && t != Type::S16 && t != Type::U8 && t != Type::S8) return f.choose(nullptr);
   }
-  if (f.type() != Type::S32) return chosen(f, nullptr);
+  if (f.type() != Type::S32) return f.choose(nullptr);
   f.out.type = small >= 0 ? kSmallBits[small] : static_cast<uint8_t>(ptx::bytes_of(t) * 8);
   f.out.flags = small >= 0 ? small % 2 == 1 : is_signed(t);
   if (f.type() == Type::B32) {
-    if (f.out.type == 16) return chosen(f, nullptr);
+    if (f.out.type == 16) return f.choose(nullptr);
     f.out.width = 1;
     f.operands({Type::U32, Type::S32, Type::S32, Type::B32});
   } else {
-    if (f.out.type != 16) return chosen(f, nullptr);
+    if (f.out.type != 16) return f.choose(nullptr);
     f.operands({Type::U32, Type::S32, Type::S32});
   }
-  return chosen(f, &convert_pack);
+  return f.choose(&convert_pack);
 }
 
 int take_packed_format(Form& f) {
@@ -393,23 +437,28 @@ bool decode_packed(Form& f, const ptx::Instruction& source, Round round, int sma
   } else {
     f.unsupported("these types cannot be converted into each other");
   }
+  constexpr int kFirstBlackwellFormat = 2;  // those before are Hopper's, from f32 and f16x2
+  if (small_first >= kFirstBlackwellFormat || round == Round::Stochastic || (to < kHalfPair && from == kBfloatPair))
+    f.needs(100);
   f.out.type = static_cast<uint8_t>(to);
   f.out.width = static_cast<uint8_t>(from);
   f.out.kind = static_cast<uint8_t>(round);
-  if (!packed_form_exists(to, from, round, f.out)) return chosen(f, nullptr);
+  if (!packed_form_exists(to, from, round, f.out)) return f.choose(nullptr);
   const auto container = [](int index) {
     return index == kFloats ? Type::F32 : index >= kHalfPair ? Type::B32 : Type::B16;
   };
   if (from != kFloats) {
     f.operands({container(to), container(from)});
-    return chosen(f, &convert_packed);
+    return f.choose(&convert_packed);
   }
-  if (round == Round::Stochastic) f.operands({container(to), Type::F32, Type::F32, Type::B32});
-  else f.operands({container(to), Type::F32, Type::F32});
+  if (round == Round::Stochastic)
+    f.operands({container(to), Type::F32, Type::F32, Type::B32});
+  else
+    f.operands({container(to), Type::F32, Type::F32});
   const bool plain = f.out.flags == 0 && round == Round::Nearest;
-  if (plain && to == kHalfPair) return chosen(f, &lanes<NarrowPair<Half>>);
-  if (plain && to == kBfloatPair) return chosen(f, &lanes<NarrowPair<Bfloat>>);
-  return chosen(f, &convert_packed);
+  if (plain && to == kHalfPair) return f.choose(&lanes<NarrowPair<Half>>);
+  if (plain && to == kBfloatPair) return f.choose(&lanes<NarrowPair<Bfloat>>);
+  return f.choose(&convert_packed);
 }
 
 bool is_wide_register(Form& f, size_t index, Type type) {
@@ -430,36 +479,41 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
   if (f.take("relu")) out.flags |= kRelu;
 
   if (f.take("tf32")) {
-    if (f.type() != Type::F32 || integer_round >= 0 || (out.flags & (kFlush | kSaturate)) || named < 0) return chosen(f, nullptr);
-    if (round != Round::Nearest && round != Round::Zero && round != Round::NearestAway) return chosen(f, nullptr);
+    if (f.type() != Type::F32 || integer_round >= 0 || (out.flags & (kFlush | kSaturate)) || named < 0)
+      return f.choose(nullptr);
+    if (round != Round::Nearest && round != Round::Zero && round != Round::NearestAway) return f.choose(nullptr);
     f.operands({Type::B32, Type::F32});
     out.kind = static_cast<uint8_t>(round);
-    return chosen(f, &convert_tf32);
+    return f.choose(&convert_tf32);
   }
   const int small = take_packed_format(f);
   if (small >= 0 || f.peek_type() == Type::F16x2 || f.peek_type() == Type::BF16x2) {
-    if (integer_round >= 0 || named < 0 || (out.flags & (kFlush | kSaturate))) return chosen(f, nullptr);
+    if (integer_round >= 0 || named < 0 || (out.flags & (kFlush | kSaturate))) return f.choose(nullptr);
     return decode_packed(f, source, round, small);
   }
 
   const Type to = f.type(), from = f.type();
-  const auto scalar = [](Type t) { return is_integer(t) || t == Type::F16 || t == Type::BF16 || t == Type::F32 || t == Type::F64; };
+  const auto scalar = [](Type t) {
+    return is_integer(t) || t == Type::F16 || t == Type::BF16 || t == Type::F32 || t == Type::F64;
+  };
   if (!scalar(to) || !scalar(from)) f.unsupported("it needs two scalar types");
-  if (round == Round::NearestAway || round == Round::Stochastic) return chosen(f, nullptr);
+  if (round == Round::NearestAway || round == Round::Stochastic) return f.choose(nullptr);
   const bool to_float = is_float(to), from_float = is_float(from);
   if ((out.flags & kFlush) && to != Type::F32 && from != Type::F32) f.unsupported(".ftz needs an f32 operand");
-  if ((out.flags & (kSatFinite | kRelu)) && to != Type::F16 && to != Type::BF16) return chosen(f, nullptr);
-  if (from_float && !to_float && integer_round < 0) f.unsupported("a conversion to an integer needs a rounding modifier");
+  if ((out.flags & (kSatFinite | kRelu)) && to != Type::F16 && to != Type::BF16) return f.choose(nullptr);
+  if (from_float && !to_float && integer_round < 0)
+    f.unsupported("a conversion to an integer needs a rounding modifier");
   if (!from_float && to_float && named < 0) f.unsupported("a conversion from an integer needs a rounding modifier");
   if (from_float && to_float && ptx::bytes_of(to) < ptx::bytes_of(from) && named < 0)
     f.unsupported("a conversion to a smaller type needs a rounding modifier");
-  if (integer_round >= 0 && (!from_float || named >= 0)) return chosen(f, nullptr);
+  if (integer_round >= 0 && (!from_float || named >= 0)) return f.choose(nullptr);
 
   if (f.count() != 2) f.unsupported("it takes 2 operands");
   // 9.4.1: registers may be wider than the types, if these are integers.
   const bool wide_result = is_wide_register(f, 0, to), wide_source = is_wide_register(f, 1, from);
   const auto register_type = [&](Type t, bool wide) {
-    if (wide && ptx::bytes_of(t) < 8 && is_float(t)) f.unsupported("a floating-point type needs a register of its own size");
+    if (wide && ptx::bytes_of(t) < 8 && is_float(t))
+      f.unsupported("a floating-point type needs a register of its own size");
     return wide ? Type::B64 : ptx::bytes_of(t) == 8 ? t : Type::B32;
   };
   const bool exact_source = f.at(1).kind != ptx::Operand::Kind::Register;
@@ -470,10 +524,10 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
   out.kind = static_cast<uint8_t>(static_cast<int>(round) | (integer_round + 1) << 4);
   const bool same_sizes = wide_result == (ptx::bytes_of(to) == 8) && wide_source == (ptx::bytes_of(from) == 8);
   if (same_sizes)
-    if (const Execute common = common_conversion(Conversion(out))) return chosen(f, common);
+    if (const Execute common = common_conversion(Conversion(out))) return f.choose(common);
   if (wide_result) out.flags |= kWideResult;
   if (wide_source) out.flags |= kWideSource;
-  return chosen(f, &convert_any);
+  return f.choose(&convert_any);
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ uint64_t argument(Warp& warp, const Kernel::CallCopy& copy, int lane) {
 void read_bytes(Warp& warp, uint64_t address, void* to, uint32_t size, int lane) {
   const uint64_t inside = address & ~kWindowMask;
   if ((address & kWindowMask) == kLocalWindow) {
-    if (inside + size > warp.cta->cluster->launch->kernel->local_bytes) fault(Hazard::Memory, warp, lane, "an argument passes the thread's local memory");
+    if (inside + size > warp.cta->cluster->launch->kernel->local_bytes)
+      fault(Hazard::Memory, warp, lane, "an argument passes the thread's local memory");
     std::memcpy(to, local_of(warp, lane) + inside, size);
   } else if ((address & kWindowMask) == kSharedWindow) {
     shared_generic_read(warp, *warp.cta, static_cast<uint32_t>(inside & 0xffffff), size, lane);
@@ -68,9 +69,12 @@ std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int la
     std::string spec = "%";
     bool is_long = false;
     for (++i; i < format.size() && std::strchr("diouxXcsfFeEgGaAp", format[i]) == nullptr; ++i) {
-      if (format[i] == 'l' || format[i] == 'z' || format[i] == 'j' || format[i] == 't') is_long = true;
-      else if (format[i] == '*') spec += std::to_string(static_cast<int32_t>(take(4)));
-      else if (format[i] != 'h') spec += format[i];
+      if (format[i] == 'l' || format[i] == 'z' || format[i] == 'j' || format[i] == 't')
+        is_long = true;
+      else if (format[i] == '*')
+        spec += std::to_string(static_cast<int32_t>(take(4)));
+      else if (format[i] != 'h')
+        spec += format[i];
     }
     if (i >= format.size()) break;
     const char kind = format[i];
@@ -92,7 +96,8 @@ std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int la
     } else {
       const uint64_t raw = take(is_long ? 8 : 4);
       const bool is_signed = kind == 'd' || kind == 'i';
-      const auto value = is_long || !is_signed ? static_cast<long long>(raw) : static_cast<long long>(static_cast<int32_t>(raw));
+      const auto value =
+          is_long || !is_signed ? static_cast<long long>(raw) : static_cast<long long>(static_cast<int32_t>(raw));
       written = std::snprintf(piece.data(), piece.size(), (spec + "ll" + kind).c_str(), value);
     }
     if (written > 0) out.append(piece, 0, std::min<size_t>(static_cast<size_t>(written), piece.size() - 1));
@@ -112,17 +117,20 @@ void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
       const std::string message = read_string(warp, argument(warp, call.arguments.at(0), lane), lane);
       const std::string file = read_string(warp, argument(warp, call.arguments.at(1), lane), lane);
       const uint64_t line = argument(warp, call.arguments.at(2), lane);
-      fault(Hazard::IllegalUse, warp, lane, "assertion '" + message + "' of " + file + ":" + std::to_string(line) + " failed");
+      fault(Hazard::IllegalUse, warp, lane,
+            "assertion '" + message + "' of " + file + ":" + std::to_string(line) + " failed");
     }
-    const std::string text = formatted(warp, argument(warp, call.arguments.at(0), lane), argument(warp, call.arguments.at(1), lane), lane);
+    const std::string text =
+        formatted(warp, argument(warp, call.arguments.at(0), lane), argument(warp, call.arguments.at(1), lane), lane);
     static std::mutex mutex;
     const std::lock_guard<std::mutex> lock(mutex);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
     for (const Kernel::CallCopy& result : call.results) {
       const auto length = static_cast<uint32_t>(text.size());
-      uint8_t* to = result.from_row ? warp.registers.get() + result.from + static_cast<uint32_t>(lane) * result.from_step
-                                    : local_of(warp, lane) + result.from;
+      uint8_t* to = result.from_row
+                        ? warp.registers.get() + result.from + static_cast<uint32_t>(lane) * result.from_step
+                        : local_of(warp, lane) + result.from;
       std::memcpy(to, &length, 4);
     }
   }

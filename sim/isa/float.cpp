@@ -23,9 +23,12 @@ inline bool is_nan(double d) { return d != d; }
 
 template <class E>
 E canonical_nan() {
-  if constexpr (kSmall<E>) return {kCanonicalNan16};
-  else if constexpr (std::is_same_v<E, float>) return std::bit_cast<float>(kCanonicalNan32);
-  else return std::numeric_limits<double>::quiet_NaN();
+  if constexpr (kSmall<E>)
+    return {kCanonicalNan16};
+  else if constexpr (std::is_same_v<E, float>)
+    return std::bit_cast<float>(kCanonicalNan32);
+  else
+    return std::numeric_limits<double>::quiet_NaN();
 }
 
 template <class E>
@@ -33,18 +36,23 @@ using BitsOf = std::conditional_t<kSmall<E>, uint16_t, std::conditional_t<sizeof
 template <class E>
 constexpr BitsOf<E> kSign = static_cast<BitsOf<E>>(BitsOf<E>{1} << (sizeof(E) * 8 - 1));
 template <class E>
-BitsOf<E> bits_of(E e) { return std::bit_cast<BitsOf<E>>(e); }
+BitsOf<E> bits_of(E e) {
+  return std::bit_cast<BitsOf<E>>(e);
+}
 template <class E>
-E magnitude(E e) { return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(e) & static_cast<BitsOf<E>>(~kSign<E>))); }
+E magnitude(E e) {
+  return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(e) & static_cast<BitsOf<E>>(~kSign<E>)));
+}
 
 // .ftz: a subnormal becomes a zero of its sign.
 template <bool kFlush, class E>
 E flush(E e) {
   if constexpr (!kFlush) return e;
   const BitsOf<E> bits = bits_of(e);
-  constexpr BitsOf<E> exponent = std::is_same_v<E, Half> ? 0x7c00 : std::is_same_v<E, Bfloat> ? 0x7f80
-                                 : sizeof(E) == 4        ? static_cast<BitsOf<E>>(0x7f800000u)
-                                                         : static_cast<BitsOf<E>>(0x7ff0000000000000ull);
+  constexpr BitsOf<E> exponent = std::is_same_v<E, Half>     ? 0x7c00
+                                 : std::is_same_v<E, Bfloat> ? 0x7f80
+                                 : sizeof(E) == 4            ? static_cast<BitsOf<E>>(0x7f800000u)
+                                                             : static_cast<BitsOf<E>>(0x7ff0000000000000ull);
   return std::bit_cast<E>((bits & exponent) == 0 ? static_cast<BitsOf<E>>(bits & kSign<E>) : bits);
 }
 
@@ -52,24 +60,31 @@ E flush(E e) {
 template <class E, bool kFlush, bool kSaturate, class F>
 E finish(F value) {
   if constexpr (kSaturate) value = value > 0 ? (value < 1 ? value : F{1}) : F{0};  // NaN gives +0
-  if constexpr (std::is_same_v<E, double>) return value;
-  else return flush<kFlush>(narrow<E>(value));
+  if constexpr (std::is_same_v<E, double>)
+    return value;
+  else
+    return flush<kFlush>(narrow<E>(value));
 }
 
 // ---- add, sub, mul, fma ------------------------------------------------------------------------
 
-template <class E, bool kFlush, bool kSaturate> struct Add {
+template <class E, bool kFlush, bool kSaturate>
+struct Add {
   static E apply(E a, E b) { return finish<E, kFlush, kSaturate>(widen(flush<kFlush>(a)) + widen(flush<kFlush>(b))); }
 };
-template <class E, bool kFlush, bool kSaturate> struct Sub {
+template <class E, bool kFlush, bool kSaturate>
+struct Sub {
   static E apply(E a, E b) { return finish<E, kFlush, kSaturate>(widen(flush<kFlush>(a)) - widen(flush<kFlush>(b))); }
 };
-template <class E, bool kFlush, bool kSaturate> struct Mul {
+template <class E, bool kFlush, bool kSaturate>
+struct Mul {
   static E apply(E a, E b) {
     const auto x = widen(flush<kFlush>(a)), y = widen(flush<kFlush>(b));
     // A float product of bf16 values can be subnormal and round twice.
-    if constexpr (std::is_same_v<E, Bfloat>) return finish<E, kFlush, kSaturate>(round_to_odd(static_cast<double>(x) * y));
-    else return finish<E, kFlush, kSaturate>(x * y);
+    if constexpr (std::is_same_v<E, Bfloat>)
+      return finish<E, kFlush, kSaturate>(round_to_odd(static_cast<double>(x) * y));
+    else
+      return finish<E, kFlush, kSaturate>(x * y);
   }
 };
 
@@ -84,16 +99,22 @@ inline double sum_to_odd(double a, double b) {
   return std::bit_cast<double>(bits + (adjust ? step : 0));
 }
 
-template <class E, bool kFlush, bool kSaturate> struct Fma {
+template <class E, bool kFlush, bool kSaturate>
+struct Fma {
   static E apply(E a, E b, E c) {
     const auto x = widen(flush<kFlush>(a)), y = widen(flush<kFlush>(b)), z = widen(flush<kFlush>(c));
-    if constexpr (std::is_same_v<E, double>) return __builtin_fma(x, y, z);
-    else if constexpr (std::is_same_v<E, float>) return finish<E, kFlush, kSaturate>(__builtin_fmaf(x, y, z));
-    else return finish<E, kFlush, kSaturate>(round_to_odd(sum_to_odd(static_cast<double>(x) * y, z)));  // the product is exact
+    if constexpr (std::is_same_v<E, double>)
+      return __builtin_fma(x, y, z);
+    else if constexpr (std::is_same_v<E, float>)
+      return finish<E, kFlush, kSaturate>(__builtin_fmaf(x, y, z));
+    else
+      return finish<E, kFlush, kSaturate>(
+          round_to_odd(sum_to_odd(static_cast<double>(x) * y, z)));  // the product is exact
   }
 };
 // .relu: a negative result becomes +0.
-template <class E, bool kFlush> struct FmaRelu {
+template <class E, bool kFlush>
+struct FmaRelu {
   static E apply(E a, E b, E c) {
     const E result = Fma<E, kFlush, false>::apply(a, b, c);
     return !is_nan(result) && (bits_of(result) & kSign<E>) ? E{} : result;
@@ -101,14 +122,19 @@ template <class E, bool kFlush> struct FmaRelu {
 };
 
 // 9.7.5: operands of a small type, computed and kept in f32.
-template <class E, bool kSaturate> struct AddMixed {
+template <class E, bool kSaturate>
+struct AddMixed {
   static float apply(E a, float c) { return finish<float, false, kSaturate>(widen(a) + c); }
 };
-template <class E, bool kSaturate> struct SubMixed {
+template <class E, bool kSaturate>
+struct SubMixed {
   static float apply(E a, float c) { return finish<float, false, kSaturate>(widen(a) - c); }
 };
-template <class E, bool kSaturate> struct FmaMixed {
-  static float apply(E a, E b, float c) { return finish<float, false, kSaturate>(__builtin_fmaf(widen(a), widen(b), c)); }
+template <class E, bool kSaturate>
+struct FmaMixed {
+  static float apply(E a, E b, float c) {
+    return finish<float, false, kSaturate>(__builtin_fmaf(widen(a), widen(b), c));
+  }
 };
 
 // ---- rounding modes ----------------------------------------------------------------------------
@@ -145,25 +171,22 @@ Execute with_rounding(Form& f, int rounding) {
 
 // ---- choosing among the forms ------------------------------------------------------------------
 
-bool chosen(Form& f, Execute execute) {
-  if (execute == nullptr) f.unsupported("it does not exist in this form");
-  f.done();
-  f.out.execute = execute;
-  return true;
-}
-
 template <class Op, bool kFused>
 Execute execute_of() {
-  if constexpr (kFused) return fused_lanes<Op>();
-  else return &lanes<Op>;
+  if constexpr (kFused)
+    return fused_lanes<Op>();
+  else
+    return &lanes<Op>;
 }
 
 template <template <class, bool, bool> class Op, class E, bool kPacked, bool kFused>
 Execute variant(bool ftz, bool sat) {
   const auto wrap = []<bool kFlush, bool kSaturate>() {
     using Plain = Op<E, kFlush, kSaturate>;
-    if constexpr (kPacked) return execute_of<Both<Plain>, kFused>();
-    else return execute_of<Plain, kFused>();
+    if constexpr (kPacked)
+      return execute_of<Both<Plain>, kFused>();
+    else
+      return execute_of<Plain, kFused>();
   };
   if (ftz) return sat ? wrap.template operator()<true, true>() : wrap.template operator()<true, false>();
   return sat ? wrap.template operator()<false, true>() : wrap.template operator()<false, false>();
@@ -181,6 +204,7 @@ bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, I
   constexpr bool kFused = kSources == 3;
   Form f(source, context, out);
   const bool pair32 = f.take("f32x2");
+  if (pair32) f.needs(100);
   if (!pair32 && !is_float(f.peek_type())) return false;
   const int rounding = take_rounding(f);
   const bool ftz = f.take("ftz"), sat = f.take("sat"), relu = f.take("relu");
@@ -188,64 +212,87 @@ bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, I
   const Type t = pair32 ? Type::B64 : f.type();
   const Type from = f.type();  // 9.7.5: add.f32.f16
   const auto operands = [&](Type result, Type ab, Type c) {
-    if (kSources == 3) f.operands({result, ab, ab, c});
-    else f.operands({result, ab, c});
+    if (kSources == 3)
+      f.operands({result, ab, ab, c});
+    else
+      f.operands({result, ab, c});
   };
   if (from != Type::None) {
-    if (source.parts[0] == "mul" || source.parts[0] == "mad" || t != Type::F32 || ftz || relu || (from != Type::F16 && from != Type::BF16))
-      return chosen(f, nullptr);
+    f.needs(100);
+    if (source.parts[0] == "mul" || source.parts[0] == "mad" || t != Type::F32 || ftz || relu ||
+        (from != Type::F16 && from != Type::BF16))
+      return f.choose(nullptr);
     operands(Type::F32, from, Type::F32);
     if (from == Type::F16)
-      return chosen(f, sat ? with_rounding<Mixed<Half, true>>(f, rounding) : with_rounding<Mixed<Half, false>>(f, rounding));
-    return chosen(f, sat ? with_rounding<Mixed<Bfloat, true>>(f, rounding) : with_rounding<Mixed<Bfloat, false>>(f, rounding));
+      return f.choose(sat ? with_rounding<Mixed<Half, true>>(f, rounding)
+                          : with_rounding<Mixed<Half, false>>(f, rounding));
+    return f.choose(sat ? with_rounding<Mixed<Bfloat, true>>(f, rounding)
+                        : with_rounding<Mixed<Bfloat, false>>(f, rounding));
   }
   operands(t, t, t);
   const bool nearest = rounding <= kRn;
   if (relu) {
     if constexpr (kFused) {
-      if (sat || !nearest) return chosen(f, nullptr);
+      if (sat || !nearest) return f.choose(nullptr);
       switch (t) {
-        case Type::F16: return chosen(f, ftz ? &lanes<FmaRelu<Half, true>> : &lanes<FmaRelu<Half, false>>);
-        case Type::F16x2: return chosen(f, ftz ? &lanes<Both<FmaRelu<Half, true>>> : &lanes<Both<FmaRelu<Half, false>>>);
-        case Type::BF16: return chosen(f, ftz ? nullptr : &lanes<FmaRelu<Bfloat, false>>);
-        case Type::BF16x2: return chosen(f, ftz ? nullptr : &lanes<Both<FmaRelu<Bfloat, false>>>);
-        default: break;
+        case Type::F16:
+          return f.choose(ftz ? &lanes<FmaRelu<Half, true>> : &lanes<FmaRelu<Half, false>>);
+        case Type::F16x2:
+          return f.choose(ftz ? &lanes<Both<FmaRelu<Half, true>>> : &lanes<Both<FmaRelu<Half, false>>>);
+        case Type::BF16:
+          return f.choose(ftz ? nullptr : &lanes<FmaRelu<Bfloat, false>>);
+        case Type::BF16x2:
+          return f.choose(ftz ? nullptr : &lanes<Both<FmaRelu<Bfloat, false>>>);
+        default:
+          break;
       }
     }
-    return chosen(f, nullptr);
+    return f.choose(nullptr);
   }
   switch (t) {
     case Type::F32:
-      return chosen(f, nearest ? variant<Op, float, false, kFused>(ftz, sat) : rounded_variant<Op, float>(f, ftz, sat, rounding));
+      return f.choose(nearest ? variant<Op, float, false, kFused>(ftz, sat)
+                              : rounded_variant<Op, float>(f, ftz, sat, rounding));
     case Type::B64:
-      if (sat) return chosen(f, nullptr);
-      if (nearest) return chosen(f, variant<Op, float, true, kFused>(ftz, false));
-      return chosen(f, ftz ? with_rounding<Both<Op<float, true, false>>>(f, rounding)
-                           : with_rounding<Both<Op<float, false, false>>>(f, rounding));
+      if (sat) return f.choose(nullptr);
+      if (nearest) return f.choose(variant<Op, float, true, kFused>(ftz, false));
+      return f.choose(ftz ? with_rounding<Both<Op<float, true, false>>>(f, rounding)
+                          : with_rounding<Both<Op<float, false, false>>>(f, rounding));
     case Type::F64:
-      if (ftz || sat) return chosen(f, nullptr);
-      if (nearest) return chosen(f, execute_of<Op<double, false, false>, kFused>());
-      return chosen(f, with_rounding<Op<double, false, false>>(f, rounding));
-    case Type::F16: return chosen(f, nearest ? variant<Op, Half, false, false>(ftz, sat) : nullptr);
-    case Type::F16x2: return chosen(f, nearest ? variant<Op, Half, true, false>(ftz, sat) : nullptr);
-    case Type::BF16: return chosen(f, nearest && !ftz && !sat ? &lanes<Op<Bfloat, false, false>> : nullptr);
-    case Type::BF16x2: return chosen(f, nearest && !ftz && !sat ? &lanes<Both<Op<Bfloat, false, false>>> : nullptr);
-    default: return chosen(f, nullptr);
+      if (ftz || sat) return f.choose(nullptr);
+      if (nearest) return f.choose(execute_of<Op<double, false, false>, kFused>());
+      return f.choose(with_rounding<Op<double, false, false>>(f, rounding));
+    case Type::F16:
+      return f.choose(nearest ? variant<Op, Half, false, false>(ftz, sat) : nullptr);
+    case Type::F16x2:
+      return f.choose(nearest ? variant<Op, Half, true, false>(ftz, sat) : nullptr);
+    case Type::BF16:
+      return f.choose(nearest && !ftz && !sat ? &lanes<Op<Bfloat, false, false>> : nullptr);
+    case Type::BF16x2:
+      return f.choose(nearest && !ftz && !sat ? &lanes<Both<Op<Bfloat, false, false>>> : nullptr);
+    default:
+      return f.choose(nullptr);
   }
 }
 
 // mul and mad have no mixed form: decode_arithmetic refuses it.
-template <class E, bool kSaturate> struct NoMixed {
+template <class E, bool kSaturate>
+struct NoMixed {
   static float apply(E, float) { return 0; }
 };
 
 // ---- abs, neg, copysign, testp (9.7.3.1, .2, .9, .10; 9.7.4.5, .6) -------------------------------
 
-template <class E, bool kFlush> struct Abs { static E apply(E a) { return magnitude(flush<kFlush>(a)); } };
-template <class E, bool kFlush> struct Neg {
+template <class E, bool kFlush>
+struct Abs {
+  static E apply(E a) { return magnitude(flush<kFlush>(a)); }
+};
+template <class E, bool kFlush>
+struct Neg {
   static E apply(E a) { return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(flush<kFlush>(a)) ^ kSign<E>)); }
 };
-template <class E> struct Copysign {
+template <class E>
+struct Copysign {
   static E apply(E a, E b) {
     return std::bit_cast<E>(static_cast<BitsOf<E>>((bits_of(a) & kSign<E>) | bits_of(magnitude(b))));
   }
@@ -259,12 +306,18 @@ bool decode_sign(const ptx::Instruction& source, DecodeContext& context, Instr& 
   const Type t = f.type();
   f.operands({t, t});
   switch (t) {
-    case Type::F32: return chosen(f, ftz ? &lanes<Op<float, true>> : &lanes<Op<float, false>>);
-    case Type::F64: return chosen(f, ftz ? nullptr : &lanes<Op<double, false>>);
-    case Type::F16: return chosen(f, ftz ? &lanes<Op<Half, true>> : &lanes<Op<Half, false>>);
-    case Type::F16x2: return chosen(f, ftz ? &lanes<Both<Op<Half, true>>> : &lanes<Both<Op<Half, false>>>);
-    case Type::BF16: return chosen(f, ftz ? nullptr : &lanes<Op<Bfloat, false>>);
-    default: return chosen(f, ftz ? nullptr : &lanes<Both<Op<Bfloat, false>>>);
+    case Type::F32:
+      return f.choose(ftz ? &lanes<Op<float, true>> : &lanes<Op<float, false>>);
+    case Type::F64:
+      return f.choose(ftz ? nullptr : &lanes<Op<double, false>>);
+    case Type::F16:
+      return f.choose(ftz ? &lanes<Op<Half, true>> : &lanes<Op<Half, false>>);
+    case Type::F16x2:
+      return f.choose(ftz ? &lanes<Both<Op<Half, true>>> : &lanes<Both<Op<Half, false>>>);
+    case Type::BF16:
+      return f.choose(ftz ? nullptr : &lanes<Op<Bfloat, false>>);
+    default:
+      return f.choose(ftz ? nullptr : &lanes<Both<Op<Bfloat, false>>>);
   }
 }
 
@@ -272,20 +325,27 @@ bool decode_copysign(const ptx::Instruction& source, DecodeContext& context, Ins
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t, t});
-  return chosen(f, t == Type::F32 ? &lanes<Copysign<float>> : t == Type::F64 ? &lanes<Copysign<double>> : nullptr);
+  return f.choose(t == Type::F32 ? &lanes<Copysign<float>> : t == Type::F64 ? &lanes<Copysign<double>> : nullptr);
 }
 
 enum class Property { Finite, Infinite, Number, NotANumber, Normal, Subnormal };
-template <class E, Property kProperty> struct Testp {
+template <class E, Property kProperty>
+struct Testp {
   static bool apply(E a) {
     const E m = magnitude(a), smallest = std::numeric_limits<E>::min(), infinity = std::numeric_limits<E>::infinity();
     switch (kProperty) {
-      case Property::Finite: return m < infinity;
-      case Property::Infinite: return m == infinity;
-      case Property::Number: return m == m;
-      case Property::NotANumber: return m != m;
-      case Property::Normal: return m == 0 || (m >= smallest && m < infinity);
-      case Property::Subnormal: return m > 0 && m < smallest;
+      case Property::Finite:
+        return m < infinity;
+      case Property::Infinite:
+        return m == infinity;
+      case Property::Number:
+        return m == m;
+      case Property::NotANumber:
+        return m != m;
+      case Property::Normal:
+        return m == 0 || (m >= smallest && m < infinity);
+      case Property::Subnormal:
+        return m > 0 && m < smallest;
     }
     return false;
   }
@@ -293,13 +353,20 @@ template <class E, Property kProperty> struct Testp {
 template <class E>
 Execute testp_op(int property) {
   switch (property) {
-    case 0: return &lanes<Testp<E, Property::Finite>>;
-    case 1: return &lanes<Testp<E, Property::Infinite>>;
-    case 2: return &lanes<Testp<E, Property::Number>>;
-    case 3: return &lanes<Testp<E, Property::NotANumber>>;
-    case 4: return &lanes<Testp<E, Property::Normal>>;
-    case 5: return &lanes<Testp<E, Property::Subnormal>>;
-    default: return nullptr;
+    case 0:
+      return &lanes<Testp<E, Property::Finite>>;
+    case 1:
+      return &lanes<Testp<E, Property::Infinite>>;
+    case 2:
+      return &lanes<Testp<E, Property::Number>>;
+    case 3:
+      return &lanes<Testp<E, Property::NotANumber>>;
+    case 4:
+      return &lanes<Testp<E, Property::Normal>>;
+    case 5:
+      return &lanes<Testp<E, Property::Subnormal>>;
+    default:
+      return nullptr;
   }
 }
 bool decode_testp(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -307,16 +374,18 @@ bool decode_testp(const ptx::Instruction& source, DecodeContext& context, Instr&
   const int property = f.take_one({"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
   const Type t = f.type();
   f.operands({Type::Pred, t});
-  return chosen(f, t == Type::F32 ? testp_op<float>(property) : t == Type::F64 ? testp_op<double>(property) : nullptr);
+  return f.choose(t == Type::F32 ? testp_op<float>(property) : t == Type::F64 ? testp_op<double>(property) : nullptr);
 }
 
 // ---- min, max (9.7.3.11, .12; 9.7.4.7, .8) -------------------------------------------------------
 
 // -0 is less than +0; a NaN loses.
-template <class E, bool kMax> struct MinMax {
+template <class E, bool kMax>
+struct MinMax {
   static E apply(E a, E b) {
     const auto x = widen(a), y = widen(b);
-    const bool a_first = kMax ? x > y || (x == y && !(bits_of(a) & kSign<E>)) : x < y || (x == y && (bits_of(a) & kSign<E>));
+    const bool a_first =
+        kMax ? x > y || (x == y && !(bits_of(a) & kSign<E>)) : x < y || (x == y && (bits_of(a) & kSign<E>));
     E result = a_first ? a : b;
     result = is_nan(b) ? a : result;
     result = is_nan(a) ? b : result;
@@ -324,7 +393,8 @@ template <class E, bool kMax> struct MinMax {
   }
 };
 enum MinMaxFlags : uint8_t { kNan = 1, kAbs = 2, kXorSign = 4, kFlushSubnormals = 8 };
-template <class E, bool kMax> struct MinMaxModified {
+template <class E, bool kMax>
+struct MinMaxModified {
   static E two(const Instr& in, E a, E b) {
     if ((in.flags & kNan) && (is_nan(a) || is_nan(b))) return canonical_nan<E>();
     return MinMax<E, kMax>::apply(a, b);
@@ -338,7 +408,8 @@ template <class E, bool kMax> struct MinMaxModified {
     return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(magnitude(result)) | sign));
   }
 };
-template <bool kMax> struct MinMaxOfThree {
+template <bool kMax>
+struct MinMaxOfThree {
   static float apply(const Instr& in, float a, float b, float c) {
     using Two = MinMaxModified<float, kMax>;
     if (in.flags & kFlushSubnormals) c = flush<true>(c);
@@ -360,42 +431,55 @@ bool decode_min_max(const ptx::Instruction& source, DecodeContext& context, Inst
   const Type t = f.type();
   out.flags = flags;
   if (f.count() == 4) {
+    f.needs(100);
     f.operands({t, t, t, t});
-    return chosen(f, t == Type::F32 && !(flags & kXorSign) ? &lanes<MinMaxOfThree<kMax>> : nullptr);
+    return f.choose(t == Type::F32 && !(flags & kXorSign) ? &lanes<MinMaxOfThree<kMax>> : nullptr);
   }
   f.operands({t, t, t});
   switch (t) {
-    case Type::F32: return chosen(f, flags ? &lanes<MinMaxModified<float, kMax>> : &lanes<MinMax<float, kMax>>);
-    case Type::F64: return chosen(f, flags ? nullptr : &lanes<MinMax<double, kMax>>);
-    case Type::F16: return chosen(f, flags ? &lanes<MinMaxModified<Half, kMax>> : &lanes<MinMax<Half, kMax>>);
-    case Type::F16x2: return chosen(f, flags ? &lanes<Both<MinMaxModified<Half, kMax>>> : &lanes<Both<MinMax<Half, kMax>>>);
-    case Type::BF16: return chosen(f, flags ? &lanes<MinMaxModified<Bfloat, kMax>> : &lanes<MinMax<Bfloat, kMax>>);
-    default: return chosen(f, flags ? &lanes<Both<MinMaxModified<Bfloat, kMax>>> : &lanes<Both<MinMax<Bfloat, kMax>>>);
+    case Type::F32:
+      return f.choose(flags ? &lanes<MinMaxModified<float, kMax>> : &lanes<MinMax<float, kMax>>);
+    case Type::F64:
+      return f.choose(flags ? nullptr : &lanes<MinMax<double, kMax>>);
+    case Type::F16:
+      return f.choose(flags ? &lanes<MinMaxModified<Half, kMax>> : &lanes<MinMax<Half, kMax>>);
+    case Type::F16x2:
+      return f.choose(flags ? &lanes<Both<MinMaxModified<Half, kMax>>> : &lanes<Both<MinMax<Half, kMax>>>);
+    case Type::BF16:
+      return f.choose(flags ? &lanes<MinMaxModified<Bfloat, kMax>> : &lanes<MinMax<Bfloat, kMax>>);
+    default:
+      return f.choose(flags ? &lanes<Both<MinMaxModified<Bfloat, kMax>>> : &lanes<Both<MinMax<Bfloat, kMax>>>);
   }
 }
 
 // ---- div, rcp, sqrt, rsqrt (9.7.3.8, .13 to .17) -------------------------------------------------
 
-template <class E, bool kFlush> struct Div {
+template <class E, bool kFlush>
+struct Div {
   static E apply(E a, E b) { return finish<E, kFlush, false>(flush<kFlush>(a) / flush<kFlush>(b)); }
 };
 // div.full: the exact quotient rounded once.
 // div.approx: above 2^126 the reciprocal it multiplies with would be subnormal and counts as zero.
-template <bool kFlush> struct DivApprox {
+template <bool kFlush>
+struct DivApprox {
   static float apply(float a, float b) {
     a = flush<kFlush>(a), b = flush<kFlush>(b);
     const float m = magnitude(b);
-    if (m > 0x1p126f && m <= std::numeric_limits<float>::max()) b = std::copysign(std::numeric_limits<float>::infinity(), b);
+    if (m > 0x1p126f && m <= std::numeric_limits<float>::max())
+      b = std::copysign(std::numeric_limits<float>::infinity(), b);
     return finish<float, kFlush, false>(a / b);
   }
 };
-template <class E, bool kFlush> struct Rcp {
+template <class E, bool kFlush>
+struct Rcp {
   static E apply(E a) { return finish<E, kFlush, false>(E{1} / flush<kFlush>(a)); }
 };
-template <class E, bool kFlush> struct Sqrt {
+template <class E, bool kFlush>
+struct Sqrt {
   static E apply(E a) { return finish<E, kFlush, false>(std::sqrt(flush<kFlush>(a))); }
 };
-template <bool kFlush> struct Rsqrt {
+template <bool kFlush>
+struct Rsqrt {
   static float apply(float a) {
     return finish<float, kFlush, false>(static_cast<float>(1.0 / std::sqrt(static_cast<double>(flush<kFlush>(a)))));
   }
@@ -404,7 +488,8 @@ struct RsqrtDouble {
   static double apply(double a) { return 1.0 / std::sqrt(a); }
 };
 // 9.7.3.14, 9.7.3.17: only the upper words take part; subnormals are zeros.
-template <bool kRoot> struct GrossDouble {
+template <bool kRoot>
+struct GrossDouble {
   static double apply(double a) {
     const double upper = flush<true>(std::bit_cast<double>(std::bit_cast<uint64_t>(a) & 0xffffffff00000000ull));
     const double result = flush<true>(1.0 / (kRoot ? std::sqrt(upper) : upper));
@@ -421,10 +506,10 @@ bool decode_div(const ptx::Instruction& source, DecodeContext& context, Instr& o
   const bool ftz = f.take("ftz"), approx = f.take("approx"), full = f.take("full");
   const int rounding = take_rounding(f);
   if (approx + full + (rounding >= 0) != 1) f.unsupported("it needs one of .approx, .full and a rounding modifier");
-  if (t == Type::F64) return chosen(f, ftz || rounding < 0 ? nullptr : with_rounding<Div<double, false>>(f, rounding));
-  if (t != Type::F32) return chosen(f, nullptr);
-  if (approx) return chosen(f, ftz ? &lanes<DivApprox<true>> : &lanes<DivApprox<false>>);
-  return chosen(f, ftz ? with_rounding<Div<float, true>>(f, rounding) : with_rounding<Div<float, false>>(f, rounding));
+  if (t == Type::F64) return f.choose(ftz || rounding < 0 ? nullptr : with_rounding<Div<double, false>>(f, rounding));
+  if (t != Type::F32) return f.choose(nullptr);
+  if (approx) return f.choose(ftz ? &lanes<DivApprox<true>> : &lanes<DivApprox<false>>);
+  return f.choose(ftz ? with_rounding<Div<float, true>>(f, rounding) : with_rounding<Div<float, false>>(f, rounding));
 }
 
 template <template <class, bool> class Op, bool kRoot>
@@ -436,11 +521,11 @@ bool decode_rcp_sqrt(const ptx::Instruction& source, DecodeContext& context, Ins
   const int rounding = take_rounding(f);
   if (approx == (rounding >= 0)) f.unsupported("it needs .approx or a rounding modifier");
   if (t == Type::F64) {
-    if (approx) return chosen(f, ftz && !kRoot ? &lanes<GrossDouble<false>> : nullptr);
-    return chosen(f, ftz ? nullptr : with_rounding<Op<double, false>>(f, rounding));
+    if (approx) return f.choose(ftz && !kRoot ? &lanes<GrossDouble<false>> : nullptr);
+    return f.choose(ftz ? nullptr : with_rounding<Op<double, false>>(f, rounding));
   }
-  if (t != Type::F32) return chosen(f, nullptr);
-  return chosen(f, ftz ? with_rounding<Op<float, true>>(f, rounding) : with_rounding<Op<float, false>>(f, rounding));
+  if (t != Type::F32) return f.choose(nullptr);
+  return f.choose(ftz ? with_rounding<Op<float, true>>(f, rounding) : with_rounding<Op<float, false>>(f, rounding));
 }
 
 bool decode_rsqrt(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -449,23 +534,36 @@ bool decode_rsqrt(const ptx::Instruction& source, DecodeContext& context, Instr&
   f.operands({t, t});
   const bool ftz = f.take("ftz");
   if (!f.take("approx")) f.unsupported("it needs .approx");
-  if (t == Type::F64) return chosen(f, ftz ? &lanes<GrossDouble<true>> : &lanes<RsqrtDouble>);
-  return chosen(f, t != Type::F32 ? nullptr : ftz ? &lanes<Rsqrt<true>> : &lanes<Rsqrt<false>>);
+  if (t == Type::F64) return f.choose(ftz ? &lanes<GrossDouble<true>> : &lanes<RsqrtDouble>);
+  return f.choose(t != Type::F32 ? nullptr : ftz ? &lanes<Rsqrt<true>> : &lanes<Rsqrt<false>>);
 }
 
 // ---- sin, cos, lg2, ex2, tanh (9.7.3.18 to .22; 9.7.4.9, .10) -------------------------------------
 
-struct SinOf { static double of(double x) { return std::sin(x); } };
-struct CosOf { static double of(double x) { return std::cos(x); } };
-struct Lg2Of { static double of(double x) { return std::log2(x); } };
-struct Ex2Of { static double of(double x) { return std::exp2(x); } };
-struct TanhOf { static double of(double x) { return std::tanh(x); } };
+struct SinOf {
+  static double of(double x) { return std::sin(x); }
+};
+struct CosOf {
+  static double of(double x) { return std::cos(x); }
+};
+struct Lg2Of {
+  static double of(double x) { return std::log2(x); }
+};
+struct Ex2Of {
+  static double of(double x) { return std::exp2(x); }
+};
+struct TanhOf {
+  static double of(double x) { return std::tanh(x); }
+};
 
-template <class Function, class E, bool kFlush> struct Approx {
+template <class Function, class E, bool kFlush>
+struct Approx {
   static E apply(E a) {
     const double result = Function::of(static_cast<double>(widen(flush<kFlush>(a))));
-    if constexpr (std::is_same_v<E, float>) return finish<E, kFlush, false>(static_cast<float>(result));
-    else return finish<E, kFlush, false>(round_to_odd(result));
+    if constexpr (std::is_same_v<E, float>)
+      return finish<E, kFlush, false>(static_cast<float>(result));
+    else
+      return finish<E, kFlush, false>(round_to_odd(result));
   }
 };
 
@@ -478,17 +576,25 @@ bool decode_approx(const ptx::Instruction& source, DecodeContext& context, Instr
   const bool ftz = f.take("ftz");
   constexpr bool kHasHalves = std::is_same_v<Function, Ex2Of> || std::is_same_v<Function, TanhOf>;
   constexpr bool kTanh = std::is_same_v<Function, TanhOf>;
-  if (t == Type::F32) return chosen(f, !ftz ? &lanes<Approx<Function, float, false>> : kTanh ? nullptr : &lanes<Approx<Function, float, true>>);
+  if (t == Type::F32)
+    return f.choose(!ftz    ? &lanes<Approx<Function, float, false>>
+                    : kTanh ? nullptr
+                            : &lanes<Approx<Function, float, true>>);
   if constexpr (kHasHalves) {
     switch (t) {
-      case Type::F16: return chosen(f, ftz ? nullptr : &lanes<Approx<Function, Half, false>>);
-      case Type::F16x2: return chosen(f, ftz ? nullptr : &lanes<Both<Approx<Function, Half, false>>>);
-      case Type::BF16: return chosen(f, ftz == kTanh ? nullptr : &lanes<Approx<Function, Bfloat, !kTanh>>);
-      case Type::BF16x2: return chosen(f, ftz == kTanh ? nullptr : &lanes<Both<Approx<Function, Bfloat, !kTanh>>>);
-      default: break;
+      case Type::F16:
+        return f.choose(ftz ? nullptr : &lanes<Approx<Function, Half, false>>);
+      case Type::F16x2:
+        return f.choose(ftz ? nullptr : &lanes<Both<Approx<Function, Half, false>>>);
+      case Type::BF16:
+        return f.choose(ftz == kTanh ? nullptr : &lanes<Approx<Function, Bfloat, !kTanh>>);
+      case Type::BF16x2:
+        return f.choose(ftz == kTanh ? nullptr : &lanes<Both<Approx<Function, Bfloat, !kTanh>>>);
+      default:
+        break;
     }
   }
-  return chosen(f, nullptr);
+  return f.choose(nullptr);
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ void Form::operand(size_t index, Type type) {
   const std::string name = "operand " + std::to_string(index + 1);
   if (o.negated && !(negation_ && type == Type::Pred)) unsupported(name + " cannot be negated");
   const bool destination = index < (source_.dual_destination ? 2u : 1u);
-  if (destination && o.kind != Kind::Register && o.kind != Kind::Sink) unsupported(name + " is a destination and must be a register");
+  if (destination && o.kind != Kind::Register && o.kind != Kind::Sink)
+    unsupported(name + " is a destination and must be a register");
   if (!destination && o.kind == Kind::Sink) unsupported(name + " is a source and cannot be '_'");
   if (o.kind == Kind::Vector || o.kind == Kind::Address || o.kind == Kind::Label)
     unsupported(name + " must be a register or a constant");
@@ -73,14 +74,22 @@ void Form::operand(size_t index, Type type) {
 
 void Form::operands(std::initializer_list<Type> types) {
   if (source_.operands.size() != types.size())
-    unsupported("it takes " + std::to_string(types.size()) + " operands, not " + std::to_string(source_.operands.size()));
+    unsupported("it takes " + std::to_string(types.size()) + " operands, not " +
+                std::to_string(source_.operands.size()));
   size_t index = 0;
   for (Type t : types) operand(index++, t);
 }
 
-void Form::done() const {
+void Form::needs(int arch) const {
+  if (context.arch() < arch) unsupported("it needs sm_" + std::to_string(arch) + " or later");
+}
+
+bool Form::choose(Execute execute) {
   for (size_t i = 0; i < source_.parts.size(); ++i)
     if (!taken_[i]) unsupported("the modifier '." + source_.parts[i] + "' is not supported here");
+  if (execute == nullptr) unsupported("it does not exist in this form");
+  out.execute = execute;
+  return true;
 }
 
 void Form::unsupported(const std::string& why) const {

@@ -13,7 +13,7 @@ struct Bfloat {
   uint16_t bits;
 };
 
-constexpr uint16_t kCanonicalNan16 = 0x7fff;        // f16 and bf16 (PTX ISA 9.7.4)
+constexpr uint16_t kCanonicalNan16 = 0x7fff;  // f16 and bf16 (PTX ISA 9.7.4)
 constexpr uint32_t kCanonicalNan32 = 0x7fffffff;
 
 inline float widen(float f) { return f; }

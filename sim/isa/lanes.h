@@ -25,20 +25,27 @@ using RowOf = std::conditional_t<sizeof(T) == 16, uint128, std::conditional_t<si
 
 template <class T>
 inline T unpack(RowOf<T> row) {
-  if constexpr (std::is_integral_v<T> || sizeof(T) == 16) return static_cast<T>(row);
-  else if constexpr (sizeof(T) == 2) return std::bit_cast<T>(static_cast<uint16_t>(row));
-  else return std::bit_cast<T>(row);
+  if constexpr (std::is_integral_v<T> || sizeof(T) == 16)
+    return static_cast<T>(row);
+  else if constexpr (sizeof(T) == 2)
+    return std::bit_cast<T>(static_cast<uint16_t>(row));
+  else
+    return std::bit_cast<T>(row);
 }
 
 // Narrow integers are extended to the row by their sign, other narrow values by zeros (PTX ISA 9.4.1).
 template <class T>
 inline RowOf<T> pack(T value) {
-  if constexpr (sizeof(T) == 16) return value;
+  if constexpr (sizeof(T) == 16)
+    return value;
   else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>)
     return static_cast<RowOf<T>>(static_cast<std::make_signed_t<RowOf<T>>>(value));
-  else if constexpr (std::is_integral_v<T>) return static_cast<RowOf<T>>(value);
-  else if constexpr (sizeof(T) == 2) return std::bit_cast<uint16_t>(value);
-  else return std::bit_cast<RowOf<T>>(value);
+  else if constexpr (std::is_integral_v<T>)
+    return static_cast<RowOf<T>>(value);
+  else if constexpr (sizeof(T) == 2)
+    return std::bit_cast<uint16_t>(value);
+  else
+    return std::bit_cast<RowOf<T>>(value);
 }
 
 // Writes the lanes of the mask. The sink takes nothing.
@@ -106,9 +113,13 @@ template <class Op, class R, class... A, size_t... I>
 template <class T>
 struct Arity;
 template <class R, class... A>
-struct Arity<R (*)(A...)> { static constexpr size_t value = sizeof...(A); };
+struct Arity<R (*)(A...)> {
+  static constexpr size_t value = sizeof...(A);
+};
 template <class R, class... A>
-struct Arity<R (*)(const Instr&, A...)> { static constexpr size_t value = sizeof...(A); };
+struct Arity<R (*)(const Instr&, A...)> {
+  static constexpr size_t value = sizeof...(A);
+};
 
 template <class Op>
 [[gnu::noinline]] Step lanes(Warp& warp, const Instr& in, uint32_t mask) {
@@ -130,7 +141,9 @@ Execute fused_lanes() {
 }
 #else
 template <class Op>
-Execute fused_lanes() { return &lanes<Op>; }
+Execute fused_lanes() {
+  return &lanes<Op>;
+}
 #endif
 
 // Both halves of a packed pair, each as Op does it.
@@ -180,8 +193,10 @@ class Form {
   const ptx::Operand& at(size_t index) const { return source_.operands.at(index); }
   // Whether the predicate operand was written with '!'; operands() refuses '!' unless it was allowed before.
   void allow_negation() { negation_ = true; }
-  // Every modifier must have been taken.
-  void done() const;
+  // Refuses targets before sm_`arch`.
+  void needs(int arch) const;
+  // Ends a decoder: every modifier must have been taken; null means that the form does not exist. Returns true.
+  bool choose(Execute execute);
   [[noreturn]] void unsupported(const std::string& why) const;
 
   Instr& out;
@@ -197,13 +212,20 @@ class Form {
 template <template <class> class Op>
 Execute integer_op(Type t) {
   switch (t) {
-    case Type::U16: return &lanes<Op<uint16_t>>;
-    case Type::U32: return &lanes<Op<uint32_t>>;
-    case Type::U64: return &lanes<Op<uint64_t>>;
-    case Type::S16: return &lanes<Op<int16_t>>;
-    case Type::S32: return &lanes<Op<int32_t>>;
-    case Type::S64: return &lanes<Op<int64_t>>;
-    default: return nullptr;
+    case Type::U16:
+      return &lanes<Op<uint16_t>>;
+    case Type::U32:
+      return &lanes<Op<uint32_t>>;
+    case Type::U64:
+      return &lanes<Op<uint64_t>>;
+    case Type::S16:
+      return &lanes<Op<int16_t>>;
+    case Type::S32:
+      return &lanes<Op<int32_t>>;
+    case Type::S64:
+      return &lanes<Op<int64_t>>;
+    default:
+      return nullptr;
   }
 }
 

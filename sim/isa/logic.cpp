@@ -8,30 +8,42 @@ namespace sim {
 namespace isa {
 namespace {
 
-bool chosen(Form& f, Execute execute) {
-  if (execute == nullptr) f.unsupported("it does not exist in this form");
-  f.done();
-  f.out.execute = execute;
-  return true;
-}
-
 template <template <class> class Op>
 Execute bits_op(Type t) {
   switch (t) {
-    case Type::B16: return &lanes<Op<uint16_t>>;
-    case Type::B32: return &lanes<Op<uint32_t>>;
-    case Type::B64: return &lanes<Op<uint64_t>>;
-    default: return nullptr;
+    case Type::B16:
+      return &lanes<Op<uint16_t>>;
+    case Type::B32:
+      return &lanes<Op<uint32_t>>;
+    case Type::B64:
+      return &lanes<Op<uint64_t>>;
+    default:
+      return nullptr;
   }
 }
 
 // ---- and, or, xor, not, cnot (9.7.8.1 to .5) -----------------------------------------------------
 
-template <class T> struct And { static T apply(T a, T b) { return a & b; } };
-template <class T> struct Or { static T apply(T a, T b) { return a | b; } };
-template <class T> struct Xor { static T apply(T a, T b) { return a ^ b; } };
-template <class T> struct Not { static T apply(T a) { return static_cast<T>(~a); } };
-template <class T> struct Cnot { static T apply(T a) { return a == 0; } };
+template <class T>
+struct And {
+  static T apply(T a, T b) { return a & b; }
+};
+template <class T>
+struct Or {
+  static T apply(T a, T b) { return a | b; }
+};
+template <class T>
+struct Xor {
+  static T apply(T a, T b) { return a ^ b; }
+};
+template <class T>
+struct Not {
+  static T apply(T a) { return static_cast<T>(~a); }
+};
+template <class T>
+struct Cnot {
+  static T apply(T a) { return a == 0; }
+};
 
 // Predicates are lane masks already.
 template <class Op>
@@ -49,19 +61,19 @@ bool decode_binary(const ptx::Instruction& source, DecodeContext& context, Instr
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t, t});
-  return chosen(f, t == Type::Pred ? &predicate_binary<Op<uint32_t>> : bits_op<Op>(t));
+  return f.choose(t == Type::Pred ? &predicate_binary<Op<uint32_t>> : bits_op<Op>(t));
 }
 bool decode_not(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t});
-  return chosen(f, t == Type::Pred ? &predicate_not : bits_op<Not>(t));
+  return f.choose(t == Type::Pred ? &predicate_not : bits_op<Not>(t));
 }
 bool decode_cnot(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t});
-  return chosen(f, bits_op<Cnot>(t));
+  return f.choose(bits_op<Cnot>(t));
 }
 
 // ---- lop3 (9.7.8.6) ------------------------------------------------------------------------------
@@ -76,13 +88,15 @@ uint32_t combine(uint8_t op, uint32_t a, uint32_t b) {
 Step lop3(Warp& warp, const Instr& in, uint32_t mask) {
   const bool with_predicate = in.kind != kNoBool;
   const uint32_t* operands = in.reg + (with_predicate ? 2 : 1);
-  const uint32_t *a = warp.row<uint32_t>(operands[0]), *b = warp.row<uint32_t>(operands[1]), *c = warp.row<uint32_t>(operands[2]);
+  const uint32_t *a = warp.row<uint32_t>(operands[0]), *b = warp.row<uint32_t>(operands[1]),
+                 *c = warp.row<uint32_t>(operands[2]);
   alignas(64) uint32_t result[kLanes] = {};
   for (int term = 0; term < 8; ++term) {
     if (!(in.imm >> term & 1)) continue;
     const uint32_t flip_a = term & 4 ? 0 : ~0u, flip_b = term & 2 ? 0 : ~0u, flip_c = term & 1 ? 0 : ~0u;
 #pragma GCC ivdep
-    for (int lane = 0; lane < kLanes; ++lane) result[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
+    for (int lane = 0; lane < kLanes; ++lane)
+      result[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
   }
   if (with_predicate) {
     uint32_t nonzero = 0;
@@ -98,11 +112,13 @@ bool decode_lop3(const ptx::Instruction& source, DecodeContext& context, Instr& 
   Form f(source, context, out);
   const int op = f.take_one({"and", "or"});
   const Type t = f.type();
-  if (t != Type::B32) return chosen(f, nullptr);
+  if (t != Type::B32) return f.choose(nullptr);
   const size_t table = op < 0 ? 4 : 5;
-  if (f.count() != (op < 0 ? 5u : 7u) || source.dual_destination != (op >= 0)) f.unsupported("it has the wrong number of operands");
+  if (f.count() != (op < 0 ? 5u : 7u) || source.dual_destination != (op >= 0))
+    f.unsupported("it has the wrong number of operands");
   const ptx::Operand& lut = f.at(table);
-  if (lut.kind != ptx::Operand::Kind::Immediate || lut.is_float || lut.bits > 255) f.unsupported("its table must be a constant from 0 to 255");
+  if (lut.kind != ptx::Operand::Kind::Immediate || lut.is_float || lut.bits > 255)
+    f.unsupported("its table must be a constant from 0 to 255");
   out.imm = static_cast<int64_t>(lut.bits);
   out.kind = op < 0 ? kNoBool : op == 0 ? kBoolAnd : kBoolOr;
   f.operand(0, Type::B32);
@@ -113,21 +129,24 @@ bool decode_lop3(const ptx::Instruction& source, DecodeContext& context, Instr& 
     f.operand(6, Type::Pred);
     out.flags = f.at(6).negated;
   }
-  return chosen(f, &lop3);
+  return f.choose(&lop3);
 }
 
 // ---- shifts (9.7.8.7 to .9) ----------------------------------------------------------------------
 
-template <class T> struct Shl {
+template <class T>
+struct Shl {
   static T apply(T a, uint32_t b) { return b >= sizeof(T) * 8 ? T{0} : static_cast<T>(a << b); }
 };
-template <class T> struct Shr {
+template <class T>
+struct Shr {
   static T apply(T a, uint32_t b) {
     constexpr uint32_t kLast = sizeof(T) * 8 - 1;
     return b > kLast ? static_cast<T>(std::is_signed_v<T> ? a >> kLast : T{0}) : static_cast<T>(a >> b);
   }
 };
-template <bool kLeft, bool kClamp> struct Shf {
+template <bool kLeft, bool kClamp>
+struct Shf {
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
     const uint32_t n = kClamp ? std::min(c, 32u) : c & 31;
     const uint64_t both = static_cast<uint64_t>(b) << 32 | a;
@@ -139,22 +158,22 @@ bool decode_shl(const ptx::Instruction& source, DecodeContext& context, Instr& o
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t, Type::U32});
-  return chosen(f, bits_op<Shl>(t));
+  return f.choose(bits_op<Shl>(t));
 }
 bool decode_shr(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t, Type::U32});
-  return chosen(f, is_integer(t) ? integer_op<Shr>(t) : bits_op<Shr>(t));
+  return f.choose(is_integer(t) ? integer_op<Shr>(t) : bits_op<Shr>(t));
 }
 bool decode_shf(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const int direction = f.take_one({"l", "r"}), mode = f.take_one({"clamp", "wrap"});
   const Type t = f.type();
   f.operands({Type::B32, Type::B32, Type::B32, Type::U32});
-  if (direction < 0 || mode < 0 || t != Type::B32) return chosen(f, nullptr);
-  if (direction == 0) return chosen(f, mode == 0 ? &lanes<Shf<true, true>> : &lanes<Shf<true, false>>);
-  return chosen(f, mode == 0 ? &lanes<Shf<false, true>> : &lanes<Shf<false, false>>);
+  if (direction < 0 || mode < 0 || t != Type::B32) return f.choose(nullptr);
+  if (direction == 0) return f.choose(mode == 0 ? &lanes<Shf<true, true>> : &lanes<Shf<true, false>>);
+  return f.choose(mode == 0 ? &lanes<Shf<false, true>> : &lanes<Shf<false, false>>);
 }
 
 // ---- comparisons (9.3.1) -------------------------------------------------------------------------
@@ -165,7 +184,7 @@ enum class Relation { Equal, Less, LessEqual, LessGreater, Ordered };
 inline float comparable(Half v) { return widen(v); }
 inline float comparable(Bfloat v) { return widen(v); }
 template <class T>
-  requires std::is_arithmetic_v<T>
+requires std::is_arithmetic_v<T>
 inline T comparable(T v) { return v; }
 // .ftz on f32: subnormals compare as zero.
 struct Flushed {
@@ -181,18 +200,27 @@ struct High {
   E lo, hi;
 };
 template <class E>
-inline float comparable(High<E> v) { return widen(v.hi); }
+inline float comparable(High<E> v) {
+  return widen(v.hi);
+}
 template <class E>
-inline float comparable(Pair<E> v) { return widen(v.lo); }
+inline float comparable(Pair<E> v) {
+  return widen(v.lo);
+}
 
 template <Relation kRelation, class V>
 bool holds(V a, V b) {
   switch (kRelation) {
-    case Relation::Equal: return a == b;
-    case Relation::Less: return a < b;
-    case Relation::LessEqual: return a <= b;
-    case Relation::LessGreater: return a < b || a > b;
-    case Relation::Ordered: return a == a && b == b;
+    case Relation::Equal:
+      return a == b;
+    case Relation::Less:
+      return a < b;
+    case Relation::LessEqual:
+      return a <= b;
+    case Relation::LessGreater:
+      return a < b || a > b;
+    case Relation::Ordered:
+      return a == a && b == b;
   }
   return false;
 }
@@ -215,12 +243,27 @@ constexpr std::array<CompareRows, 5> kComparisons = {
 
 // Rows of the table Instr::width points into.
 enum Compared : uint8_t {
-  kU16, kU32, kU64, kS16, kS32, kS64, kF32, kF32Flushed, kF64, kF16, kBF16, kLowF16, kHighF16, kLowBF16, kHighBF16,
+  kU16,
+  kU32,
+  kU64,
+  kS16,
+  kS32,
+  kS64,
+  kF32,
+  kF32Flushed,
+  kF64,
+  kF16,
+  kBF16,
+  kLowF16,
+  kHighF16,
+  kLowBF16,
+  kHighBF16,
 };
 constexpr std::array<std::array<CompareRows, 5>, 15> kTable = {
-    kComparisons<uint16_t>, kComparisons<uint32_t>, kComparisons<uint64_t>,   kComparisons<int16_t>,    kComparisons<int32_t>,
-    kComparisons<int64_t>,  kComparisons<float>,    kComparisons<Flushed>,    kComparisons<double>,     kComparisons<Half>,
-    kComparisons<Bfloat>,   kComparisons<Pair<Half>>, kComparisons<High<Half>>, kComparisons<Pair<Bfloat>>, kComparisons<High<Bfloat>>};
+    kComparisons<uint16_t>,   kComparisons<uint32_t>,     kComparisons<uint64_t>,    kComparisons<int16_t>,
+    kComparisons<int32_t>,    kComparisons<int64_t>,      kComparisons<float>,       kComparisons<Flushed>,
+    kComparisons<double>,     kComparisons<Half>,         kComparisons<Bfloat>,      kComparisons<Pair<Half>>,
+    kComparisons<High<Half>>, kComparisons<Pair<Bfloat>>, kComparisons<High<Bfloat>>};
 
 struct Comparison {
   Type type = Type::None;
@@ -234,17 +277,19 @@ struct Comparison {
 // Takes .CmpOp{.BoolOp}{.ftz}.type. set has its destination's type before.
 Comparison take_comparison(Form& f) {
   Comparison c;
-  const int name = f.take_one({"eq",  "ne",  "lt",  "le",  "gt",  "ge",
-                                                                     "equ", "neu", "ltu", "leu", "gtu", "geu",
-                                                                     "num", "nan", "lo",  "ls",  "hi",  "hs"});
-  struct Meaning { Relation relation; bool exchanged, inverted; };
+  const int name = f.take_one({"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num",
+                               "nan", "lo", "ls", "hi", "hs"});
+  struct Meaning {
+    Relation relation;
+    bool exchanged, inverted;
+  };
   static constexpr Meaning kOrdered[] = {
-      {Relation::Equal, false, false},     {Relation::LessGreater, false, false}, {Relation::Less, false, false},
-      {Relation::LessEqual, false, false}, {Relation::Less, true, false},         {Relation::LessEqual, true, false},
-      {Relation::LessGreater, false, true}, {Relation::Equal, false, true},       {Relation::LessEqual, true, true},
-      {Relation::Less, true, true},        {Relation::LessEqual, false, true},    {Relation::Less, false, true},
-      {Relation::Ordered, false, false},   {Relation::Ordered, false, true},      {Relation::Less, false, false},
-      {Relation::LessEqual, false, false}, {Relation::Less, true, false},         {Relation::LessEqual, true, false}};
+      {Relation::Equal, false, false},      {Relation::LessGreater, false, false}, {Relation::Less, false, false},
+      {Relation::LessEqual, false, false},  {Relation::Less, true, false},         {Relation::LessEqual, true, false},
+      {Relation::LessGreater, false, true}, {Relation::Equal, false, true},        {Relation::LessEqual, true, true},
+      {Relation::Less, true, true},         {Relation::LessEqual, false, true},    {Relation::Less, false, true},
+      {Relation::Ordered, false, false},    {Relation::Ordered, false, true},      {Relation::Less, false, false},
+      {Relation::LessEqual, false, false},  {Relation::Less, true, false},         {Relation::LessEqual, true, false}};
   if (name < 0) f.unsupported("it names no comparison");
   c.relation = kOrdered[name].relation;
   c.exchanged = kOrdered[name].exchanged;
@@ -255,19 +300,47 @@ Comparison take_comparison(Form& f) {
   const bool unsigned_name = name >= 14;
   const bool equality = name < 2;
   switch (c.type) {
-    case Type::B16: case Type::U16: c.row = kU16; break;
-    case Type::B32: case Type::U32: c.row = kU32; break;
-    case Type::B64: case Type::U64: c.row = kU64; break;
-    case Type::S16: c.row = kS16; break;
-    case Type::S32: c.row = kS32; break;
-    case Type::S64: c.row = kS64; break;
-    case Type::F32: c.row = ftz ? kF32Flushed : kF32; break;
-    case Type::F64: c.row = kF64; break;
-    case Type::F16: c.row = kF16; break;
-    case Type::BF16: c.row = kBF16; break;
-    case Type::F16x2: c.row = kLowF16, c.packed = true; break;
-    case Type::BF16x2: c.row = kLowBF16, c.packed = true; break;
-    default: f.unsupported("this type cannot be compared");
+    case Type::B16:
+    case Type::U16:
+      c.row = kU16;
+      break;
+    case Type::B32:
+    case Type::U32:
+      c.row = kU32;
+      break;
+    case Type::B64:
+    case Type::U64:
+      c.row = kU64;
+      break;
+    case Type::S16:
+      c.row = kS16;
+      break;
+    case Type::S32:
+      c.row = kS32;
+      break;
+    case Type::S64:
+      c.row = kS64;
+      break;
+    case Type::F32:
+      c.row = ftz ? kF32Flushed : kF32;
+      break;
+    case Type::F64:
+      c.row = kF64;
+      break;
+    case Type::F16:
+      c.row = kF16;
+      break;
+    case Type::BF16:
+      c.row = kBF16;
+      break;
+    case Type::F16x2:
+      c.row = kLowF16, c.packed = true;
+      break;
+    case Type::BF16x2:
+      c.row = kLowBF16, c.packed = true;
+      break;
+    default:
+      f.unsupported("this type cannot be compared");
   }
   if (is_float(c.type)) {
     if (unsigned_name) f.unsupported("lo, ls, hi and hs compare unsigned integers");
@@ -335,7 +408,7 @@ bool decode_setp(const ptx::Instruction& source, DecodeContext& context, Instr& 
     f.operand(1, Type::Pred);
   }
   push_compared(f, c, source.dual_destination ? 2 : 1);
-  return chosen(f, &setp);
+  return f.choose(&setp);
 }
 
 // 9.7.6.1, 9.7.7.1: in.imm is the value for true.
@@ -358,24 +431,37 @@ bool decode_set(const ptx::Instruction& source, DecodeContext& context, Instr& o
   const Comparison c = take_comparison(f);
   place_comparison(c, out);
   const bool one_half = d == Type::F16 || d == Type::F16x2, one_bfloat = d == Type::BF16 || d == Type::BF16x2;
-  if (d != Type::F32 && d != Type::U32 && d != Type::S32 && d != Type::U16 && d != Type::S16 && !one_half && !one_bfloat)
-    return chosen(f, nullptr);
+  if (d != Type::F32 && d != Type::U32 && d != Type::S32 && d != Type::U16 && d != Type::S16 && !one_half &&
+      !one_bfloat)
+    return f.choose(nullptr);
   const bool packed_result = d == Type::F16x2 || d == Type::BF16x2;
-  if (packed_result && !c.packed) return chosen(f, nullptr);
-  if (c.packed && !packed_result && d != Type::U32 && d != Type::S32) return chosen(f, nullptr);
+  if (packed_result && !c.packed) return f.choose(nullptr);
+  if (c.packed && !packed_result && d != Type::U32 && d != Type::S32) return f.choose(nullptr);
   const bool short_integer = d == Type::U16 || d == Type::S16 || c.packed;
   out.imm = one_half ? 0x3c00 : one_bfloat ? 0x3f80 : d == Type::F32 ? 0x3f800000 : short_integer ? 0xffff : 0xffffffff;
   f.operand(0, d);
   push_compared(f, c, 1);
-  return chosen(f, &set);
+  return f.choose(&set);
 }
 
 // ---- selp, slct (9.7.6.3, .4) --------------------------------------------------------------------
 
-template <class T> struct Selp { static T apply(T a, T b, bool c) { return c ? a : b; } };
-template <class T> struct SlctInteger { static T apply(T a, T b, int32_t c) { return c >= 0 ? a : b; } };
-template <class T> struct SlctFloat { static T apply(T a, T b, float c) { return c >= 0 ? a : b; } };
-template <class T> struct SlctFlushed { static T apply(T a, T b, Flushed c) { return comparable(c) >= 0 ? a : b; } };
+template <class T>
+struct Selp {
+  static T apply(T a, T b, bool c) { return c ? a : b; }
+};
+template <class T>
+struct SlctInteger {
+  static T apply(T a, T b, int32_t c) { return c >= 0 ? a : b; }
+};
+template <class T>
+struct SlctFloat {
+  static T apply(T a, T b, float c) { return c >= 0 ? a : b; }
+};
+template <class T>
+struct SlctFlushed {
+  static T apply(T a, T b, Flushed c) { return comparable(c) >= 0 ? a : b; }
+};
 
 template <template <class> class Op>
 Execute sized_op(Type t) {
@@ -386,16 +472,16 @@ bool decode_selp(const ptx::Instruction& source, DecodeContext& context, Instr& 
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t, t, Type::Pred});
-  return chosen(f, t == Type::Pred || t == Type::B128 ? nullptr : sized_op<Selp>(t));
+  return f.choose(t == Type::Pred || t == Type::B128 ? nullptr : sized_op<Selp>(t));
 }
 bool decode_slct(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const bool ftz = f.take("ftz");
   const Type t = f.type(), c = f.type();
   f.operands({t, t, t, c});
-  if (t == Type::Pred || t == Type::B128) return chosen(f, nullptr);
-  if (c == Type::S32) return chosen(f, ftz ? nullptr : sized_op<SlctInteger>(t));
-  return chosen(f, c != Type::F32 ? nullptr : ftz ? sized_op<SlctFlushed>(t) : sized_op<SlctFloat>(t));
+  if (t == Type::Pred || t == Type::B128) return f.choose(nullptr);
+  if (c == Type::S32) return f.choose(ftz ? nullptr : sized_op<SlctInteger>(t));
+  return f.choose(c != Type::F32 ? nullptr : ftz ? sized_op<SlctFlushed>(t) : sized_op<SlctFloat>(t));
 }
 
 }  // namespace

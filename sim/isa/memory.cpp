@@ -18,10 +18,14 @@ struct Quad {
 // (PTX ISA 9.4.1).
 template <class To, class From>
 To converted(From from) {
-  if constexpr (std::is_same_v<To, From>) return from;
-  else if constexpr (std::is_same_v<To, Quad> || std::is_same_v<From, Quad>) return To{};
-  else if constexpr (std::is_signed_v<From>) return static_cast<To>(static_cast<int64_t>(from));
-  else return static_cast<To>(from);
+  if constexpr (std::is_same_v<To, From>)
+    return from;
+  else if constexpr (std::is_same_v<To, Quad> || std::is_same_v<From, Quad>)
+    return To{};
+  else if constexpr (std::is_signed_v<From>)
+    return static_cast<To>(static_cast<int64_t>(from));
+  else
+    return static_cast<To>(from);
 }
 
 template <class Memory, class Register>
@@ -94,12 +98,23 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
 template <class Visit>
 bool for_type(Type type, bool is_signed, Visit visit) {
   switch (ptx::bytes_of(type)) {
-    case 1: is_signed ? visit(int8_t{}) : visit(uint8_t{}); return true;
-    case 2: is_signed ? visit(int16_t{}) : visit(uint16_t{}); return true;
-    case 4: is_signed ? visit(int32_t{}) : visit(uint32_t{}); return true;
-    case 8: visit(uint64_t{}); return true;
-    case 16: visit(Quad{}); return true;
-    default: return false;
+    case 1:
+      is_signed ? visit(int8_t{}) : visit(uint8_t{});
+      return true;
+    case 2:
+      is_signed ? visit(int16_t{}) : visit(uint16_t{});
+      return true;
+    case 4:
+      is_signed ? visit(int32_t{}) : visit(uint32_t{});
+      return true;
+    case 8:
+      visit(uint64_t{});
+      return true;
+    case 16:
+      visit(Quad{});
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -118,7 +133,8 @@ MemoryForm read_form(const ptx::Instruction& source) {
 AddressSpace param_space(const Operand& address, const DecodeContext& context, bool* kernel_parameter, uint64_t* at) {
   *kernel_parameter = false;
   const Operand& base = address.elements.at(0);
-  if (base.kind != Operand::Kind::Symbol) return context.function().is_entry ? AddressSpace::Param : AddressSpace::Local;
+  if (base.kind != Operand::Kind::Symbol)
+    return context.function().is_entry ? AddressSpace::Param : AddressSpace::Local;
   const DecodeContext::Place place = context.place(base.name);
   if (!place.found) throw Unsupported("'" + base.name + "' has no address");
   if (place.space != ptx::Space::Param) return AddressSpace::Local;
@@ -127,13 +143,16 @@ AddressSpace param_space(const Operand& address, const DecodeContext& context, b
   return AddressSpace::Param;
 }
 
-size_t elements_of(const Operand& operand) { return operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1; }
+size_t elements_of(const Operand& operand) {
+  return operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1;
+}
 
 bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   MemoryForm form = read_form(source);
   const Operand& d = source.operands.at(0);
   const Operand& address = source.operands.at(1);
-  if (elements_of(d) != static_cast<size_t>(form.vector)) throw Unsupported("the vector has the wrong number of elements");
+  if (elements_of(d) != static_cast<size_t>(form.vector))
+    throw Unsupported("the vector has the wrong number of elements");
   bool kernel_parameter = false;
   uint64_t param_at = 0;
   if (form.space == AddressSpace::Param) form.space = param_space(address, context, &kernel_parameter, &param_at);
@@ -153,7 +172,8 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
       const auto align = static_cast<uint64_t>(std::max(1, v.align));
       end = (end + align - 1) / align * align + v.bytes;
     }
-    if (param_at + static_cast<uint64_t>(memory_bytes * form.vector) > end) throw Unsupported("reads past the kernel's parameters");
+    if (param_at + static_cast<uint64_t>(memory_bytes * form.vector) > end)
+      throw Unsupported("reads past the kernel's parameters");
     out.imm = static_cast<int64_t>(param_at);
   }
   return for_type(form.type, is_signed(form.type), [&](auto memory) {
@@ -162,9 +182,12 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
       using Register = decltype(reg);
       out.execute = kernel_parameter ? load_kernel_param<Memory, Register> : load<Memory, Register>;
     };
-    if (register_bytes == 16) choose(Quad{});
-    else if (register_bytes == 8) choose(uint64_t{});
-    else choose(uint32_t{});
+    if (register_bytes == 16)
+      choose(Quad{});
+    else if (register_bytes == 8)
+      choose(uint64_t{});
+    else
+      choose(uint32_t{});
   });
 }
 
@@ -173,7 +196,8 @@ bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& ou
   MemoryForm form = read_form(source);
   const Operand& address = source.operands.at(0);
   const Operand& b = source.operands.at(1);
-  if (elements_of(b) != static_cast<size_t>(form.vector)) throw Unsupported("the vector has the wrong number of elements");
+  if (elements_of(b) != static_cast<size_t>(form.vector))
+    throw Unsupported("the vector has the wrong number of elements");
   if (form.space == AddressSpace::Param) {
     bool kernel_parameter = false;
     uint64_t at = 0;
@@ -197,9 +221,12 @@ bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& ou
   }
   return for_type(form.type, false, [&](auto memory) {
     using Memory = decltype(memory);
-    if (register_bytes == 16) out.execute = store<Memory, Quad>;
-    else if (register_bytes == 8) out.execute = store<Memory, uint64_t>;
-    else out.execute = store<Memory, uint32_t>;
+    if (register_bytes == 16)
+      out.execute = store<Memory, Quad>;
+    else if (register_bytes == 8)
+      out.execute = store<Memory, uint64_t>;
+    else
+      out.execute = store<Memory, uint32_t>;
   });
 }
 
@@ -231,7 +258,8 @@ Step discard(Warp& warp, const Instr& in, uint32_t mask) {
 bool decode_discard(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   MemoryForm form;
   for (size_t i = 1; i < source.parts.size(); ++i) {
-    if (source.parts[i] != "L2" && !read_modifier(source.parts[i], &form)) throw Unsupported("unknown modifier '." + source.parts[i] + "'");
+    if (source.parts[i] != "L2" && !read_modifier(source.parts[i], &form))
+      throw Unsupported("unknown modifier '." + source.parts[i] + "'");
   }
   const Operand& size = source.operands.at(1);
   if (size.kind != Operand::Kind::Immediate || size.bits != 128) throw Unsupported("the size must be 128");

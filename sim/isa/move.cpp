@@ -5,13 +5,6 @@ namespace sim {
 namespace isa {
 namespace {
 
-bool chosen(Form& f, Execute execute) {
-  if (execute == nullptr) f.unsupported("it does not exist in this form");
-  f.done();
-  f.out.execute = execute;
-  return true;
-}
-
 // ---- mov -----------------------------------------------------------------------------------------
 
 template <class Row>
@@ -38,7 +31,8 @@ Step pack_row(Warp& warp, const Instr& in, uint32_t mask) {
   alignas(64) Row result[kLanes] = {};
   for (int e = 0; e < in.width; ++e) {
     const Element* from = warp.row<Element>(in.reg[1 + e]);
-    constexpr Row kMask = kBits == 64 ? static_cast<Row>(~uint64_t{0}) : static_cast<Row>((uint64_t{1} << (kBits & 63)) - 1);
+    constexpr Row kMask =
+        kBits == 64 ? static_cast<Row>(~uint64_t{0}) : static_cast<Row>((uint64_t{1} << (kBits & 63)) - 1);
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) result[lane] |= (static_cast<Row>(from[lane]) & kMask) << (e * kBits);
   }
@@ -53,7 +47,8 @@ Step unpack_row(Warp& warp, const Instr& in, uint32_t mask) {
   std::memcpy(from, row, sizeof from);
   for (int e = 0; e < in.width; ++e) {
     if (in.reg[e] == kNoReg) continue;
-    constexpr Element kMask = kBits == sizeof(Element) * 8 ? ~Element{0} : static_cast<Element>((uint64_t{1} << (kBits & 63)) - 1);
+    constexpr Element kMask =
+        kBits == sizeof(Element) * 8 ? ~Element{0} : static_cast<Element>((uint64_t{1} << (kBits & 63)) - 1);
     alignas(64) Element result[kLanes];
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) result[lane] = static_cast<Element>(from[lane] >> (e * kBits)) & kMask;
@@ -83,7 +78,8 @@ void push_elements(Form& f, const ptx::Operand& vector, Type element, bool desti
   const bool wide = ptx::bytes_of(element) == 8;
   for (const ptx::Operand& e : vector.elements) {
     const bool sink = destination && e.kind == Kind::Sink;
-    const bool value = e.kind == Kind::Register || (!destination && (e.kind == Kind::Immediate || e.kind == Kind::Special));
+    const bool value =
+        e.kind == Kind::Register || (!destination && (e.kind == Kind::Immediate || e.kind == Kind::Special));
     if (!sink && !value) f.unsupported("an element of its vector is not a register");
     if (e.kind == Kind::Register) {
       const Type have = f.context.register_type(e);
@@ -110,24 +106,28 @@ bool decode_mov(const ptx::Instruction& source, DecodeContext& context, Instr& o
       if (unpacks) {
         push_elements(f, vector, p.element, true);
         f.operand(1, t);
-        return chosen(f, p.unpack);
+        return f.choose(p.unpack);
       }
       if (f.at(0).kind != Kind::Register) f.unsupported("its destination must be a register");
       f.operand(0, t);
       push_elements(f, vector, p.element, false);
-      return chosen(f, p.pack);
+      return f.choose(p.pack);
     }
     f.unsupported("its vector does not have the size of the type");
   }
   f.operands({t, t});
   if (f.at(0).kind == Kind::Sink) f.unsupported("its destination must be a register");
-  if (t == Type::Pred) return chosen(f, &copy_predicate);
+  if (t == Type::Pred) return f.choose(&copy_predicate);
   switch (ptx::bytes_of(t)) {
     case 2:
-    case 4: return chosen(f, &copy_row<uint32_t>);
-    case 8: return chosen(f, &copy_row<uint64_t>);
-    case 16: return chosen(f, &copy_row<uint128>);
-    default: return chosen(f, nullptr);
+    case 4:
+      return f.choose(&copy_row<uint32_t>);
+    case 8:
+      return f.choose(&copy_row<uint64_t>);
+    case 16:
+      return f.choose(&copy_row<uint128>);
+    default:
+      return f.choose(nullptr);
   }
 }
 
@@ -149,7 +149,8 @@ struct Prmt {
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) { return select_bytes(a, b, c); }
 };
 // The special modes pick one of four controls by the low two bits of c.
-template <uint32_t k0, uint32_t k1, uint32_t k2, uint32_t k3> struct PrmtMode {
+template <uint32_t k0, uint32_t k1, uint32_t k2, uint32_t k3>
+struct PrmtMode {
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
     constexpr uint32_t kControls[4] = {k0, k1, k2, k3};
     return select_bytes(a, b, kControls[c & 3]);
@@ -184,14 +185,14 @@ bool decode_prmt(const ptx::Instruction& source, DecodeContext& context, Instr& 
   const int mode = f.take_one({"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"});
   const Type t = f.type();
   f.operands({Type::B32, Type::B32, Type::B32, Type::B32});
-  if (t != Type::B32) return chosen(f, nullptr);
-  if (mode >= 0) return chosen(f, kModes[mode]);
+  if (t != Type::B32) return f.choose(nullptr);
+  if (mode >= 0) return f.choose(kModes[mode]);
   const ptx::Operand& control = f.at(3);
   if (control.kind == ptx::Operand::Kind::Immediate && (control.bits & 0x8888) == 0) {
     out.imm = static_cast<int64_t>(control.bits & 0xffff);
-    return chosen(f, &prmt_constant);
+    return f.choose(&prmt_constant);
   }
-  return chosen(f, &lanes<Prmt>);
+  return f.choose(&lanes<Prmt>);
 }
 
 // ---- address spaces ------------------------------------------------------------------------------
@@ -203,16 +204,23 @@ constexpr uint64_t kSharedOffset = (1ull << kRankShift) - 1;
 enum class Window : uint8_t { Global, Shared, SharedCluster, Local, Param };
 
 Window take_window(Form& f) {
-  switch (f.take_one({"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry"})) {
+  switch (
+      f.take_one({"global", "const", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry"})) {
     case 0:
-    case 1: return Window::Global;
+    case 1:
+      return Window::Global;
     case 2:
-    case 3: return Window::Shared;
-    case 4: return Window::SharedCluster;
-    case 5: return Window::Local;
+    case 3:
+      return Window::Shared;
+    case 4:
+      return Window::SharedCluster;
+    case 5:
+      return Window::Local;
     case 6:
-    case 7: return Window::Param;
-    default: f.unsupported("it names no state space");
+    case 7:
+      return Window::Param;
+    default:
+      f.unsupported("it names no state space");
   }
 }
 
@@ -231,10 +239,14 @@ Step to_generic(Warp& warp, const Instr& in, uint32_t mask) {
   return convert_addresses(warp, in, mask, [](uint64_t a, uint64_t own) {
     switch (kWindow) {
       case Window::Shared:
-      case Window::SharedCluster: return kSharedWindow | (a >> kRankShift == 0 ? a | own : a);
-      case Window::Local: return kLocalWindow | a;
-      case Window::Param: return kParamWindow | a;
-      case Window::Global: break;
+      case Window::SharedCluster:
+        return kSharedWindow | (a >> kRankShift == 0 ? a | own : a);
+      case Window::Local:
+        return kLocalWindow | a;
+      case Window::Param:
+        return kParamWindow | a;
+      case Window::Global:
+        break;
     }
     return a;
   });
@@ -258,11 +270,21 @@ Step is_space(Warp& warp, const Instr& in, uint32_t mask) {
     const uint64_t window = a[lane] & kWindowMask;
     bool inside = false;
     switch (kWindow) {
-      case Window::Global: inside = window == 0 || window == kParamWindow; break;  // .param lies within .global
-      case Window::Shared: inside = window == kSharedWindow && (a[lane] & ~kWindowMask & ~kSharedOffset) == own; break;
-      case Window::SharedCluster: inside = window == kSharedWindow; break;
-      case Window::Local: inside = window == kLocalWindow; break;
-      case Window::Param: inside = window == kParamWindow; break;
+      case Window::Global:
+        inside = window == 0 || window == kParamWindow;
+        break;  // .param lies within .global
+      case Window::Shared:
+        inside = window == kSharedWindow && (a[lane] & ~kWindowMask & ~kSharedOffset) == own;
+        break;
+      case Window::SharedCluster:
+        inside = window == kSharedWindow;
+        break;
+      case Window::Local:
+        inside = window == kLocalWindow;
+        break;
+      case Window::Param:
+        inside = window == kParamWindow;
+        break;
     }
     result |= static_cast<uint32_t>(inside) << lane;
   }
@@ -277,12 +299,13 @@ bool decode_cvta(const ptx::Instruction& source, DecodeContext& context, Instr& 
   const Type t = f.type();
   if (t != Type::U64) f.unsupported("addresses have 64 bits");
   f.operands({t, t});
-  static constexpr Execute kToGeneric[] = {&copy_row<uint64_t>, &to_generic<Window::Shared>, &to_generic<Window::SharedCluster>,
-                                           &to_generic<Window::Local>, &to_generic<Window::Param>};
+  static constexpr Execute kToGeneric[] = {&copy_row<uint64_t>, &to_generic<Window::Shared>,
+                                           &to_generic<Window::SharedCluster>, &to_generic<Window::Local>,
+                                           &to_generic<Window::Param>};
   static constexpr Execute kFromGeneric[] = {&copy_row<uint64_t>, &from_generic<Window::Shared>,
                                              &from_generic<Window::SharedCluster>, &from_generic<Window::Local>,
                                              &from_generic<Window::Param>};
-  return chosen(f, (to ? kFromGeneric : kToGeneric)[static_cast<int>(window)]);
+  return f.choose((to ? kFromGeneric : kToGeneric)[static_cast<int>(window)]);
 }
 
 bool decode_isspacep(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -290,9 +313,10 @@ bool decode_isspacep(const ptx::Instruction& source, DecodeContext& context, Ins
   if (f.take("const")) f.unsupported("constant memory has no window of its own");
   const Window window = take_window(f);
   f.operands({Type::Pred, Type::U64});
-  static constexpr Execute kSpaces[] = {&is_space<Window::Global>, &is_space<Window::Shared>, &is_space<Window::SharedCluster>,
-                                        &is_space<Window::Local>, &is_space<Window::Param>};
-  return chosen(f, kSpaces[static_cast<int>(window)]);
+  static constexpr Execute kSpaces[] = {&is_space<Window::Global>, &is_space<Window::Shared>,
+                                        &is_space<Window::SharedCluster>, &is_space<Window::Local>,
+                                        &is_space<Window::Param>};
+  return f.choose(kSpaces[static_cast<int>(window)]);
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ void register_isa() {
   register_fence();
   register_wgmma();
   register_cluster();
+  register_tcgen05();
+  register_launch_control();
 }
 
 }  // namespace sim

@@ -18,11 +18,20 @@ double round_quanta(double q, bool negative, const Encoding& how) {
   const double whole = std::floor(q), rest = q - whole;
   bool up = false;
   switch (how.round) {
-    case Round::Nearest: up = rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2) != 0); break;
-    case Round::NearestAway: up = rest >= 0.5; break;
-    case Round::Zero: break;
-    case Round::Down: up = negative && rest > 0; break;
-    case Round::Up: up = !negative && rest > 0; break;
+    case Round::Nearest:
+      up = rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2) != 0);
+      break;
+    case Round::NearestAway:
+      up = rest >= 0.5;
+      break;
+    case Round::Zero:
+      break;
+    case Round::Down:
+      up = negative && rest > 0;
+      break;
+    case Round::Up:
+      up = !negative && rest > 0;
+      break;
     case Round::Stochastic: {
       const double scale = std::ldexp(1.0, how.random_bits);
       up = std::floor(rest * scale) + how.random >= scale;
@@ -50,7 +59,8 @@ uint32_t encode(double value, const SmallFormat& format, const Encoding& how) {
   // The hidden bit counts as one exponent step, so a carry out of the mantissa raises the exponent by itself.
   const double code = quanta + std::ldexp(static_cast<double>(exponent - smallest), format.mantissa_bits);
   if (code <= largest) return sign | static_cast<uint32_t>(code);
-  const bool toward_zero = how.round == Round::Zero || (how.round == Round::Down && !negative) || (how.round == Round::Up && negative);
+  const bool toward_zero =
+      how.round == Round::Zero || (how.round == Round::Down && !negative) || (how.round == Round::Up && negative);
   return sign | (how.saturate_finite || toward_zero || !format.has_infinity ? largest : largest + 1);
 }
 

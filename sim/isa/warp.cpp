@@ -88,13 +88,27 @@ void shfl_group(Warp& warp, const Instr& in, uint32_t mask) {
     int j = 0;
     bool valid = false;
     switch (in.kind) {
-      case kUp: j = lane - bval; valid = j >= highest; break;
-      case kDown: j = lane + bval; valid = j <= highest; break;
-      case kBfly: j = lane ^ bval; valid = j <= highest; break;
-      case kIdx: j = lowest | (bval & ~segment); valid = j <= highest; break;
+      case kUp:
+        j = lane - bval;
+        valid = j >= highest;
+        break;
+      case kDown:
+        j = lane + bval;
+        valid = j <= highest;
+        break;
+      case kBfly:
+        j = lane ^ bval;
+        valid = j <= highest;
+        break;
+      case kIdx:
+        j = lowest | (bval & ~segment);
+        valid = j <= highest;
+        break;
     }
-    if (!valid) j = lane;
-    else in_range |= 1u << lane;
+    if (!valid)
+      j = lane;
+    else
+      in_range |= 1u << lane;
     values[lane] = mask >> j & 1 ? a[j] : kUndefined;
   });
   if (in.reg[0] != kNoReg) {
@@ -237,12 +251,24 @@ void redux_group(Warp& warp, const Instr& in, uint32_t mask) {
   each_lane(mask & (mask - 1), [&](int lane) {
     const T v = a[lane];
     switch (in.kind) {
-      case kAdd: result = static_cast<T>(static_cast<uint32_t>(result) + static_cast<uint32_t>(v)); break;
-      case kMin: result = std::min(result, v); break;
-      case kMax: result = std::max(result, v); break;
-      case kAnd: result = static_cast<T>(result & v); break;
-      case kOr: result = static_cast<T>(result | v); break;
-      default: result = static_cast<T>(result ^ v); break;
+      case kAdd:
+        result = static_cast<T>(static_cast<uint32_t>(result) + static_cast<uint32_t>(v));
+        break;
+      case kMin:
+        result = std::min(result, v);
+        break;
+      case kMax:
+        result = std::max(result, v);
+        break;
+      case kAnd:
+        result = static_cast<T>(result & v);
+        break;
+      case kOr:
+        result = static_cast<T>(result | v);
+        break;
+      default:
+        result = static_cast<T>(result ^ v);
+        break;
     }
   });
   write_row(warp, in.reg[0], mask, static_cast<uint32_t>(result));
@@ -306,7 +332,8 @@ Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
   const uint32_t wanted = members[std::countr_zero(mask)];
   bool one_group = true;
   each_lane(mask, [&](int lane) { one_group &= members[lane] == wanted; });
-  if (!one_group || warp.splits.size() == 1) return rendezvous(warp, in, mask, in.reg[0], [](Warp&, const Instr&, uint32_t) {});
+  if (!one_group || warp.splits.size() == 1)
+    return rendezvous(warp, in, mask, in.reg[0], [](Warp&, const Instr&, uint32_t) {});
   if ((mask & ~wanted) != 0) not_a_member(warp, std::countr_zero(mask & ~wanted));
   const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
   uint32_t here = mask;
@@ -397,7 +424,9 @@ Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
 
 // ld/stmatrix.sync.aligned.m8n8.num{.trans}{.shared{::cta}}.b16
 bool read_matrix_form(const ptx::Instruction& source, Instr& out) {
-  if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "m8n8") || source.parts.back() != "b16") return false;
+  if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "m8n8") ||
+      source.parts.back() != "b16")
+    return false;
   MemoryForm form;
   out.width = has_part(source, "x4") ? 4 : has_part(source, "x2") ? 2 : 1;
   for (const std::string& part : source.parts) {

@@ -11,11 +11,11 @@
 namespace sim {
 namespace {
 
-constexpr uint32_t kSharedLimit = 232448;             // bytes a block may have
-constexpr int kPatience = 4;                          // rounds of nothing but polling before pending work is performed
-constexpr int kDespair = 20000;                       // the same with nothing pending: nobody will ever see an event
-constexpr uint64_t kLivelock = 1ull << 20;            // instructions without event or store, with work pending
-constexpr uint64_t kHopeless = 1ull << 29;            // and with none
+constexpr uint32_t kSharedLimit = 232448;   // bytes a block may have
+constexpr int kPatience = 4;                // rounds of nothing but polling before pending work is performed
+constexpr int kDespair = 20000;             // the same with nothing pending: nobody will ever see an event
+constexpr uint64_t kLivelock = 1ull << 20;  // instructions without event or store, with work pending
+constexpr uint64_t kHopeless = 1ull << 29;  // and with none
 
 uint64_t mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15ull;
@@ -31,9 +31,16 @@ Dim3 unflatten(uint64_t i, const Dim3& shape) {
 
 bool varies_between_clusters(Special s) {
   switch (s) {
-    case Special::CtaidX: case Special::CtaidY: case Special::CtaidZ: case Special::Smid:
-    case Special::ClusteridX: case Special::ClusteridY: case Special::ClusteridZ: return true;
-    default: return false;
+    case Special::CtaidX:
+    case Special::CtaidY:
+    case Special::CtaidZ:
+    case Special::Smid:
+    case Special::ClusteridX:
+    case Special::ClusteridY:
+    case Special::ClusteridZ:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -59,7 +66,8 @@ void reset_warp(Warp& warp, const Kernel& kernel, bool fresh, uint32_t live) {
 // Makes `cluster` the launch's cluster number `number`; one object serves many clusters of a launch in turn.
 void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   const Kernel& kernel = *launch.kernel;
-  const Dim3 clusters{launch.grid.x / launch.cluster.x, launch.grid.y / launch.cluster.y, launch.grid.z / launch.cluster.z};
+  const Dim3 clusters{launch.grid.x / launch.cluster.x, launch.grid.y / launch.cluster.y,
+                      launch.grid.z / launch.cluster.z};
   const uint64_t blocks = launch.cluster.count();
   const uint64_t threads = launch.block.count();
   const uint64_t warps = (threads + kLanes - 1) / kLanes;
@@ -82,7 +90,8 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
         auto warp = std::make_unique<Warp>();
         warp->cta = cta.get();
         warp->index = static_cast<int>(w);
-        warp->registers = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, kernel.register_bytes))), std::free};
+        warp->registers = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, kernel.register_bytes))),
+                           std::free};
         if (!warp->registers) throw std::bad_alloc();
         if (kernel.local_bytes != 0) warp->local = std::make_unique<uint8_t[]>(size_t{kLanes} * kernel.local_bytes);
         cta->warps.push_back(std::move(warp));
@@ -105,6 +114,8 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
       reset_warp(*cta->warps[w], kernel, fresh, rest >= kLanes ? kFullMask : (1u << rest) - 1);
     }
   }
+  cluster.cancel_failures.clear();
+  reset_tensor_state(cluster);
   create_async_state(cluster);
 }
 
@@ -146,7 +157,8 @@ void Cluster::run() {
       if (executed > 0) ran = true;
       if (turn == Turn::Finished) --alive;
       if (turn == Turn::Yielded) warp.rotate = true;
-      if (turn == Turn::Quantum && warp.splits.size() > 1 && ++hogged[static_cast<size_t>(warp.index)] % 16 == 0) warp.rotate = true;
+      if (turn == Turn::Quantum && warp.splits.size() > 1 && ++hogged[static_cast<size_t>(warp.index)] % 16 == 0)
+        warp.rotate = true;
       if (executed > 0 && turn != Turn::Yielded) worked = true;
       if (order.mode == Mode::Random) engine.maybe_perform(*this);
     }
@@ -180,13 +192,35 @@ void Cluster::run() {
   }
 }
 
+namespace {
+
+// How many clusters start at once. Without clusterlaunchcontrol that makes no difference: all. With it the others are
+// pending, and cluster number i has i + n, i + 2 n, ... to itself: they are handed to its try_cancel, and to that of
+// whichever of them runs when it has ended, so that the outcome does not depend on host threads. On a GPU n is what
+// fits, any number from one up; here it follows the order, so that small grids meet both answers.
+uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
+  const bool cancels = std::any_of(launch.kernel->code.begin(), launch.kernel->code.end(), [](const Instr& in) {
+    return in.source != nullptr && in.source->parts[0] == "clusterlaunchcontrol";
+  });
+  if (!cancels) return clusters;
+  const uint64_t processors = launch.multiprocessors > 0 ? launch.multiprocessors : launch.arch >= 100 ? 148 : 132;
+  const uint64_t fitting = std::max<uint64_t>(1, std::min(clusters, processors / launch.cluster.count()));
+  if (launch.order.mode == Mode::Lazy) return std::min<uint64_t>(2, fitting);
+  if (launch.order.mode == Mode::Random) return 1 + mix(launch.order.seed) % fitting;
+  return std::min(fitting, (clusters + 2) / 3);
+}
+
+}  // namespace
+
 void run(Launch& launch) {
   const Kernel& kernel = *launch.kernel;
   const auto refuse = [&](const std::string& text) {
-    throw Fault(Hazard::IllegalUse, std::string(hazard_name(Hazard::IllegalUse)) + ": kernel '" + kernel.name + "': " + text);
+    throw Fault(Hazard::IllegalUse,
+                std::string(hazard_name(Hazard::IllegalUse)) + ": kernel '" + kernel.name + "': " + text);
   };
   const uint64_t threads_per_block = launch.block.count();
-  if (threads_per_block == 0 || threads_per_block > 1024) refuse("a block of " + std::to_string(threads_per_block) + " threads is not allowed");
+  if (threads_per_block == 0 || threads_per_block > 1024)
+    refuse("a block of " + std::to_string(threads_per_block) + " threads is not allowed");
   if (launch.cluster.count() == 0 || launch.grid.x % launch.cluster.x != 0 || launch.grid.y % launch.cluster.y != 0 ||
       launch.grid.z % launch.cluster.z != 0) {
     refuse("the grid is not a whole number of clusters");
@@ -196,35 +230,52 @@ void run(Launch& launch) {
            " bytes of shared memory, over the limit of " + std::to_string(kSharedLimit));
   }
   if (launch.params.size() < kernel.param_bytes) {
-    refuse("parameters of " + std::to_string(launch.params.size()) + " bytes given, " + std::to_string(kernel.param_bytes) + " needed");
+    refuse("parameters of " + std::to_string(launch.params.size()) + " bytes given, " +
+           std::to_string(kernel.param_bytes) + " needed");
   }
   const uint64_t clusters = launch.grid.count() / launch.cluster.count();
-  unsigned host_threads = launch.threads > 0 ? static_cast<unsigned>(launch.threads) : std::thread::hardware_concurrency();
+  unsigned host_threads =
+      launch.threads > 0 ? static_cast<unsigned>(launch.threads) : std::thread::hardware_concurrency();
   host_threads = static_cast<unsigned>(std::min<uint64_t>(std::max(1u, host_threads), std::max<uint64_t>(1, clusters)));
+
+  const uint64_t running = running_clusters(launch, clusters);
+  host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
 
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};
   std::mutex mutex;
   std::exception_ptr failure;
+  const auto run_one = [&](Cluster& cluster, uint64_t number) {
+    try {
+      cluster.number = number;
+      begin_cluster(cluster, launch, number);
+      cluster.run();
+      if (failed.load() < number) return false;
+      finish_tensor_state(cluster);
+      finish_async_state(cluster);
+      launch.instructions += cluster.instructions;
+      return true;
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (number < failed.load()) {
+        failed = number;
+        failure = std::current_exception();
+      }
+      return false;
+    }
+  };
   const auto work = [&] {
     Cluster cluster;
     cluster.stop_above = &failed;
     for (;;) {
-      const uint64_t number = next.fetch_add(1);
-      if (number >= clusters || failed.load() < number) return;
-      try {
-        cluster.number = number;
-        begin_cluster(cluster, launch, number);
-        cluster.run();
-        if (failed.load() < number) return;
-        finish_async_state(cluster);
-        launch.instructions += cluster.instructions;
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (number < failed.load()) {
-          failed = number;
-          failure = std::current_exception();
-        }
-        return;
+      const uint64_t first = next.fetch_add(1);
+      if (first >= running) return;
+      // Those of its share that it does not cancel run when it has ended.
+      cluster.pending = {first, running, clusters};
+      while (cluster.pending.next < clusters) {
+        const uint64_t number = cluster.pending.next;
+        cluster.pending.next += running;
+        if (failed.load() < number) break;
+        if (!run_one(cluster, number)) return;
       }
     }
   };

@@ -16,23 +16,34 @@ std::string hex(uint32_t value) {
 }
 
 std::string block_name(const Cta& cta) {
-  return "block (" + std::to_string(cta.index.x) + "," + std::to_string(cta.index.y) + "," + std::to_string(cta.index.z) + ")";
+  return "block (" + std::to_string(cta.index.x) + "," + std::to_string(cta.index.y) + "," +
+         std::to_string(cta.index.z) + ")";
 }
 
 }  // namespace
 
 const char* hazard_name(Hazard h) {
   switch (h) {
-    case Hazard::MissingProxyFence: return "missing proxy fence";
-    case Hazard::DataInFlight: return "data in flight";
-    case Hazard::RegistersInFlight: return "registers in flight";
-    case Hazard::StaleTensorMap: return "stale tensor map";
-    case Hazard::TensorMapInFlight: return "tensor map in flight";
-    case Hazard::MbarrierMisuse: return "mbarrier misuse";
-    case Hazard::Deadlock: return "deadlock";
-    case Hazard::Memory: return "memory";
-    case Hazard::TensorMemory: return "tensor memory";
-    case Hazard::IllegalUse: return "illegal use";
+    case Hazard::MissingProxyFence:
+      return "missing proxy fence";
+    case Hazard::DataInFlight:
+      return "data in flight";
+    case Hazard::RegistersInFlight:
+      return "registers in flight";
+    case Hazard::StaleTensorMap:
+      return "stale tensor map";
+    case Hazard::TensorMapInFlight:
+      return "tensor map in flight";
+    case Hazard::MbarrierMisuse:
+      return "mbarrier misuse";
+    case Hazard::Deadlock:
+      return "deadlock";
+    case Hazard::Memory:
+      return "memory";
+    case Hazard::TensorMemory:
+      return "tensor memory";
+    case Hazard::IllegalUse:
+      return "illegal use";
   }
   return "unknown hazard";
 }
@@ -53,8 +64,10 @@ std::string describe_instruction(const Kernel& kernel, const Instr& in) {
 std::string describe_location(const Warp& warp, int lane) {
   const Kernel& kernel = *warp.cta->cluster->launch->kernel;
   std::string text = "at ";
-  if (warp.current < warp.splits.size()) text += describe_instruction(kernel, kernel.code[static_cast<size_t>(warp.pc())]);
-  else text += "the end";
+  if (warp.current < warp.splits.size())
+    text += describe_instruction(kernel, kernel.code[static_cast<size_t>(warp.pc())]);
+  else
+    text += "the end";
   text += ", " + block_name(*warp.cta) + ", warp " + std::to_string(warp.index);
   if (lane >= 0) text += ", lane " + std::to_string(lane);
   return text;
@@ -113,9 +126,10 @@ void report_deadlock(Cluster& cluster, const std::string& why) {
     throw Fault(Hazard::IllegalUse, std::string(hazard_name(Hazard::IllegalUse)) + ": divergent .aligned instruction " +
                                         describe_location(*lost, -1) + list.str());
   }
-  throw Fault(Hazard::Deadlock, std::string(hazard_name(Hazard::Deadlock)) + ": " + why + ", " + std::to_string(waiting) +
-                                    (waiting == 1 ? " warp waits" : " warps wait") +
-                                    (first != nullptr ? ", the first " + describe_location(*first, -1) : "") + list.str());
+  throw Fault(Hazard::Deadlock, std::string(hazard_name(Hazard::Deadlock)) + ": " + why + ", " +
+                                    std::to_string(waiting) + (waiting == 1 ? " warp waits" : " warps wait") +
+                                    (first != nullptr ? ", the first " + describe_location(*first, -1) : "") +
+                                    list.str());
 }
 
 Order order_from_environment() {

@@ -31,11 +31,11 @@ struct Instr;
 
 // What the executed instruction did to the warp's program counter.
 enum class Step {
-  Next,  // go on with the following instruction
-  Jump,  // the handler set the program counters itself (branches)
-  Wait,  // cannot proceed: execute the same instruction again once something in the cluster has changed
-  Exit,  // the lanes of the mask are done
-  Yield, // as Next, but what was polled has not happened yet (mbarrier.test_wait that gave false): let others run
+  Next,   // go on with the following instruction
+  Jump,   // the handler set the program counters itself (branches)
+  Wait,   // cannot proceed: execute the same instruction again once something in the cluster has changed
+  Exit,   // the lanes of the mask are done
+  Yield,  // as Next, but what was polled has not happened yet (mbarrier.test_wait that gave false): let others run
 };
 
 using Execute = Step (*)(Warp&, const Instr&, uint32_t mask);
@@ -47,41 +47,46 @@ using Execute = Step (*)(Warp&, const Instr&, uint32_t mask);
 // lanes of 16 bytes, a predicate one 32-bit lane mask. The file is 64-byte aligned and so is each row.
 struct Instr {
   Execute execute = nullptr;
-  uint32_t guard = UINT32_MAX;   // offset of the predicate row, or UINT32_MAX
+  uint32_t guard = UINT32_MAX;  // offset of the predicate row, or UINT32_MAX
   bool guard_negated = false;
-  const uint32_t* reg = nullptr; // into Kernel::operand_pool
+  const uint32_t* reg = nullptr;  // into Kernel::operand_pool
   uint16_t reg_count = 0;
-  uint8_t kind = 0;              // free for the handler (comparison, rounding, space, ...)
-  uint8_t type = 0;              // free for the handler
-  uint8_t width = 0;             // free for the handler
-  uint8_t flags = 0;             // free for the handler
-  int64_t imm = 0;               // free for the handler (address addend, immediate, table index)
-  int32_t target = -1;           // branch target
+  uint8_t kind = 0;     // free for the handler (comparison, rounding, space, ...)
+  uint8_t type = 0;     // free for the handler
+  uint8_t width = 0;    // free for the handler
+  uint8_t flags = 0;    // free for the handler
+  int64_t imm = 0;      // free for the handler (address addend, immediate, table index)
+  int32_t target = -1;  // branch target
   const ptx::Instruction* source = nullptr;
 };
 
 constexpr uint32_t kNoReg = UINT32_MAX;  // the sink `_`
 
 // A kernel ready to run.
-// The register file of a warp: registers at [0, variable_bytes), then the constant rows. Rows of registers that are never live
-// together are shared; those of wgmma and tcgen05 operands have their row for themselves.
+// The register file of a warp: registers at [0, variable_bytes), then the constant rows. Rows of registers that are
+// never live together are shared; those of wgmma and tcgen05 operands have their row for themselves.
 struct Kernel {
   std::string name;
   std::shared_ptr<const ptx::Module> module;
   const ptx::Function* function = nullptr;
   std::vector<Instr> code;
   std::vector<uint32_t> operand_pool;
-  uint32_t register_bytes = 0;       // size of a warp's register file, constant rows included
-  int entry_pc = 0;                  // called functions stand before the entry in `code`
+  uint32_t register_bytes = 0;  // size of a warp's register file, constant rows included
+  int entry_pc = 0;             // called functions stand before the entry in `code`
   uint32_t variable_bytes = 0;
-  uint32_t static_shared = 0;        // bytes
-  uint32_t dynamic_shared = 0;       // offset at which dynamic shared memory begins
-  uint32_t local_bytes = 0;          // per thread
+  uint32_t static_shared = 0;   // bytes
+  uint32_t dynamic_shared = 0;  // offset at which dynamic shared memory begins
+  uint32_t local_bytes = 0;     // per thread
   uint32_t param_bytes = 0;
   std::vector<uint32_t> param_offsets, param_sizes;
-  int registers_per_thread = 0;      // estimate, for the register-budget checks
+  int registers_per_thread = 0;  // estimate, for the register-budget checks
   // initial values of the constant rows: 32-bit, 64-bit immediates and special registers (opaque to handlers)
-  struct ConstantRow { uint32_t offset; uint8_t bytes; uint64_t bits; int special; };
+  struct ConstantRow {
+    uint32_t offset;
+    uint8_t bytes;
+    uint64_t bits;
+    int special;
+  };
   std::vector<ConstantRow> constants;
   // Tables of brx.idx: code indices. Instr::imm of a brx is an index into this.
   std::vector<std::vector<int>> branch_tables;
@@ -90,14 +95,14 @@ struct Kernel {
   struct CallCopy {
     bool from_row = false, to_row = false;  // a register row, else lane-private local memory
     uint32_t from = 0, to = 0, bytes = 0;
-    uint32_t from_step = 0, to_step = 0;    // bytes of a lane in the row
+    uint32_t from_step = 0, to_step = 0;  // bytes of a lane in the row
   };
   struct Call {
     std::vector<CallCopy> arguments, results;
     uint32_t return_row = 0;
-    std::string external;                   // a function of the run-time system, without a body
+    std::string external;  // a function of the run-time system, without a body
   };
-  std::vector<Call> calls;                  // Instr::imm of a call is an index into this
+  std::vector<Call> calls;  // Instr::imm of a call is an index into this
 };
 
 // Decoding: a handler of one opcode family looks at source.parts and fills `out` (execute, kind, ...).
@@ -118,8 +123,13 @@ struct DecodeContext {
   virtual const ptx::Function& function() const = 0;
   virtual const ptx::Module& module() const = 0;
   virtual int arch() const = 0;
-  // Where a variable lives. A kernel parameter is Param; a parameter of a .func, or a .param variable of a body, is Local.
-  struct Place { bool found = false; ptx::Space space = ptx::Space::None; uint64_t address = 0; };
+  // Where a variable lives. A kernel parameter is Param; a parameter of a .func, or a .param variable of a body, is
+  // Local.
+  struct Place {
+    bool found = false;
+    ptx::Space space = ptx::Space::None;
+    uint64_t address = 0;
+  };
   virtual Place place(const std::string& symbol) const = 0;
   // For brx.idx: index into Kernel::branch_tables, -1 when there is no such table. For call: index into Kernel::calls.
   virtual int branch_table(const std::string& name) = 0;
@@ -139,18 +149,43 @@ using Decode = bool (*)(const ptx::Instruction& source, DecodeContext& context, 
 // Several families may register one first part ("barrier": bar.sync's and barrier.cluster's); the decoders are
 // tried in the order of their registration until one returns true.
 void register_opcode(const char* first_part, Decode decode);
-void register_isa();    // sim/isa/registry.cpp calls every family below
-// sim/isa (synchronous): integer.cpp float.cpp convert.cpp logic.cpp move.cpp memory.cpp control.cpp warp.cpp atomics.cpp
-void register_integer(); void register_float(); void register_convert(); void register_logic(); void register_move();
-void register_memory(); void register_control(); void register_warp(); void register_atomics();
-// sim/async: mbarrier.cpp copy.cpp tensor_map.cpp fence.cpp wgmma.cpp cluster.cpp (barrier.cluster, mapa, setmaxnreg, griddepcontrol)
-void register_mbarrier(); void register_copy(); void register_tensor_map(); void register_fence(); void register_wgmma(); void register_cluster();
+void register_isa();  // sim/isa/registry.cpp calls every family below
+// sim/isa (synchronous): integer.cpp float.cpp convert.cpp logic.cpp move.cpp memory.cpp control.cpp warp.cpp
+// atomics.cpp
+void register_integer();
+void register_float();
+void register_convert();
+void register_logic();
+void register_move();
+void register_memory();
+void register_control();
+void register_warp();
+void register_atomics();
+// sim/async: mbarrier.cpp copy.cpp tensor_map.cpp fence.cpp wgmma.cpp cluster.cpp (barrier.cluster, mapa, setmaxnreg,
+// griddepcontrol)
+void register_mbarrier();
+void register_copy();
+void register_tensor_map();
+void register_fence();
+void register_wgmma();
+void register_cluster();
+// sim/tensor
+void register_tcgen05();
+void register_launch_control();
 
 // ---- hazards and errors ------------------------------------------------------------------------
 
 enum class Hazard {
-  MissingProxyFence, DataInFlight, RegistersInFlight, StaleTensorMap, TensorMapInFlight, MbarrierMisuse, Deadlock,
-  Memory, TensorMemory, IllegalUse,
+  MissingProxyFence,
+  DataInFlight,
+  RegistersInFlight,
+  StaleTensorMap,
+  TensorMapInFlight,
+  MbarrierMisuse,
+  Deadlock,
+  Memory,
+  TensorMemory,
+  IllegalUse,
 };
 const char* hazard_name(Hazard h);  // "missing proxy fence", "data in flight", ...
 
@@ -189,9 +224,9 @@ class AsyncOp {
 class AsyncEngine {
  public:
   void submit(Cluster& cluster, std::unique_ptr<AsyncOp> op);
-  bool perform_one(Cluster& cluster);        // false when nothing is pending
-  void maybe_perform(Cluster& cluster);      // random mode: between quanta
-  void perform_all(Cluster& cluster);        // at the end of the cluster
+  bool perform_one(Cluster& cluster);    // false when nothing is pending
+  void maybe_perform(Cluster& cluster);  // random mode: between quanta
+  void perform_all(Cluster& cluster);    // at the end of the cluster
   size_t pending() const { return ops_.size(); }
   std::vector<std::string> describe() const;
 
@@ -211,37 +246,41 @@ struct Dim3 {
 struct AsyncClusterState;
 struct AsyncCtaState;
 struct AsyncWarpState;
+// State of sim/tensor per block and warp, created at the first tcgen05 instruction: sim/tensor/state.h.
+struct TensorMemory;
+struct TensorWarp;
 
 struct Warp {
   Cta* cta = nullptr;
-  int index = 0;                      // within the block
-  uint32_t live = 0;                  // lanes that exist and have not exited
+  int index = 0;      // within the block
+  uint32_t live = 0;  // lanes that exist and have not exited
   std::unique_ptr<uint8_t[], void (*)(void*)> registers{nullptr, nullptr};
-  std::unique_ptr<uint8_t[]> local;   // kLanes * local_bytes, lane-major
+  std::unique_ptr<uint8_t[]> local;  // kLanes * local_bytes, lane-major
 
   // Lanes that stand at different places. The split with the lowest pc runs first; splits at one pc merge.
   struct Split {
     int pc = 0;
     uint32_t mask = 0;
-    uint64_t blocked_at = 0;          // cluster.events when it last answered Wait, +1; 0: runnable
-    bool apart = false;               // it waits for other lanes of its own warp (converged() said no)
+    uint64_t blocked_at = 0;  // cluster.events when it last answered Wait, +1; 0: runnable
+    bool apart = false;       // it waits for other lanes of its own warp (converged() said no)
   };
   std::vector<Split> splits;
-  size_t current = 0;                 // the split being executed
-  int stop_pc = INT32_MAX;            // where the current split meets or passes another one
-  size_t last_split = 0;              // that ran when the last turn ended
-  bool rotate = false;                // begin the next turn with another split than that one
+  size_t current = 0;       // the split being executed
+  int stop_pc = INT32_MAX;  // where the current split meets or passes another one
+  size_t last_split = 0;    // that ran when the last turn ended
+  bool rotate = false;      // begin the next turn with another split than that one
   int pc() const { return splits[current].pc; }
 
-  View view;                          // what this warp has observed
-  Agent self = 0;                     // program order of this warp
+  View view;       // what this warp has observed
+  Agent self = 0;  // program order of this warp
   // Publishes: returns the view to join into a synchronisation object, then starts a new epoch.
   void release_into(View& object);
   void acquire_from(const View& object) { view.join(object); }
-  void new_epoch();                   // raises view.seen[self] by one
+  void new_epoch();  // raises view.seen[self] by one
   Stamp stamp() const { return {self, view.seen[self]}; }
 
   std::unique_ptr<AsyncWarpState, void (*)(AsyncWarpState*)> async{nullptr, nullptr};
+  std::unique_ptr<TensorWarp, void (*)(TensorWarp*)> tensor{nullptr, nullptr};
   // sim/isa/control.cpp: lanes that have arrived at a named barrier and not yet gone on.
   struct BarrierWait {
     int barrier = 0;
@@ -255,15 +294,22 @@ struct Warp {
   // and what relaxed reads since the last fence may bring. sim/isa/address.h.
   View fence_view, read_view;
   bool has_fenced = false, has_read = false;
-  uint32_t carry = 0;                 // CC.CF of each lane (sim/isa/integer.cpp)
-  int max_registers = 0;              // setmaxnreg, 0 before any
-  // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter (sim/async/wgmma.cpp):
-  // the machine's loop then calls check_registers_in_flight before each instruction it executes. One test otherwise.
+  uint32_t carry = 0;     // CC.CF of each lane (sim/isa/integer.cpp)
+  int max_registers = 0;  // setmaxnreg, 0 before any
+  // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
+  // (sim/async/wgmma.cpp): the machine's loop then calls check_registers_in_flight before each instruction it executes.
+  // One test otherwise.
   bool wgmma_pending = false;
-  uint64_t executed = 0;              // warp instructions
+  uint64_t executed = 0;  // warp instructions
 
-  template <class T> T* row(uint32_t offset) { return reinterpret_cast<T*>(registers.get() + offset); }
-  template <class T> const T* row(uint32_t offset) const { return reinterpret_cast<const T*>(registers.get() + offset); }
+  template <class T>
+  T* row(uint32_t offset) {
+    return reinterpret_cast<T*>(registers.get() + offset);
+  }
+  template <class T>
+  const T* row(uint32_t offset) const {
+    return reinterpret_cast<const T*>(registers.get() + offset);
+  }
   uint32_t predicate(uint32_t offset) const { return *row<uint32_t>(offset); }
   bool all_live_in(uint32_t mask) const { return (live & ~mask) == 0; }
 
@@ -286,16 +332,16 @@ bool gathered(Warp& warp, uint32_t mask, uint32_t members);
 struct WaitReason {
   std::string text;
 };
-// `return wait_for(warp, [&] { return std::string(...); });` The text is asked for only when a deadlock is being reported:
-// the machine then executes each waiting instruction once more with Cluster::explaining set.
+// `return wait_for(warp, [&] { return std::string(...); });` The text is asked for only when a deadlock is being
+// reported: the machine then executes each waiting instruction once more with Cluster::explaining set.
 template <class Describe>
 Step wait_for(Warp& warp, Describe describe);
 
 struct Cta {
   Cluster* cluster = nullptr;
-  uint32_t rank = 0;                  // in the cluster
-  Dim3 index;                         // %ctaid
-  SharedMemory shared;                // sim/memory/memory.h
+  uint32_t rank = 0;    // in the cluster
+  Dim3 index;           // %ctaid
+  SharedMemory shared;  // sim/memory/memory.h
   std::vector<std::unique_ptr<Warp>> warps;
   // Named barriers (sim/isa/control.cpp).
   struct NamedBarrier {
@@ -308,32 +354,38 @@ struct Cta {
   };
   std::array<NamedBarrier, 16> barriers;
   std::unique_ptr<AsyncCtaState, void (*)(AsyncCtaState*)> async{nullptr, nullptr};
+  std::unique_ptr<TensorMemory, void (*)(TensorMemory*)> tensor{nullptr, nullptr};
   bool finished() const;
 };
 
 struct Cluster {
   Launch* launch = nullptr;
-  Dim3 index;                         // %clusterid
-  uint64_t number = 0;                // in the launch
+  Dim3 index;           // %clusterid
+  uint64_t number = 0;  // in the launch
   std::vector<std::unique_ptr<Cta>> ctas;
   AsyncEngine engine;
   std::unique_ptr<AsyncClusterState, void (*)(AsyncClusterState*)> async{nullptr, nullptr};
-  uint64_t events = 1;                // raised whenever something happens that a waiting warp may be waiting for
+  uint64_t events = 1;  // raised whenever something happens that a waiting warp may be waiting for
   void event() { ++events; }
   Agent new_agent() { return next_agent++; }
   Agent next_agent = 1;
-  std::mt19937_64 rng;                // seeded from the order's seed and the cluster index
+  std::mt19937_64 rng;  // seeded from the order's seed and the cluster index
   Order order;
-  uint64_t maps_low = UINT64_MAX, maps_high = 0;  // global addresses that hold tensor maps known to this cluster
+  uint64_t maps_low = UINT64_MAX, maps_high = 0;      // global addresses that hold tensor maps known to this cluster
   std::unordered_map<const void*, WaitReason> waits;  // Warp* -> reason, for the deadlock report
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;
-  bool explaining = false;            // waiting instructions are being asked for their reasons
-  uint64_t instructions = 0;          // warp instructions executed
-  uint64_t stores = 0;                // with `events`, what tells work from a livelock
+  bool explaining = false;                            // waiting instructions are being asked for their reasons
+  uint64_t instructions = 0;                          // warp instructions executed
+  uint64_t stores = 0;                                // with `events`, what tells work from a livelock
+  // Clusters of the launch that clusterlaunchcontrol.try_cancel may still take: next, next + step, ... below end.
+  struct Pending {
+    uint64_t next = 0, step = 1, end = 0;
+  } pending;
+  std::vector<Stamp> cancel_failures;                 // completions of try_cancel that found none
   const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of lower index has failed
 
-  void run();                         // sim/machine/cluster.cpp: to completion, or throws Fault
+  void run();  // sim/machine/cluster.cpp: to completion, or throws Fault
 };
 
 // Registers of wgmma operations not yet waited for: faults (registers in flight) when `instr` touches one of them.
@@ -345,19 +397,26 @@ void check_registers_in_flight(Warp& warp, const Instr& instr);
 void tensor_map_written(Warp& warp, uint64_t address, uint32_t bytes, int lane);
 
 // What sim/async needs at birth and end of things (sim/async/state.cpp).
-void create_async_state(Cluster& cluster);   // also allocates each warp's agents
-void finish_async_state(Cluster& cluster);   // after the last warp left: performs what is pending, checks leftovers
+void create_async_state(Cluster& cluster);  // also allocates each warp's agents
+void finish_async_state(Cluster& cluster);  // after the last warp left: performs what is pending, checks leftovers
+
+// The same of sim/tensor (sim/tensor/state.cpp). finish: before finish_async_state; faults when tensor memory was not
+// given back or tcgen05 operations may be in flight.
+void reset_tensor_state(Cluster& cluster);
+void finish_tensor_state(Cluster& cluster);
+// Destinations of tcgen05.ld not yet waited for; called by check_registers_in_flight.
+void check_tensor_registers(Warp& warp, const Instr& instr);
 
 struct Launch {
   const Kernel* kernel = nullptr;
   Dim3 grid, block, cluster{1, 1, 1};
   uint32_t dynamic_shared = 0;
-  std::vector<uint8_t> params;        // kernel->param_bytes
-  GlobalMemory* global = nullptr;     // sim/memory/memory.h
-  int arch = 90;                      // 90 or 100
+  std::vector<uint8_t> params;     // kernel->param_bytes
+  GlobalMemory* global = nullptr;  // sim/memory/memory.h
+  int arch = 90;                   // 90 or 100
   Order order;
-  int threads = 0;                    // host threads, 0: as many as there are cores
-  uint32_t multiprocessors = 0;       // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
+  int threads = 0;               // host threads, 0: as many as there are cores
+  uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
   std::atomic<uint64_t> instructions{0};
 };
 

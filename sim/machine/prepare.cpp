@@ -45,7 +45,8 @@ uint32_t step_of(Type type) { return row_bytes(type) / kLanes; }
 
 class Preparation final : public DecodeContext {
  public:
-  Preparation(std::shared_ptr<const ptx::Module> module, const std::unordered_map<std::string, uint64_t>& symbols, int arch)
+  Preparation(std::shared_ptr<const ptx::Module> module, const std::unordered_map<std::string, uint64_t>& symbols,
+              int arch)
       : module_(std::move(module)), symbols_(symbols), arch_(arch), kernel_(std::make_shared<Kernel>()) {}
 
   std::shared_ptr<Kernel> build(const std::string& entry);
@@ -97,7 +98,11 @@ class Preparation final : public DecodeContext {
   std::vector<uint32_t> pushed_;
   std::vector<size_t> pool_index_;
   std::vector<int> volatile_rows_;  // of the instruction being decoded
-  struct PendingTable { size_t table; Frame* frame; std::vector<int> targets; };
+  struct PendingTable {
+    size_t table;
+    Frame* frame;
+    std::vector<int> targets;
+  };
   std::vector<PendingTable> tables_;
 };
 
@@ -123,12 +128,15 @@ void Preparation::check_target(const ptx::Function& function) const {
   while (end < target.size() && target[end] >= '0' && target[end] <= '9') number = number * 10 + (target[end++] - '0');
   const std::string suffix = target.substr(end);
   bool fits = end > digits;
-  if (suffix.starts_with("a")) fits = fits && number == arch_;
-  else if (suffix.starts_with("f")) fits = fits && number / 10 == arch_ / 10 && number <= arch_;
-  else fits = fits && number <= arch_;
+  if (suffix.starts_with("a"))
+    fits = fits && number == arch_;
+  else if (suffix.starts_with("f"))
+    fits = fits && number / 10 == arch_ / 10 && number <= arch_;
+  else
+    fits = fits && number <= arch_;
   if (!fits) {
-    throw ParseError({1, 1}, "module target '" + target + "' does not run on sm_" + std::to_string(arch_) + " (kernel '" +
-                                 function.name + "')");
+    throw ParseError({1, 1}, "module target '" + target + "' does not run on sm_" + std::to_string(arch_) +
+                                 " (kernel '" + function.name + "')");
   }
   static const std::unordered_set<std::string> kNeedSuffix = {"wgmma", "setmaxnreg", "tcgen05"};
   for (const ptx::Instruction& in : function.body) {
@@ -146,11 +154,13 @@ void Preparation::collect(const ptx::Function& function, std::vector<const ptx::
   for (const ptx::Instruction& in : function.body) {
     if (in.parts[0] != "call" || in.operands.size() < 2) continue;
     const Operand& callee = in.operands[1];
-    if (callee.kind != Operand::Kind::Symbol) throw ParseError(in.where, "'" + in.opcode + "': indirect calls are not supported");
+    if (callee.kind != Operand::Kind::Symbol)
+      throw ParseError(in.where, "'" + in.opcode + "': indirect calls are not supported");
     const ptx::Function* target = find(callee.name);
     if (target == nullptr) throw ParseError(in.where, "call of '" + callee.name + "', which is not declared");
     if (target->is_declaration) continue;
-    if (open.count(target->name) > 0) throw ParseError(in.where, "recursive call of '" + target->name + "' is not supported");
+    if (open.count(target->name) > 0)
+      throw ParseError(in.where, "recursive call of '" + target->name + "' is not supported");
     if (std::find(order.begin(), order.end(), target) == order.end()) collect(*target, order, open);
   }
   open.erase(function.name);
@@ -189,11 +199,13 @@ void Preparation::collect_shared(const std::vector<const ptx::Function*>& order)
       end += v.bytes;
     }
   }
-  if (end > (1u << 24)) throw ParseError({1, 1}, "static shared memory of " + std::to_string(end) + " bytes is over the limit");
+  if (end > (1u << 24))
+    throw ParseError({1, 1}, "static shared memory of " + std::to_string(end) + " bytes is over the limit");
   kernel_->static_shared = static_cast<uint32_t>(end);
   kernel_->dynamic_shared = align_up(end, static_cast<uint64_t>(dynamic_align));
   for (const ptx::Variable& v : module_->variables) {
-    if (v.space == Space::Shared && v.is_extern && v.bytes == 0) shared_[v.name] = {true, Space::Shared, kernel_->dynamic_shared};
+    if (v.space == Space::Shared && v.is_extern && v.bytes == 0)
+      shared_[v.name] = {true, Space::Shared, kernel_->dynamic_shared};
   }
 }
 
@@ -223,8 +235,10 @@ void Preparation::lay_out(Frame& frame) {
     }
   }
   for (const ptx::Variable& v : f.locals) {
-    if (v.space == Space::Shared) frame.places[v.name] = shared_.at(f.name + '\n' + v.name);
-    else local(v);
+    if (v.space == Space::Shared)
+      frame.places[v.name] = shared_.at(f.name + '\n' + v.name);
+    else
+      local(v);
   }
   frame.return_row = next_row_;
   frame.rows = plan_rows(f, next_row_ + (f.is_entry ? 0 : 128));
@@ -254,7 +268,11 @@ uint32_t Preparation::constant(uint8_t bytes, uint64_t bits, Special special) {
 
 uint32_t Preparation::immediate(const Operand& operand, Type as) {
   uint64_t bits = operand.bits;
-  const auto from_bits = [](uint64_t b) { double d; std::memcpy(&d, &b, 8); return d; };
+  const auto from_bits = [](uint64_t b) {
+    double d;
+    std::memcpy(&d, &b, 8);
+    return d;
+  };
   if (operand.is_float) {
     // Decimal literals are doubles; 0f ones are floats whatever they are used for.
     if (as == Type::F64 && !operand.is_double) {
@@ -292,9 +310,12 @@ DecodeContext::Place Preparation::place(const std::string& symbol) const {
 
 uint32_t Preparation::offset_of(const Operand& operand, Type as) {
   switch (operand.kind) {
-    case Operand::Kind::Sink: return kNoReg;
-    case Operand::Kind::Register: return frame_->rows.offset[static_cast<size_t>(operand.reg)];
-    case Operand::Kind::Immediate: return immediate(operand, as);
+    case Operand::Kind::Sink:
+      return kNoReg;
+    case Operand::Kind::Register:
+      return frame_->rows.offset[static_cast<size_t>(operand.reg)];
+    case Operand::Kind::Immediate:
+      return immediate(operand, as);
     case Operand::Kind::Special: {
       const Special special = special_from_name(operand.name);
       if (special == Special::None) throw Unsupported("special register '" + operand.name + "' is not supported");
@@ -314,7 +335,8 @@ uint32_t Preparation::offset_of(const Operand& operand, Type as) {
       const uint64_t address = at.address + static_cast<uint64_t>(operand.addend);
       return constant(ptx::bytes_of(as) == 4 ? 4 : 8, address, Special::None);
     }
-    default: throw Unsupported("an operand of this kind is not allowed here");
+    default:
+      throw Unsupported("an operand of this kind is not allowed here");
   }
 }
 
@@ -326,10 +348,14 @@ void Preparation::push(const Operand& operand, Type as, int64_t* addend) {
   if (operand.kind == Operand::Kind::Address) {
     if (operand.elements.empty()) throw Unsupported("an address is empty");
     Operand base = operand.elements[0];
-    if (addend != nullptr) *addend = operand.addend;
-    else if (base.kind == Operand::Kind::Register && operand.addend != 0) throw Unsupported("an offset is not allowed in this address");
-    else if (base.kind == Operand::Kind::Immediate) base.bits += static_cast<uint64_t>(operand.addend);
-    else base.addend += operand.addend;
+    if (addend != nullptr)
+      *addend = operand.addend;
+    else if (base.kind == Operand::Kind::Register && operand.addend != 0)
+      throw Unsupported("an offset is not allowed in this address");
+    else if (base.kind == Operand::Kind::Immediate)
+      base.bits += static_cast<uint64_t>(operand.addend);
+    else
+      base.addend += operand.addend;
     pushed_.push_back(offset_of(base, Type::U64));
     return;
   }
@@ -338,7 +364,8 @@ void Preparation::push(const Operand& operand, Type as, int64_t* addend) {
 
 Type Preparation::register_type(const Operand& operand) const {
   switch (operand.kind) {
-    case Operand::Kind::Register: return frame_->function->registers[static_cast<size_t>(operand.reg)].type;
+    case Operand::Kind::Register:
+      return frame_->function->registers[static_cast<size_t>(operand.reg)].type;
     case Operand::Kind::Vector:
       for (const Operand& element : operand.elements) {
         if (element.kind == Operand::Kind::Register) return register_type(element);
@@ -346,7 +373,8 @@ Type Preparation::register_type(const Operand& operand) const {
       return Type::None;
     case Operand::Kind::Address:
       return operand.elements[0].kind == Operand::Kind::Register ? register_type(operand.elements[0]) : Type::U64;
-    default: return Type::None;
+    default:
+      return Type::None;
   }
 }
 
@@ -383,8 +411,8 @@ int Preparation::call(const ptx::Instruction& source) {
   Kernel::Call call;
   const size_t given = source.operands.size() > 2 ? arguments.elements.size() : 0;
   if (given != callee->params.size() || results.elements.size() != callee->results.size()) {
-    throw Unsupported("'" + callee->name + "' takes " + std::to_string(callee->params.size()) + " arguments and gives " +
-                      std::to_string(callee->results.size()) + " results");
+    throw Unsupported("'" + callee->name + "' takes " + std::to_string(callee->params.size()) +
+                      " arguments and gives " + std::to_string(callee->results.size()) + " results");
   }
   const Frame* target = nullptr;
   for (const auto& frame : frames_) {
@@ -521,7 +549,8 @@ void Preparation::generate(Frame& frame) {
 }
 
 void Preparation::finish() {
-  for (size_t i = 0; i < kernel_->code.size(); ++i) kernel_->code[i].reg = kernel_->operand_pool.data() + pool_index_[i];
+  for (size_t i = 0; i < kernel_->code.size(); ++i)
+    kernel_->code[i].reg = kernel_->operand_pool.data() + pool_index_[i];
   kernel_->branch_tables.resize(tables_.size());
   for (const PendingTable& pending : tables_) {
     for (int target : pending.targets) {
@@ -566,16 +595,23 @@ std::shared_ptr<Kernel> Preparation::build(const std::string& entry) {
   finish();
 
   // A kernel gets what it was compiled for; else what it needs, at most what its block size leaves (a multiple of 8).
-  const int threads = std::max(1, function->reqntid[0]) * std::max(1, function->reqntid[1]) * std::max(1, function->reqntid[2]);
-  const int most = std::max(1, function->maxntid[0]) * std::max(1, function->maxntid[1]) * std::max(1, function->maxntid[2]);
+  const int threads =
+      std::max(1, function->reqntid[0]) * std::max(1, function->reqntid[1]) * std::max(1, function->reqntid[2]);
+  const int most =
+      std::max(1, function->maxntid[0]) * std::max(1, function->maxntid[1]) * std::max(1, function->maxntid[2]);
   const int bound = function->reqntid[0] > 0 ? threads : function->maxntid[0] > 0 ? most : 0;
-  const int limit = bound == 0 ? 255 : std::min(255, 65536 / (((bound + 31) / 32 * 32) * std::max(1, function->minnctapersm)) / 8 * 8);
+  const int limit =
+      bound == 0 ? 255
+                 : std::min(255, 65536 / (((bound + 31) / 32 * 32) * std::max(1, function->minnctapersm)) / 8 * 8);
   const bool reconfigures = std::any_of(kernel_->code.begin(), kernel_->code.end(), [](const Instr& in) {
     return in.source != nullptr && in.source->parts[0] == "setmaxnreg";
   });
-  if (function->maxnreg > 0) kernel_->registers_per_thread = function->maxnreg;
-  else if (reconfigures) kernel_->registers_per_thread = limit;
-  else kernel_->registers_per_thread = std::min(limit, std::max(16, (live + 7) / 8 * 8));
+  if (function->maxnreg > 0)
+    kernel_->registers_per_thread = function->maxnreg;
+  else if (reconfigures)
+    kernel_->registers_per_thread = limit;
+  else
+    kernel_->registers_per_thread = std::min(limit, std::max(16, (live + 7) / 8 * 8));
   return kernel_;
 }
 

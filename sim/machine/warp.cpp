@@ -30,8 +30,10 @@ void Warp::exit_lanes(uint32_t lanes) {
   live &= ~lanes;
   Split& split = splits[current];
   split.mask &= ~lanes;
-  if (split.mask == 0) splits.erase(splits.begin() + static_cast<std::ptrdiff_t>(current));
-  else ++split.pc;
+  if (split.mask == 0)
+    splits.erase(splits.begin() + static_cast<std::ptrdiff_t>(current));
+  else
+    ++split.pc;
   // Whoever waits for all lanes that live may now have them.
   for (Split& other : splits) {
     other.blocked_at = 0;
@@ -126,6 +128,7 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
         continue;
       }
     }
+    if (warp.wgmma_pending) [[unlikely]] check_registers_in_flight(warp, in);
     const Step step = in.execute(warp, in, mask);
     if (step == Step::Next) [[likely]] {
       if (++split->pc >= warp.stop_pc) {

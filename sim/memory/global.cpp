@@ -30,7 +30,8 @@ uint64_t host_memory() {
   return pages > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)) : 4ull << 30;
 }
 
-// Identity of a GlobalMemory that is never given twice, and the number of its last free: what a cached range depends on.
+// Identity of a GlobalMemory that is never given twice, and the number of its last free: what a cached range depends
+// on.
 std::atomic<uint64_t> next_version{1};
 
 }  // namespace
@@ -106,7 +107,9 @@ bool GlobalMemory::contains(uint64_t address, uint64_t bytes) const {
 
 std::string GlobalMemory::explain(uint64_t address, uint64_t bytes) const {
   const std::shared_lock lock(impl_->mutex);
-  const auto name = [](const Range& r) { return "the allocation of " + bytes_text(r.end - r.begin) + " at " + hex(r.begin); };
+  const auto name = [](const Range& r) {
+    return "the allocation of " + bytes_text(r.end - r.begin) + " at " + hex(r.begin);
+  };
   const auto next = impl_->after(address);
   if (next != impl_->live.begin()) {
     const Range& r = *(next - 1);
@@ -157,7 +160,8 @@ uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (address + size < address || !global_range_cached(memory, address, address + size)) {
     fault(Hazard::Memory, warp, lane,
-          "access of " + bytes_text(size) + " at global address " + hex(address) + ", which " + memory.explain(address, size));
+          "access of " + bytes_text(size) + " at global address " + hex(address) + ", which " +
+              memory.explain(address, size));
   }
   return reinterpret_cast<uint8_t*>(address);
 }

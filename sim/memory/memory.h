@@ -2,6 +2,7 @@
 // that records who touched what), and the generic address space that holds them.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <shared_mutex>
@@ -101,14 +102,14 @@ class SharedAccess {
   enum class Kind { AsyncRead, AsyncWrite, CpAsyncWrite };
   SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, int lane = -1);
   void touch(uint32_t offset, uint32_t size);  // faults (memory) when it is not all inside the block's memory
-  // One granule that is known to be inside.
-  void touch_granule(uint32_t offset) {
-    SharedMemory::Granule& granule = shadow_[offset >> 4];
-    if (granule.history == old_ && granule.written == 0xffff && kind_ == Kind::AsyncRead) {
-      granule.history = new_;
-    } else {
-      touch(offset & ~15u, 16);
-    }
+  // 32 aligned bytes that are known to be inside, read.
+  void touch_pair(uint32_t offset) {
+    SharedMemory::Granule* const two = shadow_ + (offset >> 4);
+    uint64_t now[2];
+    std::memcpy(now, two, sizeof now);
+    if (now[0] != known_ || now[1] != known_) return touch(offset, 32);
+    const uint64_t next[2] = {next_, next_};
+    std::memcpy(two, next, sizeof next);
   }
   // The histories met so far with the place of each, for others whose view is to be held against the same bytes.
   struct Met {
@@ -127,6 +128,8 @@ class SharedAccess {
   int lane_;
   SharedMemory::Granule* shadow_;
   uint32_t old_ = UINT32_MAX, new_ = 0;
+  // A granule with history old_ and no byte unwritten, and what a read makes of it, as they lie in memory.
+  uint64_t known_ = UINT64_MAX, next_ = 0;
   std::vector<Met> met_;
 };
 

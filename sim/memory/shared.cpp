@@ -101,8 +101,8 @@ void check_in_flight(const Warp& warp, const Cta& owner, const SharedMemory::His
             describe_agent(*warp.cta->cluster, h.write.by) + " has not been waited for");
 }
 
-void check_async_readers(const Warp& warp, const Cta& owner, const SharedMemory::History& h, uint32_t offset,
-                         int lane, const char* what, bool generic_too) {
+void check_async_readers(const Warp& warp, const Cta& owner, const SharedMemory::History& h, uint32_t offset, int lane,
+                         const char* what, bool generic_too) {
   for (int i = 0; i < h.readers; ++i) {
     const SharedMemory::Reader& r = h.reader[i];
     if (!(r.async || generic_too) || seen(warp, r.stamp)) continue;
@@ -128,7 +128,8 @@ void check_async(const Warp& warp, const Cta& owner, const SharedMemory::History
     const std::string by = describe_agent(*warp.cta->cluster, h.write.by);
     if (!seen(warp, h.write)) {
       fault(Hazard::DataInFlight, warp, lane,
-            std::string(what) + " " + place_text(warp, owner, offset) + " without being ordered after its write by " + by);
+            std::string(what) + " " + place_text(warp, owner, offset) + " without being ordered after its write by " +
+                by);
     }
     fault(Hazard::MissingProxyFence, warp, lane,
           std::string(what) + " " + place_text(warp, owner, offset) + ", which " + by +
@@ -142,6 +143,7 @@ void check_async(const Warp& warp, const Cta& owner, const SharedMemory::History
 void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
   SharedMemory& memory = owner.shared;
   if (offset > memory.size || size > memory.size - offset) out_of_bounds(warp, owner, offset, size, lane);
+  note_remote(warp, owner);
   memory.collect();
   const uint32_t end = offset + size;
   const Stamp stamp = warp.stamp();
@@ -162,6 +164,7 @@ void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size,
 void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
   SharedMemory& memory = owner.shared;
   if (offset > memory.size || size > memory.size - offset) out_of_bounds(warp, owner, offset, size, lane);
+  note_remote(warp, owner);
   memory.collect();
   const uint32_t end = offset + size;
   const Stamp stamp = warp.stamp();
@@ -193,7 +196,12 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
 }
 
 SharedAccess::SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, int lane)
-    : warp_(warp), owner_(owner), kind_(kind), completion_(completion), lane_(lane), shadow_(owner.shared.shadow.data()) {
+    : warp_(warp),
+      owner_(owner),
+      kind_(kind),
+      completion_(completion),
+      lane_(lane),
+      shadow_(owner.shared.shadow.data()) {
   SharedMemory& memory = owner.shared;
   memory.collect();
   if (kind != Kind::AsyncRead) {
@@ -214,6 +222,10 @@ void SharedAccess::step(SharedMemory::Granule& granule, uint32_t offset) {
       const uint32_t old = old_;
       if (std::none_of(met_.begin(), met_.end(), [old](const Met& m) { return m.index == old; }))
         met_.push_back({old, offset, memory.histories[old]});
+      const SharedMemory::Granule known{old_, 0xffff, 0}, next{new_, 0xffff, 0};
+      static_assert(sizeof known == sizeof known_);
+      std::memcpy(&known_, &known, sizeof known_);
+      std::memcpy(&next_, &next, sizeof next_);
     }
   }
   granule.history = new_;

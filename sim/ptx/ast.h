@@ -20,15 +20,39 @@ struct Location {
 class ParseError : public std::runtime_error {
  public:
   ParseError(Location where, const std::string& text)
-      : std::runtime_error("line " + std::to_string(where.line) + ", column " + std::to_string(where.column) + ": " + text),
+      : std::runtime_error("line " + std::to_string(where.line) + ", column " + std::to_string(where.column) + ": " +
+                           text),
         where(where) {}
   Location where;
 };
 
 enum class Space : uint8_t { None, Reg, Const, Global, Local, Param, Shared };
 
-enum class Type : uint8_t { None, B8, B16, B32, B64, B128, U8, U16, U32, U64, S8, S16, S32, S64, F16, F16x2, BF16, BF16x2, F32, F64, Pred, Other };
-int bytes_of(Type t);              // 0 for Pred and None
+enum class Type : uint8_t {
+  None,
+  B8,
+  B16,
+  B32,
+  B64,
+  B128,
+  U8,
+  U16,
+  U32,
+  U64,
+  S8,
+  S16,
+  S32,
+  S64,
+  F16,
+  F16x2,
+  BF16,
+  BF16x2,
+  F32,
+  F64,
+  Pred,
+  Other
+};
+int bytes_of(Type t);                        // 0 for Pred and None
 Type type_from_name(std::string_view name);  // "u32" -> U32; unknown -> Other
 
 // A .reg declaration, one entry a register (ranges %r<N> are expanded).
@@ -43,12 +67,19 @@ struct Variable {
   Space space = Space::None;
   Type type = Type::None;
   int align = 1;
-  uint64_t bytes = 0;                  // 0 for extern __shared__ arrays of unknown size
+  uint64_t bytes = 0;  // 0 for extern __shared__ arrays of unknown size
   bool is_extern = false;
-  std::vector<uint8_t> init;           // empty or `bytes` long
+  std::vector<uint8_t> init;  // empty or `bytes` long
   // `bytes` bytes at offset hold (address of symbol + addend) >> shift; shift is 0 but for a lone masked byte.
-  struct Relocation { uint64_t offset; std::string symbol; int64_t addend; bool generic; int bytes = 8; int shift = 0; };
-  std::vector<Relocation> relocations; // addresses inside init
+  struct Relocation {
+    uint64_t offset;
+    std::string symbol;
+    int64_t addend;
+    bool generic;
+    int bytes = 8;
+    int shift = 0;
+  };
+  std::vector<Relocation> relocations;  // addresses inside init
 };
 
 struct Operand {
@@ -64,9 +95,9 @@ struct Operand {
     Sink,       // _
   };
   Kind kind = Kind::Sink;
-  bool negated = false;          // !%p
+  bool negated = false;  // !%p
   bool is_float = false;
-  bool is_double = false;        // 0d..., or a decimal literal
+  bool is_double = false;  // 0d..., or a decimal literal
   int reg = -1;
   int target = -1;
   int64_t addend = 0;
@@ -76,26 +107,26 @@ struct Operand {
 };
 
 struct Instruction {
-  std::string opcode;                  // as written, "mad.lo.s32"
-  std::vector<std::string> parts;      // split at '.'; "shared::cta" stays one part: {"mad", "lo", "s32"}
-  int guard = -1;                      // predicate register, or -1
+  std::string opcode;              // as written, "mad.lo.s32"
+  std::vector<std::string> parts;  // split at '.'; "shared::cta" stays one part: {"mad", "lo", "s32"}
+  int guard = -1;                  // predicate register, or -1
   bool guard_negated = false;
-  std::vector<Operand> operands;       // `p|q` destinations are two operands, dual_destination is set
+  std::vector<Operand> operands;  // `p|q` destinations are two operands, dual_destination is set
   bool dual_destination = false;
   Location where;
-  int file = 0, source_line = 0;       // from the last .loc, 0 when there is none
+  int file = 0, source_line = 0;  // from the last .loc, 0 when there is none
 };
 
 struct Function {
   std::string name;
   bool is_entry = false;
   bool is_declaration = false;
-  std::vector<Variable> params;        // in order
-  std::vector<Variable> results;       // of a .func
-  std::vector<Register> registers;     // all scopes, shadowed names already resolved to indices
-  std::vector<Variable> locals;        // .local, .shared, .param variables of the body; names unique within the function
+  std::vector<Variable> params;     // in order
+  std::vector<Variable> results;    // of a .func
+  std::vector<Register> registers;  // all scopes, shadowed names already resolved to indices
+  std::vector<Variable> locals;     // .local, .shared, .param variables of the body; names unique within the function
   std::vector<Instruction> body;
-  std::unordered_map<std::string, int> labels;        // name -> instruction index
+  std::unordered_map<std::string, int> labels;                       // name -> instruction index
   std::unordered_map<std::string, std::vector<int>> branch_targets;  // .branchtargets tables
   int reqntid[3] = {0, 0, 0}, maxntid[3] = {0, 0, 0};
   int reqnctapercluster[3] = {0, 0, 0};
@@ -105,10 +136,10 @@ struct Function {
 
 struct Module {
   int version_major = 0, version_minor = 0;
-  std::string target;                  // "sm_90a"
-  std::vector<Variable> variables;     // module scope .global, .const, .shared (extern too)
+  std::string target;               // "sm_90a"
+  std::vector<Variable> variables;  // module scope .global, .const, .shared (extern too)
   std::vector<Function> functions;
-  std::unordered_map<int, std::string> files;  // .file
+  std::unordered_map<int, std::string> files;            // .file
   std::unordered_map<std::string, std::string> aliases;  // .alias name -> function
 };
 

@@ -13,18 +13,41 @@ namespace {
 // What keeps hostile text from using up memory or stack.
 constexpr int kMaxScopeDepth = 200;
 constexpr int kMaxOperandDepth = 8;
-constexpr uint64_t kMaxRegisters = 1u << 20;               // of a module
-constexpr uint64_t kMaxVariableBytes = 1ull << 40;         // of one variable
-constexpr uint64_t kMaxInitialisedBytes = 64ull << 20;     // of a module
+constexpr uint64_t kMaxRegisters = 1u << 20;            // of a module
+constexpr uint64_t kMaxVariableBytes = 1ull << 40;      // of one variable
+constexpr uint64_t kMaxInitialisedBytes = 64ull << 20;  // of a module
 
 // Section 10. Those that end in a digit or have components are spelled by their prefix.
 bool is_special_register(std::string_view name) {
-  static const std::unordered_set<std::string_view> kNames = {
-      "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%is_explicit_cluster", "%cluster_ctarank",
-      "%cluster_nctarank", "%lanemask_eq", "%lanemask_le", "%lanemask_lt", "%lanemask_ge", "%lanemask_gt", "%clock",
-      "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi", "%reserved_smem_offset_begin",
-      "%reserved_smem_offset_end", "%reserved_smem_offset_cap", "%reserved_smem_offset_0",
-      "%reserved_smem_offset_1", "%total_smem_size", "%aggr_smem_size", "%dynamic_smem_size", "%current_graph_exec"};
+  static const std::unordered_set<std::string_view> kNames = {"%laneid",
+                                                              "%warpid",
+                                                              "%nwarpid",
+                                                              "%smid",
+                                                              "%nsmid",
+                                                              "%gridid",
+                                                              "%is_explicit_cluster",
+                                                              "%cluster_ctarank",
+                                                              "%cluster_nctarank",
+                                                              "%lanemask_eq",
+                                                              "%lanemask_le",
+                                                              "%lanemask_lt",
+                                                              "%lanemask_ge",
+                                                              "%lanemask_gt",
+                                                              "%clock",
+                                                              "%clock_hi",
+                                                              "%clock64",
+                                                              "%globaltimer",
+                                                              "%globaltimer_lo",
+                                                              "%globaltimer_hi",
+                                                              "%reserved_smem_offset_begin",
+                                                              "%reserved_smem_offset_end",
+                                                              "%reserved_smem_offset_cap",
+                                                              "%reserved_smem_offset_0",
+                                                              "%reserved_smem_offset_1",
+                                                              "%total_smem_size",
+                                                              "%aggr_smem_size",
+                                                              "%dynamic_smem_size",
+                                                              "%current_graph_exec"};
   return kNames.count(name) != 0;
 }
 bool is_special_vector(std::string_view name) {
@@ -58,11 +81,11 @@ struct Scope {
     uint64_t count;
   };
   std::unordered_map<std::string, int> registers;
-  std::unordered_map<std::string, Range> register_ranges;    // %r<N>
-  std::unordered_map<std::string, std::string> variables;    // written name -> unique name
+  std::unordered_map<std::string, Range> register_ranges;  // %r<N>
+  std::unordered_map<std::string, std::string> variables;  // written name -> unique name
   std::unordered_map<std::string, int> labels;
-  std::unordered_map<std::string, std::string> tables;       // .branchtargets
-  std::unordered_set<std::string> prototypes;                // .callprototype, .calltargets
+  std::unordered_map<std::string, std::string> tables;  // .branchtargets
+  std::unordered_set<std::string> prototypes;           // .callprototype, .calltargets
 };
 
 class Parser {
@@ -154,19 +177,41 @@ Module Parser::parse() {
       if (in_.unsigned_integer("the address size", 64) != 64) in_.fail("only 64-bit addresses are supported");
       continue;
     }
-    if (in_.accept_directive(".file")) { file_directive(); continue; }
-    if (in_.accept_directive(".loc")) { in_.skip_line(); continue; }
-    if (in_.accept_directive(".section")) { section(); continue; }
-    if (in_.accept_directive(".pragma")) { pragma(); continue; }
-    if (in_.accept_directive(".alias")) { alias(); continue; }
+    if (in_.accept_directive(".file")) {
+      file_directive();
+      continue;
+    }
+    if (in_.accept_directive(".loc")) {
+      in_.skip_line();
+      continue;
+    }
+    if (in_.accept_directive(".section")) {
+      section();
+      continue;
+    }
+    if (in_.accept_directive(".pragma")) {
+      pragma();
+      continue;
+    }
+    if (in_.accept_directive(".alias")) {
+      alias();
+      continue;
+    }
     bool is_extern = false;
     for (;;) {
-      if (in_.accept_directive(".extern")) is_extern = true;
+      if (in_.accept_directive(".extern"))
+        is_extern = true;
       else if (!in_.accept_directive(".visible") && !in_.accept_directive(".weak") && !in_.accept_directive(".common"))
         break;
     }
-    if (in_.accept_directive(".entry")) { function(true, is_extern); continue; }
-    if (in_.accept_directive(".func")) { function(false, is_extern); continue; }
+    if (in_.accept_directive(".entry")) {
+      function(true, is_extern);
+      continue;
+    }
+    if (in_.accept_directive(".func")) {
+      function(false, is_extern);
+      continue;
+    }
     Space space;
     if (at_space(&space)) {
       if (space == Space::Reg || space == Space::Param || space == Space::Local)
@@ -214,8 +259,10 @@ void Parser::section() {
   in_.expect('{', "after a section name");
   for (char c; (c = in_.peek()) != '}';) {
     if (c == '\0' && in_.at_end()) in_.fail("this section is never closed");
-    if (c == '"') in_.string_literal();
-    else in_.accept(c);
+    if (c == '"')
+      in_.string_literal();
+    else
+      in_.accept(c);
   }
   in_.accept('}');
 }
@@ -248,7 +295,7 @@ void Parser::alias() {
 }
 
 bool Parser::perf_directive(Function& f) {
-  auto dims = [&](int (&d)[3]) {
+  auto dims = [&](int(&d)[3]) {
     d[0] = d[1] = d[2] = 1;
     for (int i = 0; i < 3; ++i) {
       d[i] = static_cast<int>(in_.unsigned_integer("a dimension", 1 << 30));
@@ -302,7 +349,8 @@ void Parser::function(bool is_entry, bool is_extern) {
     f.is_declaration = true;
   } else {
     if (is_extern) in_.fail("an .extern function has no body");
-    in_.accept('{') ? body(outer, 1) : in_.fail("expected '{' or ';' after a function header, found " + in_.next_for_message());
+    in_.accept('{') ? body(outer, 1)
+                    : in_.fail("expected '{' or ';' after a function header, found " + in_.next_for_message());
     resolve_labels();
   }
   f_ = nullptr;
@@ -327,9 +375,9 @@ void Parser::check_symbols() {
 // ---- variables ---------------------------------------------------------------------------------
 
 bool Parser::at_space(Space* space) {
-  static constexpr std::pair<std::string_view, Space> kSpaces[] = {
-      {".global", Space::Global}, {".const", Space::Const}, {".shared", Space::Shared},
-      {".local", Space::Local},   {".param", Space::Param}, {".reg", Space::Reg}};
+  static constexpr std::pair<std::string_view, Space> kSpaces[] = {{".global", Space::Global}, {".const", Space::Const},
+                                                                   {".shared", Space::Shared}, {".local", Space::Local},
+                                                                   {".param", Space::Param},   {".reg", Space::Reg}};
   for (const auto& [name, value] : kSpaces) {
     if (in_.accept_directive(name)) {
       *space = value;
@@ -354,17 +402,30 @@ Parser::Declared Parser::declared_type(bool is_parameter) {
       if (!d.is_pointer) d.align = n;  // 5.1.6.3: after .ptr it is the alignment of what is pointed to
       continue;
     }
-    if (in_.accept_directive(".attribute")) { attribute(); continue; }
-    if (is_parameter && in_.accept_directive(".ptr")) { d.is_pointer = true; continue; }
+    if (in_.accept_directive(".attribute")) {
+      attribute();
+      continue;
+    }
+    if (is_parameter && in_.accept_directive(".ptr")) {
+      d.is_pointer = true;
+      continue;
+    }
     if (d.is_pointer && (in_.accept_directive(".global") || in_.accept_directive(".const") ||
                          in_.accept_directive(".shared") || in_.accept_directive(".local")))
       continue;
-    if (in_.accept_directive(".v2")) { d.vector = 2; continue; }
-    if (in_.accept_directive(".v4")) { d.vector = 4; continue; }
+    if (in_.accept_directive(".v2")) {
+      d.vector = 2;
+      continue;
+    }
+    if (in_.accept_directive(".v4")) {
+      d.vector = 4;
+      continue;
+    }
     in_.accept('.');
     const std::string name(in_.word());
     const Type type = type_from_name(name);
-    if (type == Type::Other || d.type != Type::None) throw ParseError(where, "'." + name + "' is no type of a variable");
+    if (type == Type::Other || d.type != Type::None)
+      throw ParseError(where, "'." + name + "' is no type of a variable");
     d.type = type;
   }
   if (d.type == Type::None) in_.fail("expected a type, found " + in_.next_for_message());
@@ -416,7 +477,8 @@ void Parser::variables(Space space, bool is_extern, std::vector<Variable>& out, 
     }
     v.bytes = open ? 0 : total;
     if (in_.accept('=')) {
-      if (space != Space::Global && space != Space::Const) in_.fail("only .global and .const variables have initialisers");
+      if (space != Space::Global && space != Space::Const)
+        in_.fail("only .global and .const variables have initialisers");
       if (is_extern) in_.fail("an .extern variable has no initialiser");
       if (parameterised) in_.fail("names made by '<N>' have no initialiser");
       if (d.type == Type::F16 || d.type == Type::F16x2 || d.type == Type::BF16 || d.type == Type::BF16x2 ||
@@ -524,7 +586,8 @@ void Parser::initialise_element(Variable& v, uint64_t offset) {
       if (!minus) in_.accept('+');
       const Constant c = in_.term();
       if (!c.is_integer()) in_.fail("an offset is an integer");
-      addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(addend) - c.bits : static_cast<uint64_t>(addend) + c.bits);
+      addend =
+          static_cast<int64_t>(minus ? static_cast<uint64_t>(addend) - c.bits : static_cast<uint64_t>(addend) + c.bits);
     }
     used_symbols_.push_back({name, where});
     v.relocations.push_back({offset, name, addend, generic, size, shift});
@@ -555,9 +618,12 @@ void Parser::initialise_element(Variable& v, uint64_t offset) {
   if (is_float) {
     const double d = c.as_double();
     const float f = static_cast<float>(d);
-    if (v.type == Type::F64) std::memcpy(&bits, &d, 8);
-    else if (c.kind == Constant::Kind::Single) bits = c.bits;
-    else std::memcpy(&bits, &f, 4);
+    if (v.type == Type::F64)
+      std::memcpy(&bits, &d, 8);
+    else if (c.kind == Constant::Kind::Single)
+      bits = c.bits;
+    else
+      std::memcpy(&bits, &f, 4);
   } else {
     const bool bit_type = v.type == Type::B32 || v.type == Type::B64;
     if (!c.is_integer() && !bit_type) in_.fail("an integer variable needs an integer initial value");
@@ -577,15 +643,17 @@ void Parser::merge_masked_relocations(Variable& v) {
     if (first.bytes == 1 && first.shift == 0) {
       while (n < 8 && i + static_cast<size_t>(n) < v.relocations.size()) {
         const auto& next = v.relocations[i + static_cast<size_t>(n)];
-        if (next.bytes != 1 || next.shift != 8 * n || next.offset != first.offset + static_cast<uint64_t>(n) || next.symbol != first.symbol ||
-            next.addend != first.addend || next.generic != first.generic)
+        if (next.bytes != 1 || next.shift != 8 * n || next.offset != first.offset + static_cast<uint64_t>(n) ||
+            next.symbol != first.symbol || next.addend != first.addend || next.generic != first.generic)
           break;
         ++n;
       }
     }
     merged.push_back(first);
-    if (n == 8) merged.back().bytes = 8;
-    else n = 1;
+    if (n == 8)
+      merged.back().bytes = 8;
+    else
+      n = 1;
     i += static_cast<size_t>(n);
   }
   v.relocations = std::move(merged);
@@ -602,7 +670,8 @@ Variable Parser::parameter() {
   v.type = d.type;
   v.align = d.align != 0 ? d.align : std::max(1, bytes_of(d.type) * d.vector);
   v.bytes = static_cast<uint64_t>(bytes_of(d.type) * d.vector);
-  v.name = in_.peek() == '_' && !in_.at_identifier() ? (in_.accept('_'), "_") : std::string(in_.identifier("a parameter name"));
+  v.name = in_.peek() == '_' && !in_.at_identifier() ? (in_.accept('_'), "_")
+                                                     : std::string(in_.identifier("a parameter name"));
   while (in_.accept('[')) {
     if (in_.accept(']')) {
       v.bytes = 0;  // 11.2.2: unsized last parameter
@@ -683,7 +752,8 @@ void Parser::statement(int scope, int depth) {
     Space space;
     if (!at_space(&space)) in_.fail("unknown directive " + in_.next_for_message());
     if (space == Space::Reg) return registers(scope);
-    return variables(space, false, space == Space::Global || space == Space::Const ? module_.variables : f_->locals, scope);
+    return variables(space, false, space == Space::Global || space == Space::Const ? module_.variables : f_->locals,
+                     scope);
   }
   int guard = -1;
   bool negated = false;
@@ -743,8 +813,10 @@ void Parser::after_label(const std::string& label, Location where, int scope) {
   }
   if (in_.accept_directive(".callprototype")) {
     if (in_.peek() == '(') parameter_list(nullptr, scope);
-    if (in_.at_identifier()) in_.identifier("'_'");
-    else in_.expect('_', "in .callprototype");
+    if (in_.at_identifier())
+      in_.identifier("'_'");
+    else
+      in_.expect('_', "in .callprototype");
     if (in_.peek() == '(') parameter_list(nullptr, scope);
     Function ignored;
     perf_directives(ignored);
@@ -911,7 +983,8 @@ Operand Parser::named_operand(int scope) {
     if (!minus) in_.accept('+');
     const Constant c = in_.term();
     if (!c.is_integer()) in_.fail("an offset is an integer");
-    o.addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(o.addend) - c.bits : static_cast<uint64_t>(o.addend) + c.bits);
+    o.addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(o.addend) - c.bits
+                                          : static_cast<uint64_t>(o.addend) + c.bits);
   }
   return o;
 }
@@ -935,7 +1008,8 @@ Operand Parser::operand(int scope, int depth) {
       if (!minus) in_.accept('+');
       const Constant v = in_.term();
       if (!v.is_integer()) in_.fail("an offset is an integer");
-      o.addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(o.addend) - v.bits : static_cast<uint64_t>(o.addend) + v.bits);
+      o.addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(o.addend) - v.bits
+                                            : static_cast<uint64_t>(o.addend) + v.bits);
     }
     while (in_.accept(',')) o.elements.push_back(operand(scope, depth + 1));
     in_.expect(']', "after an address");

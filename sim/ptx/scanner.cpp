@@ -13,6 +13,13 @@ bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
 bool is_follow(char c) { return is_word(c) || c == '$'; }  // 4.4
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\f' || c == '\v'; }
 
+std::string quoted(std::string_view text) {
+  std::string s(1, '\'');
+  s.append(text);
+  s += '\'';
+  return s;
+}
+
 int digit_value(char c) {
   if (is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -42,14 +49,17 @@ constexpr BinaryOperator kOperators[] = {{"||", 1}, {"&&", 2}, {"==", 6}, {"!=",
 
 double Constant::as_double() const {
   switch (kind) {
-    case Kind::Signed: return static_cast<double>(static_cast<int64_t>(bits));
-    case Kind::Unsigned: return static_cast<double>(bits);
+    case Kind::Signed:
+      return static_cast<double>(static_cast<int64_t>(bits));
+    case Kind::Unsigned:
+      return static_cast<double>(bits);
     case Kind::Double: {
       double d;
       std::memcpy(&d, &bits, 8);
       return d;
     }
-    case Kind::Single: break;
+    case Kind::Single:
+      break;
   }
   float f;
   const uint32_t word = static_cast<uint32_t>(bits);
@@ -116,7 +126,7 @@ std::string Scanner::next_for_message() {
   if (n == 0) n = 1;
   if (n == 1 && (peek_raw() < 32 || peek_raw() > 126))
     return "a character with code " + std::to_string(static_cast<unsigned char>(peek_raw()));
-  return "'" + std::string(text_.substr(pos_, n)) + "'";
+  return quoted(text_.substr(pos_, n));
 }
 
 void Scanner::expect(char c, const char* where_text) {
@@ -178,7 +188,7 @@ std::string Scanner::string_literal() {
   std::string s;
   while (peek_raw() != '"') {
     if (pos_ >= text_.size() || text_[pos_] == '\n') fail("this string is never closed");
-    if (text_[pos_] == '\\' && pos_ + 1 < text_.size() && text_[pos_ + 1] != '\n') s += text_[pos_++];
+    if (text_[pos_] == '\\' && pos_ + 1 < text_.size() && text_[pos_ + 1] != '\n') ++pos_;  // the escaped character
     s += text_[pos_++];
   }
   ++pos_;
@@ -254,9 +264,12 @@ Constant Scanner::unary(int depth) {
   if (c == '-') {
     accept('-');
     Constant v = unary(depth + 1);
-    if (v.kind == Kind::Double) v.bits ^= 1ull << 63;
-    else if (v.kind == Kind::Single) v.bits ^= 1ull << 31;
-    else v.bits = 0 - v.bits;
+    if (v.kind == Kind::Double)
+      v.bits ^= 1ull << 63;
+    else if (v.kind == Kind::Single)
+      v.bits ^= 1ull << 31;
+    else
+      v.bits = 0 - v.bits;
     return v;
   }
   if (c == '!' || c == '~') {
@@ -311,45 +324,72 @@ Constant Scanner::binary(int min_precedence, int depth) {
       if (a.kind == Kind::Single || b.kind == Kind::Single)
         fail("a 0f literal cannot be used in a constant expression");
       const double x = a.as_double(), y = b.as_double();
-      if (o == "+") a = make_double(x + y);
-      else if (o == "-") a = make_double(x - y);
-      else if (o == "*") a = make_double(x * y);
-      else if (o == "/") a = make_double(x / y);
-      else if (o == "==") a = make_signed(x == y);
-      else if (o == "!=") a = make_signed(x != y);
-      else if (o == "<") a = make_signed(x < y);
-      else if (o == "<=") a = make_signed(x <= y);
-      else if (o == ">") a = make_signed(x > y);
-      else if (o == ">=") a = make_signed(x >= y);
-      else fail("'" + std::string(o) + "' needs integers");
+      if (o == "+")
+        a = make_double(x + y);
+      else if (o == "-")
+        a = make_double(x - y);
+      else if (o == "*")
+        a = make_double(x * y);
+      else if (o == "/")
+        a = make_double(x / y);
+      else if (o == "==")
+        a = make_signed(x == y);
+      else if (o == "!=")
+        a = make_signed(x != y);
+      else if (o == "<")
+        a = make_signed(x < y);
+      else if (o == "<=")
+        a = make_signed(x <= y);
+      else if (o == ">")
+        a = make_signed(x > y);
+      else if (o == ">=")
+        a = make_signed(x >= y);
+      else
+        fail(quoted(o) + " needs integers");
       continue;
     }
     const uint64_t x = a.bits, y = b.bits;
     const int64_t sx = static_cast<int64_t>(x), sy = static_cast<int64_t>(y);
     const bool is_unsigned = a.kind == Kind::Unsigned || b.kind == Kind::Unsigned;
     const Kind converted = is_unsigned ? Kind::Unsigned : Kind::Signed;
-    if (o == "||") a = make_signed(x || y);
-    else if (o == "&&") a = make_signed(x && y);
-    else if (o == "|") a = {converted, x | y};
-    else if (o == "^") a = {converted, x ^ y};
-    else if (o == "&") a = {converted, x & y};
-    else if (o == "==") a = make_signed(x == y);
-    else if (o == "!=") a = make_signed(x != y);
+    if (o == "||")
+      a = make_signed(x || y);
+    else if (o == "&&")
+      a = make_signed(x && y);
+    else if (o == "|")
+      a = {converted, x | y};
+    else if (o == "^")
+      a = {converted, x ^ y};
+    else if (o == "&")
+      a = {converted, x & y};
+    else if (o == "==")
+      a = make_signed(x == y);
+    else if (o == "!=")
+      a = make_signed(x != y);
     else if (compares) {
       const bool less = is_unsigned ? x < y : sx < sy;
       a = make_signed(o == "<" ? less : o == ">=" ? !less : o == "<=" ? less || x == y : !(less || x == y));
-    } else if (o == "<<") a.bits = y > 63 ? 0 : x << y;
+    } else if (o == "<<")
+      a.bits = y > 63 ? 0 : x << y;
     else if (o == ">>") {
-      if (a.kind == Kind::Signed) a.bits = static_cast<uint64_t>(sx >> (y > 63 ? 63 : y));
-      else a.bits = y > 63 ? 0 : x >> y;
-    } else if (o == "+") a = {converted, x + y};
-    else if (o == "-") a = {converted, x - y};
-    else if (o == "*") a = {converted, x * y};
+      if (a.kind == Kind::Signed)
+        a.bits = static_cast<uint64_t>(sx >> (y > 63 ? 63 : y));
+      else
+        a.bits = y > 63 ? 0 : x >> y;
+    } else if (o == "+")
+      a = {converted, x + y};
+    else if (o == "-")
+      a = {converted, x - y};
+    else if (o == "*")
+      a = {converted, x * y};
     else {
       if (y == 0) fail("a constant expression divides by zero");
-      if (o == "%") a = make_signed(static_cast<int64_t>(x % y));
-      else if (is_unsigned) a = make_unsigned(x / y);
-      else a = sy == -1 ? make_signed(static_cast<int64_t>(0 - x)) : make_signed(sx / sy);
+      if (o == "%")
+        a = make_signed(static_cast<int64_t>(x % y));
+      else if (is_unsigned)
+        a = make_unsigned(x / y);
+      else
+        a = sy == -1 ? make_signed(static_cast<int64_t>(0 - x)) : make_signed(sx / sy);
     }
   }
 }

@@ -21,20 +21,20 @@ class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text) {}
 
-  void skip_space();                      // white space, comments, preprocessor lines
-  bool at_end();                          // after white space
-  char peek();                            // next character after white space, 0 at the end
+  void skip_space();  // white space, comments, preprocessor lines
+  bool at_end();      // after white space
+  char peek();        // next character after white space, 0 at the end
   char peek_raw(size_t ahead = 0) const { return pos_ + ahead < text_.size() ? text_[pos_ + ahead] : '\0'; }
-  bool accept(char c);                    // skips white space, then takes c if it comes next
-  void expect(char c, const char* where); // "expected ';' after an instruction, found ..."
+  bool accept(char c);                           // skips white space, then takes c if it comes next
+  void expect(char c, const char* where);        // "expected ';' after an instruction, found ..."
   bool accept_directive(std::string_view name);  // ".reg" and the like, a whole word
 
   bool at_identifier();
   bool at_number();
-  bool at_warp_size();                    // the constant WARP_SZ
+  bool at_warp_size();  // the constant WARP_SZ
   std::string_view identifier(const char* what);
-  std::string_view word();                // letters, digits and underscores, as in ".b32"; may be empty
-  std::string_view opcode_rest();         // what follows an opcode's first word: ".lo.s32", "::" kept
+  std::string_view word();         // letters, digits and underscores, as in ".b32"; may be empty
+  std::string_view opcode_rest();  // what follows an opcode's first word: ".lo.s32", "::" kept
   std::string string_literal();
   void skip_line();
 
@@ -46,7 +46,7 @@ class Scanner {
 
   Location where() const { return {line_, static_cast<int>(pos_ - line_start_) + 1}; }
   [[noreturn]] void fail(const std::string& text) const { throw ParseError(where(), text); }
-  std::string next_for_message();         // "'x'" or "the end of the text"
+  std::string next_for_message();  // "'x'" or "the end of the text"
   size_t position() const { return pos_; }
 
  private:

@@ -249,6 +249,8 @@ std::string Compiler::compile(const Request& request, std::string* log) const {
   const bool cubin = request.kind == ImageKind::Cubin;
   std::vector<std::string> options = compile_options(request);
   for (const std::string& folder : call.includes) options.push_back("-I" + folder);
+  // Since 13.0 NVRTC has a cache of its own, for which it opens libcuda; Cache does that work here.
+  if (call.major >= 13) options.push_back("--no-cache");
   std::vector<const char*> option_list;
   option_list.reserve(options.size());
   for (const std::string& option : options) option_list.push_back(option.c_str());

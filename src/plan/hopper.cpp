@@ -40,7 +40,7 @@ struct Costs {
 };
 constexpr Costs kCosts;
 
-// Where the host does not know the rows, a group is taken to have this many: 4,096 tokens x 4 experts over 32.
+// Where neither the host nor m tells the rows of a group, it is taken to have this many: 4,096 tokens x 4 experts over 32.
 constexpr double kTypicalRows = 512;
 
 // Instructions per accumulator element, the store included; gated ones shared between gate and up.
@@ -85,6 +85,16 @@ struct Work {
   bool exact = false;  // the rows are known, not estimated
 };
 
+// What the extents tell of a group whose rows only the device knows. Rounded to a power of four, so that the choices for
+// all values of m are few: a model needs a handful of kernels, not one for every batch size. With row groups m follows
+// from the alignment, which follows from the plan, so there m tells nothing.
+double estimated_rows(const Shape& s) {
+  if (s.grouping == Grouping::RowGroups) return kTypicalRows;
+  double rows = s.grouping == Grouping::Offsets ? double(s.m) / double(s.groups) : std::min(double(s.m), kTypicalRows);
+  rows = std::clamp(rows, 16.0, 4096.0);
+  return std::exp2(2 * std::round(std::log2(rows) / 2));
+}
+
 Work work_of(const Shape& s) {
   Work w;
   if (!s.host_rows.empty()) {
@@ -94,7 +104,7 @@ Work work_of(const Shape& s) {
     w.exact = true;
     w.rows.push_back({double(s.m), double(s.groups)});
   } else {
-    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : kTypicalRows, double(s.groups)});
+    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : estimated_rows(s), double(s.groups)});
   }
   return w;
 }

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest-spi.h>
 
 #include <fstream>
 #include <random>
@@ -140,6 +141,42 @@ TEST_P(Edges, CorruptRoutingDataStaysInside) {
   }
 }
 
+// ---- The comparison itself -----------------------------------------------------------------------------------------
+
+TEST(Layer, NoticesEveryKindOfWrongByte) {
+  Job j;
+  j.problem = problem_of(Schedule::Cooperative, Grouping::Masked);
+  j.rows = {20, 0, 7};
+  j.n = 48, j.k = 40;
+  static Layer* layer;
+  static Results results;
+  Layer own(j);
+  layer = &own;
+  set_order("eager");
+  const Results good = layer->run();
+  layer->check(good);
+  const auto wrong = [&](std::vector<uint8_t> Results::*which, size_t byte) {
+    results = good;
+    (results.*which)[byte] ^= 0x40;
+  };
+  const size_t ld_pre = size_t(own.arguments().ld_pre) * 2, ld_out = size_t(own.arguments().ld_out) * 4;
+  wrong(&Results::pre, 1024 + 3 * ld_pre + 7);  // an element of the first group
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "pre");
+  wrong(&Results::out, 1024 + (2 * 23 + 6) * ld_out + 23 * 4 + 3);  // the last element of the last group
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "out");
+  wrong(&Results::pre, 1024 + 20 * ld_pre);  // a row past the group's last
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
+  wrong(&Results::out, 1024 + 3 * ld_out + 24 * 4);  // a column past the last
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
+  wrong(&Results::out, 1023);  // before the matrix
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
+  wrong(&Results::pre, results.pre.size() - 1);  // behind it
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
+  results = good;  // never written
+  std::fill_n(results.out.begin() + 1024, 24 * 4, 0xff);
+  EXPECT_NONFATAL_FAILURE(layer->check(results), "out");
+}
+
 // ---- Single cases --------------------------------------------------------------------------------------------------
 
 TEST(Kernels, KOfZeroInSomeGroups) {
@@ -234,6 +271,18 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
       }
     }
     if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// host_rows sizes the grid, no more: where the device knows better, the blocks there are do all the work.
+TEST(Kernels, WrongHostRowsCostTimeAlone) {
+  for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+    Job j;
+    j.problem = problem_of(schedule, Grouping::Offsets);
+    j.problem.host_rows = {0, 1, 0};
+    j.rows = {150, 0, 70};
+    j.n = 144, j.k = 72;
+    run_in_all_orders(j);
   }
 }
 
@@ -375,10 +424,10 @@ void check_row_max(GemmProblem problem, std::vector<int64_t> rows, int64_t n, bo
 TEST(Kernels, ASinkOfTheCallersOwn) {
   // Beside two others; gated chunks of 32 columns.
   check_row_max(problem_of(Schedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
-  // Alone, so without staging, bias barrier of its own, chunks of 16 columns of a gated tile of 96.
-  GemmProblem narrow = problem_of(Schedule::PingPong, Grouping::Masked);
-  narrow.tile_n = 96;
-  check_row_max(narrow, {70, 0, 5}, 240, true);
+  // Alone: no staging, no maps.
+  GemmProblem masked = problem_of(Schedule::PingPong, Grouping::Masked);
+  masked.tile_n = 128;
+  check_row_max(masked, {70, 0, 5}, 240, true);
   GemmProblem plain = problem_of(Schedule::Cooperative, Grouping::Dense);
   plain.activation = Activation::Relu2, plain.tile_m = 256;
   check_row_max(plain, {150}, 72, true);

@@ -20,11 +20,12 @@ namespace moxie::test {
 
 // The device of the whole program. The simulator gets few SMs, so that every block walks over several tiles and groups.
 inline const Device& device() {
-  static const Device d = [] {
+  // Never closed: at exit the driver may be gone before it.
+  static const Device& d = *new Device([] {
     setenv("MOXIE_SIM_SMS", "4", 0);
     if (!std::getenv("MOXIE_DEVICE")) setenv("MOXIE_DEVICE", "sim", 0);
     return Device::open();
-  }();
+  }());
   return d;
 }
 

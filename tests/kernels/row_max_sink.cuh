@@ -21,18 +21,17 @@ class RowMax {
   MOXIE_DEVICE explicit RowMax(const Params& params) : params_(params) {}
 
   template <int kColumns>
-  MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) {
-    static_assert(kColumns % 32 == 0 || kColumns == 16);
-    constexpr int kSpan = kColumns < 32 ? kColumns : 32;
+  MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) const {
+    static_assert(kColumns % 32 == 0, "a span must not lie in two tiles: a gated tile has to be a multiple of 64 wide");
     const int column = params_.gated ? chunk.column / 2 : chunk.column;
     const int width = params_.gated ? chunk.n / 2 : chunk.n;
 #pragma unroll
-    for (int first = 0; first < kColumns; first += kSpan) {
+    for (int first = 0; first < kColumns; first += 32) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float largest = 0.0f;
 #pragma unroll
-        for (int j = first / 8; j < (first + kSpan) / 8; ++j) {
+        for (int j = first / 8; j < (first + 32) / 8; ++j) {
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
             if (column + chunk.fragment_column(j, c) < width) largest = fmaxf(largest, fabsf(values.v[j][2 * h + c]));
@@ -40,9 +39,6 @@ class RowMax {
         }
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-        // Chunks of 16 columns: the right half of a span adds to what its left half had.
-        if constexpr (kColumns == 16)
-          largest = left_[block][h] = column % 32 == 0 ? largest : fmaxf(largest, left_[block][h]);
         const int row = chunk.fragment_row(block, h);
         if (chunk.thread % 4 == 0 && row < chunk.rows && column + first < width) {
           const int64_t at = chunk.group * params_.group_rows + chunk.row_begin + chunk.row + row;
@@ -54,7 +50,6 @@ class RowMax {
 
  private:
   const Params& params_;
-  float left_[2][2];
 };
 
 }  // namespace row_max

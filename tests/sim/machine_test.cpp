@@ -31,7 +31,8 @@ std::string kernel(const std::string& body, const std::string& before = "") {
   mad.lo.s32 %r5, %r3, %r4, %r2;
   mul.wide.u32 %rd3, %r5, 4;
   add.s64 %rd2, %rd1, %rd3;
-)" + body + "\n}\n";
+)" + body +
+         "\n}\n";
 }
 
 class Orders : public testing::TestWithParam<sim::Order> {
@@ -46,7 +47,9 @@ class Orders : public testing::TestWithParam<sim::Order> {
   sim::GlobalMemory memory_;
 };
 INSTANTIATE_TEST_SUITE_P(All, Orders, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
-  return std::string(info.param.mode == sim::Mode::Eager ? "eager" : info.param.mode == sim::Mode::Lazy ? "lazy" : "random") +
+  return std::string(info.param.mode == sim::Mode::Eager  ? "eager"
+                     : info.param.mode == sim::Mode::Lazy ? "lazy"
+                                                          : "random") +
          std::to_string(info.param.seed);
 });
 
@@ -75,7 +78,8 @@ MEET:
   setp.ne.u32 %p2, %r8, 0xaaaaaaaa;
   @%p2 mov.u32 %r7, 7;
   st.global.u32 [%rd2], %r7;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i + (i % 2 == 1 ? 1000 : 100));
 }
 
@@ -91,7 +95,8 @@ LOOP:
   bra.uni LOOP;
 DONE:
   st.global.u32 [%rd2], %r7;
-  ret;)"), 0, {{1}, {64, 1, 1}});
+  ret;)"),
+                       0, {{1}, {64, 1, 1}});
   for (uint32_t i = 0; i < 64; ++i) EXPECT_EQ(out[i], i * (i + 1) / 2);
 }
 
@@ -101,7 +106,8 @@ TEST_P(Orders, LanesThatExitDoNotHoldTheOthers) {
   @%p1 exit;
   bar.sync 0;
   st.global.u32 [%rd2], %r2;
-  ret;)"), 0, {{1}, {96, 1, 1}});
+  ret;)"),
+                       0, {{1}, {96, 1, 1}});
   for (uint32_t i = 0; i < 96; ++i) EXPECT_EQ(out[i], i < 40 ? 0xeeeeeeeeu : i);
 }
 
@@ -115,7 +121,8 @@ B: mov.u32 %r7, 20; bra END;
 C: mov.u32 %r7, 30;
 END:
   st.global.u32 [%rd2], %r7;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   const uint32_t expected[] = {10, 20, 30, 20};
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], expected[i % 4]);
 }
@@ -136,7 +143,8 @@ TEST_P(Orders, CallsFunctionsWithParameters) {
   }
 SKIP:
   st.global.u32 [%rd2], %r7;
-  ret;)", R"(
+  ret;)",
+                              R"(
 .func (.param .b32 r) twice(.param .b32 x)
 {
   .reg .b32 %r<4>;
@@ -164,7 +172,8 @@ SMALL:
   st.param.b32 [r], %r3;
   ret;
 }
-)"), 0);
+)"),
+                       0);
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i < 10 ? i + 1 : i < 20 ? 2 * i + 1 : 5);
 }
 
@@ -191,7 +200,8 @@ LOOP:
   setp.lt.u32 %p1, %r13, %r1;
   @%p1 bra LOOP;
   st.global.u32 [%rd2], %r12;
-  ret;)"), 7, {{2}, {256, 1, 1}});
+  ret;)"),
+                       7, {{2}, {256, 1, 1}});
   for (uint32_t b = 0; b < 2; ++b)
     for (uint32_t i = 0; i < 256; ++i) EXPECT_EQ(out[b * 256 + i], 255 - i + 7);
 }
@@ -226,7 +236,8 @@ AGAIN:
   @%p2 bar.arrive 2, 64;
   @%p2 bra AGAIN;
   st.global.u32 [%rd2], %r9;
-  ret;)"), 10, {{1}, {64, 1, 1}});
+  ret;)"),
+                       10, {{1}, {64, 1, 1}});
   for (uint32_t i = 32; i < 64; ++i) EXPECT_EQ(out[i], 45u);
 }
 
@@ -241,7 +252,8 @@ TEST_P(Orders, BarrierReductions) {
   add.u32 %r6, %r6, %r7;
   add.u32 %r6, %r6, %r8;
   st.global.u32 [%rd2], %r6;
-  ret;)"), 0, {{1}, {128, 1, 1}});
+  ret;)"),
+                       0, {{1}, {128, 1, 1}});
   EXPECT_EQ(out, std::vector<uint32_t>(128, 150));
 }
 
@@ -266,7 +278,8 @@ READ:
   add.u32 %r9, %r6, %r9;
   ld.shared.u32 %r10, [%r9];
   st.global.u32 [%rd2], %r10;
-  ret;)"), 0, {{1}, {64, 1, 1}});
+  ret;)"),
+                       0, {{1}, {64, 1, 1}});
   for (uint32_t i = 0; i < 64; ++i) EXPECT_EQ(out[i], i ^ 33);
 }
 
@@ -287,7 +300,8 @@ TEST_P(Orders, ShufflesInEveryMode) {
   st.global.u32 [%rd6+8], %r9;
   st.global.u32 [%rd6+12], %r10;
   st.global.u32 [%rd6+16], %r11;
-  ret;)"), 0, {}, 160);
+  ret;)"),
+                       0, {}, 160);
   for (uint32_t i = 0; i < 32; ++i) {
     EXPECT_EQ(out[i * 5 + 0], 100 + (i >= 3 ? i - 3 : i));
     EXPECT_EQ(out[i * 5 + 1], 100 + (i + 3 <= 31 ? i + 3 : i));
@@ -308,7 +322,8 @@ LOW:
 END:
   bar.warp.sync 0xffffffff;
   st.global.u32 [%rd2], %r6;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i < 12 ? 7u : 31u);
 }
 
@@ -318,7 +333,8 @@ TEST_P(Orders, OneShuffleWithADifferentMaskForEachHalf) {
   selp.u32 %r6, 0x0000ffff, 0xffff0000, %p1;
   shfl.sync.bfly.b32 %r7, %r2, 15, 31, %r6;
   st.global.u32 [%rd2], %r7;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i ^ 15);
 }
 
@@ -341,7 +357,8 @@ LOW:
   ld.shared.u32 %r9, [%r8];
 END:
   st.global.u32 [%rd2], %r9;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i < 16 ? 5u : 6u);
 }
 
@@ -377,7 +394,8 @@ TEST_P(Orders, VotesMatchesReductionsAndElection) {
   st.global.u32 [%rd6+24], %r16;
   st.global.u32 [%rd6+28], %r17;
   st.global.u32 [%rd6+32], %r18;
-  ret;)"), 0, {}, 288);
+  ret;)"),
+                       0, {}, 288);
   for (uint32_t i = 0; i < 32; ++i) {
     const uint32_t* v = &out[i * 9];
     EXPECT_EQ(v[0], 1u);
@@ -411,7 +429,8 @@ FILL:
   add.s64 %rd10, %rd5, %rd9;
   ld.local.u32 %r9, [%rd10];
   st.global.u32 [%rd2], %r9;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], (i % 16) * 100 + i);
 }
 
@@ -444,7 +463,8 @@ TEST_P(Orders, NarrowTypesAndVectors) {
   st.global.v2.b64 [%rd2+32], {%rd8, %rd7};
   st.global.v4.b16 [%rd2+48], {%rs1, 1, 2, 3};
   ret;
-})", "k", Params().add(in.address()).add(out.address()), memory, shape);
+})",
+                    "k", Params().add(in.address()).add(out.address()), memory, shape);
   EXPECT_EQ(out[0], ~0ull);
   EXPECT_EQ(out[1], 0x80u);
   EXPECT_EQ(out[2], static_cast<uint64_t>(-2));
@@ -472,7 +492,8 @@ TEST_P(Orders, AtomicsOnSharedMemory) {
   cvt.u32.u64 %r9, %rd8;
   add.u32 %r8, %r8, %r9;
   st.global.u32 [%rd2], %r8;
-  ret;)"), 0, {{1}, {128, 1, 1}});
+  ret;)"),
+                       0, {{1}, {128, 1, 1}});
   EXPECT_EQ(out, std::vector<uint32_t>(128, 127 * 64 + 640));
 }
 
@@ -498,7 +519,8 @@ TEST_P(Orders, MatricesGoToSharedMemoryAndBack) {
   st.global.u32 [%rd6], %r12;
   st.global.u32 [%rd6+4], %r16;
   st.global.u32 [%rd6+8], %r17;
-  ret;)"), 0, {}, 96);
+  ret;)"),
+                       0, {}, 96);
   // Thread t held value t (plus 32 m) twice in matrix m: element (i, j) of matrix m is 4 i + j / 2 + 32 m.
   for (uint32_t t = 0; t < 32; ++t) {
     const uint32_t i = 2 * (t % 4), j = t / 4;
@@ -526,7 +548,9 @@ TEST_P(Orders, DynamicSharedMemoryFollowsTheStaticPart) {
   add.u32 %r11, %r11, %r8;
   add.u32 %r11, %r11, %r7;
   st.global.u32 [%rd2], %r11;
-  ret;)", ".extern .shared .align 128 .b8 dynamic[];"), 0, shape);
+  ret;)",
+                              ".extern .shared .align 128 .b8 dynamic[];"),
+                       0, shape);
   EXPECT_EQ(out, iota(32, 1, 100));
 }
 
@@ -550,7 +574,8 @@ TEST_P(Orders, BlocksOfAClusterReadEachOther) {
   barrier.cluster.arrive.aligned;
   barrier.cluster.wait.aligned;
   st.global.u32 [%rd2], %r11;
-  ret;)"), 0, shape);
+  ret;)"),
+                       0, shape);
   for (uint32_t b = 0; b < 4; ++b)
     for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[b * 32 + i], (b ^ 1) * 100 + i);
 }
@@ -575,7 +600,8 @@ OTHERS:
   mov.u32 %r7, 1;
 END:
   st.global.u32 [%rd2], %r7;
-  ret;)"), 0);
+  ret;)"),
+                       0);
   EXPECT_EQ(out[0], 9u);
   EXPECT_EQ(out[31], 1u);
 }
@@ -635,7 +661,8 @@ SPIN:
   mov.b32 %r10, 0x40003f80;
   @%p2 red.global.add.noftz.bf16x2 [%rd1+24], %r10;
   mov.u64 %rd5, 7;
-  ret;)"), "k", Params().add(out.address()).add(0u), memory, shape);
+  ret;)"),
+                      "k", Params().add(out.address()).add(0u), memory, shape);
     EXPECT_EQ(out[0], 3u * 384);
     EXPECT_EQ(out[1], 383u);
     EXPECT_EQ(out[2], 384u % 10);
@@ -644,6 +671,106 @@ SPIN:
     EXPECT_EQ(out[5], 383u * 192);
     EXPECT_EQ(out[6], 0x41804100u);  // 16 and 8
   }
+}
+
+// Warp 0 copies 128 bytes into shared memory and waits for them; warp 1 learns of it by a flag only. Whether it may
+// read them depends on how the flag is written and read.
+std::string flag_kernel(const std::string& write, const std::string& read) {
+  return kernel(R"(
+  .shared .align 128 .b8 tile[128];
+  .shared .align 8 .b8 barrier[8];
+  .shared .align 4 .b8 flag[4];
+  mov.u32 %r10, tile;
+  mov.u32 %r11, barrier;
+  mov.u32 %r12, flag;
+  setp.ne.u32 %p1, %r2, 0;
+  @%p1 bra READY;
+  mbarrier.init.shared::cta.b64 [%r11], 1;
+  fence.mbarrier_init.release.cluster;
+  st.shared.u32 [%r12], 0;
+READY:
+  bar.sync 0;
+  setp.ge.u32 %p2, %r2, 32;
+  @%p2 bra READER;
+  setp.ne.u32 %p3, %r2, 0;
+  @%p3 exit;
+  mbarrier.arrive.expect_tx.shared::cta.b64 %rd5, [%r11], 128;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10], [%rd1], 128, [%r11];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r11], 0;
+  @!%p4 bra WAIT;
+)" + write + R"(
+  exit;
+READER:
+)" + read + R"(
+  setp.eq.u32 %p5, %r13, 0;
+  @%p5 bra READER;
+)" + (read.find("relaxed") != std::string::npos ? "  fence.acq_rel.cta;\n" : "") +
+                R"(
+  and.b32 %r14, %r2, 31;
+  shl.b32 %r14, %r14, 2;
+  add.u32 %r14, %r10, %r14;
+  ld.shared.u32 %r15, [%r14];
+  st.global.u32 [%rd2], %r15;
+  ret;)");
+}
+
+TEST_P(Orders, WhatAFlagReleasesMayBeRead) {
+  Shape shape;
+  shape.block = {64, 1, 1};
+  shape.order = GetParam();
+  const auto text_of = [&](const char* write, const char* read) {
+    Buffer<uint32_t> out(memory_, iota(64, 3, 1));
+    const std::string text =
+        sim_test::fault_of(flag_kernel(write, read), "k", Params().add(out.address()).add(0u), memory_, shape);
+    if (text.empty()) {
+      EXPECT_EQ(std::vector<uint32_t>(out.data() + 32, out.data() + 64), iota(32, 3, 1));
+    }
+    return text;
+  };
+  EXPECT_EQ(text_of("st.release.cta.shared.u32 [%r12], 1;", "ld.acquire.cta.shared.u32 %r13, [%r12];"), "");
+  EXPECT_EQ(
+      text_of("fence.acq_rel.cta; st.relaxed.cta.shared.u32 [%r12], 1;", "ld.relaxed.cta.shared.u32 %r13, [%r12];"),
+      "");
+  EXPECT_EQ(
+      text_of("atom.release.cta.shared.exch.b32 %r13, [%r12], 1;", "atom.acquire.cta.shared.or.b32 %r13, [%r12], 0;"),
+      "");
+  EXPECT_THAT(text_of("st.relaxed.cta.shared.u32 [%r12], 1;", "ld.acquire.cta.shared.u32 %r13, [%r12];"),
+              HasSubstr("data in flight"));
+  EXPECT_THAT(text_of("st.release.cta.shared.u32 [%r12], 1;", "ld.volatile.shared.u32 %r13, [%r12];"),
+              HasSubstr("data in flight"));
+}
+
+TEST(Machine, PrintsForTheKernel) {
+  sim::GlobalMemory memory;
+  Buffer<char> format(memory,
+                      std::vector<char>{'%', '0', '4', 'd', ' ', '%', 'l', 'l', 'x', ' ', '%', '.', '1', 'f', '\n', 0});
+  const std::string text = R"(
+.extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+.visible .entry k(.param .u64 p)
+{
+  .local .align 8 .b8 arguments[24];
+  .reg .b64 %rd<8>; .reg .b32 %r<4>;
+  ld.param.u64 %rd1, [p];
+  mov.u64 %rd2, arguments;
+  cvta.local.u64 %rd3, %rd2;
+  st.local.u32 [%rd2], 42;
+  st.local.u64 [%rd2+8], 0x123456789ab;
+  st.local.f64 [%rd2+16], 0d3FF8000000000000;
+  {
+    .param .b64 f; .param .b64 a; .param .b32 r;
+    st.param.b64 [f], %rd1;
+    st.param.b64 [a], %rd3;
+    call.uni (r), vprintf, (f, a);
+    ld.param.b32 %r1, [r];
+  }
+  ret;
+})";
+  Shape shape;
+  shape.block = {2, 1, 1};
+  testing::internal::CaptureStdout();
+  sim_test::run_ptx(text, "k", Params().add(format.address()), memory, shape);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "0042 123456789ab 1.5\n0042 123456789ab 1.5\n");
 }
 
 TEST(Machine, NamesTheAllocationThatAnAddressMisses) {
@@ -663,8 +790,8 @@ TEST(Machine, NamesMemoryThatWasFreed) {
   sim::GlobalMemory memory;
   uint64_t address = 0;
   { address = Buffer<uint32_t>(memory, 64).address(); }
-  const std::string text = sim_test::fault_of(kernel("ld.global.u32 %r6, [%rd2]; ret;"), "k",
-                                              Params().add(address).add(0u), memory, {});
+  const std::string text =
+      sim_test::fault_of(kernel("ld.global.u32 %r6, [%rd2]; ret;"), "k", Params().add(address).add(0u), memory, {});
   EXPECT_THAT(text, HasSubstr("was freed: it belonged to the allocation of 256 bytes"));
 }
 
@@ -680,13 +807,17 @@ TEST(Machine, LocalAndSharedBounds) {
   sim::GlobalMemory memory;
   Buffer<uint32_t> out(memory, 64);
   const Params params = Params().add(out.address()).add(0u);
-  EXPECT_THAT(sim_test::fault_of(kernel(".local .align 4 .b8 a[16]; mov.u64 %rd5, a; st.local.u32 [%rd5+16], %r2; ret;"), "k", params, memory, {}),
-              HasSubstr("local memory"));
-  EXPECT_THAT(sim_test::fault_of(kernel(".shared .align 4 .b8 a[64]; mov.u32 %r6, a; shl.b32 %r7, %r2, 2; add.u32 %r6, %r6, %r7; st.shared.u32 [%r6], %r2; ret;"),
+  EXPECT_THAT(
+      sim_test::fault_of(kernel(".local .align 4 .b8 a[16]; mov.u64 %rd5, a; st.local.u32 [%rd5+16], %r2; ret;"), "k",
+                         params, memory, {}),
+      HasSubstr("local memory"));
+  EXPECT_THAT(sim_test::fault_of(kernel(".shared .align 4 .b8 a[64]; mov.u32 %r6, a; shl.b32 %r7, %r2, 2; add.u32 %r6, "
+                                        "%r6, %r7; st.shared.u32 [%r6], %r2; ret;"),
                                  "k", params, memory, {}),
               AllOf(HasSubstr("shared memory"), HasSubstr("lane 16")));
-  EXPECT_THAT(sim_test::fault_of(kernel(".shared .align 4 .b8 a[64]; ld.shared.u32 %r6, [a+4]; ret;"), "k", params, memory, {}),
-              HasSubstr("uninitialised"));
+  EXPECT_THAT(
+      sim_test::fault_of(kernel(".shared .align 4 .b8 a[64]; ld.shared.u32 %r6, [a+4]; ret;"), "k", params, memory, {}),
+      HasSubstr("uninitialised"));
 }
 
 TEST(Machine, DeadlockSaysWhoWaitsWhere) {
@@ -704,10 +835,12 @@ TEST(Machine, DeadlockSaysWhoWaitsWhere) {
   ret;
 WAIT:
   bar.sync 1, 96;
-  ret;)"), "k", Params().add(out.address()).add(0u), memory, shape, &kind);
+  ret;)"),
+                                                "k", Params().add(out.address()).add(0u), memory, shape, &kind);
     EXPECT_EQ(kind, Hazard::Deadlock) << text;
-    EXPECT_THAT(text, AllOf(HasSubstr("3 warps wait"), HasSubstr("warp 0: ptx line"), HasSubstr("named barrier 1: 64 of 96 threads"),
-                            HasSubstr("warp 2: ptx line"), HasSubstr("named barrier 2: 32 of 64 threads"), HasSubstr("nothing is pending")));
+    EXPECT_THAT(text, AllOf(HasSubstr("3 warps wait"), HasSubstr("warp 0: ptx line"),
+                            HasSubstr("named barrier 1: 64 of 96 threads"), HasSubstr("warp 2: ptx line"),
+                            HasSubstr("named barrier 2: 32 of 64 threads"), HasSubstr("nothing is pending")));
   }
 }
 
@@ -725,9 +858,11 @@ TEST(Machine, DivergentAlignedInstruction) {
   ret;
 OTHER:
   bar.sync 1;
-  ret;)"), "k", Params().add(out.address()).add(0u), memory, shape, &kind);
+  ret;)"),
+                                                "k", Params().add(out.address()).add(0u), memory, shape, &kind);
     EXPECT_EQ(kind, Hazard::IllegalUse) << text;
-    EXPECT_THAT(text, AllOf(HasSubstr("divergent .aligned instruction"), HasSubstr("0x0000ffff"), HasSubstr("0xffff0000")));
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("divergent .aligned instruction"), HasSubstr("0x0000ffff"), HasSubstr("0xffff0000")));
   }
 }
 
@@ -737,16 +872,21 @@ TEST(Machine, BarrierCountsAreChecked) {
   const Params params = Params().add(out.address()).add(0u);
   Shape shape;
   shape.block = {64, 1, 1};
-  EXPECT_THAT(sim_test::fault_of(kernel("bar.sync 1, 33; ret;"), "k", params, memory, shape), HasSubstr("multiple of 32"));
-  EXPECT_THAT(sim_test::fault_of(kernel("bar.sync 16; ret;"), "k", params, memory, shape), HasSubstr("named barrier 16"));
-  EXPECT_THAT(sim_test::fault_of(kernel("bar.sync 1, 96; ret;"), "k", params, memory, shape), HasSubstr("waits for 96 threads"));
-  EXPECT_THAT(sim_test::fault_of(kernel("bar.arrive 1, 64; bar.arrive 1, 64; ret;"), "k", params, memory, shape), HasSubstr("arrives twice"));
+  EXPECT_THAT(sim_test::fault_of(kernel("bar.sync 1, 33; ret;"), "k", params, memory, shape),
+              HasSubstr("multiple of 32"));
+  EXPECT_THAT(sim_test::fault_of(kernel("bar.sync 16; ret;"), "k", params, memory, shape),
+              HasSubstr("named barrier 16"));
+  EXPECT_THAT(sim_test::fault_of(kernel("bar.sync 1, 96; ret;"), "k", params, memory, shape),
+              HasSubstr("waits for 96 threads"));
+  EXPECT_THAT(sim_test::fault_of(kernel("bar.arrive 1, 64; bar.arrive 1, 64; ret;"), "k", params, memory, shape),
+              HasSubstr("arrives twice"));
 }
 
 TEST(Machine, TrapAndUnknownInstructionsNameTheirLine) {
   sim::GlobalMemory memory;
   Buffer<uint32_t> out(memory, 64);
-  EXPECT_THAT(sim_test::fault_of(kernel("trap;"), "k", Params().add(out.address()).add(0u), memory, {}), HasSubstr("trap at ptx line"));
+  EXPECT_THAT(sim_test::fault_of(kernel("trap;"), "k", Params().add(out.address()).add(0u), memory, {}),
+              HasSubstr("trap at ptx line"));
   try {
     sim_test::prepare_ptx(kernel("\nfrobnicate.u32 %r1, %r2;\nret;"), "k");
     FAIL() << "an unknown instruction was accepted";
@@ -780,7 +920,8 @@ TEST(Machine, TooMuchSharedMemoryIsRefused) {
   Buffer<uint32_t> out(memory, 64);
   Shape shape;
   shape.dynamic_shared = 232449;
-  EXPECT_THAT(sim_test::fault_of(kernel("ret;"), "k", Params().add(out.address()).add(0u), memory, shape), HasSubstr("over the limit"));
+  EXPECT_THAT(sim_test::fault_of(kernel("ret;"), "k", Params().add(out.address()).add(0u), memory, shape),
+              HasSubstr("over the limit"));
 }
 
 TEST(Machine, RegistersThatAreNeverLiveTogetherShareARow) {

@@ -74,7 +74,8 @@ inline std::shared_ptr<sim::Kernel> prepare_ptx(const std::string& text, const s
 }
 
 // Returns the number of warp instructions executed.
-inline uint64_t run_kernel(const sim::Kernel& kernel, const Params& params, sim::GlobalMemory& memory, const Shape& shape) {
+inline uint64_t run_kernel(const sim::Kernel& kernel, const Params& params, sim::GlobalMemory& memory,
+                           const Shape& shape) {
   sim::Launch launch;
   launch.kernel = &kernel;
   launch.grid = shape.grid;
@@ -108,7 +109,8 @@ inline std::string fault_of(const std::string& text, const std::string& entry, c
 }
 
 inline const std::vector<sim::Order>& all_orders() {
-  static const std::vector<sim::Order> orders = {{sim::Mode::Eager, 0}, {sim::Mode::Lazy, 0}, {sim::Mode::Random, 1}, {sim::Mode::Random, 77}};
+  static const std::vector<sim::Order> orders = {
+      {sim::Mode::Eager, 0}, {sim::Mode::Lazy, 0}, {sim::Mode::Random, 1}, {sim::Mode::Random, 77}};
   return orders;
 }
 

@@ -1,0 +1,215 @@
+// tcgen05.cp and tcgen05.shift (PTX ISA 9.7.16.9).
+#include <cstring>
+
+#include "sim/tensor/descriptor.h"
+#include "sim/tensor/state.h"
+
+namespace sim {
+
+namespace {
+
+enum class Shape : uint8_t { L128x256b, L4x256b, L128x128b, L64x128b, L32x128b };
+constexpr int kRows[] = {128, 4, 128, 64, 32};
+enum class Multicast : uint8_t { None, Warps0213, Warps0123, Warps4 };
+enum class Source : uint8_t { Plain, Six, Four };  // 9.7.16.9.1: 16 elements of 6 or 4 bits in 16 bytes, to bytes
+
+struct Form {
+  Shape shape;
+  Multicast multicast;
+  Source source;
+  uint32_t pieces;  // of 16 bytes in a row
+};
+Form form_of(const Instr& instr) {
+  const auto shape = static_cast<Shape>(instr.kind);
+  return {shape, static_cast<Multicast>(instr.type), static_cast<Source>(instr.imm),
+          shape == Shape::L128x256b || shape == Shape::L4x256b ? 2u : 1u};
+}
+
+// Lanes that row r goes to, counted from the address's.
+int lanes_of(const Form& f, int r, uint32_t lanes[4]) {
+  const auto row = static_cast<uint32_t>(r);
+  switch (f.shape) {
+    case Shape::L4x256b: lanes[0] = 32 * row; return 1;  // one lane of each quarter
+    case Shape::L64x128b:
+      if (f.multicast == Multicast::Warps0213) {
+        lanes[0] = row;
+        lanes[1] = row + 64;
+      } else {
+        lanes[0] = row % 32 + row / 32 * 64;
+        lanes[1] = lanes[0] + 32;
+      }
+      return 2;
+    case Shape::L32x128b:
+      for (uint32_t q = 0; q < 4; ++q) lanes[q] = row + 32 * q;
+      return 4;
+    default: lanes[0] = row; return 1;
+  }
+}
+
+uint32_t source_bytes(Source s) { return s == Source::Plain ? 16 : s == Source::Six ? 12 : 8; }
+
+// E2M1 goes to the middle four bits of its byte, the 6-bit types to the lower six (9.7.16.10.4.3).
+void expand(Source source, const uint8_t* from, uint8_t* to) {
+  if (source == Source::Plain) {
+    std::memcpy(to, from, 16);
+    return;
+  }
+  const int bits = source == Source::Six ? 6 : 4;
+  for (int i = 0; i < 16; ++i) {
+    const int at = i * bits;
+    uint32_t two = from[at / 8];
+    if (at % 8 + bits > 8) two |= uint32_t{from[at / 8 + 1]} << 8;
+    const uint32_t code = two >> at % 8 & ((1u << bits) - 1);
+    to[i] = static_cast<uint8_t>(source == Source::Six ? code : code << 2);
+  }
+}
+
+class Copy : public AsyncOp {
+ public:
+  Copy(Origin origin, const Form& form, const TensorGroup& group, uint64_t descriptor, TensorAddress at)
+      : origin_(origin), form_(form), group_(group), matrix_(descriptor), at_(at) {}
+  void check(const TensorMark& mark) {
+    Warp& warp = *origin_.warp;
+    const TensorAccess access{warp, origin_.lane, mark};
+    for (int c = 0; c < group_.count; ++c) {
+      Cta& cta = *group_.cta[c];
+      if (cta.finished())
+        fault(Hazard::IllegalUse, warp, origin_.lane, "a tcgen05.cp of a block pair of which one block has finished");
+      SharedAccess shared(warp, cta, SharedAccess::Kind::AsyncRead, {mark.pipe->done, mark.at}, origin_.lane);
+      for (int r = 0; r < kRows[static_cast<int>(form_.shape)]; ++r) {
+        for (uint32_t piece = 0; piece < form_.pieces; ++piece)
+          shared.touch(matrix_.k_major(static_cast<uint32_t>(r), piece), source_bytes(form_.source));
+      }
+      TensorMemory& memory = tensor_memory(cta);
+      if (form_.shape == Shape::L4x256b) {
+        for (uint32_t q = 0; q < 4; ++q)
+          memory.touch(access, 2 * q + at_.lane / kCellLanes, 1, at_.column, 4 * form_.pieces, true);
+      } else {
+        memory.touch(access, 0, kCellRows, at_.column, 4 * form_.pieces, true);
+      }
+    }
+  }
+  void perform(Cluster&) override {
+    for (int c = 0; c < group_.count; ++c) {
+      Cta& cta = *group_.cta[c];
+      TensorMemory& memory = tensor_memory(cta);
+      for (int r = 0; r < kRows[static_cast<int>(form_.shape)]; ++r) {
+        for (uint32_t piece = 0; piece < form_.pieces; ++piece) {
+          uint8_t bytes[16];
+          expand(form_.source, cta.shared.bytes + matrix_.k_major(static_cast<uint32_t>(r), piece), bytes);
+          uint32_t lanes[4];
+          const int count = lanes_of(form_, r, lanes);
+          for (int i = 0; i < count; ++i)
+            std::memcpy(memory.row(lanes[i] + at_.lane) + at_.column + 4 * piece, bytes, 16);
+        }
+      }
+    }
+  }
+  std::string describe() const override { return origin_.text(); }
+
+ private:
+  Origin origin_;
+  Form form_;
+  TensorGroup group_;
+  SharedMatrix matrix_;
+  TensorAddress at_;
+};
+
+// Rows move one lane down within the 32 lanes of a warp: lane i takes what lane i + 1 had, and the last, which
+// tcgen05.cp.4x256b is there to renew, stays (shape 31x256b).
+class Shift : public AsyncOp {
+ public:
+  Shift(Origin origin, const TensorGroup& group, TensorAddress at) : origin_(origin), group_(group), at_(at) {}
+  void check(const TensorMark& mark) {
+    const TensorAccess access{*origin_.warp, origin_.lane, mark};
+    for (int c = 0; c < group_.count; ++c)
+      tensor_memory(*group_.cta[c]).touch(access, at_.lane / kCellLanes, 2, at_.column, 8, true);
+  }
+  void perform(Cluster&) override {
+    for (int c = 0; c < group_.count; ++c) {
+      TensorMemory& memory = tensor_memory(*group_.cta[c]);
+      for (uint32_t i = 0; i < 31; ++i)
+        std::memcpy(memory.row(at_.lane + i) + at_.column, memory.row(at_.lane + i + 1) + at_.column, 32);
+    }
+  }
+  std::string describe() const override { return origin_.text(); }
+
+ private:
+  Origin origin_;
+  TensorGroup group_;
+  TensorAddress at_;
+};
+
+Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
+  const Form form = form_of(instr);
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const TensorAddress at = tensor_address(read_address(warp, instr, 0, 0, lane));
+    const uint64_t descriptor = read64(warp, instr, 2, lane);
+    if (const std::string why = SharedMatrix::flaw(descriptor); !why.empty()) fault(Hazard::IllegalUse, warp, lane, why);
+    if (at.lane != 0 && !(form.shape == Shape::L4x256b && at.lane < 32))
+      fault(Hazard::TensorMemory, warp, lane, instr.source->opcode + " at lane " + std::to_string(at.lane) +
+                                                  " of tensor memory, which its shape does not allow");
+    const TensorGroup group = tensor_group(warp, instr.width, lane);
+    auto op = std::make_unique<Copy>(Origin{&warp, instr.source, lane}, form, group, descriptor, at);
+    op->check(pipe_mark(warp, lane, *instr.source));
+    submit_to_pipe(warp, group, std::move(op));
+  }
+  return Step::Next;
+}
+
+Step execute_shift(Warp& warp, const Instr& instr, uint32_t mask) {
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const TensorAddress at = tensor_address(read_address(warp, instr, 0, 0, lane));
+    if (at.lane % 32 != 0)
+      fault(Hazard::TensorMemory, warp, lane, "tcgen05.shift at lane " + std::to_string(at.lane) +
+                                                  " of tensor memory, which is not a multiple of 32");
+    const TensorGroup group = tensor_group(warp, instr.width, lane);
+    auto op = std::make_unique<Shift>(Origin{&warp, instr.source, lane}, group, at);
+    op->check(pipe_mark(warp, lane, *instr.source));
+    submit_to_pipe(warp, group, std::move(op));
+  }
+  return Step::Next;
+}
+
+}  // namespace
+
+bool decode_movement(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const std::string& op = source.parts[1];
+  if (op != "cp" && op != "shift") return false;
+  out.width = static_cast<uint8_t>(group_of(source));
+  const auto& operands = source.operands;
+  if (operands.size() != (op == "cp" ? 2u : 1u) || operands[0].kind != ptx::Operand::Kind::Address)
+    unsupported(source, "wrong operands");
+  push_tensor_address(context, out, operands[0], 0);
+  if (op == "shift") {
+    if (!has_part(source, "down")) unsupported(source, "the form is not known");
+    out.execute = execute_shift;
+    return true;
+  }
+  static const char* const kShapes[] = {"128x256b", "4x256b", "128x128b", "64x128b", "32x128b"};
+  static const char* const kMulticasts[] = {"", "warpx2::02_13", "warpx2::01_23", "warpx4"};
+  int shape = -1, multicast = 0;
+  for (const std::string& part : source.parts) {
+    for (int i = 0; i < 5; ++i) {
+      if (part == kShapes[i]) shape = i;
+    }
+    for (int i = 1; i < 4; ++i) {
+      if (part == kMulticasts[i]) multicast = i;
+    }
+  }
+  if (shape < 0) unsupported(source, "the shape is not known");
+  const bool fits = shape == 3 ? multicast == 1 || multicast == 2 : shape == 4 ? multicast == 3 : multicast == 0;
+  if (!fits) unsupported(source, "shape and multicast do not fit");
+  if (has_part(source, "b6x16_p32")) out.imm = 1;
+  if (has_part(source, "b4x16_p64")) out.imm = 2;
+  if ((out.imm != 0) != has_part(source, "b8x16")) unsupported(source, "source and destination formats do not fit");
+  out.kind = static_cast<uint8_t>(shape);
+  out.type = static_cast<uint8_t>(multicast);
+  context.push(operands[1], ptx::Type::U64);
+  out.execute = execute_copy;
+  return true;
+}
+
+}  // namespace sim

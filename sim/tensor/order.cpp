@@ -1,0 +1,116 @@
+// tcgen05.fence (PTX ISA 9.7.16.11) and tcgen05.commit (9.7.16.12).
+#include "sim/tensor/state.h"
+
+namespace sim {
+
+namespace {
+
+Step execute_before(Warp& warp, const Instr&, uint32_t) {
+  TensorWarp& tensor = tensor_warp(warp);
+  Clock& seen = warp.view.seen;
+  for (const auto& [lane, pipe] : tensor.pipes) seen.raise(pipe.issued, pipe.count);
+  seen.raise(tensor.loads.published, tensor.loads.done);
+  seen.raise(tensor.stores.published, tensor.stores.done);
+  // Composes with relaxed operations as well (9.7.16.6.4.3).
+  Clock& relaxed = warp.fence_view.seen;
+  for (const auto& [lane, pipe] : tensor.pipes) relaxed.raise(pipe.issued, pipe.count);
+  for (const TensorTransfers* t : {&tensor.loads, &tensor.stores}) {
+    relaxed.raise(t->published, t->done);
+    relaxed.raise(t->waited, t->done);
+  }
+  relaxed.join(tensor.ordered);
+  warp.has_fenced = true;
+  return Step::Next;
+}
+
+Step execute_after(Warp& warp, const Instr&, uint32_t) {
+  TensorWarp& tensor = tensor_warp(warp);
+  tensor.ordered.join(warp.view.seen);
+  if (warp.has_read) tensor.ordered.join(warp.read_view.seen);
+  return Step::Next;
+}
+
+class Commit : public AsyncOp {
+ public:
+  struct Target {
+    Cta* cta;
+    uint32_t offset;
+    Agent barrier;
+  };
+  Commit(Origin origin, const TensorPipe& pipe, std::vector<Target> targets)
+      : origin_(origin), issued_(pipe.issued), done_(pipe.done), count_(pipe.count), targets_(std::move(targets)) {}
+  void perform(Cluster& cluster) override {
+    for (const Target& target : targets_) {
+      const auto found = target.cta->async->mbarriers.find(target.offset);
+      if (found == target.cta->async->mbarriers.end() || found->second.agent != target.barrier)
+        origin_.fail(Hazard::MbarrierMisuse, "a tcgen05.commit arrives at the mbarrier at shared offset " +
+                                                 hex(target.offset) + ", which was invalidated");
+      if (!cluster.async->finishing && target.cta->finished())
+        origin_.fail(Hazard::MbarrierMisuse, "a tcgen05.commit arrives at the mbarrier at shared offset " +
+                                                 hex(target.offset) + " of block rank " +
+                                                 std::to_string(target.cta->rank) + ", which has finished");
+      Clock& arriving = found->second.arriving.seen;
+      arriving.raise(issued_, count_);
+      arriving.raise(done_, count_);
+      mbarrier_arrive(origin_, found->second, 1);
+    }
+  }
+  std::string describe() const override { return "the arrival of " + origin_.text(); }
+
+ private:
+  Origin origin_;
+  Agent issued_, done_;
+  uint32_t count_;
+  std::vector<Target> targets_;
+};
+
+// Instr::kind: the group. Instr::width bit 0: generic address, bit 1: multicast.
+Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
+  Cluster& cluster = *warp.cta->cluster;
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const TensorGroup group = tensor_group(warp, instr.kind, lane);
+    const SharedPlace at = shared_place(warp, read_address(warp, instr, 0, 0, lane), instr.width & 1, lane);
+    std::vector<Commit::Target> targets;
+    if (instr.width & 2) {
+      const uint32_t ranks = read32(warp, instr, 2, lane) & 0xffff;
+      for (uint32_t rest = ranks; rest != 0; rest &= rest - 1) {
+        const auto rank = static_cast<size_t>(first_lane(rest));
+        if (rank >= cluster.ctas.size())
+          fault(Hazard::IllegalUse, warp, lane,
+                "the ctaMask " + hex(ranks) + " of a tcgen05.commit names block rank " + std::to_string(rank) +
+                    ", which the cluster does not have");
+        Cta& cta = *cluster.ctas[rank];
+        targets.push_back({&cta, at.offset, find_mbarrier(warp, cta, at.offset, lane).agent});
+      }
+    } else {
+      targets.push_back({at.cta, at.offset, find_mbarrier(warp, *at.cta, at.offset, lane).agent});
+    }
+    submit_to_pipe(warp, group,
+                   std::make_unique<Commit>(Origin{&warp, instr.source, lane}, tensor_pipe(warp, lane), targets));
+  }
+  return Step::Next;
+}
+
+}  // namespace
+
+bool decode_order(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const std::string& op = source.parts[1];
+  if (op == "fence::before_thread_sync" || op == "fence::after_thread_sync") {
+    out.execute = op == "fence::before_thread_sync" ? execute_before : execute_after;
+    return true;
+  }
+  if (op != "commit") return false;
+  if (!has_part(source, "mbarrier::arrive::one") || !has_part(source, "b64")) unsupported(source, "the form is not known");
+  const bool multicast = has_part(source, "multicast::cluster");
+  if (source.operands.size() != (multicast ? 2u : 1u)) unsupported(source, "wrong number of operands");
+  out.kind = static_cast<uint8_t>(group_of(source));
+  if (!has_part(source, "shared::cluster")) out.width |= 1;
+  if (multicast) out.width |= 2;
+  push_address(context, out, source.operands[0], 0);
+  if (multicast) context.push(source.operands[1], ptx::Type::U16);
+  out.execute = execute_commit;
+  return true;
+}
+
+}  // namespace sim

@@ -1,0 +1,164 @@
+// Tensor memory (PTX ISA 9.7.16.1) of a block, who has done what to it, and what the tcgen05 instructions share:
+// their order (9.7.16.6), their pipe, and the rules for addresses.
+//
+// Order. Every access leaves a mark in the cells it touches: 16 lanes of one column. Operations of the pipe (mma, cp,
+// shift) are performed in the order of their issue; to order them between warps the first one's warp must execute
+// tcgen05.fence::before_thread_sync, the other one's tcgen05.fence::after_thread_sync, and a synchronisation must
+// stand between. An access of another kind (ld, st, dealloc) must be ordered after their completion: a wait on an
+// mbarrier that tcgen05.commit signals, then fence::after_thread_sync. A ld or st must be waited for with tcgen05.wait
+// before anything that conflicts with it; between warps the two fences are needed as well.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/async/state.h"
+#include "sim/machine/machine.h"
+
+namespace sim {
+
+constexpr uint32_t kTensorLanes = 128, kTensorColumns = 512;
+constexpr uint32_t kCellLanes = 16, kCellRows = kTensorLanes / kCellLanes;
+constexpr uint32_t kAllocationUnit = 32;
+
+// The operations of one thread that tcgen05.commit tracks.
+struct TensorPipe {
+  Agent issued = 0;  // clock: operations issued before a fence::before_thread_sync
+  Agent done = 0;    // clock: operations whose completion a commit has signalled
+  uint32_t count = 0;
+};
+
+// tcgen05.ld or tcgen05.st of one warp.
+struct TensorTransfers {
+  Agent published = 0;  // clock: waited for, and then a fence::before_thread_sync
+  Agent waited = 0;     // clock: waited for
+  uint32_t count = 0, done = 0;
+};
+
+struct TensorWarp {
+  std::map<int, TensorPipe> pipes;  // by lane
+  TensorTransfers loads, stores;
+  Clock ordered;                    // what fence::after_thread_sync has put before later tcgen05 operations
+  std::vector<uint8_t> in_flight;   // by row of 64 bytes: a destination of a tcgen05.ld that was not waited for
+  std::vector<uint32_t> in_flight_rows;
+};
+
+// Who did something to a cell.
+struct TensorMark {
+  enum class By : uint8_t { None, Pipe, Load, Store, Dealloc };
+  By by = By::None;
+  Warp* warp = nullptr;
+  const TensorPipe* pipe = nullptr;
+  uint32_t at = 0;
+  const ptx::Instruction* source = nullptr;
+  bool same(const TensorMark& other) const {
+    return by == other.by && warp == other.warp && pipe == other.pipe && at == other.at;
+  }
+};
+
+// An access that is being made.
+struct TensorAccess {
+  Warp& warp;
+  int lane;
+  TensorMark mark;
+};
+
+struct TensorMemory {
+  explicit TensorMemory(Cta& owner);
+
+  struct Allocation {
+    uint32_t column = 0, columns = 0;
+    int group = 1;
+    Stamp stamp;            // of the warp of this block that allocated it
+    bool leaving = false;   // dealloc.cta_group::2 by this block, not yet by its peer
+  };
+  struct Request {          // an alloc.cta_group::2 that waits for the peer
+    Warp* warp = nullptr;
+    uint32_t columns = 0;
+    bool granted = false;
+    uint32_t column = 0;
+  };
+  struct Departure {        // a dealloc.cta_group::2 that blocks until the peer's
+    Warp* warp = nullptr;
+    bool done = false;
+  };
+
+  Cta& cta;
+  int group = 0;            // the .cta_group that every tcgen05 instruction has used; 0: none yet
+  uint64_t queue = 0;       // of the pipe
+  std::vector<Allocation> allocations;
+  Request request;
+  Departure departure;
+  uint32_t smallest = kTensorColumns;  // of the allocations so far: sizes must not grow (9.7.16.7.1)
+  bool relinquished = false;
+
+  uint32_t* row(uint32_t lane) { return words_.get() + size_t{lane} * kTensorColumns; }
+  float* floats(uint32_t lane, uint32_t column) { return reinterpret_cast<float*>(row(lane) + column); }
+  bool is_free(uint32_t column, uint32_t columns) const;
+  // First place that is free here and, when given, in `peer`; kTensorColumns when there is none.
+  uint32_t find_free(uint32_t columns, const TensorMemory* peer) const;
+  void allocate(uint32_t column, uint32_t columns, int group, Stamp stamp);
+  Allocation* find(uint32_t column);
+  void release(uint32_t column);
+
+  // Checks an access to the cells [cell, cell + cells) x [column, column + columns) against what is in flight there and
+  // leaves its mark.
+  void touch(const TensorAccess& access, uint32_t cell, uint32_t cells, uint32_t column, uint32_t columns, bool write);
+
+ private:
+  struct History {
+    static constexpr int kReaders = 6;
+    TensorMark write;
+    TensorMark readers[kReaders];
+    int count = 0;
+  };
+  uint32_t after(uint32_t history, const TensorMark& mark, bool write);
+  void collect();
+  struct Free {
+    void operator()(uint32_t* p) const;
+  };
+  std::unique_ptr<uint32_t[], Free> words_;
+  std::vector<uint32_t> cells_;       // [cell][column]
+  std::vector<History> histories_{1};
+  size_t collect_at_ = 4096;
+};
+
+TensorMemory& tensor_memory(Cta& cta);
+TensorWarp& tensor_warp(Warp& warp);
+TensorPipe& tensor_pipe(Warp& warp, int lane);
+
+// Faults when another .cta_group was used before; the peer's too, for group 2. Gives the blocks, the even one first.
+struct TensorGroup {
+  Cta* cta[2] = {nullptr, nullptr};
+  int count = 1;
+  int own = 0;  // index of the executing block
+};
+TensorGroup tensor_group(Warp& warp, int group, int lane);
+
+// A new operation of the pipe, issued by one lane.
+TensorMark pipe_mark(Warp& warp, int lane, const ptx::Instruction& source);
+void submit_to_pipe(Warp& warp, const TensorGroup& group, std::unique_ptr<AsyncOp> op);
+
+struct TensorAddress {
+  uint32_t lane, column;
+};
+inline TensorAddress tensor_address(uint64_t bits) {
+  return {static_cast<uint32_t>(bits >> 16 & 0xffff), static_cast<uint32_t>(bits & 0xffff)};
+}
+std::string tensor_text(uint32_t lane, uint32_t column);
+
+// Pushes a tensor-memory address operand: [register + addend].
+void push_tensor_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
+// The value of `cta_group::N` among the parts; throws Unsupported when there is none.
+int group_of(const ptx::Instruction& source);
+
+// ---- instructions, one file each ----
+bool decode_allocation(const ptx::Instruction& source, DecodeContext& context, Instr& out);  // alloc, dealloc, ...
+bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Instr& out);    // ld, st, wait
+bool decode_movement(const ptx::Instruction& source, DecodeContext& context, Instr& out);    // cp, shift
+bool decode_order(const ptx::Instruction& source, DecodeContext& context, Instr& out);       // commit, fence
+bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out);         // mma
+
+}  // namespace sim

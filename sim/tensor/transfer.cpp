@@ -1,0 +1,170 @@
+// tcgen05.ld, tcgen05.st and tcgen05.wait (PTX ISA 9.7.16.8): between tensor memory and registers. They move their data
+// when they are issued: whoever could tell the difference breaks a rule that is checked here or in state.cpp.
+#include <cstdio>
+
+#include "sim/tensor/state.h"
+
+namespace sim {
+
+namespace {
+
+enum class Shape : uint8_t { L32x32b, L16x64b, L16x128b, L16x256b, L16x32bx2 };
+constexpr int kWords[] = {1, 1, 2, 4, 1};   // registers of a thread for .x1 (table 49)
+constexpr int kColumns[] = {1, 2, 4, 8, 1};  // columns of .x1
+
+// Where register i of lane t stands (9.7.16.2.3.1): a lane, and a column in units of registers of a lane.
+struct Place {
+  uint32_t lane, column;
+};
+Place place_of(Shape shape, uint32_t i, uint32_t t) {
+  switch (shape) {
+    case Shape::L32x32b: return {t, i};
+    case Shape::L16x64b: return {t / 4 + 8 * (t & 1), 2 * i + (t >> 1 & 1)};
+    case Shape::L16x128b: return {t / 4 + 8 * (i & 1), 4 * (i / 2) + t % 4};
+    case Shape::L16x256b: return {t / 4 + 8 * (i >> 1 & 1), 8 * (i / 4) + 2 * (t % 4) + (i & 1)};
+    case Shape::L16x32bx2: return {t % 16, i};
+  }
+  return {};
+}
+
+struct Form {
+  Shape shape;
+  bool packed, store;
+  uint32_t registers, columns;  // of one access
+  uint32_t split;               // 16x32bx2: columns to the second access
+};
+
+// Instr::kind: the shape. Instr::width: registers / 1, 256 does not fit: log2. Instr::type bit 0: packed, bit 1: store.
+Form form_of(const Instr& instr) {
+  Form f;
+  f.shape = static_cast<Shape>(instr.kind);
+  f.packed = instr.type & 1;
+  f.store = instr.type & 2;
+  const uint32_t times = 1u << instr.width;
+  f.registers = times * static_cast<uint32_t>(kWords[instr.kind]);
+  f.columns = times * static_cast<uint32_t>(kColumns[instr.kind]) * (f.packed ? 2 : 1);
+  f.split = static_cast<uint32_t>(instr.imm);
+  return f;
+}
+
+Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  const Form f = form_of(instr);
+  const std::string& opcode = instr.source->opcode;
+  if (mask != kFullMask) fault(Hazard::IllegalUse, warp, -1, opcode + " in a warp with exited threads");
+  const uint64_t bits = read_address(warp, instr, 0, 0, 0);
+  for (int lane = 1; lane < kLanes; ++lane) {
+    if (read_address(warp, instr, 0, 0, lane) != bits)
+      fault(Hazard::IllegalUse, warp, lane, "the lanes of a warp give " + opcode + " different addresses");
+  }
+  const TensorAddress at = tensor_address(bits);
+  const uint32_t quarter = static_cast<uint32_t>(warp.index) % 4 * 32;
+  const bool half = f.shape != Shape::L32x32b;
+  if (at.lane < quarter || at.lane + (half ? 16 : 32) > quarter + 32)
+    fault(Hazard::TensorMemory, warp, -1,
+          opcode + " at lane " + std::to_string(at.lane) + ": warp " + std::to_string(warp.index) + " has lanes " +
+              std::to_string(quarter) + " to " + std::to_string(quarter + 31));
+  if (at.lane % kCellLanes != 0)
+    fault(Hazard::TensorMemory, warp, -1, opcode + " at lane " + std::to_string(at.lane) + ", which is not aligned");
+  TensorMemory& memory = tensor_memory(*warp.cta);
+  TensorWarp& tensor = tensor_warp(warp);
+  TensorTransfers& transfers = f.store ? tensor.stores : tensor.loads;
+  const TensorAccess access{
+      warp, -1,
+      {f.store ? TensorMark::By::Store : TensorMark::By::Load, &warp, nullptr, ++transfers.count, instr.source}};
+  const uint32_t cells = half ? 1 : 2;
+  memory.touch(access, at.lane / kCellLanes, cells, at.column, f.columns, f.store);
+  const bool two = f.shape == Shape::L16x32bx2;
+  if (two) memory.touch(access, at.lane / kCellLanes, cells, at.column + f.split, f.columns, f.store);
+
+  const uint32_t* const registers = instr.reg + 2;
+  for (uint32_t i = 0; i < f.registers; ++i) {
+    if (registers[i] == kNoReg) continue;
+    uint32_t* const row = warp.row<uint32_t>(registers[i]);
+    for (uint32_t t = 0; t < kLanes; ++t) {
+      const Place place = place_of(f.shape, i, t);
+      uint32_t* const words = memory.row(at.lane + place.lane) + at.column + (two && t >= 16 ? f.split : 0);
+      if (!f.packed) {
+        if (f.store)
+          words[place.column] = row[t];
+        else
+          row[t] = words[place.column];
+      } else if (f.store) {  // 9.7.16.8.2
+        words[2 * place.column] = row[t] & 0xffff;
+        words[2 * place.column + 1] = row[t] >> 16;
+      } else {
+        row[t] = (words[2 * place.column] & 0xffff) | words[2 * place.column + 1] << 16;
+      }
+    }
+    if (!f.store) {
+      for (const uint32_t half_row : {registers[i] / 64, registers[i] / 64 + 1}) {
+        tensor.in_flight[half_row] = 1;
+        tensor.in_flight_rows.push_back(half_row);
+      }
+    }
+  }
+  if (!f.store) warp.wgmma_pending = true;
+  return Step::Next;
+}
+
+// Instr::kind 1: st.
+Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
+  TensorWarp& tensor = tensor_warp(warp);
+  TensorTransfers& transfers = instr.kind ? tensor.stores : tensor.loads;
+  transfers.done = transfers.count;
+  warp.view.seen.raise(transfers.waited, transfers.done);
+  if (!instr.kind) {
+    for (const uint32_t row : tensor.in_flight_rows) tensor.in_flight[row] = 0;
+    tensor.in_flight_rows.clear();
+    warp.wgmma_pending = false;
+  }
+  return Step::Next;
+}
+
+}  // namespace
+
+bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const std::string& op = source.parts[1];
+  if (op == "wait::ld" || op == "wait::st") {
+    if (!has_part(source, "sync") || !has_part(source, "aligned")) unsupported(source, ".sync.aligned is missing");
+    out.kind = op == "wait::st";
+    out.execute = execute_wait;
+    return true;
+  }
+  if (op != "ld" && op != "st") return false;
+  const bool store = op == "st";
+  if (has_part(source, "red")) unsupported(source, "needs target sm_101a or sm_103f (9.7.16.8.3)");
+  if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "b32"))
+    unsupported(source, "the form is not known");
+  static const char* const kShapes[] = {"32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"};
+  int shape = -1, times = 0;
+  for (const std::string& part : source.parts) {
+    for (int i = 0; i < 5; ++i) {
+      if (part == kShapes[i]) shape = i;
+    }
+    if (part.size() > 1 && part[0] == 'x') std::sscanf(part.c_str(), "x%d", &times);
+    if (part == (store ? "unpack::16b" : "pack::16b")) out.type |= 1;
+  }
+  if (shape < 0 || times < 1 || times > 128 || (times & (times - 1)) != 0) unsupported(source, "the form is not known");
+  const int registers = times * kWords[shape];
+  if (registers > 128) unsupported(source, "the shape has no such repetition (table 49)");
+  while (1 << out.width < times) ++out.width;
+  out.kind = static_cast<uint8_t>(shape);
+  if (store) out.type |= 2;
+  const bool two = shape == static_cast<int>(Shape::L16x32bx2);
+  if (source.operands.size() != (two ? 3u : 2u)) unsupported(source, "wrong number of operands");
+  const ptx::Operand& address = source.operands[store ? 0 : 1];
+  const ptx::Operand& data = source.operands[store ? (two ? 2 : 1) : 0];
+  if (two) out.imm = immediate_of(source, source.operands[store ? 1 : 2]);
+  if (address.kind != ptx::Operand::Kind::Address) unsupported(source, "the address must stand in brackets");
+  const size_t given = data.kind == ptx::Operand::Kind::Vector ? data.elements.size() : 1;
+  if (given != static_cast<size_t>(registers))
+    unsupported(source, "needs a vector of " + std::to_string(registers) + " registers");
+  push_tensor_address(context, out, address, 0);
+  context.push(data, ptx::Type::B32);
+  out.execute = execute_transfer;
+  return true;
+}
+
+}  // namespace sim

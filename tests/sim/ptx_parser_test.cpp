@@ -1,0 +1,377 @@
+// The PTX front end: what a module, a function, an instruction and each form of operand become, and how bad text is
+// refused: with a line and a column, whatever it is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <random>
+
+#include "sim/ptx/ast.h"
+
+namespace {
+
+using namespace sim::ptx;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Kind = Operand::Kind;
+
+const std::string kHeader = ".version 9.0\n.target sm_90a\n.address_size 64\n";
+
+Module module_of(const std::string& text) { return parse(kHeader + text); }
+
+// A function whose body declares some registers and holds the statements.
+Function body_of(const std::string& statements, const std::string& before = "") {
+  Module m = module_of(
+      before + ".visible .entry k(.param .u64 k_param_0)\n{\n.reg .pred %p<4>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n" +
+      statements + "\n}\n");
+  return m.functions.back();
+}
+Instruction one(const std::string& statement, const std::string& before = "") {
+  return body_of(statement, before).body.at(0);
+}
+Operand first_operand(const std::string& operand) { return one("op.b32 " + operand + ";").operands.at(0); }
+
+std::string error_of(const std::string& text) {
+  try {
+    parse(text);
+  } catch (const ParseError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("line " + std::to_string(e.where.line) + ", column " +
+                                    std::to_string(e.where.column) + ": "));
+    return e.what();
+  }
+  return "";
+}
+std::string body_error(const std::string& statement) {
+  return error_of(kHeader + ".entry k()\n{\n.reg .pred %p<4>; .reg .b32 %r<4>;\n" + statement + "\n}\n");
+}
+
+TEST(Module, HeaderFilesAndDirectives) {
+  const Module m = parse(
+      "// made by hand\n.version 8.7\n.target sm_100a, debug\n.address_size 64\n\t.file\t1 \"a \\\"b\\\".cu\", 123, "
+      "45\n"
+      ".pragma \"nounroll\";\n.section .debug_str\n{\n$L__info: .b8 65, 0xff // }\n.b32 .debug_abbrev+4\n}\n");
+  EXPECT_EQ(m.version_major, 8);
+  EXPECT_EQ(m.version_minor, 7);
+  EXPECT_EQ(m.target, "sm_100a");
+  EXPECT_EQ(m.files.at(1), "a \"b\".cu");
+}
+
+TEST(Module, VariablesAndInitialisers) {
+  const Module m = module_of(
+      ".global .align 4 .u32 scalar = 7;\n"
+      ".const .align 16 .b8 bytes[6] = {1, 0x2, 255};\n"
+      ".global .f32 floats[] = {1.0, -2.5, 0f3F800000};\n"
+      ".global .f64 wide = 0d3FF0000000000000;\n"
+      ".global .s16 matrix[2][3] = {{-1, 2}, {3}};\n"
+      ".global .align 8 .u64 pointers[2] = {generic(bytes)+4, scalar};\n"
+      ".global .align 8 .b8 record[16] = {1, 0, 0, 0, 0, 0, 0, 0, 0xFF(generic(bytes)+2), 0xFF00(generic(bytes)+2), "
+      "0xFF0000(generic(bytes)+2),"
+      " 0xFF000000(generic(bytes)+2), 0xFF00000000(generic(bytes)+2), 0xFF0000000000(generic(bytes)+2), "
+      "0xFF000000000000(generic(bytes)+2), 0xFF00000000000000(generic(bytes)+2)};\n"
+      ".extern .shared .align 1024 .b8 dynamic[];\n.shared .v4 .f32 quads[3];\n.visible .global .align 1 .b8 $str$1[2] "
+      "= {72};\n");
+  const auto variable = [&](const std::string& name) -> const Variable& {
+    for (const Variable& v : m.variables)
+      if (v.name == name) return v;
+    throw std::out_of_range(name);
+  };
+  EXPECT_THAT(variable("scalar").init, ElementsAre(7, 0, 0, 0));
+  EXPECT_EQ(variable("bytes").align, 16);
+  EXPECT_EQ(variable("bytes").space, Space::Const);
+  EXPECT_THAT(variable("bytes").init, ElementsAre(1, 2, 255, 0, 0, 0));
+  EXPECT_EQ(variable("floats").bytes, 12u);
+  EXPECT_THAT(variable("floats").init, ElementsAre(0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0, 0, 0, 0x80, 0x3f));
+  EXPECT_EQ(variable("wide").init[7], 0x3f);
+  EXPECT_THAT(variable("matrix").init, ElementsAre(0xff, 0xff, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0));
+  ASSERT_EQ(variable("pointers").relocations.size(), 2u);
+  EXPECT_EQ(variable("pointers").relocations[0].symbol, "bytes");
+  EXPECT_EQ(variable("pointers").relocations[0].addend, 4);
+  EXPECT_TRUE(variable("pointers").relocations[0].generic);
+  EXPECT_EQ(variable("pointers").relocations[1].offset, 8u);
+  EXPECT_FALSE(variable("pointers").relocations[1].generic);
+  ASSERT_EQ(variable("record").relocations.size(), 1u);  // eight masked bytes are one address
+  EXPECT_EQ(variable("record").relocations[0].offset, 8u);
+  EXPECT_EQ(variable("record").relocations[0].bytes, 8);
+  EXPECT_EQ(variable("record").relocations[0].addend, 2);
+  EXPECT_TRUE(variable("dynamic").is_extern);
+  EXPECT_EQ(variable("dynamic").bytes, 0u);
+  EXPECT_EQ(variable("dynamic").align, 1024);
+  EXPECT_EQ(variable("quads").bytes, 48u);
+  EXPECT_EQ(variable("quads").align, 16);
+}
+
+TEST(Function, HeadersAndDirectives) {
+  const Module m = module_of(
+      ".extern .func (.param .b32 func_retval0) vprintf(.param .b64 a, .param .b64 b);\n"
+      ".func (.reg .b32 result) f(.reg .b32 x, .param .align 8 .b8 y[16]) .noreturn { mov.b32 result, x; ret; }\n"
+      ".alias g, f;\n"
+      ".visible .entry k(\n.param .align 64 .b8 k_param_0[128],\n.param .u64 .ptr .global .align 16 k_param_1,\n.param "
+      ".u32 k_param_2\n)\n"
+      ".maxntid 384, 1, 1\n.minnctapersm 1\n.reqntid 128, 2\n.reqnctapercluster 2, 1, "
+      "1\n.explicitcluster\n.maxclusterrank 8\n.maxnreg 168\n.pragma \"x\";\n{ ret; }\n");
+  ASSERT_EQ(m.functions.size(), 3u);
+  EXPECT_TRUE(m.functions[0].is_declaration);
+  const Function& f = m.functions[1];
+  EXPECT_EQ(f.results[0].space, Space::Reg);
+  EXPECT_EQ(f.registers[0].name, "result");
+  EXPECT_EQ(f.body[0].operands[1].reg, 1);
+  EXPECT_EQ(f.params[1].bytes, 16u);
+  EXPECT_EQ(m.aliases.at("g"), "f");
+  const Function& k = m.functions[2];
+  EXPECT_TRUE(k.is_entry);
+  EXPECT_EQ(k.params[0].align, 64);
+  EXPECT_EQ(k.params[0].bytes, 128u);
+  EXPECT_EQ(k.params[1].align, 8);  // .ptr .align speaks of what is pointed to
+  EXPECT_THAT(k.maxntid, ElementsAre(384, 1, 1));
+  EXPECT_THAT(k.reqntid, ElementsAre(128, 2, 1));
+  EXPECT_THAT(k.reqnctapercluster, ElementsAre(2, 1, 1));
+  EXPECT_TRUE(k.explicit_cluster);
+  EXPECT_EQ(k.maxclusterrank, 8);
+  EXPECT_EQ(k.maxnreg, 168);
+  EXPECT_EQ(k.minnctapersm, 1);
+}
+
+TEST(Function, ADefinitionReplacesItsDeclaration) {
+  const Module m =
+      module_of(".func f(.param .b32 a);\n.entry k() { call f, (5); ret; }\n.func f(.param .b32 a) { ret; }\n");
+  ASSERT_EQ(m.functions.size(), 2u);
+  EXPECT_FALSE(m.functions[0].is_declaration);
+}
+
+TEST(Function, LabelsBelongToTheirScopes) {
+  const Function f =
+      body_of("L: add.u32 %r1, %r1, 1;\n{\nL:\n bra L;\n bra OUT;\n}\n{\nL: bra L;\n}\nbra L;\nOUT: ret;");
+  EXPECT_EQ(f.body[1].operands[0].target, 1);
+  EXPECT_EQ(f.body[2].operands[0].target, 5);
+  EXPECT_EQ(f.body[3].operands[0].target, 3);
+  EXPECT_EQ(f.body[4].operands[0].target, 0);
+  EXPECT_EQ(f.labels.at("L"), 0);
+  EXPECT_EQ(f.labels.at("OUT"), 5);
+}
+
+TEST(Function, InnerRegistersHideOuterOnes) {
+  const Function f = body_of("{ .reg .b64 %r1; mov.b64 %r1, 0; { mov.b64 %r1, 1; } }\nmov.b32 %r1, 2; mov.b32 %r8, 3;");
+  EXPECT_EQ(f.registers[f.body[0].operands[0].reg].type, Type::B64);
+  EXPECT_EQ(f.body[1].operands[0].reg, f.body[0].operands[0].reg);
+  EXPECT_EQ(f.registers[f.body[2].operands[0].reg].type, Type::B32);
+  EXPECT_EQ(f.registers[f.body[3].operands[0].reg].name, "%r8");
+}
+
+TEST(Function, LocalVariablesHaveUniqueNames) {
+  const Function f = body_of(
+      "{ .param .b32 param0; st.param.b32 [param0+0], %r1; }\n{ .param .b64 param0; st.param.b64 [param0], %rd1; }\n"
+      ".local .align 16 .b8 __local_depot0[32]; mov.b64 %rd1, __local_depot0; .shared .b32 s<3>; ld.shared.b32 %r1, "
+      "[s2];");
+  ASSERT_EQ(f.locals.size(), 6u);
+  EXPECT_NE(f.locals[0].name, f.locals[1].name);
+  EXPECT_EQ(f.body[0].operands[0].elements[0].name, f.locals[0].name);
+  EXPECT_EQ(f.body[1].operands[0].elements[0].name, f.locals[1].name);
+  EXPECT_EQ(f.locals[2].bytes, 32u);
+  EXPECT_EQ(f.body[3].operands[1].elements[0].name, "s2");
+}
+
+TEST(Function, BranchTablesAndCalls) {
+  const Function f = body_of(
+      "A: ret;\nB: ret;\nL0: ret;\nL1: ret;\nts: .branchtargets A, B, L<2>;\nbrx.idx %r1, ts;\n"
+      "proto: .callprototype (.param .b32 _) _ (.param .b64 _, .param .b8 _[12]) .noreturn;\n"
+      "call.uni (retval0), vprintf, (param0, 5);\ncall vprintf;\ncall (%r1), %rd1, (%rd2, _), proto;\ncall %rd1, "
+      "proto;",
+      ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n.global .b32 retval0; .global .b32 "
+      "param0;\n");
+  EXPECT_THAT(f.branch_targets.at(f.body[4].operands[1].name), ElementsAre(0, 1, 2, 3));
+  const Instruction& c = f.body[5];
+  ASSERT_EQ(c.operands.size(), 3u);
+  EXPECT_EQ(c.operands[0].elements.size(), 1u);
+  EXPECT_EQ(c.operands[1].name, "vprintf");
+  EXPECT_EQ(c.operands[2].elements[1].bits, 5u);
+  ASSERT_EQ(f.body[6].operands.size(), 3u);
+  EXPECT_TRUE(f.body[6].operands[0].elements.empty());
+  ASSERT_EQ(f.body[7].operands.size(), 4u);
+  EXPECT_EQ(f.body[7].operands[1].kind, Kind::Register);
+  EXPECT_EQ(f.body[7].operands[2].elements[1].kind, Kind::Sink);
+  EXPECT_EQ(f.body[7].operands[3].name, "proto");
+  ASSERT_EQ(f.body[8].operands.size(), 4u);
+}
+
+TEST(Function, LinesOfTheSourceFollowLoc) {
+  const Function f = body_of(
+      ".loc 1 26 3\nmov.b32 %r1, 0;\n.loc\t2 7 9, function_name $L__info_string0, inlined_at 1 26 3\nmov.b32 %r2, 0;");
+  EXPECT_EQ(f.body[0].file, 1);
+  EXPECT_EQ(f.body[0].source_line, 26);
+  EXPECT_EQ(f.body[1].file, 2);
+  EXPECT_EQ(f.body[1].source_line, 7);
+  EXPECT_EQ(f.body[0].where.line, 10);
+  EXPECT_EQ(f.body[0].where.column, 1);
+}
+
+TEST(Instruction, OpcodesSplitAtDots) {
+  EXPECT_THAT(one("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%rd1], [%rd2, "
+                  "{%r1, %r2}], [%rd3];")
+                  .parts,
+              ElementsAre("cp", "async", "bulk", "tensor", "2d", "shared::cluster", "global", "tile",
+                          "mbarrier::complete_tx::bytes"));
+  EXPECT_EQ(one("mad.lo.s32 %r1, %r2, %r3, %r4;").opcode, "mad.lo.s32");
+  EXPECT_EQ(one("ret;").operands.size(), 0u);
+}
+
+TEST(Instruction, Guards) {
+  const Instruction i = one("@!%p2 bra L; L: ret;");
+  EXPECT_TRUE(i.guard_negated);
+  EXPECT_EQ(i.guard, 2);
+  EXPECT_FALSE(one("@ %p1 ret;").guard_negated);
+  EXPECT_EQ(one("ret;").guard, -1);
+}
+
+TEST(Operand, DualDestinationsNegationAndSink) {
+  const Instruction i = one("setp.lt.and.s32 %p1|_, %r1, -4, !%p2;");
+  EXPECT_TRUE(i.dual_destination);
+  ASSERT_EQ(i.operands.size(), 5u);
+  EXPECT_EQ(i.operands[1].kind, Kind::Sink);
+  EXPECT_EQ(static_cast<int64_t>(i.operands[3].bits), -4);
+  EXPECT_TRUE(i.operands[4].negated);
+  EXPECT_TRUE(one("elect.sync _|%p1, 0xffffffff;").dual_destination);
+}
+
+TEST(Operand, Literals) {
+  EXPECT_EQ(first_operand("0x1F").bits, 31u);
+  EXPECT_EQ(first_operand("017").bits, 15u);
+  EXPECT_EQ(first_operand("0b101").bits, 5u);
+  EXPECT_EQ(first_operand("4294967295U").bits, 0xffffffffu);
+  EXPECT_EQ(first_operand("18446744073709551615").bits, ~0ull);
+  EXPECT_EQ(first_operand("-1").bits, ~0ull);
+  EXPECT_EQ(first_operand("WARP_SZ").bits, 32u);
+  const Operand single = first_operand("0f3F800000");
+  EXPECT_TRUE(single.is_float && !single.is_double);
+  EXPECT_EQ(single.bits, 0x3f800000u);
+  const Operand wide = first_operand("0dBFF0000000000000");
+  EXPECT_TRUE(wide.is_double);
+  EXPECT_EQ(std::bit_cast<double>(wide.bits), -1.0);
+  EXPECT_EQ(std::bit_cast<double>(first_operand("-1.5e2").bits), -150.0);
+  EXPECT_EQ(std::bit_cast<double>(first_operand(".25").bits), 0.25);
+  EXPECT_EQ(first_operand("-0f3F800000").bits, 0xbf800000u);
+}
+
+TEST(Operand, ConstantExpressions) {
+  EXPECT_EQ(first_operand("2+3*4").bits, 14u);
+  EXPECT_EQ(first_operand("(1 << 4) | 3").bits, 19u);
+  EXPECT_EQ(first_operand("10 - 2 - 3").bits, 5u);
+  EXPECT_EQ(first_operand("7 > 3 ? 11 : 22").bits, 11u);
+  EXPECT_EQ(first_operand("-8 >> 1").bits, static_cast<uint64_t>(-4));
+  EXPECT_EQ(first_operand("~0 & 0xff").bits, 0xffu);
+  EXPECT_EQ(first_operand("-7 / 2").bits, static_cast<uint64_t>(-3));
+  EXPECT_EQ(first_operand("(.u64) -1 / 2").bits, ~0ull / 2);
+  EXPECT_EQ(first_operand("!5 || 1 && 0").bits, 0u);
+}
+
+TEST(Operand, AddressesAndVectors) {
+  const Operand a = first_operand("[%rd1+-8]");
+  EXPECT_EQ(a.kind, Kind::Address);
+  EXPECT_EQ(a.elements[0].kind, Kind::Register);
+  EXPECT_EQ(a.addend, -8);
+  EXPECT_EQ(first_operand("[%rd1 + 2 - 5]").addend, -3);
+  EXPECT_EQ(first_operand("[k_param_0+4]").elements[0].name, "k_param_0");
+  EXPECT_EQ(first_operand("[k_param_0+4]").addend, 4);
+  EXPECT_EQ(first_operand("[64+8]").elements[0].bits, 72u);
+  const Operand tensor = first_operand("[%rd1, {%r1, 5, _}]");
+  ASSERT_EQ(tensor.elements.size(), 2u);
+  ASSERT_EQ(tensor.elements[1].elements.size(), 3u);
+  EXPECT_EQ(tensor.elements[1].elements[1].bits, 5u);
+  EXPECT_EQ(first_operand("{%r1, %r2, %r3, %r4}").elements.size(), 4u);
+  const Operand symbol = one("mov.u64 %rd1, table+16;", ".global .b32 table[9];\n").operands[1];
+  EXPECT_EQ(symbol.kind, Kind::Symbol);
+  EXPECT_EQ(symbol.addend, 16);
+}
+
+TEST(Operand, SpecialRegisters) {
+  for (const std::string name : {"%tid.x", "%ntid.z", "%cluster_ctarank", "%laneid", "%clock64", "%globaltimer",
+                                 "%lanemask_lt", "%envreg3", "%dynamic_smem_size"}) {
+    EXPECT_EQ(first_operand(name).kind, Kind::Special);
+    EXPECT_EQ(first_operand(name).name, name);
+  }
+}
+
+TEST(Errors, SayWhatAndWhere) {
+  EXPECT_EQ(body_error("  add.s32 %r1, %r2, %rx;"), "line 7, column 21: register '%rx' is not declared");
+  EXPECT_THAT(body_error("add.s32 %r1, %r2"),
+              HasSubstr("line 8, column 1: expected ';' after an instruction, found '}'"));
+  EXPECT_THAT(body_error("bra NOWHERE;"), HasSubstr("'NOWHERE' is not declared"));
+  EXPECT_THAT(body_error("L: L: ret;"), HasSubstr("label 'L' is defined twice"));
+  EXPECT_THAT(body_error("@%r1 ret;"), HasSubstr("'%r1' is not a predicate register"));
+  EXPECT_THAT(body_error("mov.b32 %r1, 0x;"), HasSubstr("expected a number"));
+  EXPECT_THAT(body_error("mov.b32 %r1, 0f3F8;"), HasSubstr("8 digits"));
+  EXPECT_THAT(body_error("mov.b32 %r1, 1/0;"), HasSubstr("divides by zero"));
+  EXPECT_THAT(body_error("mov.b32 %r1, 99999999999999999999;"), HasSubstr("does not fit in 64 bits"));
+  EXPECT_THAT(body_error("mov.b32 %r1, %tid;"), HasSubstr("needs a component"));
+  EXPECT_THAT(body_error(".reg .b32 %q<99999999>;"), HasSubstr("0 to 1048576"));
+  EXPECT_THAT(body_error(".reg .b32 %q; .reg .b32 %q;"), HasSubstr("declared twice"));
+  EXPECT_THAT(body_error(".banana 3;"), HasSubstr("unknown directive '.banana'"));
+  EXPECT_THAT(body_error("ts: .branchtargets A;"), HasSubstr("label 'A' is not defined"));
+  EXPECT_THAT(body_error("/* never closed"), HasSubstr("comment is never closed"));
+  EXPECT_THAT(error_of(""), HasSubstr("line 1, column 1: PTX begins with .version"));
+  EXPECT_THAT(error_of(".version 9.0\n"), HasSubstr(".target"));
+  EXPECT_THAT(error_of(".version 9.0 .target sm_90 .address_size 32"), HasSubstr("64-bit"));
+  EXPECT_THAT(error_of(kHeader + ".global .u32 x = undeclared;"), HasSubstr("'undeclared' is not declared"));
+  EXPECT_THAT(error_of(kHeader + ".global .b8 x[2] = {1, 2, 3};"), HasSubstr("more values"));
+  EXPECT_THAT(error_of(kHeader + ".global .b8 x[1099511627776][2];"), HasSubstr("larger than any memory"));
+  EXPECT_THAT(error_of(kHeader + ".global .b8 x[1099511627776] = {1};"), HasSubstr("64 MiB"));
+  EXPECT_THAT(error_of(kHeader + ".global .f17 x;"), HasSubstr("'.f17' is no type"));
+  EXPECT_THAT(error_of(kHeader + ".global .align 3 .b32 x;"), HasSubstr("power of two"));
+  EXPECT_THAT(error_of(kHeader + ".entry k() {} .entry k() {}"), HasSubstr("defined twice"));
+  EXPECT_THAT(error_of(kHeader + ".entry k() {"), HasSubstr("found the end of the text"));
+  EXPECT_THAT(error_of(kHeader + std::string("\0", 1)), HasSubstr("character with code 0"));
+}
+
+TEST(Errors, DeepNestingIsRefusedNotFollowed) {
+  const auto repeat = [](const std::string& s, int n) {
+    std::string r;
+    while (n-- > 0) r += s;
+    return r;
+  };
+  EXPECT_THAT(body_error(repeat("{", 100000)), HasSubstr("nested too deeply"));
+  EXPECT_THAT(body_error("mov.b32 %r1, " + repeat("(", 100000)), HasSubstr("nested too deeply"));
+  EXPECT_THAT(body_error("mov.b32 %r1, " + repeat("-", 100000)), HasSubstr("nested too deeply"));
+  EXPECT_THAT(body_error("mov.b32 %r1, " + repeat("1 ? ", 100000)), HasSubstr("nested too deeply"));
+  EXPECT_THAT(body_error("mov.b32 " + repeat("{", 100000)), HasSubstr("nested too deeply"));
+  EXPECT_THAT(body_error("mov.b32 " + repeat("[", 100000)), HasSubstr("nested too deeply"));
+  EXPECT_EQ(body_error("mov.b32 %r1, " + repeat("1+", 10000) + "1;"), "");
+}
+
+// Every prefix of a module, and many small damages of it, parse or are refused: nothing else happens.
+TEST(Errors, DamagedTextParsesOrIsRefused) {
+  const std::string text =
+      kHeader +
+      ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n.global .align 8 .u64 t[2] = "
+      "{generic(t)+8, 0xff(t)};\n"
+      ".visible .entry k(.param .align 64 .b8 p[128]) .maxntid 128, 1, 1\n{\n.reg .pred %p<3>; .reg .b32 %r<5>; .reg "
+      ".b64 %rd<4>; .reg .f32 %f<4>;\n"
+      ".loc 1 2 3, function_name $L, inlined_at 1 2 3\n@!%p1 bra $L_1;\n{ .reg .pred q; setp.ne.b32 q|%p2, %r1, 0; "
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1}, %rd1, %rd2, q, 1, 1; }\n"
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd2, {%r1, %r2}], "
+      "[%r3+8];\n"
+      "ts: .branchtargets $L_1, $L_1; brx.idx %r1, ts;\ncall.uni (%r1), vprintf, (%rd1, %rd2);\nmov.f32 %f1, "
+      "0f3F800000; mov.b64 %rd3, t+8;\n$L_1:\nret;\n}\n";
+  EXPECT_EQ(error_of(text), "");
+  for (size_t n = 0; n < text.size(); ++n) error_of(text.substr(0, n));
+  std::mt19937_64 rng(1);
+  static const std::string kPieces[] = {"{",  "}",   "[", "(",  ")",  ";",  ",", "%", "|",     "!",
+                                        "0f", "<9>", ".", "::", "\"", "/*", "@", "-", "1e999", "_"};
+  for (int i = 0; i < 4000; ++i) {
+    std::string damaged = text;
+    for (int n = 0; n < 1 + i % 3; ++n) {
+      const size_t at = rng() % damaged.size();
+      switch (rng() % 3) {
+        case 0:
+          damaged[at] = static_cast<char>(rng());
+          break;
+        case 1:
+          damaged.erase(at, rng() % 20);
+          break;
+        default:
+          damaged.insert(at, kPieces[rng() % std::size(kPieces)]);
+      }
+    }
+    error_of(damaged);
+  }
+}
+
+}  // namespace
