@@ -39,13 +39,13 @@ format:
 	@scripts/setup --check-tools
 	scripts/check-format --fix
 
-check: build
+check:
 	@scripts/setup --check-tools
 	scripts/check-format
-	scripts/check-tidy $(BUILD)
+	scripts/check-tidy
 
 install: build
 	cmake --install $(BUILD)
 
 clean:
-	rm -rf build build-asan build-bundle
+	rm -rf build build-asan build-bundle build-tidy

@@ -188,7 +188,8 @@ Run add_bench(CLI::App& command) {
   return [=] {
     options->shape_given = groups->count() + m->count() + n->count() + k->count() > 0;
     for (const int64_t extent : {options->groups, options->m, options->n, options->k}) {
-      if (extent < 1 || extent > 1 << 20) throw InputError(fmt::format("--groups, --m, --n, --k: {} is not 1 to {}", extent, 1 << 20));
+      if (extent < 1 || extent > 1 << 20)
+        throw InputError(fmt::format("--groups, --m, --n, --k: {} is not 1 to {}", extent, 1 << 20));
     }
     return run(*options);
   };

@@ -40,7 +40,8 @@ std::vector<uint16_t> random_bf16(uint64_t seed, int64_t count, float scale) {
   const int threads = worker_threads();
   const int64_t share = (count / threads + 4) / 4 * 4;
   std::vector<std::thread> others;
-  for (int64_t from = share; from < count; from += share) others.emplace_back(fill, from, std::min(from + share, count));
+  for (int64_t from = share; from < count; from += share)
+    others.emplace_back(fill, from, std::min(from + share, count));
   fill(0, std::min(share, count));
   for (auto& thread : others) thread.join();
   return values;

@@ -111,9 +111,10 @@ int run(int tokens) {
   running.reset();
 
   const double flops = 2.0 * static_cast<double>(rows * kOutputs * kHidden);
-  fmt::print("GPT-OSS-20B expert layer, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"
-             "bias and {} in one kernel\n\n",
-             kExperts, empty, tokens, kTop, rows, kOutputs, kHidden, name_of(problem.activation, problem.gate));
+  fmt::print(
+      "GPT-OSS-20B expert layer, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"
+      "bias and {} in one kernel\n\n",
+      kExperts, empty, tokens, kTop, rows, kOutputs, kHidden, name_of(problem.activation, problem.gate));
   fmt::print("{:<10} {}\n", "device", device.info().name + (simulated ? " (simulated)" : ""));
   fmt::print("{:<10} {}\n", "kernel", plan_headline(problem, device.info()));
   fmt::print("{:<10} {}\n", "time",
@@ -130,10 +131,12 @@ int run(int tokens) {
 
 Run add_demo(CLI::App& command) {
   auto tokens = std::make_shared<int>(0);
-  command.add_option("--tokens", *tokens, fmt::format("Tokens, each routed to {} experts; by default {} on a GPU, {} on the simulator",
-                                                      kTop, kTokensOnGpu, kTokensOnSimulator));
+  command.add_option("--tokens", *tokens,
+                     fmt::format("Tokens, each routed to {} experts; by default {} on a GPU, {} on the simulator", kTop,
+                                 kTokensOnGpu, kTokensOnSimulator));
   return [tokens] {
-    if (*tokens < 0 || *tokens > 1 << 20) throw InputError(fmt::format("--tokens: {} is not 1 to {}", *tokens, 1 << 20));
+    if (*tokens < 0 || *tokens > 1 << 20)
+      throw InputError(fmt::format("--tokens: {} is not 1 to {}", *tokens, 1 << 20));
     return run(*tokens);
   };
 }

@@ -1,4 +1,5 @@
-// moxie gemm: a grouped product of the tensors in a file. Everything the file says is checked before a device is opened.
+// moxie gemm: a grouped product of the tensors in a file. Everything the file says is checked before a device is
+// opened.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -38,7 +39,8 @@ std::vector<int64_t> expect(const SafetensorsReader& file, const std::string& na
                             std::initializer_list<size_t> ranks, const char* rule) {
   const auto* entry = file.find(name);
   if (entry == nullptr) throw InputError(fmt::format("tensor '{}' is missing", name));
-  if (entry->dtype != dtype) throw InputError(fmt::format("tensor '{}' is {}, it must be {}", name, entry->dtype, dtype));
+  if (entry->dtype != dtype)
+    throw InputError(fmt::format("tensor '{}' is {}, it must be {}", name, entry->dtype, dtype));
   if (std::find(ranks.begin(), ranks.end(), entry->shape.size()) == ranks.end()) {
     throw InputError(fmt::format("tensor '{}' is {}, it must be {}", name, shape_text(entry->shape), rule));
   }
@@ -73,12 +75,12 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
   }
   auto need_ranks = [&](size_t a_rank, size_t b_rank, const std::string& why) {
     if (a.size() != a_rank) {
-      throw InputError(fmt::format("tensor 'a' is {}, {} it must be {}", shape_text(a), why,
-                                   a_rank == 2 ? "[M, K]" : "[G, M, K]"));
+      throw InputError(
+          fmt::format("tensor 'a' is {}, {} it must be {}", shape_text(a), why, a_rank == 2 ? "[M, K]" : "[G, M, K]"));
     }
     if (b.size() != b_rank) {
-      throw InputError(fmt::format("tensor 'b' is {}, {} it must be {}", shape_text(b), why,
-                                   b_rank == 2 ? "[N, K]" : "[G, N, K]"));
+      throw InputError(
+          fmt::format("tensor 'b' is {}, {} it must be {}", shape_text(b), why, b_rank == 2 ? "[N, K]" : "[G, N, K]"));
     }
   };
   if (sizes_name == "offsets") {
@@ -101,20 +103,23 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
   problem.m = a[a.size() - 2];
   problem.k = a.back();
   problem.n = b[b.size() - 2];
-  if (problem.groups < 1) throw InputError(fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
+  if (problem.groups < 1)
+    throw InputError(fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
   if (a.size() == 3 && a[0] != problem.groups) {
-    throw InputError(fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
+    throw InputError(
+        fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
   }
   if (b.back() != problem.k) {
-    throw InputError(fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
+    throw InputError(
+        fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
   }
   if (problem.k % 8 != 0) {
     throw InputError(fmt::format("tensor 'a' is {}, its last extent (K) must be a multiple of 8", shape_text(a)));
   }
   const int64_t multiple = is_gated(problem.activation) ? 16 : 8;
   if (problem.n % multiple != 0 || problem.n == 0) {
-    throw InputError(fmt::format("tensor 'b' is {}, its last extent but one (N) must be a multiple of {}{}", shape_text(b),
-                                 multiple, multiple == 16 ? " with a gated activation" : ""));
+    throw InputError(fmt::format("tensor 'b' is {}, its last extent but one (N) must be a multiple of {}{}",
+                                 shape_text(b), multiple, multiple == 16 ? " with a gated activation" : ""));
   }
   problem.bias = file.find("bias") != nullptr;
   if (problem.bias) {
@@ -122,7 +127,8 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
     const std::vector<int64_t> wanted =
         b.size() == 3 ? std::vector<int64_t>{problem.groups, problem.n} : std::vector<int64_t>{problem.n};
     if (bias != wanted) {
-      throw InputError(fmt::format("tensor 'bias' is {}, with 'b' {} it must be {}", shape_text(bias), shape_text(b), shape_text(wanted)));
+      throw InputError(fmt::format("tensor 'bias' is {}, with 'b' {} it must be {}", shape_text(bias), shape_text(b),
+                                   shape_text(wanted)));
     }
     input.bias = file.read("bias");
   }
@@ -144,7 +150,9 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
     for (size_t g = 0; g < groups; ++g) {
       const int64_t end = input.sizes[g];
       if (end < start) {
-        throw InputError(fmt::format("tensor 'offsets': entry {} is {}, below {} where the group starts; offsets must not decrease", g, end, start));
+        throw InputError(
+            fmt::format("tensor 'offsets': entry {} is {}, below {} where the group starts; offsets must not decrease",
+                        g, end, start));
       }
       if (end > problem.m) {
         throw InputError(fmt::format("tensor 'offsets': entry {} is {}, past the {} rows of 'a'", g, end, problem.m));
@@ -156,8 +164,9 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
   } else if (problem.grouping == Grouping::Masked) {
     for (size_t g = 0; g < groups; ++g) {
       if (input.sizes[g] < 0 || input.sizes[g] > problem.m) {
-        throw InputError(fmt::format("tensor 'masked_m': entry {} is {}, it must be 0 to {} (the rows of each group of 'a')", g,
-                                     input.sizes[g], problem.m));
+        throw InputError(
+            fmt::format("tensor 'masked_m': entry {} is {}, it must be 0 to {} (the rows of each group of 'a')", g,
+                        input.sizes[g], problem.m));
       }
       input.group_rows[g] = input.sizes[g];
     }
@@ -166,7 +175,8 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
     for (size_t row = 0; row < input.sizes.size(); ++row) {
       const int32_t g = input.sizes[row];
       if (g < -1 || g >= problem.groups) {
-        throw InputError(fmt::format("tensor 'm_indices': entry {} is {}, it must be -1 (padding) or 0 to {}", row, g, problem.groups - 1));
+        throw InputError(fmt::format("tensor 'm_indices': entry {} is {}, it must be -1 (padding) or 0 to {}", row, g,
+                                     problem.groups - 1));
       }
       if (g >= 0) ++input.group_rows[static_cast<size_t>(g)];
     }
@@ -182,8 +192,9 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
 void check_row_groups(const std::vector<int32_t>& groups, int64_t alignment) {
   for (size_t row = 0; row < groups.size(); ++row) {
     if (groups[row] >= 0 && row % static_cast<size_t>(alignment) != 0 && groups[row - 1] != groups[row]) {
-      throw InputError(fmt::format("tensor 'm_indices': group {} starts at row {}, groups must start at multiples of {}",
-                                   groups[row], row, alignment));
+      throw InputError(
+          fmt::format("tensor 'm_indices': group {} starts at row {}, groups must start at multiples of {}",
+                      groups[row], row, alignment));
     }
   }
 }
@@ -206,7 +217,9 @@ struct Result {
   Buffer pointers, lds;  // Grouping::Pointers
 
   Result(const Device& device, std::string output, DataType output_type, int64_t rows, int64_t output_width)
-      : name(std::move(output)), type(output_type), width(output_width),
+      : name(std::move(output)),
+        type(output_type),
+        width(output_width),
         buffer(device, result_bytes(rows, output_width, output_type)) {
     buffer.clear();
   }
@@ -224,7 +237,8 @@ struct PointerArrays {
       as.push_back(static_cast<const uint16_t*>(arguments.a) + input.group_start[g] * problem.k);
       bs.push_back(static_cast<const uint16_t*>(arguments.b) + group * problem.n * problem.k);
       if (problem.bias) biases.push_back(static_cast<const uint16_t*>(arguments.bias) + group * problem.n);
-      for (const int64_t extent : {input.group_rows[g], problem.n, problem.k}) extents.push_back(static_cast<int32_t>(extent));
+      for (const int64_t extent : {input.group_rows[g], problem.n, problem.k})
+        extents.push_back(static_cast<int32_t>(extent));
     }
     // A leading dimension is at least 8, also where K is 0.
     const std::vector<int64_t> leading(input.group_rows.size(), std::max<int64_t>(problem.k, 8));
@@ -348,12 +362,25 @@ int run(const Options& options) {
 
 Run add_gemm(CLI::App& command) {
   auto options = std::make_shared<Options>();
-  command.add_option("IN", options->in, "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32")->required();
-  command.add_option("OUT", options->out_file, "safetensors file to write: pre and out, as chosen; rows of no group are zero")->required();
+  command
+      .add_option("IN", options->in,
+                  "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
+                  "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32")
+      ->required();
+  command
+      .add_option("OUT", options->out_file,
+                  "safetensors file to write: pre and out, as chosen; rows of no group are zero")
+      ->required();
   command.add_option("--alpha", options->alpha, "Of swiglu-oai")->capture_default_str();
   command.add_option("--limit", options->limit, "Of swiglu-oai; inf for none")->capture_default_str();
-  command.add_option("--grouping", options->grouping, "auto (what the tensors say), or pointers (each group by its own pointers and sizes)")->capture_default_str();
-  command.add_option("--sizes", options->sizes, "Who knows the groups' sizes: device (the kernel reads them) or host (the plan does, too)")->capture_default_str();
+  command
+      .add_option("--grouping", options->grouping,
+                  "auto (what the tensors say), or pointers (each group by its own pointers and sizes)")
+      ->capture_default_str();
+  command
+      .add_option("--sizes", options->sizes,
+                  "Who knows the groups' sizes: device (the kernel reads them) or host (the plan does, too)")
+      ->capture_default_str();
   options->add_to(command);
   return [options] { return run(*options); };
 }

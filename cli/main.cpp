@@ -76,8 +76,8 @@ int main(int argc, char** argv) {
   } catch (const InputError& error) {
     return complain(error.what(), kWrongUse);
   } catch (const moxie::Error& error) {
-    const bool callers = error.code() == moxie::ErrorCode::InvalidArgument ||
-                         error.code() == moxie::ErrorCode::Unsupported;
+    const bool callers =
+        error.code() == moxie::ErrorCode::InvalidArgument || error.code() == moxie::ErrorCode::Unsupported;
     return complain(error.what(), callers ? kWrongUse : kFailed);
   } catch (const std::bad_alloc&) {
     return complain("out of memory on the host", kFailed);

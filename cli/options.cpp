@@ -23,18 +23,18 @@ template Grouping choose(const std::string&, const std::string&, const Names<Gro
 template bool choose(const std::string&, const std::string&, const Names<bool>&);
 
 const Names<Grouping>& grouping_names() {
-  static const Names<Grouping> kNames = {{"dense", Grouping::Dense},           {"batched", Grouping::Batched},
-                                         {"offsets", Grouping::Offsets},       {"row-groups", Grouping::RowGroups},
-                                         {"masked", Grouping::Masked},         {"pointers", Grouping::Pointers}};
+  static const Names<Grouping> kNames = {{"dense", Grouping::Dense},     {"batched", Grouping::Batched},
+                                         {"offsets", Grouping::Offsets}, {"row-groups", Grouping::RowGroups},
+                                         {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers}};
   return kNames;
 }
 
 const Names<Activation>& activation_names() {
-  static const Names<Activation> kNames = {
-      {"none", Activation::None},          {"relu", Activation::Relu},     {"relu2", Activation::Relu2},
-      {"gelu", Activation::GeluTanh},      {"gelu-erf", Activation::GeluErf}, {"silu", Activation::Silu},
-      {"swiglu", Activation::Swiglu},      {"swiglu-oai", Activation::SwigluOai},
-      {"geglu", Activation::Geglu},        {"reglu", Activation::Reglu}};
+  static const Names<Activation> kNames = {{"none", Activation::None},        {"relu", Activation::Relu},
+                                           {"relu2", Activation::Relu2},      {"gelu", Activation::GeluTanh},
+                                           {"gelu-erf", Activation::GeluErf}, {"silu", Activation::Silu},
+                                           {"swiglu", Activation::Swiglu},    {"swiglu-oai", Activation::SwigluOai},
+                                           {"geglu", Activation::Geglu},      {"reglu", Activation::Reglu}};
   return kNames;
 }
 
@@ -70,12 +70,17 @@ std::optional<T> choose_or_auto(const std::string& option, const std::string& te
 // The gated form of a plain activation: silu with --gate is silu(gate) * up.
 Activation gated_form(Activation plain, const std::string& name) {
   switch (plain) {
-    case Activation::Silu: return Activation::Swiglu;
-    case Activation::GeluTanh: return Activation::Geglu;
-    case Activation::Relu: return Activation::Reglu;
-    default: break;
+    case Activation::Silu:
+      return Activation::Swiglu;
+    case Activation::GeluTanh:
+      return Activation::Geglu;
+    case Activation::Relu:
+      return Activation::Reglu;
+    default:
+      break;
   }
-  throw InputError(fmt::format("--gate: --activation {} has no gated form; silu, gelu, relu and the gated ones have", name));
+  throw InputError(
+      fmt::format("--gate: --activation {} has no gated form; silu, gelu, relu and the gated ones have", name));
 }
 
 }  // namespace
@@ -98,9 +103,13 @@ std::string plan_headline(const GemmProblem& problem, const DeviceInfo& device) 
 }
 
 void ProblemOptions::add_to(CLI::App& command) {
-  command.add_option("--activation", activation, "none, relu, relu2, gelu, gelu-erf, silu, swiglu, swiglu-oai, geglu or reglu; formulas below")
+  command
+      .add_option("--activation", activation,
+                  "none, relu, relu2, gelu, gelu-erf, silu, swiglu, swiglu-oai, geglu or reglu; formulas below")
       ->capture_default_str();
-  command.add_option("--gate", gate, "Where gate and up lie along N: interleaved (the default of gated activations), split or split-up-first");
+  command.add_option(
+      "--gate", gate,
+      "Where gate and up lie along N: interleaved (the default of gated activations), split or split-up-first");
   command.add_option("--outputs", outputs, "pre, out or pre,out")->capture_default_str();
   command.add_option("--out-dtype", out_dtype, "Elements of out: bf16 or f32")->capture_default_str();
   command.add_option("--pre-dtype", pre_dtype, "Elements of pre: bf16 or f32; as --out-dtype by default");

@@ -35,11 +35,16 @@ std::string first_lines(const std::string& text) {
 
 Run add_plan(CLI::App& command) {
   auto options = std::make_shared<Options>();
-  command.add_option("M", options->m, "Rows: of A in all (dense, offsets, row-groups), of a group (batched), the most of a group (masked, pointers)")->required();
+  command
+      .add_option("M", options->m,
+                  "Rows: of A in all (dense, offsets, row-groups), of a group (batched), the most of a group (masked, "
+                  "pointers)")
+      ->required();
   command.add_option("N", options->n, "Columns, before a gate halves them")->required();
   command.add_option("K", options->k, "Length of the sums")->required();
   command.add_option("--groups", options->groups, "Groups")->capture_default_str();
-  command.add_option("--grouping", options->grouping, "dense, batched, offsets, row-groups, masked or pointers; dense for one group, offsets for more");
+  command.add_option("--grouping", options->grouping,
+                     "dense, batched, offsets, row-groups, masked or pointers; dense for one group, offsets for more");
   command.add_option("--rows", options->rows, "Rows of each group, when the host knows them")->delimiter(',');
   command.add_option("--expected-rows", options->expected, "Rows of a typical group, when only that is known");
   command.add_flag("--bias", options->bias, "With a bias");

@@ -1,7 +1,7 @@
 // A line on stderr that says what a long command is doing and for how long; on a terminal it runs along.
 #pragma once
-#include <condition_variable>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <string>
 #include <thread>

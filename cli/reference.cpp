@@ -54,9 +54,7 @@ double ulp_of_bf16(double value) {
 }
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double gelu_tanh(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 }  // namespace
 
@@ -97,19 +95,28 @@ std::vector<double> product(const Group& group, int threads) {
 
 double activate(Activation activation, double x, double up, double alpha, double limit) {
   switch (activation) {
-    case Activation::None: return x;
-    case Activation::Relu: return std::max(x, 0.0);
-    case Activation::Relu2: return x > 0 ? x * x : 0.0;
-    case Activation::GeluTanh: return gelu_tanh(x);
-    case Activation::GeluErf: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::Silu: return x * sigmoid(x);
-    case Activation::Swiglu: return x * sigmoid(x) * up;
+    case Activation::None:
+      return x;
+    case Activation::Relu:
+      return std::max(x, 0.0);
+    case Activation::Relu2:
+      return x > 0 ? x * x : 0.0;
+    case Activation::GeluTanh:
+      return gelu_tanh(x);
+    case Activation::GeluErf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::Silu:
+      return x * sigmoid(x);
+    case Activation::Swiglu:
+      return x * sigmoid(x) * up;
     case Activation::SwigluOai: {
       const double gate = std::min(x, limit);
       return gate * sigmoid(alpha * gate) * (std::clamp(up, -limit, limit) + 1);
     }
-    case Activation::Geglu: return gelu_tanh(x) * up;
-    case Activation::Reglu: return std::max(x, 0.0) * up;
+    case Activation::Geglu:
+      return gelu_tanh(x) * up;
+    case Activation::Reglu:
+      return std::max(x, 0.0) * up;
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
@@ -160,8 +167,8 @@ void Comparison::add_row(int64_t row, const double* expected, const void* got, D
   }
 }
 
-void Comparison::add(const std::vector<double>& expected, const void* got, DataType type, int64_t rows,
-                     int64_t columns, int64_t leading_dimension, int64_t first_row) {
+void Comparison::add(const std::vector<double>& expected, const void* got, DataType type, int64_t rows, int64_t columns,
+                     int64_t leading_dimension, int64_t first_row) {
   for (int64_t row = 0; row < rows; ++row) {
     add_row(first_row + row, expected.data() + row * columns,
             static_cast<const char*>(got) + row * leading_dimension * size_of(type), type, columns);
@@ -194,8 +201,7 @@ std::string Comparison::failure() const {
     return fmt::format("row {}, column {}: {:g} where {:g} was expected, {:.3g} times what it may be off by",
                        worst_row_, worst_column_, worst_got_, worst_expected_, worst_);
   }
-  return fmt::format("relative error {:.3g} of the whole, at most {:g} is allowed", relative_error(),
-                     bound_.frobenius);
+  return fmt::format("relative error {:.3g} of the whole, at most {:g} is allowed", relative_error(), bound_.frobenius);
 }
 
 }  // namespace moxie::reference

@@ -52,10 +52,10 @@ class Comparison {
            int64_t leading_dimension, int64_t first_row = 0);
   void merge(const Comparison& other);
 
-  double relative_error() const;          // Frobenius
+  double relative_error() const;           // Frobenius
   double worst() const { return worst_; }  // the worst element's error as a fraction of what it may be
   bool pass() const;
-  std::string failure() const;            // empty when it passes; else one sentence
+  std::string failure() const;  // empty when it passes; else one sentence
 
  private:
   Bound bound_;

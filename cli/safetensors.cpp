@@ -27,7 +27,7 @@ constexpr int kMaxDepth = 4;                  // the header is an object of obje
 // Bytes of an element; 0: not a type of the format (the ones below a byte are not supported).
 int element_bytes(const std::string& dtype) {
   static const std::map<std::string, int> kTypes = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},
+      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},
       {"F16", 2},  {"BF16", 2}, {"U32", 4}, {"I32", 4},     {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8}};
   const auto found = kTypes.find(dtype);
   return found == kTypes.end() ? 0 : found->second;
@@ -77,8 +77,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
     uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | head[i];
     if (length > kMaxHeader) {
-      throw InputError(fmt::format("{}: its header would be {} bytes long, at most {} are allowed", path, length,
-                                   kMaxHeader));
+      throw InputError(
+          fmt::format("{}: its header would be {} bytes long, at most {} are allowed", path, length, kMaxHeader));
     }
     if (length > size - 8) {
       throw InputError(fmt::format("{}: its header would be {} bytes long, only {} follow", path, length, size - 8));
@@ -147,7 +147,8 @@ void SafetensorsReader::parse(const std::string& header, uint64_t data_start, ui
     }
     const auto range = unsigned_list(value["data_offsets"], tensor + ": data_offsets");
     if (range.size() != 2) throw InputError(tensor + ": data_offsets must be two integers");
-    if (range[0] > range[1]) throw InputError(fmt::format("{}: data_offsets {}, {} decrease", tensor, range[0], range[1]));
+    if (range[0] > range[1])
+      throw InputError(fmt::format("{}: data_offsets {}, {} decrease", tensor, range[0], range[1]));
     if (range[1] > data_bytes) {
       throw InputError(fmt::format("{}: data_offsets end at byte {}, the file holds {} bytes of data", tensor, range[1],
                                    data_bytes));
@@ -178,7 +179,8 @@ void SafetensorsReader::parse(const std::string& header, uint64_t data_start, ui
     end = entry->offset + entry->bytes;
   }
   if (end != data_start + data_bytes) {
-    throw InputError(fmt::format("{}: {} bytes after the last tensor belong to none", path_, data_start + data_bytes - end));
+    throw InputError(
+        fmt::format("{}: {} bytes after the last tensor belong to none", path_, data_start + data_bytes - end));
   }
 }
 

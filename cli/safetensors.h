@@ -58,7 +58,8 @@ struct TensorToWrite {
 // Throws InputError when `path` can plainly not be written: no such folder, no permission, not a regular file.
 void check_writable(const std::string& path);
 
-// Writes beside `path` under another name and renames at the end. Throws as check_writable does, or OutputError; the file is as it was then.
+// Writes beside `path` under another name and renames at the end. Throws as check_writable does, or OutputError; the
+// file is as it was then.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

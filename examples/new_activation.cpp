@@ -10,7 +10,7 @@ namespace {
 const std::string kSource = {
 #include "new_activation.inc"
 };
-}
+}  // namespace
 
 int main() try {
   constexpr int64_t kRows = 100, kColumns = 136, kSums = 64;

@@ -1,5 +1,5 @@
 // The contract between host and device: names of the variants, the compile-time configuration of a
-// Hopper kernel, its shared-memory budget, and the structures passed as kernel arguments.
+// kernel, its budget of shared and tensor memory, and the structures passed as kernel arguments.
 // Compiled by the host compiler and by NVRTC; includes nothing but fixed-width integers.
 #pragma once
 #ifdef __CUDACC_RTC__
@@ -43,6 +43,19 @@ enum class GateLayout : int {
 enum class DataType : int { Bf16, F32 };
 constexpr int size_of(DataType t) { return t == DataType::Bf16 ? 2 : 4; }
 
+// What the elements of A and B are.
+enum class OperandFormat : int {
+  Bf16,
+  Mxfp4,  // E2M1, two in a byte, the first in the low nibble; an E8M0 scale for every 32 along K (OCP MX v1.0)
+};
+constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
+
+// Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 + k
+// (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
+constexpr int kScaleTileRows = 128;
+constexpr int kScaleTileK = 4 * kScaleBlock;  // elements along K
+constexpr int kScaleTileBytes = 512;
+
 enum class Schedule : int {
   Cooperative,  // two consumer warp groups share one tile
   PingPong,     // each consumer warp group has a tile of its own
@@ -74,6 +87,20 @@ struct HopperConfig {
   int store_buffers = 1;  // staging buffers of each sink and warp group: 1 or 2
 };
 
+// Everything a Blackwell kernel fixes at compile time except its sinks.
+struct BlackwellConfig {
+  OperandFormat format = OperandFormat::Mxfp4;
+  Grouping grouping = Grouping::Dense;
+  int block_n = 128;     // columns of a tile: 32 to 256 in steps of 32
+  int stages = 4;        // depth of the operand ring
+  int cluster = 1;       // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
+  int accumulators = 2;  // tiles in tensor memory: with 2, one is stored while the next is computed
+  Activation activation = Activation::None;
+  GateLayout gate = GateLayout::Interleaved;
+  bool bias = false;
+  int store_buffers = 1;  // staging buffers of each sink: 1 or 2
+};
+
 constexpr int kConsumerWarpGroups = 2;
 constexpr int kThreads = (kConsumerWarpGroups + 1) * 128;  // warp group 0 is the producer
 constexpr int kMapSlots = 2;                               // alternating copies of every per-group tensor map
@@ -86,7 +113,9 @@ constexpr bool outputs_need_group_maps(Grouping g) {
 }
 
 // Columns of the accumulator that the epilogue handles at once.
-constexpr int epilogue_columns(const HopperConfig& c) { return c.block_n % 64 == 0 ? 64 : 32; }
+constexpr int epilogue_columns(int block_n) { return block_n % 64 == 0 ? 64 : 32; }
+constexpr int epilogue_columns(const HopperConfig& c) { return epilogue_columns(c.block_n); }
+constexpr int epilogue_columns(const BlackwellConfig& c) { return epilogue_columns(c.block_n); }
 
 // What a sink asks of the kernel; each sink states it, the host repeats it in a SinkSpec (src/plan/plan.h).
 struct SinkNeeds {
@@ -104,7 +133,7 @@ struct GroupArrays {
   const int32_t* sizes = nullptr;  // [groups][3]: M_g, N_g, K_g
 };
 
-// First argument of every Hopper kernel.
+// First argument of every kernel.
 struct GemmParams {
   TensorMap a;  // the map itself, or the template that is rewritten per group
   TensorMap b;
@@ -121,6 +150,12 @@ struct GemmParams {
   int64_t bias_stride = 0;         // elements between groups, a multiple of 8
   GroupArrays arrays;              // Pointers only
   uint8_t* workspace = nullptr;    // per-group maps: see workspace_maps
+};
+
+// Second argument of a Blackwell kernel: the scales of A and B.
+struct ScaleParams {
+  TensorMap a;
+  TensorMap b;
 };
 
 // Argument of a standard output sink.
@@ -164,7 +199,19 @@ struct StoreParams {
 //                              rank 3  dims (H, M, 2)  strides (s ld, s H)            box (columns, rows, 2)
 //   Batched                    rank 4  dims (H, M, 2, G) strides (s ld, s H, s group_stride) box (columns, rows, 2, 1)
 
-constexpr bool gate_is_split(const HopperConfig& c) {
+// Blackwell. A and B as above, but of bytes (uint8), each of two elements: K / 2 of them in place of K, 128 in a box row,
+// a_box_rows and b_box_rows of a BlackwellConfig; strides are half as many bytes as elements.
+// ScaleParams, 32-bit words of four scales, no swizzle; KT = ceil(K / 128), MT and NT = ceil(rows of a group / 128)
+//   a  Dense, RowGroups  rank 3  dims (128, KT, MT)     strides (512, 512 KT)           box (128, 2, 1)
+//      Offsets           rank 3  the same with MT = the most tiles that all groups can have: M / 128 + groups
+//      Batched, Masked   rank 4  dims (128, KT, MT, G)  strides (512, 512 KT, 512 KT MT) box (128, 2, 1, 1)
+//   b  not gated         rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, 2, b_scale_tiles, 1)
+//      gated (interleaved only)
+//                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, 2)
+//   (the gated map puts the scales of rows 0, 2, 4, ... of 16 before those of 1, 3, 5, ..., as b does with the rows)
+
+template <class Config>
+constexpr bool gate_is_split(const Config& c) {
   return is_gated(c.activation) && c.gate != GateLayout::Interleaved;
 }
 // Rows of the A and B boxes: each block of a cluster loads half of the operand that both use.
@@ -174,10 +221,26 @@ constexpr int b_box_rows(const HopperConfig& c) { return c.multicast == Multicas
 // cluster_rows.
 constexpr int cluster_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? 2 * c.block_m : c.block_m; }
 constexpr int cluster_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? 2 * c.block_n : c.block_n; }
+constexpr int a_box_rows(const BlackwellConfig&) { return 128; }
+constexpr int b_box_rows(const BlackwellConfig& c) { return c.block_n / c.cluster; }
+constexpr int cluster_rows(const BlackwellConfig& c) { return 128 * c.cluster; }
+constexpr int cluster_columns(const BlackwellConfig& c) { return c.block_n; }
+// From one block of a cluster to the next.
+constexpr int rank_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? c.block_m : 0; }
+constexpr int rank_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? c.block_n : 0; }
+constexpr int rank_rows(const BlackwellConfig& c) { return c.cluster == 2 ? 128 : 0; }
+constexpr int rank_columns(const BlackwellConfig&) { return 0; }
+// Warp groups that run the epilogue.
+constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
+constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
+constexpr bool has_scales(const HopperConfig&) { return false; }
+constexpr bool has_scales(const BlackwellConfig& c) { return c.format == OperandFormat::Mxfp4; }
+
 // Rows of one consumer warp group.
 constexpr int warp_group_rows(const HopperConfig& c) {
   return c.schedule == Schedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
 }
+constexpr int warp_group_rows(const BlackwellConfig&) { return 128; }
 
 // What one tensor copy of a standard sink moves, and how many it takes for epilogue_columns of the accumulator.
 struct StoreBox {
@@ -188,7 +251,8 @@ struct StoreBox {
   int copies;         // boxes side by side
   int staging_bytes;  // shared memory of all of them
 };
-constexpr StoreBox store_box(const HopperConfig& c, bool pre, DataType type) {
+template <class Config>
+constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
   const int halves = pre && gate_is_split(c) ? 2 : 1;
   const int total = !pre && is_gated(c.activation) ? epilogue_columns(c) / 2 : epilogue_columns(c);
   const int width = total / halves;
@@ -197,15 +261,17 @@ constexpr StoreBox store_box(const HopperConfig& c, bool pre, DataType type) {
           halves,          columns * size_of(type),
           width / columns, total * size_of(type) * warp_group_rows(c)};
 }
-constexpr SinkNeeds store_needs(const HopperConfig& c, bool pre, DataType type) {
+template <class Config>
+constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   return {store_box(c, pre, type).staging_bytes, true};
 }
 
 // 128-byte maps in global memory per block (block i's begin at workspace + i * 128 * workspace_maps, workspace 128-byte
 // aligned): kMapSlots for A and B each, and for each mapped sink and warp group.
-constexpr int workspace_maps(const HopperConfig& c, int mapped_sinks) {
+template <class Config>
+constexpr int workspace_maps(const Config& c, int mapped_sinks) {
   return kMapSlots * ((operands_need_group_maps(c.grouping) ? 2 : 0) +
-                      (outputs_need_group_maps(c.grouping) ? kConsumerWarpGroups * mapped_sinks : 0));
+                      (outputs_need_group_maps(c.grouping) ? epilogue_warp_groups(c) * mapped_sinks : 0));
 }
 
 // Shared memory.
@@ -241,6 +307,79 @@ constexpr SharedLayout shared_layout(const HopperConfig& c, const SinkNeeds* nee
 }
 constexpr int kMaxSharedBytes = 232448;
 constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int count) {
+  return shared_layout(c, needs, count).bytes;
+}
+
+// Blackwell: a stage holds 128 bytes of every row, 256 elements of MXFP4, and the two tiles of scales along them.
+constexpr int kStageElements = 256;
+constexpr int kStageScaleTiles = kStageElements / kScaleTileK;
+constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, spare; warps 4 to 7: epilogue
+
+constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+// Tiles of 128 rows that a tile of block_n columns can touch: it begins at any multiple of block_n.
+constexpr int b_scale_tiles(const BlackwellConfig& c) {
+  const int most = kScaleTileRows - greatest_divisor(c.block_n, kScaleTileRows);  // rows of the first before the tile
+  return (most + c.block_n + kScaleTileRows - 1) / kScaleTileRows;
+}
+
+// Tensor memory: columns from its first, in the order they lie. A tile of scales takes 4.
+struct TensorLayout {
+  int b_scales;  // after the accumulators, which begin at 0
+  int a_scales;
+  int columns;  // of everything
+};
+constexpr int kTensorColumns = 512;
+constexpr TensorLayout tensor_layout(const BlackwellConfig& c) {
+  TensorLayout at{};
+  at.b_scales = c.accumulators * c.block_n;
+  at.a_scales = at.b_scales + kStageScaleTiles * 4 * b_scale_tiles(c);
+  at.columns = at.a_scales + kStageScaleTiles * 4;
+  return at;
+}
+// What is allocated: a power of two, 32 at least.
+constexpr int tensor_columns(const BlackwellConfig& c) {
+  int columns = 32;
+  while (columns < tensor_layout(c).columns) columns *= 2;
+  return columns;
+}
+
+struct BlackwellLayout {
+  int a;               // ring of A tiles: stages x 128 x 128 bytes
+  int b;               // ring of B tiles: stages x block_n / cluster x 128 bytes
+  int a_scales;        // stages x 2 x 512 bytes
+  int b_scales;        // stages x b_scale_tiles x 2 x 512 bytes
+  int staging;         // sink after sink, each store_buffers x staging_bytes
+  int sink_maps;       // mapped sink after mapped sink, 128 bytes each
+  int bias;            // block_n bf16
+  int full;            // stages mbarriers
+  int empty;           // stages mbarriers
+  int computed;        // accumulators mbarriers: the product is there
+  int stored;          // accumulators mbarriers: it has been read
+  int tensor_address;  // where the allocation's address is written
+  int bytes;           // of everything
+};
+constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
+  BlackwellLayout at{};
+  at.b = at.a + c.stages * a_box_rows(c) * 128;
+  at.a_scales = at.b + c.stages * b_box_rows(c) * 128;
+  at.b_scales = at.a_scales + c.stages * kStageScaleTiles * kScaleTileBytes;
+  at.staging = at.b_scales + c.stages * b_scale_tiles(c) * kStageScaleTiles * kScaleTileBytes;
+  at.sink_maps = at.staging;
+  int mapped = 0;
+  for (int i = 0; i < count; ++i) {
+    at.sink_maps += c.store_buffers * needs[i].staging_bytes;
+    mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
+  }
+  at.bias = at.sink_maps + mapped * 128;
+  at.full = at.bias + (c.bias ? c.block_n * 2 : 0);
+  at.empty = at.full + c.stages * 8;
+  at.computed = at.empty + c.stages * 8;
+  at.stored = at.computed + c.accumulators * 8;
+  at.tensor_address = at.stored + c.accumulators * 8;
+  at.bytes = at.tensor_address + 16;
+  return at;
+}
+constexpr int shared_bytes(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
   return shared_layout(c, needs, count).bytes;
 }
 

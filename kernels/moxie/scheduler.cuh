@@ -18,15 +18,17 @@ struct Tile {
   int32_t column;     // first column; may lie past n for the second block of a cluster
   int32_t n;          // columns of the product
   int32_t k;
+  int32_t scale_tiles;  // of A's scales before the group's first (Offsets with scales; else 0)
   MOXIE_DEVICE uint32_t k_tiles() const { return (static_cast<uint32_t>(k) + 63) / 64; }
 };
 
 MOXIE_DEVICE int32_t clamp(int32_t value, int32_t low, int32_t high) { return min(max(value, low), high); }
 
-template <HopperConfig C>
+template <auto C>
 class Scheduler {
   static constexpr bool kWalksGroups =
       C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
+  static constexpr bool kCountsScales = has_scales(C) && C.grouping == Grouping::Offsets;
   static constexpr int kUnitRows = cluster_rows(C);
   static constexpr int kUnitColumns = cluster_columns(C);
 
@@ -51,6 +53,7 @@ class Scheduler {
           unit %= columns * rows;
         }
         tile.row_begin = 0;
+        tile.scale_tiles = 0;
         tile.n = gemm_.n;
         tile.k = gemm_.k;
         place(tile, unit, rows, columns, gemm_.m);
@@ -80,8 +83,8 @@ class Scheduler {
     const uint32_t within = unit - first * rows;
     tile.row = static_cast<int32_t>(within / width * kUnitRows);
     tile.column = static_cast<int32_t>((first + within % width) * kUnitColumns);
-    if constexpr (C.multicast == Multicast::B) tile.row += rank_ * C.block_m;
-    if constexpr (C.multicast == Multicast::A) tile.column += rank_ * C.block_n;
+    if constexpr (rank_rows(C) > 0) tile.row += rank_ * rank_rows(C);
+    if constexpr (rank_columns(C) > 0) tile.column += rank_ * rank_columns(C);
     tile.rows = m - tile.row;
   }
 
@@ -103,9 +106,11 @@ class Scheduler {
     const int32_t m = __shfl_sync(~0u, m_, lane);
     tile.group = window_ + lane;
     tile.row_begin = 0;
+    tile.scale_tiles = 0;
     tile.n = gemm_.n;
     tile.k = gemm_.k;
     if constexpr (C.grouping == Grouping::Offsets) tile.row_begin = __shfl_sync(~0u, begin_, lane);
+    if constexpr (kCountsScales) tile.scale_tiles = __shfl_sync(~0u, scales_, lane);
     if constexpr (C.grouping == Grouping::Pointers) {
       tile.n = __shfl_sync(~0u, n_, lane);
       tile.k = __shfl_sync(~0u, k_, lane);
@@ -133,6 +138,7 @@ class Scheduler {
       if (lane_ == 0) begin_ = last_end_;
       last_end_ = __shfl_sync(~0u, end, 31);
       m_ = end - begin_;
+      if constexpr (kCountsScales) count_scales();
     } else if constexpr (C.grouping == Grouping::Masked) {
       if (exists) m_ = clamp(gemm_.sizes[group], 0, gemm_.m);
     } else {
@@ -151,6 +157,19 @@ class Scheduler {
       const uint32_t other = __shfl_up_sync(~0u, ends_, step);
       if (lane_ >= step) ends_ += other;
     }
+  }
+
+  // Every group's scales begin with a tile of their own.
+  MOXIE_DEVICE void count_scales() {
+    const int32_t own = (m_ + kScaleTileRows - 1) / kScaleTileRows;
+    int32_t end = own;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t other = __shfl_up_sync(~0u, end, step);
+      if (lane_ >= step) end += other;
+    }
+    scales_ = last_scales_ + end - own;
+    last_scales_ += __shfl_sync(~0u, end, 31);
   }
 
   // Whether tensor maps can describe the group's operands.
@@ -179,6 +198,8 @@ class Scheduler {
   int32_t m_ = 0;
   int32_t begin_ = 0;
   int32_t last_end_ = 0;
+  int32_t scales_ = 0;       // tiles before this lane's group
+  int32_t last_scales_ = 0;  // and before the next window
   int32_t n_ = 0;
   int32_t k_ = 0;
 };

@@ -205,17 +205,35 @@ void multiply_portable(float* const rows[], int n, const float* a, const float* 
 
 using Multiply = void (*)(float* const[], int, const float*, const float*, int, bool);
 
-Multiply choose() {
-  if (__builtin_cpu_supports("avx512f")) return multiply_avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return multiply_avx2;
-  return multiply_portable;
+// Null where the host lacks the instructions.
+Multiply multiply_for(Vectors vectors) {
+  switch (vectors) {
+    case Vectors::None:
+      return multiply_portable;
+    case Vectors::Avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? multiply_avx2 : nullptr;
+    case Vectors::Avx512:
+      return __builtin_cpu_supports("avx512f") ? multiply_avx512 : nullptr;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 void multiply(float* const rows[], int n, const float* a, const float* b, int depth, bool fresh) {
-  static const Multiply chosen = choose();
-  chosen(rows, n, a, b, depth, fresh);
+  static const Multiply widest = [] {
+    for (const Vectors vectors : {Vectors::Avx512, Vectors::Avx2}) {
+      if (const Multiply found = multiply_for(vectors)) return found;
+    }
+    return multiply_for(Vectors::None);
+  }();
+  widest(rows, n, a, b, depth, fresh);
+}
+
+bool multiply_by(Vectors vectors, float* const rows[], int n, const float* a, const float* b, int depth, bool fresh) {
+  const Multiply chosen = multiply_for(vectors);
+  if (chosen != nullptr) chosen(rows, n, a, b, depth, fresh);
+  return chosen != nullptr;
 }
 
 }  // namespace sim

@@ -39,5 +39,8 @@ void pack_b_bf16(const uint8_t* const rows[8], float* base, int depth, int j, in
 // Adds to (or, when `fresh`, sets) the accumulators of one warp: rows[i] is the register row of accumulator i
 // (32 floats, 64-byte aligned), n columns, `depth` steps of k.
 void multiply(float* const rows[], int n, const float* a, const float* b, int depth, bool fresh);
+// The same by one instruction set; false when this host does not have it.
+enum class Vectors { None, Avx2, Avx512 };
+bool multiply_by(Vectors vectors, float* const rows[], int n, const float* a, const float* b, int depth, bool fresh);
 
 }  // namespace sim

@@ -324,12 +324,11 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
 
 Step execute_nothing(Warp&, const Instr&, uint32_t) { return Step::Next; }
 
+// A hint: the map need not be fit for use yet.
 Step execute_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const uint64_t address = read_address(warp, instr, 0, 0, lane) | static_cast<uint64_t>(instr.imm);
-    use_tensor_map(warp, address, lane, {});
-    peek_tensor_map(warp, address, lane);
+    map_bytes(warp, read_address(warp, instr, 0, 0, lane) | static_cast<uint64_t>(instr.imm), lane);
   }
   return Step::Next;
 }

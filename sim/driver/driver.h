@@ -6,7 +6,10 @@
 #endif
 #pragma GCC visibility push(default)
 #include <cuda.h>
-#include <cudaProfiler.h>
+extern "C" {  // of cudaProfiler.h, which not every distribution of the headers carries
+CUresult CUDAAPI cuProfilerStart();
+CUresult CUDAAPI cuProfilerStop();
+}
 #pragma GCC visibility pop
 
 #include <array>

@@ -268,14 +268,14 @@ void run(Launch& launch) {
     cluster.stop_above = &failed;
     for (;;) {
       const uint64_t first = next.fetch_add(1);
-      if (first >= running) return;
+      if (first >= running || failed.load() < first) return;
       // Those of its share that it does not cancel run when it has ended.
       cluster.pending = {first, running, clusters};
       while (cluster.pending.next < clusters) {
         const uint64_t number = cluster.pending.next;
         cluster.pending.next += running;
         if (failed.load() < number) break;
-        if (!run_one(cluster, number)) return;
+        if (!run_one(cluster, number)) break;
       }
     }
   };

@@ -39,6 +39,7 @@ std::atomic<uint64_t> next_version{1};
 struct GlobalMemory::Impl {
   mutable std::shared_mutex mutex;
   std::vector<Range> live;   // sorted by begin
+  std::vector<uint64_t> adopted;
   std::vector<Range> freed;  // oldest first, at most kRemembered
   static constexpr size_t kRemembered = 4096;
   uint64_t used = 0;
@@ -56,7 +57,15 @@ struct GlobalMemory::Impl {
 GlobalMemory::GlobalMemory() : impl_(std::make_unique<Impl>()) {}
 
 GlobalMemory::~GlobalMemory() {
-  for (const Range& r : impl_->live) impl_->unmap(r);
+  for (const Range& r : impl_->live) {
+    if (std::count(impl_->adopted.begin(), impl_->adopted.end(), r.begin) == 0) impl_->unmap(r);
+  }
+}
+
+void GlobalMemory::adopt(uint64_t address, uint64_t bytes) {
+  const std::unique_lock lock(impl_->mutex);
+  impl_->live.insert(impl_->after(address), Range{address, address + bytes});
+  impl_->adopted.push_back(address);
 }
 
 uint64_t GlobalMemory::allocate(uint64_t bytes) {

@@ -17,8 +17,8 @@ struct Warp;
 struct Cta;
 
 // Generic addresses. A global address is the host address of its byte. The windows lie above user space:
-//   shared: kSharedWindow | (block rank + 1) << 24 | offset  -- cvta.shared of an own (rank-less) address names the own rank
-//   param:  kParamWindow | offset        local: kLocalWindow | offset (of the executing lane)
+//   shared: kSharedWindow | (block rank + 1) << 24 | offset  -- cvta.shared of an own (rank-less) address names the own
+//   rank param:  kParamWindow | offset        local: kLocalWindow | offset (of the executing lane)
 // A 32-bit .shared address is `offset` (own block) or (rank + 1) << 24 | offset (shared::cluster, as mapa gives).
 constexpr uint64_t kSharedWindow = 1ull << 56;
 constexpr uint64_t kLocalWindow = 2ull << 56;
@@ -29,20 +29,24 @@ constexpr uint64_t kWindowMask = 0xffull << 56;
 class GlobalMemory {
  public:
   ~GlobalMemory();
-  uint64_t allocate(uint64_t bytes);            // 256-byte aligned, 0 when there is no memory; bytes > 0
-  bool free(uint64_t address);                  // false: not the start of a live allocation
-  struct Range { uint64_t begin = 0, end = 0; };
+  uint64_t allocate(uint64_t bytes);  // 256-byte aligned, 0 when there is no memory; bytes > 0
+  bool free(uint64_t address);        // false: not the start of a live allocation
+  void adopt(uint64_t address, uint64_t bytes);  // memory that someone else owns, as an allocation; never freed here
+  struct Range {
+    uint64_t begin = 0, end = 0;
+  };
   // The live allocation that holds address; an empty range when there is none.
   Range find(uint64_t address) const;
   bool contains(uint64_t address, uint64_t bytes) const;
   // "is 16 bytes past the end of the allocation of 4096 bytes at 0x...", "was freed", "belongs to no allocation"
   std::string explain(uint64_t address, uint64_t bytes) const;
   uint64_t used() const, limit() const;
-  uint64_t version() const;                     // changes when an allocation is freed (caches of Range)
+  uint64_t version() const;  // changes when an allocation is freed (caches of Range)
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+
  public:
   GlobalMemory();
 };
@@ -57,7 +61,7 @@ struct SharedMemory {
     Async,    // bulk copies: by = the mbarrier, at = the phase in which they complete + 1
   };
   struct Reader {
-    Stamp stamp;         // by = the warp, or the bulk or wgmma groups that read through the async proxy
+    Stamp stamp;  // by = the warp, or the bulk or wgmma groups that read through the async proxy
     bool async = false;
   };
   struct History {
@@ -65,24 +69,24 @@ struct SharedMemory {
     Stamp write;
     Write kind = Write::None;
     uint8_t readers = 0;
-    Reader reader[kReaders];     // since that write, at most one an agent
-    Stamp next_stamp;            // the transition taken last: this history and that reader gives `next`
+    Reader reader[kReaders];  // since that write, at most one an agent
+    Stamp next_stamp;         // the transition taken last: this history and that reader gives `next`
     uint32_t next = 0;
   };
   struct Granule {
     uint32_t history = 0;
-    uint16_t written = 0;        // one bit a byte
-    uint16_t mbarrier = 0;       // one bit for each half that holds a live mbarrier object
+    uint16_t written = 0;   // one bit a byte
+    uint16_t mbarrier = 0;  // one bit for each half that holds a live mbarrier object
   };
   uint32_t size = 0;
   std::unique_ptr<uint8_t[]> data;
   std::vector<Granule> shadow;
   std::vector<History> histories;
-  uint8_t* bytes = nullptr;      // 1024-byte aligned start inside data
+  uint8_t* bytes = nullptr;  // 1024-byte aligned start inside data
   void create(uint32_t size);
   uint32_t with_reader(uint32_t history, Stamp stamp, bool async);
   uint32_t add_history(const History& history);
-  void collect();                // drops histories that no granule has, when there are many
+  void collect();  // drops histories that no granule has, when there are many
   size_t collect_at = 8192;
 };
 

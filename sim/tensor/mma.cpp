@@ -393,7 +393,12 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a
           sum = std::fma(x, y, sum);
         } else {
           const int exponent = std::ilogb(p) + std::ilogb(q);
-          sum = std::fma(std::ldexp(x, exponent / 2), std::ldexp(y, exponent - exponent / 2), sum);
+          float u = std::ldexp(x, exponent / 2), v = std::ldexp(y, exponent - exponent / 2);
+          if ((std::isinf(u) && !std::isinf(x)) || (std::isinf(v) && !std::isinf(y))) {
+            u = std::copysign(0x1p127f, x);  // a product that is as far out of range, and not infinite
+            v = std::copysign(0x1p127f, y);
+          }
+          sum = std::fma(u, v, sum);
         }
       }
       d = sum;

@@ -39,9 +39,8 @@ class Golden : public testing::TestWithParam<std::tuple<std::string, std::string
 TEST_P(Golden, PreAndSwigluOai) {
   const auto& [schedule, sizes, grouping] = GetParam();
   const Folder folder;
-  const Finished finished =
-      run_moxie({"gemm", kGolden, folder / "out", "--activation", "swiglu-oai", "--outputs", "pre,out", "--schedule",
-                 schedule, "--sizes", sizes, "--grouping", grouping});
+  const Finished finished = run_moxie({"gemm", kGolden, folder / "out", "--activation", "swiglu-oai", "--outputs",
+                                       "pre,out", "--schedule", schedule, "--sizes", sizes, "--grouping", grouping});
   ASSERT_EQ(finished.status, 0) << finished.err;
   EXPECT_EQ(finished.err, "");
   expect_close(folder / "out", "pre", "expected_pre");
@@ -139,19 +138,22 @@ class RowGroups : public Groups {};
 TEST_P(Groups, Masked) {
   const Layer layer;
   RawFile file;
-  file.add("a", "BF16", {Layer::kGroups, Layer::kMax, Layer::kK}, Layer::text(layer.a.data(), Layer::kGroups * Layer::kMax * Layer::kK));
+  file.add("a", "BF16", {Layer::kGroups, Layer::kMax, Layer::kK},
+           Layer::text(layer.a.data(), Layer::kGroups * Layer::kMax * Layer::kK));
   const auto out = run(layer.weights(file).add_int32("masked_m", layer.rows));
   ASSERT_EQ(out.size(), size_t{Layer::kGroups * Layer::kMax * Layer::kN * 2});
   for (int64_t g = 0; g < Layer::kGroups; ++g) {
     expect_rows(out, g * Layer::kMax, layer.expected(g, layer.rows[static_cast<size_t>(g)]));
-    expect_zero(out, g * Layer::kMax + layer.rows[static_cast<size_t>(g)], Layer::kMax - layer.rows[static_cast<size_t>(g)]);
+    expect_zero(out, g * Layer::kMax + layer.rows[static_cast<size_t>(g)],
+                Layer::kMax - layer.rows[static_cast<size_t>(g)]);
   }
 }
 
 TEST_P(Groups, Batched) {
   const Layer layer;
   RawFile file;
-  file.add("a", "BF16", {Layer::kGroups, Layer::kMax, Layer::kK}, Layer::text(layer.a.data(), Layer::kGroups * Layer::kMax * Layer::kK));
+  file.add("a", "BF16", {Layer::kGroups, Layer::kMax, Layer::kK},
+           Layer::text(layer.a.data(), Layer::kGroups * Layer::kMax * Layer::kK));
   const auto out = run(layer.weights(file));
   ASSERT_EQ(out.size(), size_t{Layer::kGroups * Layer::kMax * Layer::kN * 2});
   for (int64_t g = 0; g < Layer::kGroups; ++g) expect_rows(out, g * Layer::kMax, layer.expected(g, Layer::kMax));
@@ -187,7 +189,8 @@ TEST_P(RowGroups, PaddingIsZero) {
   std::vector<int32_t> groups(2 * kStep, -1);
   for (const int64_t g : {0, 2}) {
     const int64_t first = g / 2 * kStep;
-    std::copy_n(layer.a.data() + g * Layer::kMax * Layer::kK, layer.rows[static_cast<size_t>(g)] * Layer::kK, a.data() + first * Layer::kK);
+    std::copy_n(layer.a.data() + g * Layer::kMax * Layer::kK, layer.rows[static_cast<size_t>(g)] * Layer::kK,
+                a.data() + first * Layer::kK);
     std::fill_n(groups.data() + first, layer.rows[static_cast<size_t>(g)], static_cast<int32_t>(g));
   }
   RawFile file;
@@ -201,7 +204,8 @@ TEST_P(RowGroups, PaddingIsZero) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cli, Groups, testing::Combine(testing::Values("auto", "pointers"), testing::Values("device", "host")),
+INSTANTIATE_TEST_SUITE_P(Cli, Groups,
+                         testing::Combine(testing::Values("auto", "pointers"), testing::Values("device", "host")),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Cli, RowGroups, testing::Combine(testing::Values("auto"), testing::Values("device", "host")),
@@ -209,7 +213,8 @@ INSTANTIATE_TEST_SUITE_P(Cli, RowGroups, testing::Combine(testing::Values("auto"
 
 TEST(Gemm, NoRows) {
   const Folder folder;
-  write_file(folder / "in", RawFile().add("a", "BF16", {0, 64}).add("b", "BF16", {2, 32, 64}).add_int32("offsets", {0, 0}).bytes());
+  write_file(folder / "in",
+             RawFile().add("a", "BF16", {0, 64}).add("b", "BF16", {2, 32, 64}).add_int32("offsets", {0, 0}).bytes());
   const Finished finished = run_moxie({"gemm", folder / "in", folder / "out"});
   ASSERT_EQ(finished.status, 0) << finished.err;
   EXPECT_EQ(cli::SafetensorsReader(folder / "out").find("out")->shape, (std::vector<int64_t>{0, 32}));
@@ -233,10 +238,12 @@ TEST(Help, ShowsEveryActivationWithItsFormula) {
 }
 
 TEST(Plan, SaysWhichAndWhy) {
-  const Finished finished = run_moxie({"plan", "16384", "5760", "2880", "--groups", "32", "--activation", "swiglu-oai", "--bias"});
+  const Finished finished =
+      run_moxie({"plan", "16384", "5760", "2880", "--groups", "32", "--activation", "swiglu-oai", "--bias"});
   EXPECT_EQ(finished.status, 0) << finished.err;
   EXPECT_NE(finished.out.find("chosen by"), std::string::npos) << finished.out;
-  const Finished forced = run_moxie({"plan", "16384", "5760", "2880", "--groups", "32", "--schedule", "pingpong", "--tile", "64x160"});
+  const Finished forced =
+      run_moxie({"plan", "16384", "5760", "2880", "--groups", "32", "--schedule", "pingpong", "--tile", "64x160"});
   EXPECT_NE(forced.out.find("64x160"), std::string::npos) << forced.out;
 }
 

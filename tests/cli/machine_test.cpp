@@ -27,7 +27,9 @@ class Machine : public testing::Test {
     setting_.environment["MOXIE_CACHE_DIR"] = cache();
   }
   std::string cache() const { return folder_ / "cache"; }
-  std::vector<std::string> arguments(const std::string& out = "out") const { return {"gemm", folder_ / "in", folder_ / out}; }
+  std::vector<std::string> arguments(const std::string& out = "out") const {
+    return {"gemm", folder_ / "in", folder_ / out};
+  }
   Finished run() { return run_moxie(arguments(), setting_); }
 
   void expect_refused(int status, const std::vector<std::string>& words) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -39,7 +40,9 @@ inline std::vector<const char*> orders() {
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(size_t bytes) : bytes_(bytes), pointer_(device().allocate(bytes)) {}
+  explicit Buffer(size_t bytes) : bytes_(bytes), pointer_(device().allocate(bytes)) {
+    if (pointer_) live()[pointer_] = bytes;
+  }
   template <typename T>
   explicit Buffer(const std::vector<T>& values) : Buffer(values.size() * sizeof(T)) {
     device().upload(pointer_, values.data(), bytes_);
@@ -51,7 +54,14 @@ class Buffer {
     return *this;
   }
   ~Buffer() {
-    if (pointer_) device().free(pointer_);
+    if (!pointer_) return;
+    live().erase(pointer_);
+    device().free(pointer_);
+  }
+  // Every buffer there is: its address and bytes.
+  static std::map<void*, size_t>& live() {
+    static std::map<void*, size_t> all;
+    return all;
   }
   template <typename T = void>
   T* get() const {

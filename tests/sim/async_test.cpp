@@ -1037,4 +1037,42 @@ COPY:
   }
 }
 
+TEST(Product, IsTheSameOnEveryHost) {
+  // Values whose sums are inexact: any other order or rounding would show.
+  std::mt19937 rng(5);
+  const auto values = [&](int64_t n) {
+    std::vector<float> v(static_cast<size_t>(n) + 16);
+    for (float& x : v) x = sim::bf16_to_f32(static_cast<uint16_t>((rng() & 0x80ff) | 0x3f00));
+    return v;
+  };
+  // The first element on a 64-byte boundary.
+  const auto aligned = [](std::vector<float>& v) {
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(v.data()) + 63) & ~uintptr_t{63});
+  };
+  const int n = 88, depth = 37;
+  std::vector<float> a = values(sim::a_panel_floats(depth)), b = values(sim::b_panel_floats(depth, n));
+  const std::vector<float> start = values(n / 2 * 32);
+  for (const bool fresh : {false, true}) {
+    std::vector<std::vector<float>> results;
+    for (const sim::Vectors vectors : {sim::Vectors::None, sim::Vectors::Avx2, sim::Vectors::Avx512}) {
+      std::vector<float> storage = start;
+      float* const sums = aligned(storage);
+      std::copy(start.begin(), start.begin() + n / 2 * 32, sums);
+      std::vector<float*> rows;
+      for (int i = 0; i < n / 2; ++i) rows.push_back(sums + 32 * i);
+      if (!sim::multiply_by(vectors, rows.data(), n, aligned(a), aligned(b), depth, fresh)) continue;
+      results.emplace_back(sums, sums + n / 2 * 32);
+    }
+    // Element (row 0, column 3) of warp 0: register 1, lane 1.
+    float expected = fresh ? 0.0f : start[32 + 1];
+    for (int k = 0; k < depth; ++k)
+      expected =
+          std::fma(sim::a_panel(aligned(a), depth, 0, k, 0)[1], sim::b_panel(aligned(b), depth, 0, k)[4 + 1], expected);
+    for (const std::vector<float>& result : results) {
+      EXPECT_EQ(result, results[0]);
+      EXPECT_EQ(result[32 + 1], expected);
+    }
+  }
+}
+
 }  // namespace

@@ -502,4 +502,28 @@ TEST_P(Hazards, MendedPassesInEveryOrder) {
     EXPECT_EQ(run(true, order, nullptr), "") << "mode " << static_cast<int>(order.mode);
 }
 
+// try_wait may come back before the phase is complete; a program that does not ask again reads too early.
+TEST(TryWait, ComesBackTooEarlyInSomeOrder) {
+  Case c{"", Hazard::DataInFlight, "", "", 32, 1, {}};
+  c.body = std::string(kLoad) +
+           "W: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;\n? @!%p9 bra W;\n  ld.shared.u32 %r8, [%r6];\n" +
+           wait("X");
+  const std::string broken = kernel(c, false), mended = kernel(c, true);
+  int reported = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    sim::GlobalMemory memory;
+    Buffer<uint32_t> in(memory, 4096, 1u), out(memory, 4096, 0u), maps(memory, 64, 0u);
+    Shape shape;
+    shape.order = {sim::Mode::Random, seed};
+    const Params params = Params().add(in.address()).add(out.address()).add(maps.address());
+    EXPECT_EQ(sim_test::fault_of(mended, "k", params, memory, shape), "");
+    const std::string text = sim_test::fault_of(broken, "k", params, memory, shape);
+    if (text.empty()) continue;
+    ++reported;
+    EXPECT_THAT(text, testing::HasSubstr("while a copy is writing it"));
+  }
+  EXPECT_GT(reported, 0);
+  EXPECT_LT(reported, 40);
+}
+
 }  // namespace

@@ -16,8 +16,8 @@
 //
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
-//     Called by all 128 threads of a consumer warp group, chunk after chunk from left to right, and in each for
-//     block = 0, 1, ... (64 rows each). It must write nothing past chunk.rows rows or past the value's columns.
+//     Called by all 128 threads of a warp group, chunk after chunk from left to right, and in each for
+//     block = 0, 1, ... (64 rows each, 16 of every warp: see Chunk). It must write nothing past chunk.rows rows or past the value's columns.
 //
 // With kNeeds.staging_bytes > 0, `staging` is that much shared memory, aligned to 1024, which store() fills. Then
 //
@@ -46,8 +46,9 @@ namespace moxie::kernel {
 
 enum class Value { Pre, Out };
 
-// 64 rows by kColumns columns over the 128 threads of a warp group. v[j][2 h + c] is the element in row
-// 16 (warp % 4) + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + c (PTX ISA 9.7.15.5.1.1, the accumulator of wgmma).
+// 64 rows by kColumns columns over the 128 threads of a warp group, 16 rows a warp. v[j][2 h + c] is the element in row
+// lane / 4 + 8 h of the warp's, column 8 j + 2 (lane % 4) + c (PTX ISA 9.7.15.5.1.1, the accumulator of wgmma, and
+// 9.7.16.2.3, a load of shape 16x256b from tensor memory).
 template <int kColumns>
 struct Fragment {
   float v[kColumns / 8][4];
@@ -62,11 +63,13 @@ struct Chunk {
   int32_t column;     // first column of the product; a gated `out` begins at column / 2
   int32_t n;          // columns of the product
   int32_t thread;     // of the warp group, 0 to 127
+  int32_t warp_rows;  // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell
+  int32_t block_rows;  // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
 
+  // First of the 16 rows that this warp has of a block, counted from `row`.
+  MOXIE_DEVICE int warp_row(int block) const { return block * block_rows + thread / 32 * warp_rows; }
   // Row of a fragment's v[..][2 h + ..] counted from `row`, and its column of v[j][.. + c].
-  MOXIE_DEVICE int fragment_row(int block, int h) const {
-    return block * 64 + thread / 32 * 16 + thread % 32 / 4 + h * 8;
-  }
+  MOXIE_DEVICE int fragment_row(int block, int h) const { return warp_row(block) + thread % 32 / 4 + h * 8; }
   MOXIE_DEVICE int fragment_column(int j, int c) const { return j * 8 + thread % 4 * 2 + c; }
 };
 
@@ -91,7 +94,7 @@ struct SinkList<First, Rest...> {
   SinkList<Rest...> rest;
 };
 
-template <HopperConfig C, class... Sinks>
+template <auto C, class... Sinks>
 struct SinkTraits {
   static_assert(sizeof...(Sinks) > 0);
   static_assert(((Sinks::kNeeds.staging_bytes > 0 || !Sinks::kNeeds.tensor_map) && ...),
@@ -104,14 +107,15 @@ struct SinkTraits {
   template <class Sink>
   static constexpr bool kGroupMap = Sink::kNeeds.tensor_map&& outputs_need_group_maps(C.grouping);
   static constexpr int kGroupMaps = (int{kGroupMap<Sinks>} + ...);
-  static constexpr SharedLayout kShared = shared_layout(C, kNeeds, kCount);
+  static constexpr auto kShared = shared_layout(C, kNeeds, kCount);
 };
 
 // The epilogue of one consumer warp group.
-template <HopperConfig C, class... Sinks>
+template <auto C, class... Sinks>
 class Epilogue {
   using Traits = SinkTraits<C, Sinks...>;
   static constexpr int kRows = warp_group_rows(C);
+  static constexpr int kWarpGroups = epilogue_warp_groups(C);
   static constexpr int kColumns = epilogue_columns(C);
   static constexpr bool kGated = is_gated(C.activation);
   static constexpr int kMapSetBytes = kMapSlots * kMapBytes;  // the slots of one sink and warp group
@@ -145,14 +149,49 @@ class Epilogue {
   template <int kBlocks, int kValues>
   MOXIE_DEVICE void run(float (&acc)[kBlocks][kValues], const Tile& tile) {
     static_assert(kBlocks * 64 == kRows && kValues * 2 == C.block_n);
-    // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
-    int32_t thread = thread_;
-    asm volatile("" : "+r"(thread));
-    Chunk chunk{tile.group, tile.row, tile.rows, tile.row_begin, tile.column, tile.n, thread};
+    Chunk chunk = chunk_of(tile, 16, 64);
     if constexpr (C.schedule == Schedule::Cooperative) {
       chunk.row += warp_group_ * kRows;
       chunk.rows -= warp_group_ * kRows;
     }
+    run(chunk, tile, [&](Fragment<kColumns>& values, int first, int block) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values.v[j][i] = acc[block][(first / 8 + j) * 4 + i];
+      }
+    });
+  }
+
+  // The same from tensor memory: each warp has 32 rows of the tile, 16 of each block, from `accumulator` on, at its own
+  // lanes. A tile without a k loop is zero.
+  MOXIE_DEVICE void run_from_tensor(uint32_t accumulator, const Tile& tile) {
+    const Chunk chunk = chunk_of(tile, 32, 16);
+    const uint32_t own = accumulator + (static_cast<uint32_t>(chunk.thread / 32 * 32) << 16);
+    run(chunk, tile, [&](Fragment<kColumns>& values, int first, int block) {
+      if (tile.k == 0) {
+#pragma unroll
+        for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) values.v[j][i] = 0.0f;
+        }
+      } else {
+        tensor_load(values.v, own + first + (static_cast<uint32_t>(block * 16) << 16));
+      }
+    });
+  }
+
+  MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
+    // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
+    int32_t thread = thread_;
+    asm volatile("" : "+r"(thread));
+    return {tile.group, tile.row, tile.rows, tile.row_begin, tile.column, tile.n, thread, warp_rows, block_rows};
+  }
+
+  // load(values, first, block): columns from `first` on of the accumulator of 64 rows.
+  template <class Load>
+  MOXIE_DEVICE void run(Chunk chunk, const Tile& tile, Load&& load) {
+    const int32_t thread = chunk.thread;
     if (chunk.rows <= 0 || chunk.column >= chunk.n) return;
     if constexpr (Traits::kGroupMaps > 0) {
       if (chunk.group != mapped_group_) move_to_group(chunk, tile);
@@ -171,8 +210,9 @@ class Epilogue {
         bar_sync(barrier_, 128);
       }
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int block = 0; block < kRows / 64; ++block) {
         Fragment<kColumns> pre;
+        load(pre, first, block);
 #pragma unroll
         for (int j = 0; j < kColumns / 8; ++j) {
           float2 bias = {0.0f, 0.0f};
@@ -181,8 +221,7 @@ class Epilogue {
             bias = {bf16_low(pair), bf16_high(pair)};
           }
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            pre.v[j][i] = acc[block][(first / 8 + j) * 4 + i] + (i % 2 == 0 ? bias.x : bias.y);
+          for (int i = 0; i < 4; ++i) pre.v[j][i] += i % 2 == 0 ? bias.x : bias.y;
         }
         store<Value::Pre>(pre, chunk, block);
         if constexpr (Traits::kTakesOut) store<Value::Out>(activate(pre), chunk, block);
@@ -264,7 +303,7 @@ class Epilogue {
     sinks_.for_each([&](auto& sink) {
       using Sink = cuda::std::remove_reference_t<decltype(sink)>;
       if constexpr (Sink::kValue == kValue) sink.store(values, chunk, block, staging + staging_offset<Sink>());
-      staging += kConsumerWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+      staging += kWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
     });
   }
 
@@ -282,7 +321,7 @@ class Epilogue {
       } else if constexpr (Sink::kNeeds.staging_bytes > 0) {
         sink.issue(nullptr, chunk, staging + staging_offset<Sink>());
       }
-      staging += kConsumerWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+      staging += kWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
     });
     cuda::ptx::cp_async_bulk_commit_group();
   }
@@ -293,7 +332,7 @@ class Epilogue {
   }
 
   MOXIE_DEVICE uint8_t* slot(int mapped) const {
-    return slots_ + (mapped * kConsumerWarpGroups + warp_group_) * kMapSetBytes + slot_ * kMapBytes;
+    return slots_ + (mapped * kWarpGroups + warp_group_) * kMapSetBytes + slot_ * kMapBytes;
   }
 
   // function(sink, map in shared memory, slot in use) for every sink with per-group maps.
@@ -302,7 +341,7 @@ class Epilogue {
     int mapped = 0;
     sinks_.for_each([&](auto& sink) {
       if constexpr (Traits::template kGroupMap<cuda::std::remove_reference_t<decltype(sink)>>) {
-        function(sink, shared_ + Traits::kShared.sink_maps + (mapped * kConsumerWarpGroups + warp_group_) * kMapBytes,
+        function(sink, shared_ + Traits::kShared.sink_maps + (mapped * kWarpGroups + warp_group_) * kMapBytes,
                  slot(mapped));
         ++mapped;
       }

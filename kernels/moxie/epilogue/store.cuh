@@ -5,7 +5,7 @@
 
 namespace moxie::kernel {
 
-template <HopperConfig C, Value kTakes, DataType kType>
+template <auto C, Value kTakes, DataType kType>
 class Store {
   static constexpr bool kPre = kTakes == Value::Pre;
   static constexpr StoreBox kBox = store_box(C, kPre, kType);
@@ -43,7 +43,7 @@ class Store {
       }
     } else if constexpr (kType == DataType::Bf16) {
       // Two column groups of one half by two row groups of 8 are four matrices of stmatrix.
-      const Cursor to(staging, block * 64 + chunk.thread / 32 * 16 + lane % 16, lane / 16 * 8);
+      const Cursor to(staging, chunk.warp_row(block) + lane % 16, lane / 16 * 8);
 #pragma unroll
       for (int half = 0; half < kBox.halves; ++half) {
 #pragma unroll

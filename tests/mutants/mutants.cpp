@@ -1,0 +1,438 @@
+// Proves the simulator able to fail: takes the PTX of the library's kernels, removes or bends one synchronisation at a
+// time, and runs each mutant in several orders. A mutant is killed when the simulator reports a hazard or an output is
+// wrong; one that survives must be explained in docs/mutants.md.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "cases.h"
+#include "device_state.h"
+#include "jit/jit.h"
+#include "mutate.h"
+#include "ops/gemm.h"
+#include "sim/machine/machine.h"
+
+namespace moxie::mutants {
+namespace {
+
+using test::Buffer;
+
+// Ring stages of the mutated kernels: few, so that the ring wraps soon. Nothing else depends on their number.
+constexpr int kStages = 3;
+constexpr int kSecondsOfMutant = 60;  // of processor time
+
+const sim::Order kOrders[] = {{sim::Mode::Eager, 0}, {sim::Mode::Lazy, 0}, {sim::Mode::Random, 1}};
+constexpr const char* kOrderNames[] = {"eager", "lazy", "random:1"};
+
+// ---- the launch ----------------------------------------------------------------------------------
+
+template <class F>
+F driver_function(const char* name) {
+  static void* const library = dlopen(test::device().info().driver_path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* const found = library ? dlsym(library, name) : nullptr;
+  if (!found) throw std::runtime_error(fmt::format("{} has no {}", test::device().info().driver_path, name));
+  return reinterpret_cast<F>(found);
+}
+
+void check(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) throw std::runtime_error(fmt::format("{} returned {}", what, int(result)));
+}
+#define MOXIE_CALL(name, ...) check(driver_function<decltype(&name)>(MOXIE_TEXT(name))(__VA_ARGS__), #name)
+#define MOXIE_TEXT(name) MOXIE_TEXT_OF(name)
+#define MOXIE_TEXT_OF(name) #name
+
+// The launch that the library makes for a problem, as a captured graph shows it.
+CUDA_KERNEL_NODE_PARAMS capture(test::Layer& layer) {
+  CUcontext context = nullptr;
+  MOXIE_CALL(cuDevicePrimaryCtxRetain, &context, 0);
+  MOXIE_CALL(cuCtxPushCurrent, context);
+  CUstream stream = nullptr;
+  MOXIE_CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  MOXIE_CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  layer.arguments().stream = stream;
+  layer.launch();
+  layer.arguments().stream = nullptr;
+  CUgraph graph = nullptr;  // kept: the parameters lie in it
+  MOXIE_CALL(cuStreamEndCapture, stream, &graph);
+  CUgraphNode node = nullptr;
+  size_t count = 1;
+  MOXIE_CALL(cuGraphGetNodes, graph, &node, &count);
+  if (count != 1) throw std::runtime_error("the library launches more than one kernel");
+  CUDA_KERNEL_NODE_PARAMS params{};
+  MOXIE_CALL(cuGraphKernelNodeGetParams, node, &params);
+  CUcontext popped = nullptr;
+  MOXIE_CALL(cuCtxPopCurrent, &popped);
+  return params;
+}
+
+// ---- one kernel ----------------------------------------------------------------------------------
+
+struct Outcome {
+  enum Kind : int { Survived, Hazard, Wrong, Rejected, Died } kind = Survived;
+  int order = 0;
+  int hazard = 0;
+  char text[600] = {};
+};
+
+class Subject {
+ public:
+  explicit Subject(const Case& c) : name_(c.name), layer_(c.job) {
+    const auto prepared = ops::prepare_gemm(ops::figures_of(test::device().info()), layer_.problem());
+    config_ = prepared->plan.config;
+    config_.stages = kStages;
+    jit::Request request = ops::kernel_request(config_, layer_.problem());
+    request.kind = jit::ImageKind::Ptx;
+    ptx_ = jit::obtain(request).bytes;
+
+    test::set_order("eager");
+    expected_ = layer_.run();
+    layer_.check(expected_);
+    node_ = capture(layer_);
+    shared_bytes_ = kernel::shared_bytes(config_, prepared->needs.data(), int(prepared->needs.size()));
+    for (const auto& [address, bytes] : Buffer::live()) memory_.adopt(reinterpret_cast<uint64_t>(address), bytes);
+  }
+
+  const std::string& name() const { return name_; }
+  const std::string& ptx() const { return ptx_; }
+  std::vector<Mutant> mutants() const {
+    return mutants_of(ptx_, sim::ptx::parse(ptx_), jit::kernel_headers());
+  }
+
+  Outcome run(const std::string& ptx) {
+    Outcome outcome;
+    std::shared_ptr<sim::Kernel> kernel;
+    std::shared_ptr<const sim::ptx::Module> module;
+    const auto say = [&](Outcome::Kind kind, const std::string& text) {
+      outcome.kind = kind;
+      std::snprintf(outcome.text, sizeof outcome.text, "%s", text.substr(0, text.find('\n')).c_str());
+      return outcome;
+    };
+    try {
+      module = std::make_shared<const sim::ptx::Module>(sim::ptx::parse(ptx));
+      kernel = sim::prepare(module, jit::kKernelName, symbols(*module), 90);
+    } catch (const std::exception& error) {
+      return say(Outcome::Rejected, error.what());
+    }
+    for (size_t i = 0; i < std::size(kOrders); ++i) {
+      outcome.order = int(i);
+      poison();
+      try {
+        launch(*kernel, kOrders[i]);
+      } catch (const sim::Fault& fault) {
+        outcome.hazard = int(fault.kind);
+        return say(Outcome::Hazard, fault.what());
+      }
+      if (!same(layer_.pre_base(), expected_.pre)) return say(Outcome::Wrong, "pre is wrong");
+      if (!same(layer_.out_base(), expected_.out)) return say(Outcome::Wrong, "out is wrong");
+    }
+    return outcome;
+  }
+
+ private:
+  std::unordered_map<std::string, uint64_t> symbols(const sim::ptx::Module& module) {
+    std::unordered_map<std::string, uint64_t> addresses;
+    for (const sim::ptx::Variable& v : module.variables) {
+      if (v.space != sim::ptx::Space::Global && v.space != sim::ptx::Space::Const) continue;
+      const uint64_t address = memory_.allocate(std::max<uint64_t>(v.bytes, 1));
+      std::copy(v.init.begin(), v.init.end(), reinterpret_cast<uint8_t*>(address));
+      addresses[v.name] = address;
+    }
+    return addresses;
+  }
+
+  // Nothing of an earlier run may help: outputs and tensor maps are wiped out.
+  void poison() {
+    std::memset(const_cast<void*>(layer_.pre_base()), 0xff, expected_.pre.size());
+    std::memset(const_cast<void*>(layer_.out_base()), 0xff, expected_.out.size());
+    const GemmArguments& a = layer_.arguments();
+    if (a.workspace_bytes > 0) std::memset(a.workspace, 0xff, a.workspace_bytes);
+  }
+
+  static bool same(const void* got, const std::vector<uint8_t>& expected) {
+    return expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0;
+  }
+
+  void launch(const sim::Kernel& kernel, sim::Order order) {
+    sim::Launch launch;
+    launch.kernel = &kernel;
+    launch.grid = {node_.gridDimX, node_.gridDimY, node_.gridDimZ};
+    launch.block = {node_.blockDimX, node_.blockDimY, node_.blockDimZ};
+    launch.cluster = {uint32_t(config_.cluster), 1, 1};
+    launch.dynamic_shared = uint32_t(shared_bytes_);
+    launch.params.resize(kernel.param_bytes);
+    for (size_t i = 0; i < kernel.param_offsets.size(); ++i)
+      std::memcpy(launch.params.data() + kernel.param_offsets[i], node_.kernelParams[i], kernel.param_sizes[i]);
+    launch.global = &memory_;
+    launch.order = order;
+    launch.threads = 1;
+    sim::run(launch);
+  }
+
+  std::string name_;
+  test::Layer layer_;
+  kernel::HopperConfig config_;
+  std::string ptx_;
+  test::Results expected_;
+  CUDA_KERNEL_NODE_PARAMS node_{};
+  int shared_bytes_ = 0;
+  sim::GlobalMemory memory_;
+};
+
+// ---- many mutants, each in a process of its own --------------------------------------------------
+
+class Farm {
+ public:
+  Farm(Subject& subject, int processes) : subject_(subject), processes_(processes) {}
+
+  std::vector<Outcome> run(const std::vector<const Mutant*>& mutants) {
+    std::vector<Outcome> outcomes(mutants.size());
+    std::map<pid_t, std::pair<size_t, int>> running;  // mutant and pipe
+    const auto reap = [&] {
+      int status = 0;
+      const pid_t pid = wait(&status);
+      const auto it = running.find(pid);
+      if (it == running.end()) return;
+      const auto [index, pipe] = it->second;
+      Outcome& outcome = outcomes[index];
+      if (read(pipe, &outcome, sizeof outcome) != ssize_t(sizeof outcome)) {
+        outcome = {};
+        outcome.kind = Outcome::Died;
+        std::snprintf(outcome.text, sizeof outcome.text, "%s",
+                      WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU ? "the simulator did not come to an end"
+                                                                         : "the simulator died");
+      }
+      close(pipe);
+      running.erase(it);
+    };
+    for (size_t i = 0; i < mutants.size(); ++i) {
+      while (int(running.size()) >= processes_) reap();
+      int ends[2];
+      if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+      const pid_t pid = fork();
+      if (pid < 0) throw std::runtime_error("no process");
+      if (pid == 0) {
+        const rlimit limit{kSecondsOfMutant, kSecondsOfMutant + 5};
+        setrlimit(RLIMIT_CPU, &limit);
+        const rlimit no_core{0, 0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        const Outcome outcome = subject_.run(mutants[i]->apply(subject_.ptx()));
+        const bool written = write(ends[1], &outcome, sizeof outcome) == ssize_t(sizeof outcome);
+        _exit(written ? 0 : 1);
+      }
+      close(ends[1]);
+      running[pid] = {i, ends[0]};
+    }
+    while (!running.empty()) reap();
+    return outcomes;
+  }
+
+ private:
+  Subject& subject_;
+  int processes_;
+};
+
+// ---- explanations --------------------------------------------------------------------------------
+
+// A row of the table in docs/mutants.md: | `instruction` | change | `part of a source line` | part of the kernel's name |
+// proof |. The instruction is a beginning; an empty part fits everything.
+struct Explanation {
+  std::string instruction, change, place, kernels;
+  int used = 0;
+
+  bool fits(const Mutant& m, const std::string& name) const {
+    if (m.instruction.compare(0, instruction.size(), instruction) != 0 || m.change != change) return false;
+    if (name.find(kernels) == std::string::npos) return false;
+    if (place.empty()) return true;
+    return std::any_of(m.origin.begin(), m.origin.end(),
+                       [&](const std::string& line) { return line.find(place) != std::string::npos; });
+  }
+};
+
+std::vector<Explanation> read_explanations(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  std::vector<Explanation> all;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("| `", 0) != 0) continue;
+    std::vector<std::string> cells;
+    size_t at = 1;
+    while (cells.size() < 4) {
+      const size_t bar = line.find(" |", at);
+      if (bar == std::string::npos) throw std::runtime_error(path + ": a row of the table lacks a column: " + line);
+      std::string cell = line.substr(at, bar - at);
+      cell.erase(0, std::min(cell.find_first_not_of(" `"), cell.size()));
+      while (!cell.empty() && (cell.back() == ' ' || cell.back() == '`')) cell.pop_back();
+      cells.push_back(cell);
+      at = bar + 2;
+    }
+    all.push_back({cells[0], cells[1], cells[2], cells[3]});
+  }
+  return all;
+}
+
+// ---- the program ---------------------------------------------------------------------------------
+
+struct Options {
+  std::string only;         // kernels whose name has this in it
+  std::string instruction;  // mutants of instructions that begin so
+  size_t sample = 0;        // mutants a kernel, 0: all
+  int processes = int(std::max(1u, std::thread::hardware_concurrency()));
+  bool all = false;         // print every mutant, not only the survivors
+  std::string explanations = MOXIE_SOURCE_DIR "/docs/mutants.md";
+};
+
+void usage() {
+  std::cout << "mutants [--only TEXT] [--instruction TEXT] [--sample N] [--processes N] [--all] [--explanations FILE]\n"
+               "  Runs mutants of the library's kernels in the simulator. --sample takes N of each kernel's.\n";
+}
+
+std::string place_text(const Mutant& m) {
+  std::string text;
+  for (const std::string& line : m.origin) text += "\n        " + line;
+  return text;
+}
+
+int run(const Options& options) {
+  setenv("MOXIE_SIM_SMS", "2", 1);
+  std::vector<Explanation> explanations = read_explanations(options.explanations);
+  size_t mutants_total = 0, killed_total = 0, explained_total = 0, open_total = 0;
+  std::map<std::string, size_t> killers_total;
+  for (const Case& c : cases()) {
+    if (c.name.find(options.only) == std::string::npos) continue;
+    const auto start = std::chrono::steady_clock::now();
+    Subject subject(c);
+    if (::testing::Test::HasFailure()) {
+      fmt::print("{}: the kernel itself is wrong\n", c.name);
+      return 2;
+    }
+    if (const Outcome self = subject.run(subject.ptx()); self.kind != Outcome::Survived) {
+      fmt::print("{}: a false alarm for the kernel itself ({}): {}\n", c.name, kOrderNames[self.order], self.text);
+      return 2;
+    }
+    const std::vector<Mutant> mutants = subject.mutants();
+    std::vector<const Mutant*> chosen;
+    for (const Mutant& m : mutants) {
+      if (m.instruction.compare(0, options.instruction.size(), options.instruction) == 0) chosen.push_back(&m);
+    }
+    if (options.sample > 0 && options.sample < chosen.size()) {
+      // Evenly over the kernel, shifted from kernel to kernel.
+      std::vector<const Mutant*> fewer;
+      const size_t shift = std::hash<std::string>{}(c.name) % chosen.size();
+      for (size_t i = 0; i < options.sample; ++i)
+        fewer.push_back(chosen[(shift + i * chosen.size() / options.sample) % chosen.size()]);
+      chosen = fewer;
+    }
+    const std::vector<Outcome> outcomes = Farm(subject, options.processes).run(chosen);
+
+    std::map<std::string, size_t> killers;
+    size_t killed = 0, explained = 0, open = 0;
+    std::string report;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const Mutant& m = *chosen[i];
+      const Outcome& o = outcomes[i];
+      const std::string what = fmt::format("{} {} (ptx line {})", m.instruction, m.change, m.line);
+      switch (o.kind) {
+        case Outcome::Hazard:
+          ++killed, ++killers[sim::hazard_name(sim::Hazard(o.hazard))];
+          break;
+        case Outcome::Wrong:
+          ++killed, ++killers["wrong output"];
+          break;
+        case Outcome::Rejected:
+        case Outcome::Died:
+          ++open;
+          report += fmt::format("  NO VERDICT: {}: {}\n", what, o.text);
+          continue;
+        case Outcome::Survived: {
+          bool known = false;
+          for (Explanation& e : explanations) {
+            if (!e.fits(m, c.name)) continue;
+            known = true, ++e.used;
+            break;
+          }
+          ++(known ? explained : open);
+          if (!known || options.all)
+            report += fmt::format("  {}: {}: {}{}\n", known ? "explained" : "SURVIVOR", what, m.statement, place_text(m));
+          continue;
+        }
+      }
+      if (options.all)
+        report += fmt::format("  killed ({}): {}: {}\n", kOrderNames[o.order], what, o.text);
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    fmt::print("{}: {} mutants, {} killed, {} equivalent, {} open ({:.0f} s)\n", c.name, chosen.size(), killed, explained,
+               open, seconds);
+    for (const auto& [hazard, count] : killers) fmt::print("  {:4} {}\n", count, hazard), killers_total[hazard] += count;
+    fmt::print("{}", report);
+    std::fflush(stdout);
+    mutants_total += chosen.size(), killed_total += killed, explained_total += explained, open_total += open;
+  }
+  if (mutants_total == 0) {
+    fmt::print("no mutant was asked for\n");
+    return 2;
+  }
+  fmt::print("\nAll kernels: {} mutants, {} killed ({:.2f} %), {} equivalent, {} open\n", mutants_total, killed_total,
+             100.0 * double(killed_total) / double(mutants_total), explained_total, open_total);
+  for (const auto& [hazard, count] : killers_total) fmt::print("  {:5} {}\n", count, hazard);
+  const bool complete = options.only.empty() && options.instruction.empty() && options.sample == 0;
+  bool stale = false;
+  for (const Explanation& e : explanations) {
+    if (!complete || e.used > 0) continue;
+    fmt::print("docs/mutants.md explains a survivor that does not exist: {} {} at {}\n", e.instruction, e.change, e.place);
+    stale = true;
+  }
+  return open_total > 0 || stale ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace moxie::mutants
+
+int main(int argc, char** argv) {
+  moxie::mutants::Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto value = [&]() -> std::string {
+      if (i + 1 == argc) throw std::runtime_error(name + " needs a value");
+      return argv[++i];
+    };
+    try {
+      if (name == "--only") {
+        options.only = value();
+      } else if (name == "--instruction") {
+        options.instruction = value();
+      } else if (name == "--sample") {
+        options.sample = std::stoul(value());
+      } else if (name == "--processes") {
+        options.processes = std::max(1, std::stoi(value()));
+      } else if (name == "--explanations") {
+        options.explanations = value();
+      } else if (name == "--all") {
+        options.all = true;
+      } else {
+        moxie::mutants::usage();
+        return name == "--help" ? 0 : 2;
+      }
+    } catch (const std::exception& error) {
+      std::cerr << "mutants: " << name << ": " << error.what() << "\n";
+      return 2;
+    }
+  }
+  try {
+    return moxie::mutants::run(options);
+  } catch (const std::exception& error) {
+    std::cerr << "mutants: " << error.what() << "\n";
+    return 2;
+  }
+}
