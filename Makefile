@@ -3,10 +3,11 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup build demo test bench bundle format check install clean
+.PHONY: help setup build demo test mutants bench bundle format check install clean
 help:
 	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
+	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
@@ -26,6 +27,9 @@ demo: build
 
 test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
+
+mutants: build
+	MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants $(ARGS)
 
 bench: build
 	$(BUILD)/bin/bench_host

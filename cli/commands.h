@@ -13,6 +13,7 @@ Run add_demo(CLI::App& command);
 Run add_gemm(CLI::App& command);
 Run add_devices(CLI::App& command);
 Run add_plan(CLI::App& command);
+Run add_pack(CLI::App& command);
 Run add_bench(CLI::App& command);
 
 }  // namespace moxie::cli

@@ -16,7 +16,7 @@ Run add_devices(CLI::App&) {
     fmt::print("{:<32} {:>7} {:>5} {:>12} {:>8} {:>8}  {}\n", "device", "arch", "SMs", "shared/block", "memory",
                "driver", "served by");
     for (const auto& d : devices) {
-      const bool supported = d.arch == 90;
+      const bool supported = d.arch == 90 || d.arch == 100;
       fmt::print("{:<32} {:>7} {:>5} {:>8} KiB {:>4} GiB {:>8}  {}{}\n", d.name,
                  fmt::format("sm_{}{}", d.arch, d.arch >= 90 ? "a" : ""), d.sm_count, d.shared_bytes >> 10,
                  d.memory_bytes >> 30, fmt::format("{}.{}", d.driver_version / 1000, d.driver_version % 1000 / 10),

@@ -15,19 +15,21 @@
 #include "cli/options.h"
 #include "cli/safetensors.h"
 #include "moxie/gemm.h"
+#include "moxie/scales.h"
 
 namespace moxie::cli {
 
 namespace {
 
 struct Options : ProblemOptions {
-  std::string in, out_file, grouping = "auto", sizes = "device";
+  std::string in, out_file, grouping = "auto", sizes = "device", scales = "row-major";
   float alpha = 1.702f, limit = 7.0f;
 };
 
 // The tensors that matter, checked against each other.
 struct Input {
   std::vector<uint8_t> a, b, bias;
+  std::vector<uint8_t> sfa, sfb;     // MXFP4
   std::vector<int32_t> sizes;        // offsets, m_indices or masked_m
   std::vector<int64_t> group_start;  // first row of each group, in rows of a; not for row groups
   std::vector<int64_t> group_rows;
@@ -59,11 +61,34 @@ std::vector<int32_t> read_int32(const SafetensorsReader& file, const std::string
   return values;
 }
 
+// The scales of operand `name`: one for 32 elements of a row, or as many bytes as the blocked layout has.
+std::vector<uint8_t> load_scales(const SafetensorsReader& file, const std::string& name, std::vector<int64_t> operand,
+                                 bool blocked, size_t blocked_bytes) {
+  const auto* entry = file.find(name);
+  if (entry == nullptr)
+    throw InputError(fmt::format("tensor '{}' is missing, which operands of U8 (MXFP4) need", name));
+  if (entry->dtype != "U8") throw InputError(fmt::format("tensor '{}' is {}, it must be U8", name, entry->dtype));
+  operand.back() /= 16;
+  if (!blocked && entry->shape != operand) {
+    throw InputError(fmt::format("tensor '{}' is {}, it must be {}: a scale for 32 elements along K", name,
+                                 shape_text(entry->shape), shape_text(operand)));
+  }
+  std::vector<uint8_t> scales = file.read(name);
+  if (blocked && scales.size() != blocked_bytes) {
+    throw InputError(fmt::format("tensor '{}' has {} bytes, the blocked scales of this product have {}", name,
+                                 scales.size(), blocked_bytes));
+  }
+  return scales;
+}
+
 // Fills problem's grouping and shape, and reads what the product needs.
-Input load(const SafetensorsReader& file, GemmProblem& problem) {
+Input load(const SafetensorsReader& file, GemmProblem& problem, bool blocked_scales) {
   Input input;
-  const auto a = expect(file, "a", "BF16", {2, 3}, "[M, K] or [G, M, K]");
-  const auto b = expect(file, "b", "BF16", {2, 3}, "[N, K] or [G, N, K]");
+  const bool mxfp4 = file.find("a") != nullptr && file.find("a")->dtype == "U8";
+  const char* const dtype = mxfp4 ? "U8" : "BF16";
+  const auto a = expect(file, "a", dtype, {2, 3}, "[M, K] or [G, M, K]");
+  const auto b = expect(file, "b", dtype, {2, 3}, "[N, K] or [G, N, K]");
+  if (mxfp4) problem.format = OperandFormat::Mxfp4;
   input.a_shape = a;
   std::string sizes_name;
   for (const char* name : {"offsets", "m_indices", "masked_m"}) {
@@ -101,7 +126,7 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
   }
   problem.groups = b.size() == 3 ? b[0] : 1;
   problem.m = a[a.size() - 2];
-  problem.k = a.back();
+  problem.k = mxfp4 ? 2 * a.back() : a.back();
   problem.n = b[b.size() - 2];
   if (problem.groups < 1)
     throw InputError(fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
@@ -109,9 +134,13 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
   }
-  if (b.back() != problem.k) {
+  if (b.back() != a.back()) {
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
+  }
+  if (mxfp4 && a.back() % 16 != 0) {
+    throw InputError(fmt::format(
+        "tensor 'a' is {}, its last extent (K / 2 bytes of MXFP4) must be a multiple of 16: K of 32", shape_text(a)));
   }
   if (problem.k % 8 != 0) {
     throw InputError(fmt::format("tensor 'a' is {}, its last extent (K) must be a multiple of 8", shape_text(a)));
@@ -186,6 +215,10 @@ Input load(const SafetensorsReader& file, GemmProblem& problem) {
   }
   input.a = file.read("a");
   input.b = file.read("b");
+  if (mxfp4) {
+    input.sfa = load_scales(file, "sfa", a, blocked_scales, a_scale_bytes(problem));
+    input.sfb = load_scales(file, "sfb", b, blocked_scales, b_scale_bytes(problem));
+  }
   return input;
 }
 
@@ -206,6 +239,22 @@ size_t result_bytes(int64_t rows, int64_t width, DataType type) {
     throw InputError(fmt::format("tensors 'a' and 'b': a result of {} x {} elements is too large", rows, width));
   }
   return static_cast<size_t>(bytes);
+}
+
+// Scales in device memory as the kernels read them.
+Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int64_t rows, int64_t k,
+             const int32_t* offsets, size_t bytes) {
+  Buffer blocked(device, bytes);
+  ScaleBlocking blocking;
+  blocking.from = row_major.as();
+  blocking.to = blocked.as();
+  blocking.groups = groups;
+  blocking.rows = rows;
+  blocking.k = k;
+  blocking.offsets = offsets;
+  block_scales(device, blocking);
+  device.synchronize();
+  return blocked;
 }
 
 // An output on its way to the file.
@@ -275,6 +324,7 @@ int run(const Options& options) {
   GemmProblem problem;
   options.apply(problem);
   const bool as_pointers = choose("--grouping", options.grouping, Names<bool>{{"auto", false}, {"pointers", true}});
+  const bool blocked_scales = choose("--scales", options.scales, Names<bool>{{"row-major", false}, {"blocked", true}});
   const bool host_sizes = choose("--sizes", options.sizes, Names<bool>{{"device", false}, {"host", true}});
   if (!std::isfinite(options.alpha)) throw InputError("--alpha: must be a finite number");
   if (!(options.limit > 0)) throw InputError(fmt::format("--limit: {} is not positive", options.limit));
@@ -285,11 +335,12 @@ int run(const Options& options) {
   check_writable(options.out_file);
 
   const SafetensorsReader file(options.in);
-  const Input input = load(file, problem);
+  const Input input = load(file, problem, blocked_scales);
   const Grouping grouping = problem.grouping;
   const int64_t rows = problem.m * (input.a_shape.size() == 3 ? problem.groups : 1);
   const int64_t out_width = is_gated(problem.activation) ? problem.n / 2 : problem.n;
   if (as_pointers) {
+    if (problem.format == OperandFormat::Mxfp4) throw InputError("--grouping: pointers are for bf16 operands");
     if (grouping == Grouping::RowGroups) {
       throw InputError("--grouping: tensor 'm_indices' cannot become pointers; offsets, masked_m and equal groups can");
     }
@@ -310,6 +361,18 @@ int run(const Options& options) {
   arguments.alpha = options.alpha;
   arguments.limit = options.limit;
   if (!input.sizes.empty()) arguments.sizes = sizes.as<int32_t>();
+  Buffer sfa, sfb;
+  if (problem.format == OperandFormat::Mxfp4) {
+    sfa = Buffer(device, input.sfa), sfb = Buffer(device, input.sfb);
+    if (!blocked_scales) {
+      const bool stacked = input.a_shape.size() == 3, offsets = grouping == Grouping::Offsets;
+      sfa = block(device, sfa, stacked || offsets ? problem.groups : 1, problem.m, problem.k,
+                  offsets ? arguments.sizes : nullptr, a_scale_bytes(problem));
+      sfb = block(device, sfb, problem.groups, problem.n, problem.k, nullptr, b_scale_bytes(problem));
+    }
+    arguments.sfa = sfa.as();
+    arguments.sfb = sfb.as();
+  }
 
   std::optional<PointerArrays> arrays;
   if (as_pointers) {
@@ -363,9 +426,11 @@ int run(const Options& options) {
 Run add_gemm(CLI::App& command) {
   auto options = std::make_shared<Options>();
   command
-      .add_option("IN", options->in,
-                  "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
-                  "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32")
+      .add_option(
+          "IN", options->in,
+          "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
+          "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32. MXFP4 (sm_100a): a and b U8, "
+          "two elements in a byte, and their scales sfa and sfb U8, one for 32 elements")
       ->required();
   command
       .add_option("OUT", options->out_file,
@@ -380,6 +445,9 @@ Run add_gemm(CLI::App& command) {
   command
       .add_option("--sizes", options->sizes,
                   "Who knows the groups' sizes: device (the kernel reads them) or host (the plan does, too)")
+      ->capture_default_str();
+  command
+      .add_option("--scales", options->scales, "How sfa and sfb lie: row-major [..., K/32], or blocked (128 x 4 tiles)")
       ->capture_default_str();
   options->add_to(command);
   return [options] { return run(*options); };

@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   add("gemm", "A grouped product of the tensors in a file", add_gemm);
   add("devices", "The devices that this machine has", add_devices);
   add("plan", "Which kernel a problem gets, and why", add_plan);
+  add("pack", "Compiles the kernels of a list of problems, for machines without a compiler", add_pack);
   add("bench", "Times of products (GPU), of compilation and of the simulator", add_bench);
 
   try {

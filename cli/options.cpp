@@ -160,6 +160,39 @@ void ProblemOptions::apply(GemmProblem& problem) const {
   }
 }
 
+void ShapeOptions::add_to(CLI::App& command) {
+  command
+      .add_option("M", m,
+                  "Rows: of A in all (dense, offsets, row-groups), of a group (batched), the most of a group (masked, "
+                  "pointers)")
+      ->required();
+  command.add_option("N", n, "Columns, before a gate halves them")->required();
+  command.add_option("K", k, "Length of the sums")->required();
+  command.add_option("--groups", groups, "Groups")->capture_default_str();
+  command.add_option("--grouping", grouping,
+                     "dense, batched, offsets, row-groups, masked or pointers; dense for one group, offsets for more");
+  command.add_option("--rows", rows, "Rows of each group, when the host knows them")->delimiter(',');
+  command.add_option("--expected-rows", expected, "Rows of a typical group, when only that is known");
+  command.add_flag("--bias", bias, "With a bias");
+  ProblemOptions::add_to(command);
+}
+
+GemmProblem ShapeOptions::problem() const {
+  GemmProblem problem;
+  apply(problem);
+  problem.grouping = !grouping.empty() ? choose("--grouping", grouping, grouping_names())
+                     : groups > 1      ? Grouping::Offsets
+                                       : Grouping::Dense;
+  problem.groups = groups;
+  problem.m = m;
+  problem.n = n;
+  problem.k = k;
+  problem.bias = bias;
+  problem.host_rows = rows;
+  if (expected >= 0) problem.expected_rows = expected;
+  return problem;
+}
+
 std::string activation_help() {
   return "Activations of x = A B^T + bias:\n"
          "  none        x\n"

@@ -1,5 +1,6 @@
 // The options that several commands share: names of the variants, and how they become a GemmProblem.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,16 @@ struct ProblemOptions {
   void add_to(CLI::App& command);
   // Throws InputError that names the option.
   void apply(GemmProblem& problem) const;
+};
+
+// A whole problem without tensors: M N K and everything that goes with them.
+struct ShapeOptions : ProblemOptions {
+  int64_t m = 0, n = 0, k = 0, groups = 1, expected = -1;
+  std::string grouping;
+  std::vector<int64_t> rows;
+  bool bias = false;
+  void add_to(CLI::App& command);
+  GemmProblem problem() const;
 };
 
 // Each activation with its formula, for --help.

@@ -12,12 +12,10 @@
 namespace moxie::cli {
 
 namespace {
-struct Options : ProblemOptions {
-  int64_t m = 0, n = 0, k = 0, groups = 1, expected = -1;
-  std::string grouping;
-  std::vector<int64_t> rows;
-  bool bias = false, all = false;
+struct Options : ShapeOptions {
+  bool all = false;
   int arch = 90, sms = 132;
+  std::string format = "bf16";
 };
 // Enough to see what the choice was made between.
 std::string first_lines(const std::string& text) {
@@ -35,36 +33,16 @@ std::string first_lines(const std::string& text) {
 
 Run add_plan(CLI::App& command) {
   auto options = std::make_shared<Options>();
-  command
-      .add_option("M", options->m,
-                  "Rows: of A in all (dense, offsets, row-groups), of a group (batched), the most of a group (masked, "
-                  "pointers)")
-      ->required();
-  command.add_option("N", options->n, "Columns, before a gate halves them")->required();
-  command.add_option("K", options->k, "Length of the sums")->required();
-  command.add_option("--groups", options->groups, "Groups")->capture_default_str();
-  command.add_option("--grouping", options->grouping,
-                     "dense, batched, offsets, row-groups, masked or pointers; dense for one group, offsets for more");
-  command.add_option("--rows", options->rows, "Rows of each group, when the host knows them")->delimiter(',');
-  command.add_option("--expected-rows", options->expected, "Rows of a typical group, when only that is known");
-  command.add_flag("--bias", options->bias, "With a bias");
-  command.add_flag("--all", options->all, "Every candidate, not only the best");
-  command.add_option("--arch", options->arch, "90 for sm_90a")->capture_default_str();
-  command.add_option("--sms", options->sms, "Streaming multiprocessors of the device")->capture_default_str();
   options->add_to(command);
+  command.add_flag("--all", options->all, "Every candidate, not only the best");
+  command.add_option("--arch", options->arch, "90 for sm_90a, 100 for sm_100a")->capture_default_str();
+  command.add_option("--format", options->format, "Elements of a and b: bf16 or mxfp4 (sm_100a)")
+      ->check(CLI::IsMember({"bf16", "mxfp4"}))
+      ->capture_default_str();
+  command.add_option("--sms", options->sms, "Streaming multiprocessors of the device")->capture_default_str();
   return [options] {
-    GemmProblem problem;
-    options->apply(problem);
-    problem.grouping = !options->grouping.empty() ? choose("--grouping", options->grouping, grouping_names())
-                       : options->groups > 1      ? Grouping::Offsets
-                                                  : Grouping::Dense;
-    problem.groups = options->groups;
-    problem.m = options->m;
-    problem.n = options->n;
-    problem.k = options->k;
-    problem.bias = options->bias;
-    problem.host_rows = options->rows;
-    if (options->expected >= 0) problem.expected_rows = options->expected;
+    GemmProblem problem = options->problem();
+    if (options->format == "mxfp4") problem.format = OperandFormat::Mxfp4;
     std::string text = explain_plan(problem, options->arch, options->sms);
     if (text.empty() || text.back() != '\n') text += '\n';
     if (!options->all) text = first_lines(text);

@@ -19,10 +19,10 @@ enum class DeviceKind {
 };
 
 struct DeviceInfo {
-  std::string name;         // as the driver gives it
-  int arch = 0;             // 90: sm_90a, 100: sm_100a, others: not supported
+  std::string name;  // as the driver gives it
+  int arch = 0;      // 90: sm_90a, 100: sm_100a, others: not supported
   int sm_count = 0;
-  int shared_bytes = 0;     // most a block may opt in to
+  int shared_bytes = 0;  // most a block may opt in to
   uint64_t memory_bytes = 0;
   uint64_t l2_bytes = 0;
   int driver_version = 0;   // 13000: CUDA 13.0

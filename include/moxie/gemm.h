@@ -1,6 +1,6 @@
 // Grouped matrix products with a fused epilogue:
 //
-//   D[g] = A[g] (M_g x K) * B[g]^T (N x K)     bf16 operands, both K-major, accumulated in float32
+//   D[g] = A[g] (M_g x K) * B[g]^T (N x K)     bf16 or MXFP4 (sm_100a) operands, both K-major, accumulated in float32
 //   pre  = D + bias[g]
 //   out  = activation(pre)                      half as wide for gated activations
 //
@@ -14,7 +14,7 @@
 
 #include "moxie/device.h"
 #include "moxie/error.h"
-#include "moxie/params.h"  // Grouping, Activation, GateLayout, DataType, Schedule, Multicast
+#include "moxie/params.h"  // Grouping, Activation, GateLayout, DataType, OperandFormat, Schedule, Multicast
 
 namespace moxie {
 
@@ -39,7 +39,9 @@ struct GemmProblem {
   int64_t m = 0;
   int64_t n = 0;  // columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. (Pointers:
                   // the most of any group)
-  int64_t k = 0;  // a multiple of 8; 0 is allowed (Pointers: the most of any group)
+  int64_t k = 0;  // a multiple of 8 (bf16) or 32 (MXFP4); 0 is allowed (Pointers: the most of any group)
+  // Mxfp4 needs sm_100a and no split gate. Grouping::Pointers needs sm_90a.
+  OperandFormat format = OperandFormat::Bf16;
   bool bias = false;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
@@ -51,19 +53,25 @@ struct GemmProblem {
   std::vector<int64_t> host_rows;        // rows of each group when the host knows them: sizes the grid exactly
   std::optional<int64_t> expected_rows;  // rows of a typical group, when only an estimate is known
   std::optional<Schedule> schedule;
-  std::optional<int> tile_m, tile_n;  // tile_m 64, 128 or 256; tile_n 64 to 256 in steps of 32
-  std::optional<int> cluster;         // 1 or 2
+  // sm_90a: tile_m 64, 128 or 256, tile_n 64 to 256 in steps of 32. sm_100a: tile_m 128 times the cluster, tile_n 32 to
+  // 256 in steps of 32, for MXFP4 on one block without a gate or custom sinks also those between in steps of 16; there
+  // is no choice of schedule or multicast.
+  std::optional<int> tile_m, tile_n;
+  std::optional<int> cluster;  // 1 or 2
   std::optional<Multicast> multicast;
 };
 
 // Where the operands and results are: device pointers, aligned to 16 bytes. Leading dimensions in elements,
-// multiples of 8 (bf16) or 4 (float32), at least the width; 0 stands for the width. Outputs may not overlap the
-// operands or each other.
+// multiples of 8 (bf16), 32 (MXFP4) or 4 (float32), at least the width; 0 stands for the width. Outputs may not overlap
+// the operands or each other.
 struct GemmArguments {
-  const void* a = nullptr;  // bf16 [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
+  const void* a = nullptr;  // [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
   int64_t lda = 0;
-  const void* b = nullptr;  // bf16 [groups, n, k]
+  const void* b = nullptr;  // [groups, n, k]
   int64_t ldb = 0;
+  // MXFP4: E8M0 scales in the blocked layout (moxie/scales.h), a_scale_bytes() and b_scale_bytes() of them.
+  const void* sfa = nullptr;
+  const void* sfb = nullptr;
   const void* bias = nullptr;  // bf16 [groups, n], dense; required when problem.bias
   void* pre = nullptr;         // [rows of A, n]
   int64_t ld_pre = 0;
@@ -105,10 +113,11 @@ void prepare(const Device& device, const GemmProblem& problem);
 
 // Computes. Asynchronous on arguments.stream; allocates nothing and reads nothing back once the kernel is prepared,
 // and may be captured into a CUDA graph then. Everything is checked before anything is launched: after an Error no
-// output has been touched. Throws Error: InvalidArgument, Unsupported (device is not sm_90a), Compile, Driver.
+// output has been touched. Throws Error: InvalidArgument, Unsupported (the device has no kernel for the problem),
+// Compile, Driver.
 void gemm(const Device& device, const GemmProblem& problem, const GemmArguments& arguments);
 
-// The plan as text: the candidates with their scores and the reason for the choice. Needs no device.
+// The plan as text: the candidates with their scores and the reason for the choice. Needs no device. arch: 90 or 100.
 std::string explain_plan(const GemmProblem& problem, int arch = 90, int sm_count = 132);
 
 }  // namespace moxie

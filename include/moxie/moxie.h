@@ -3,4 +3,6 @@
 #include "moxie/device.h"
 #include "moxie/error.h"
 #include "moxie/gemm.h"
+#include "moxie/pack.h"
+#include "moxie/scales.h"
 #include "moxie/version.h"

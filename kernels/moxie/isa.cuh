@@ -34,9 +34,14 @@ MOXIE_DEVICE void bar_arrive(int id, int threads) {
 }
 
 // 9.7.13.3, the aligned forms.
+MOXIE_DEVICE void barrier_cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+MOXIE_DEVICE void barrier_cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+MOXIE_DEVICE void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 MOXIE_DEVICE void barrier_cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  barrier_cluster_arrive();
+  barrier_cluster_wait();
 }
 
 // 9.7.9.23 and 9.7.13.15: one arrival at the barrier that lies in block `rank` of the cluster where `barrier` lies

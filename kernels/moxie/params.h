@@ -50,8 +50,8 @@ enum class OperandFormat : int {
 };
 constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
 
-// Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 + k
-// (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
+// Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 +
+// k (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
 constexpr int kScaleTileRows = 128;
 constexpr int kScaleTileK = 4 * kScaleBlock;  // elements along K
 constexpr int kScaleTileBytes = 512;
@@ -91,9 +91,9 @@ struct HopperConfig {
 struct BlackwellConfig {
   OperandFormat format = OperandFormat::Mxfp4;
   Grouping grouping = Grouping::Dense;
-  int block_n = 128;     // columns of a tile: 32 to 256 in steps of 32
-  int stages = 4;        // depth of the operand ring
-  int cluster = 1;       // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
+  int block_n = 128;  // columns of a tile: 32 to 256 in steps of 32; MXFP4 on one block without a gate also 16, 48, ...
+  int stages = 4;     // depth of the operand ring
+  int cluster = 1;    // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
   int accumulators = 2;  // tiles in tensor memory: with 2, one is stored while the next is computed
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
@@ -115,7 +115,23 @@ constexpr bool outputs_need_group_maps(Grouping g) {
 // Columns of the accumulator that the epilogue handles at once.
 constexpr int epilogue_columns(int block_n) { return block_n % 64 == 0 ? 64 : 32; }
 constexpr int epilogue_columns(const HopperConfig& c) { return epilogue_columns(c.block_n); }
-constexpr int epilogue_columns(const BlackwellConfig& c) { return epilogue_columns(c.block_n); }
+constexpr int epilogue_columns(const BlackwellConfig& c) {
+  return c.block_n % 32 != 0 ? 16 : epilogue_columns(c.block_n);
+}
+
+// A tile of Blackwell whose width is no multiple of 32 begins at one only every other time, but the scales of its
+// columns must stand at lane (column % 32) of tensor memory. So the accumulator holds the whole groups of 32 first, and
+// then the 16 columns that are left: those before the groups where the tile does not begin at a multiple of 32, else
+// those after.
+constexpr bool has_half_group(const HopperConfig&) { return false; }
+constexpr bool has_half_group(const BlackwellConfig& c) {
+  return c.format == OperandFormat::Mxfp4 && c.block_n % 32 != 0;
+}
+constexpr int whole_groups(int block_n) { return block_n / 32 * 32; }  // columns
+constexpr int whole_groups_column(int column) { return (column + 31) / 32 * 32; }
+constexpr int half_group_column(int block_n, int column) {
+  return column % 32 != 0 ? column : column + whole_groups(block_n);
+}
 
 // What a sink asks of the kernel; each sink states it, the host repeats it in a SinkSpec (src/plan/plan.h).
 struct SinkNeeds {
@@ -152,11 +168,24 @@ struct GemmParams {
   uint8_t* workspace = nullptr;    // per-group maps: see workspace_maps
 };
 
-// Second argument of a Blackwell kernel: the scales of A and B.
+// Second argument of a Blackwell kernel whose operands have scales.
 struct ScaleParams {
   TensorMap a;
   TensorMap b;
+  TensorMap half_group;         // has_half_group: b's scales again
+  TensorMap half_group_values;  // has_half_group: B itself
 };
+
+// Argument of the kernel that blocks scales (kernels/moxie/block_scales.cuh); see moxie/scales.h.
+struct BlockScalesParams {
+  const uint8_t* from = nullptr;
+  uint8_t* to = nullptr;
+  const int32_t* offsets = nullptr;
+  int32_t groups = 1;
+  int32_t rows = 0;
+  int32_t columns = 0;  // scales of a row
+};
+constexpr int kBlockScalesThreads = kScaleTileRows;  // a block writes the tiles of 128 rows, a thread those of one
 
 // Argument of a standard output sink.
 struct StoreParams {
@@ -199,15 +228,18 @@ struct StoreParams {
 //                              rank 3  dims (H, M, 2)  strides (s ld, s H)            box (columns, rows, 2)
 //   Batched                    rank 4  dims (H, M, 2, G) strides (s ld, s H, s group_stride) box (columns, rows, 2, 1)
 
-// Blackwell. A and B as above, but of bytes (uint8), each of two elements: K / 2 of them in place of K, 128 in a box row,
-// a_box_rows and b_box_rows of a BlackwellConfig; strides are half as many bytes as elements.
-// ScaleParams, 32-bit words of four scales, no swizzle; KT = ceil(K / 128), MT and NT = ceil(rows of a group / 128)
+// Blackwell. A and B as above with a_box_rows and b_box_rows of a BlackwellConfig; those of MXFP4 are maps of bytes
+// (uint8), each of two elements: K / 2 of them in place of K, 128 in a box row; strides are half as many bytes as
+// elements.
+// ScaleParams: 32-bit words of four scales, no swizzle; KT = ceil(K / 128), MT and NT = ceil(rows of a group / 128)
 //   a  Dense, RowGroups  rank 3  dims (128, KT, MT)     strides (512, 512 KT)           box (128, 2, 1)
 //      Offsets           rank 3  the same with MT = the most tiles that all groups can have: M / 128 + groups
 //      Batched, Masked   rank 4  dims (128, KT, MT, G)  strides (512, 512 KT, 512 KT MT) box (128, 2, 1, 1)
 //   b  not gated         rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, 2, b_scale_tiles, 1)
 //      gated (interleaved only)
 //                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, 2)
+//   half_group           rank 5  dims (4, 32, KT, NT, G) strides (16, 512, 512 KT, 512 KT NT) box (4, 32, 2, 1, 1)
+//   half_group_values    as GemmParams::b with a box of 16 rows
 //   (the gated map puts the scales of rows 0, 2, 4, ... of 16 before those of 1, 3, 5, ..., as b does with the rows)
 
 template <class Config>
@@ -222,7 +254,12 @@ constexpr int b_box_rows(const HopperConfig& c) { return c.multicast == Multicas
 constexpr int cluster_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? 2 * c.block_m : c.block_m; }
 constexpr int cluster_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? 2 * c.block_n : c.block_n; }
 constexpr int a_box_rows(const BlackwellConfig&) { return 128; }
-constexpr int b_box_rows(const BlackwellConfig& c) { return c.block_n / c.cluster; }
+// 16 stands for none.
+constexpr int b_box_rows(const BlackwellConfig& c) {
+  if (!has_half_group(c)) return c.block_n / c.cluster;
+  return c.block_n > 16 ? whole_groups(c.block_n) : 16;
+}
+constexpr int b_stage_rows(const BlackwellConfig& c) { return c.block_n / c.cluster; }
 constexpr int cluster_rows(const BlackwellConfig& c) { return 128 * c.cluster; }
 constexpr int cluster_columns(const BlackwellConfig& c) { return c.block_n; }
 // From one block of a cluster to the next.
@@ -310,30 +347,39 @@ constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int co
   return shared_layout(c, needs, count).bytes;
 }
 
-// Blackwell: a stage holds 128 bytes of every row, 256 elements of MXFP4, and the two tiles of scales along them.
-constexpr int kStageElements = 256;
-constexpr int kStageScaleTiles = kStageElements / kScaleTileK;
+// Blackwell: a stage holds 128 bytes of every row, and the tiles of scales along them.
+constexpr int stage_elements(const BlackwellConfig& c) { return c.format == OperandFormat::Mxfp4 ? 256 : 64; }
+constexpr int kStageScaleTiles = 256 / kScaleTileK;
 constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, spare; warps 4 to 7: epilogue
 
 constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
-// Tiles of 128 rows that a tile of block_n columns can touch: it begins at any multiple of block_n.
+// Tiles of 128 rows that a tile's whole groups can touch: they begin at any multiple of block_n, or of 32.
 constexpr int b_scale_tiles(const BlackwellConfig& c) {
-  const int most = kScaleTileRows - greatest_divisor(c.block_n, kScaleTileRows);  // rows of the first before the tile
-  return (most + c.block_n + kScaleTileRows - 1) / kScaleTileRows;
+  if (!has_scales(c)) return 0;
+  const int step = greatest_divisor(has_half_group(c) ? 32 : c.block_n, kScaleTileRows);
+  const int columns = whole_groups(c.block_n);
+  return columns == 0 ? 0 : (kScaleTileRows - step + columns + kScaleTileRows - 1) / kScaleTileRows;
 }
+// In a stage, for each of its tiles along K.
+constexpr int b_stage_scale_tiles(const BlackwellConfig& c) { return b_scale_tiles(c) + (has_half_group(c) ? 1 : 0); }
 
-// Tensor memory: columns from its first, in the order they lie. A tile of scales takes 4.
+// Tensor memory: columns from its first, in the order they lie. A tile of scales takes 4. That of a half group stands
+// behind the last whole group, so it may reach into what follows, which the products before it are done with.
 struct TensorLayout {
   int b_scales;  // after the accumulators, which begin at 0
   int a_scales;
   int columns;  // of everything
 };
 constexpr int kTensorColumns = 512;
+constexpr int a_scale_columns(const BlackwellConfig& c) { return has_scales(c) ? 4 : 0; }
+constexpr int b_scale_columns(const BlackwellConfig& c) {
+  return has_scales(c) && b_scale_tiles(c) == 0 ? 4 : 4 * b_scale_tiles(c);
+}
 constexpr TensorLayout tensor_layout(const BlackwellConfig& c) {
   TensorLayout at{};
   at.b_scales = c.accumulators * c.block_n;
-  at.a_scales = at.b_scales + kStageScaleTiles * 4 * b_scale_tiles(c);
-  at.columns = at.a_scales + kStageScaleTiles * 4;
+  at.a_scales = at.b_scales + kStageScaleTiles * b_scale_columns(c);
+  at.columns = at.a_scales + kStageScaleTiles * a_scale_columns(c);
   return at;
 }
 // What is allocated: a power of two, 32 at least.
@@ -345,9 +391,9 @@ constexpr int tensor_columns(const BlackwellConfig& c) {
 
 struct BlackwellLayout {
   int a;               // ring of A tiles: stages x 128 x 128 bytes
-  int b;               // ring of B tiles: stages x block_n / cluster x 128 bytes
+  int b;               // ring of B tiles: stages x b_stage_rows x 128 bytes
   int a_scales;        // stages x 2 x 512 bytes
-  int b_scales;        // stages x b_scale_tiles x 2 x 512 bytes
+  int b_scales;        // stages x b_stage_scale_tiles x 2 x 512 bytes
   int staging;         // sink after sink, each store_buffers x staging_bytes
   int sink_maps;       // mapped sink after mapped sink, 128 bytes each
   int bias;            // block_n bf16
@@ -361,9 +407,9 @@ struct BlackwellLayout {
 constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
   BlackwellLayout at{};
   at.b = at.a + c.stages * a_box_rows(c) * 128;
-  at.a_scales = at.b + c.stages * b_box_rows(c) * 128;
-  at.b_scales = at.a_scales + c.stages * kStageScaleTiles * kScaleTileBytes;
-  at.staging = at.b_scales + c.stages * b_scale_tiles(c) * kStageScaleTiles * kScaleTileBytes;
+  at.a_scales = at.b + c.stages * b_stage_rows(c) * 128;
+  at.b_scales = at.a_scales + (has_scales(c) ? c.stages * kStageScaleTiles * kScaleTileBytes : 0);
+  at.staging = at.b_scales + c.stages * b_stage_scale_tiles(c) * kStageScaleTiles * kScaleTileBytes;
   at.sink_maps = at.staging;
   int mapped = 0;
   for (int i = 0; i < count; ++i) {

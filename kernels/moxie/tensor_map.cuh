@@ -7,10 +7,9 @@ namespace moxie::kernel {
 
 constexpr int kMapBytes = sizeof(TensorMap);
 
-// Whole warp: the template from the kernel's parameters to shared memory.
+// Whole warp: the template from the kernel's parameters to shared memory. The caller's __syncwarp() follows.
 MOXIE_DEVICE void copy_map_template(uint8_t* shared, const TensorMap& map, int lane) {
   if (lane < kMapBytes / 8) reinterpret_cast<uint64_t*>(shared)[lane] = map.opaque[lane];
-  __syncwarp();
 }
 
 // One thread: replaces fields of a map in shared memory. Dimensions of 0 are not representable and become 1; nothing

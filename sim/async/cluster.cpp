@@ -36,7 +36,10 @@ Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
     fault(Hazard::IllegalUse, warp, first_lane(s.cluster_arrived & mask),
           "barrier.cluster.arrive twice before the barrier completes");
   cluster.async->cluster_arriving.join(instr.kind ? warp.fence_view : warp.view);
-  if (!instr.kind) warp.new_epoch();
+  if (!instr.kind) {
+    warp.new_epoch();
+    release_lanes(warp, mask);
+  }
   s.cluster_arrived |= mask;
   s.cluster_waiting |= mask;
   complete_if_done(cluster);
@@ -213,12 +216,16 @@ bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext&, Instr& ou
 
 // ---- griddepcontrol, clusterlaunchcontrol --------------------------------------------------------
 
-// Grids run one after the other here, so what is depended upon has completed.
-Step execute_griddepcontrol(Warp&, const Instr&, uint32_t) { return Step::Next; }
+// kind 1: wait. Grids run one after the other here; what Launch::prerequisites stands for is done at the first wait.
+Step execute_griddepcontrol(Warp& warp, const Instr& instr, uint32_t) {
+  if (instr.kind) warp.cta->cluster->launch->meet_prerequisites();
+  return Step::Next;
+}
 
 bool decode_griddepcontrol(const ptx::Instruction& source, DecodeContext&, Instr& out) {
   if (source.parts.size() != 2 || (source.parts[1] != "wait" && source.parts[1] != "launch_dependents"))
     unsupported(source, "the form is not known");
+  out.kind = source.parts[1] == "wait";
   out.execute = execute_griddepcontrol;
   return true;
 }

@@ -97,23 +97,34 @@ struct Target {
   uint32_t offset;
   uint32_t barrier;
   Stamp stamp;
+  Cta* barrier_cta;
 };
 
 // The blocks that a copy into shared memory reaches. The barrier of a copy without multicast may be in another
-// block only together with the destination.
+// block only together with the destination; with .cta_group::2 (`pair`) also in its peer, and each destination of a
+// multicast signals the block of its pair that has the parity of the barrier's (9.7.9.27.1.2).
 std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrier, bool own_only, bool multicast,
-                               uint32_t cta_mask, int lane) {
+                               uint32_t cta_mask, int lane, bool pair = false, bool even_barrier = false) {
   const SharedPlace to = shared_place(warp, destination, false, lane);
-  const SharedPlace bar = shared_place(warp, barrier, false, lane);
+  SharedPlace bar = shared_place(warp, barrier, false, lane);
+  if (even_barrier && barrier >> 24 == 0) bar.cta = warp.cta->cluster->ctas[warp.cta->rank & ~1u].get();
   std::vector<Target> targets;
   const auto add = [&](Cta& cta) {
-    Mbarrier& object = find_mbarrier(warp, cta, bar.offset, lane);
-    targets.push_back({&cta, to.offset, bar.offset, mbarrier_stamp(object)});
+    Cta* signalled = &cta;
+    if (pair) {
+      const uint32_t rank = (cta.rank & ~1u) | (bar.cta->rank & 1);
+      if ((cta.rank | 1) >= warp.cta->cluster->ctas.size())
+        fault(Hazard::IllegalUse, warp, lane,
+              ".cta_group::2 in a cluster where block rank " + std::to_string(cta.rank) + " has no peer");
+      signalled = warp.cta->cluster->ctas[rank].get();
+    }
+    Mbarrier& object = find_mbarrier(warp, *signalled, bar.offset, lane, true);
+    targets.push_back({&cta, to.offset, bar.offset, mbarrier_stamp(object), signalled});
   };
   if (!multicast) {
     if (own_only && to.cta != warp.cta)
       fault(Hazard::IllegalUse, warp, lane, "the destination in .shared::cta lies in another block");
-    if (bar.cta != to.cta)
+    if (bar.cta != to.cta && !(pair && bar.cta->rank == (to.cta->rank ^ 1)))
       fault(Hazard::IllegalUse, warp, lane, "the destination and the mbarrier lie in different blocks");
     add(*to.cta);
     return targets;
@@ -147,7 +158,7 @@ class BulkLoad : public AsyncOp {
       : origin_(origin), source_(source), bytes_(bytes), target_(target), op_(op), element_(element) {}
   void perform(Cluster& cluster) override {
     reduce_elements(op_, element_, shared_bytes(*target_.cta, target_.offset), source_, bytes_);
-    mbarrier_copy_done(cluster, *target_.cta, target_.barrier, target_.stamp, bytes_, origin_);
+    mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
   }
   std::string describe() const override { return origin_.text(); }
 
@@ -191,7 +202,7 @@ class BulkStore : public AsyncOp {
 // Instr::kind
 enum class Route : uint8_t { GlobalToShared, SharedToShared, SharedToGlobal };
 // Instr::width
-enum : uint8_t { kMulticast = 1, kOwnOnly = 2, kPrefetch = 4 };
+enum : uint8_t { kMulticast = 1, kOwnOnly = 2, kPrefetch = 4, kPair = 8, kFourRows = 16, kEvenBarrier = 32 };
 
 // reg: destination (2), source (2), size, [mbarrier (2)], [mask]. type: element type; imm: reduction.
 Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
@@ -267,6 +278,8 @@ struct Tile {
   uint32_t element_bytes = 0, row_bytes = 0, rows = 0;
   uint32_t swizzle_mask = 0;                  // of address bits 7 to 9, XORed to bits 4 to 6 (5.5.7)
   uint32_t inside_first = 0, inside_end = 0;  // elements of a row inside the tensor along dimension 0
+  std::array<int32_t, 4> four{};              // tile::gather4 and scatter4 (5.5.3.4): rows along dimension 1
+  bool has_four = false;
 
   uint32_t bytes() const { return rows * row_bytes; }
   uint32_t swizzled(uint32_t address) const { return address ^ (address >> 7 & swizzle_mask) << 4; }
@@ -279,7 +292,7 @@ struct Tile {
       bool inside = inside_first < inside_end;
       int64_t address = static_cast<int64_t>(map.address) + at[0] * static_cast<int64_t>(element_bytes);
       for (uint32_t d = 1; d < map.rank; ++d) {
-        const int64_t c = at[d] + static_cast<int64_t>(i[d]) * map.element_strides[d];
+        const int64_t c = has_four ? four[row] : at[d] + static_cast<int64_t>(i[d]) * map.element_strides[d];
         inside = inside && c >= 0 && static_cast<uint64_t>(c) < map.dims[d];
         address += c * static_cast<int64_t>(map.strides[d - 1]);
       }
@@ -290,7 +303,8 @@ struct Tile {
 };
 
 // Checks what the driver and the ISA ask of a map that is used for a copy.
-Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates) {
+Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
+               bool four = false) {
   const auto illegal = [&](const std::string& text) { fault(Hazard::IllegalUse, warp, lane, text); };
   if (map.rank != rank)
     illegal("a " + std::to_string(rank) + "-dimensional copy with a tensor map of rank " + std::to_string(map.rank));
@@ -321,6 +335,12 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     if (tile.row_bytes > span)
       illegal("the inner dimension of the box, " + std::to_string(tile.row_bytes) +
               " bytes, is wider than the swizzle of " + std::to_string(span));
+  }
+  if (four) {
+    if (tile.count[1] != 1) illegal("a tensor map for four rows must have a box of one row");
+    tile.has_four = true;
+    tile.rows = 4;
+    std::copy_n(coordinates + 1, 4, tile.four.begin());
   }
   const int64_t first = std::max<int64_t>(0, -tile.at[0]);
   const int64_t end = std::min<int64_t>(tile.count[0], static_cast<int64_t>(map.dims[0]) - tile.at[0]);
@@ -391,7 +411,7 @@ class TensorLoad : public AsyncOp {
         for (uint32_t i = 0; i < tile.row_bytes; i += 16) std::memcpy(shared + tile.swizzled(to + i), source + i, 16);
       }
     });
-    mbarrier_copy_done(cluster, *target_.cta, target_.barrier, target_.stamp, tile.bytes(), origin_);
+    mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, tile.bytes(), origin_);
   }
   std::string describe() const override { return origin_.text(); }
 
@@ -438,16 +458,20 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint64_t barrier = read_address(warp, instr, 4, 2, lane);
     const uint32_t cta_mask = instr.width & kMulticast ? read32(warp, instr, 6, lane) & 0xffff : 0;
     int32_t coordinates[5] = {};
-    for (int d = 0; d < instr.kind; ++d)
+    const bool four = instr.width & kFourRows;
+    for (int d = 0; d < (four ? 5 : instr.kind); ++d)
       coordinates[d] = static_cast<int32_t>(read32(warp, instr, static_cast<int>(instr.imm) + d, lane));
     check_alignment(warp, lane, "destination address", destination & 0xffffff, kTensorSharedAlign);
     const std::vector<Target> targets =
-        targets_of(warp, destination, barrier, instr.width & kOwnOnly, instr.width & kMulticast, cta_mask, lane);
+        targets_of(warp, destination, barrier, instr.width & kOwnOnly, instr.width & kMulticast, cta_mask, lane,
+                   instr.width & kPair, instr.width & kEvenBarrier);
     std::vector<Stamp> stamps;
     for (const Target& target : targets) stamps.push_back(target.stamp);
-    use_tensor_map(warp, map_address, lane, stamps);
+    // The bulk group of a load completes when the map has been read (9.7.9.27.1.2, the table of mechanisms).
+    BulkLane& bulk = bulk_lane(warp, lane);
+    use_tensor_map(warp, map_address, lane, stamps, {bulk.read, bulk.committed() + 1});
     const auto tile = std::make_shared<const Tile>(
-        make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates));
+        make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four));
     const Origin origin{&warp, instr.source, lane};
     for (const Target& target : targets) {
       // A swizzle permutes 16-byte pieces inside lines of 128 bytes; the box may end inside one.
@@ -475,7 +499,8 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     if (from.cta != warp.cta) fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
     check_alignment(warp, lane, "source address", from.offset, kTensorSharedAlign);
     int32_t coordinates[5] = {};
-    for (int d = 0; d < instr.kind; ++d) {
+    const bool four = instr.width & kFourRows;
+    for (int d = 0; d < (four ? 5 : instr.kind); ++d) {
       coordinates[d] = static_cast<int32_t>(read32(warp, instr, 4 + d, lane));
       // 9.7.9.27.1.1
       if (coordinates[d] < 0)
@@ -486,7 +511,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint32_t group = bulk.committed();
     const Stamp stamp = join_bulk_group(bulk);
     use_tensor_map(warp, map_address, lane, {stamp});
-    Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates);
+    Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four);
     if (!reduction_supports(op, tile.map.element, false))
       fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " has no such operation on the tensor map's type");
     // Only what is stored must have been written; all of the box may be read.
@@ -690,25 +715,44 @@ void push_coordinates(DecodeContext& context, Instr& out, const ptx::Instruction
       list.push_back(&element);
     }
   }
-  if (list.size() != out.kind) unsupported(source, "the number of coordinates is not the number of dimensions");
+  if (list.size() != (out.width & kFourRows ? 5u : out.kind))
+    unsupported(source, "the number of coordinates is not the number of dimensions");
   for (const ptx::Operand* coordinate : list) context.push(*coordinate, ptx::Type::S32);
+}
+
+// On a GPU the address of a block's own shared memory has its rank from bit 24 on, and kernels clear that bit of an
+// mbarrier's address to name the even block of the pair. Here own addresses have no rank: a program that has this mask
+// anywhere means the even block by them.
+bool masks_rank_parity(const ptx::Function& function) {
+  for (const ptx::Instruction& instruction : function.body) {
+    if (instruction.parts[0] != "and") continue;
+    for (const ptx::Operand& operand : instruction.operands) {
+      if (operand.kind == ptx::Operand::Kind::Immediate && static_cast<uint32_t>(operand.bits) == 0xfeffffff)
+        return true;
+    }
+  }
+  return false;
 }
 
 bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr& out, bool reduce) {
   const auto& operands = source.operands;
-  for (const char* mode :
-       {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs", "im2col_at", "tile::gather4", "tile::scatter4"}) {
+  for (const char* mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs", "im2col_at"}) {
     if (has_part(source, mode)) unsupported(source, "only the tile mode is simulated");
   }
   for (const char* group : {"cta_group::1", "cta_group::2"}) {
     if (has_part(source, group) && context.arch() < 100)
       unsupported(source, "cta_group is not available on this target");
-    if (has_part(source, group)) unsupported(source, "cta_group is not simulated");
   }
   for (int d = 1; d <= 5; ++d) {
     if (has_part(source, (std::to_string(d) + "d").c_str())) out.kind = static_cast<uint8_t>(d);
   }
   if (out.kind == 0) unsupported(source, "the number of dimensions is missing");
+  const bool gather = has_part(source, "tile::gather4"), scatter = has_part(source, "tile::scatter4");
+  if (gather || scatter) {
+    if (context.arch() < 100) unsupported(source, "tile::gather4 and tile::scatter4 are not available on this target");
+    if (out.kind != 2 || reduce || has_part(source, "prefetch")) unsupported(source, "the form is not known");
+    out.width |= kFourRows;
+  }
   const size_t policy = has_part(source, "L2::cache_hint") ? 1 : 0;
   if (has_part(source, "prefetch")) {
     need_operands(source, 1 + policy);
@@ -719,7 +763,8 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   }
   const bool to_cluster = has_part(source, "shared::cluster");
   if (has_part(source, "bulk_group")) {
-    if (!has_part(source, "global") || !has_part(source, "shared::cta")) unsupported(source, "the form is not known");
+    if (!has_part(source, "global") || !has_part(source, "shared::cta") || gather)
+      unsupported(source, "the form is not known");
     need_operands(source, 2 + policy);
     push_map_address(context, out, operands[0], 0);
     push_address(context, out, operands[1], 1);
@@ -735,7 +780,7 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
     out.execute = execute_tensor_store;
     return true;
   }
-  if (reduce || !has_part(source, "mbarrier::complete_tx::bytes") || !has_part(source, "global"))
+  if (reduce || scatter || !has_part(source, "mbarrier::complete_tx::bytes") || !has_part(source, "global"))
     unsupported(source, "the form is not known");
   const bool multicast = has_part(source, "multicast::cluster");
   need_operands(source, 3 + (multicast ? 1 : 0) + policy);
@@ -743,7 +788,9 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   push_map_address(context, out, operands[1], 1);
   push_address(context, out, operands[2], 2);
   if (multicast) context.push(operands[3], ptx::Type::U16);
-  out.width = static_cast<uint8_t>((multicast ? kMulticast : 0) | (to_cluster ? 0 : kOwnOnly));
+  out.width |= static_cast<uint8_t>((multicast ? kMulticast : 0) | (to_cluster ? 0 : kOwnOnly) |
+                                    (has_part(source, "cta_group::2") ? kPair : 0));
+  if (out.width & kPair && masks_rank_parity(context.function())) out.width |= kEvenBarrier;
   out.imm = multicast ? 7 : 6;
   push_coordinates(context, out, source, operands[1]);
   out.execute = execute_tensor_load;

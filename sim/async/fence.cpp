@@ -26,8 +26,8 @@ Step execute_map_acquire(Warp& warp, const Instr& instr, uint32_t mask) {
     if (address & kWindowMask)
       fault(Hazard::IllegalUse, warp, lane,
             instr.source->opcode + " at " + hex(address) + ", which is not in global memory");
-    global_pointer(warp, address, kTensorMapBytes, lane);
-    acquire_tensor_map(warp, address);
+    // The fence orders accesses to these bytes and makes none itself: where there is no memory it orders nothing.
+    if (warp.cta->cluster->launch->global->contains(address, kTensorMapBytes)) acquire_tensor_map(warp, address);
   }
   return Step::Next;
 }

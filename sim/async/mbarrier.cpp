@@ -30,13 +30,14 @@ void complete_phase_if_done(const Origin& origin, Mbarrier& barrier) {
 
 }  // namespace
 
-Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane) {
+Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool for_copy) {
   if (offset % 8 != 0)
     fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, owner, offset) + " is not aligned to 8 bytes");
   const auto found = owner.async->mbarriers.find(offset);
   if (found == owner.async->mbarriers.end())
     fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, owner, offset) + " is not initialised");
-  note_remote(warp, owner);
+  // That a copy has reached its object is known to who waits for its bytes (Mbarrier::last_copy), not by its issue.
+  if (!for_copy) note_remote(warp, owner);
   Mbarrier& barrier = found->second;
   if (warp.view.seen[barrier.init.by] < barrier.init.at)
     fault(Hazard::MbarrierMisuse, warp, lane,
@@ -54,6 +55,7 @@ void mbarrier_expect(const Origin& origin, Mbarrier& barrier, int64_t bytes) {
 }
 
 void mbarrier_arrive(const Origin& origin, Mbarrier& barrier, uint32_t count) {
+  release_lanes(*origin.warp, origin.lane < 0 ? kFullMask : 1u << origin.lane);
   if (count > barrier.pending)
     origin.fail(Hazard::MbarrierMisuse, std::to_string(count) + " arrivals at the mbarrier at shared offset " +
                                             hex(barrier.offset) + ", whose phase " + std::to_string(barrier.phase) +
@@ -225,8 +227,14 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   const Mbarrier* missing = nullptr;
   uint32_t missing_phase = 0;
   const Mbarrier* acquired = nullptr;
+  Mbarrier* last = nullptr;
+  uint64_t last_address = 0;
   each_lane(mask, [&](int lane) {
-    Mbarrier& barrier = object_of(warp, instr, 1, lane);
+    // The lanes of a warp mostly wait for one object.
+    const uint64_t address = read_address(warp, instr, 1, 0, lane);
+    if (last == nullptr || address != last_address) last = &object_of(warp, instr, 1, lane);
+    last_address = address;
+    Mbarrier& barrier = *last;
     bool done;
     uint32_t phase;
     if (instr.width & kParity) {
@@ -254,6 +262,7 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     View& into = instr.width & kRelaxed ? warp.read_view : warp.view;
     if (instr.width & kRelaxed) warp.has_read = true;
     into.join(barrier.released);
+    if (&into == &warp.view) acquire_lanes(warp);
     into.seen.raise(barrier.agent, barrier.phase);
   });
   Step step = Step::Next;

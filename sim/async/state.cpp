@@ -87,7 +87,7 @@ void finish_async_state(Cluster& cluster) {
   for (auto& cta : cluster.ctas) {
     for (auto& warp : cta->warps) {
       for (auto& [lane, bulk] : warp->async->bulk) {
-        if (bulk.last_used > 0 && warp->view.seen[bulk.read] < bulk.last_used) {
+        if (!cluster.launch->undrained_exit && bulk.last_used > 0 && warp->view.seen[bulk.read] < bulk.last_used) {
           throw Fault(Hazard::DataInFlight, std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
                                                 ", warp " + std::to_string(warp->index) + ", lane " +
                                                 std::to_string(lane) +

@@ -118,7 +118,8 @@ struct MapRecord {
   Stamp writer;                 // the write, then the release
   std::vector<Stamp> acquired;  // fence.proxy.tensormap...acquire of this version
   struct Use {
-    Stamp stamp;  // completion of a copy that reads it
+    Stamp stamp;     // completion of a copy that reads it
+    Stamp map_read;  // of a load: the bulk group whose completion says that the map has been read
   };
   std::vector<Use> uses;
 };
@@ -186,7 +187,7 @@ inline void note_remote(Warp& warp, Cta& owner) {
   if (&owner != warp.cta) owner.async->remote[warp.self] = warp.view.seen[warp.self];
 }
 // The live object; faults when it is misaligned, not initialised, or its initialisation is not ordered before.
-Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane);
+Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool for_copy = false);
 // Changes on behalf of a warp, perhaps long after it issued them.
 void mbarrier_expect(const Origin& origin, Mbarrier& barrier, int64_t bytes);  // negative: complete-tx
 void mbarrier_arrive(const Origin& origin, Mbarrier& barrier, uint32_t count);
@@ -202,7 +203,7 @@ void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp iss
 TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane);
 // A copy that `warp` issues reads the map: faults when the map is stale. `completions` are what must have been seen
 // before it may be rewritten.
-void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions);
+void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions, Stamp map_read = {});
 void release_tensor_maps(Warp& warp);                   // fence.proxy.tensormap::generic.release
 void acquire_tensor_map(Warp& warp, uint64_t address);  // fence.proxy.tensormap::generic.acquire
 // As push_address, for the generic address of a tensor map, which may be given as a kernel parameter's name.

@@ -16,19 +16,22 @@ constexpr uint64_t kMagic = 0x616d746569786f6dull;
 
 struct Encoded {
   uint64_t magic;
+  // Programs clear bit 21 of the second word of a small tensor's map, around a mistake of some drivers: nothing of ours
+  // stands there.
+  uint64_t unused;
   uint64_t address;
   uint64_t strides[4];
   uint32_t dims[5];  // less one: a dimension may have 2^32 elements
   uint16_t box[5];
   uint8_t element_strides[5];
   uint8_t element, rank, interleave, swizzle, l2, fill;
-  uint8_t unused[5];
+  uint8_t more_unused[7];
   // Set by tensormap.replace in shared memory: the cluster that did it. Ordinary stores carry it to global memory,
   // which is how a map that was published by them is known; tensormap.cp_fenceproxy drops it.
   uint64_t editor;
-  uint64_t more_unused[3];
+  uint64_t still_more_unused[2];
 };
-static_assert(sizeof(Encoded) == kTensorMapBytes && offsetof(Encoded, editor) == 96);
+static_assert(sizeof(Encoded) == kTensorMapBytes && offsetof(Encoded, editor) == 104);
 
 uint64_t editor_of(const uint8_t* map) {
   uint64_t editor;
@@ -97,7 +100,7 @@ MapRecord& record_of(Cluster& cluster, uint64_t address) {
 void rewrite(Warp& warp, MapRecord& record, uint64_t address, int lane) {
   Cluster& cluster = *warp.cta->cluster;
   for (const MapRecord::Use& use : record.uses) {
-    if (seen(warp, use.stamp)) continue;
+    if (seen(warp, use.stamp) || (use.map_read.at > 0 && seen(warp, use.map_read))) continue;
     fault(Hazard::TensorMapInFlight, warp, lane,
           "rewrites the tensor map at " + hex(address) +
               " while a copy may still read it: " + describe_agent(cluster, use.stamp.by) + " has not been waited for");
@@ -133,7 +136,7 @@ TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane) {
   return *fields;
 }
 
-void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions) {
+void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions, Stamp map_read) {
   if ((address & kWindowMask) != 0) return;  // parameters: nobody can rewrite them
   Cluster& cluster = *warp.cta->cluster;
   MapRecord& record = record_of(cluster, address);
@@ -161,11 +164,12 @@ void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<St
   for (const Stamp& stamp : completions) {
     bool known = false;
     for (MapRecord::Use& use : record.uses) {
-      if (use.stamp.by != stamp.by) continue;
+      if (use.stamp.by != stamp.by || use.map_read.by != map_read.by) continue;
       use.stamp.at = std::max(use.stamp.at, stamp.at);
+      use.map_read.at = std::max(use.map_read.at, map_read.at);
       known = true;
     }
-    if (!known) record.uses.push_back({stamp});
+    if (!known) record.uses.push_back({stamp, map_read});
   }
 }
 
@@ -234,7 +238,9 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
         fault(Hazard::Memory, warp, lane,
               "tensormap.replace at " + hex(address) + ", which is not aligned to 64 bytes");
       shared_generic_read(warp, *place.cta, place.offset, kTensorMapBytes, lane);
+      shared_lane_read(warp, *place.cta, place.offset, kTensorMapBytes, lane);
       shared_generic_write(warp, *place.cta, place.offset, kTensorMapBytes, lane);
+      shared_lane_write(warp, *place.cta, place.offset, kTensorMapBytes, lane);
       bytes = place.cta->shared.bytes + place.offset;
     } else {
       if (address % kTensorMapAlign != 0)
@@ -313,6 +319,7 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   if (address % 128 != 0 || source.offset % 128 != 0)
     fault(Hazard::Memory, warp, lane, "tensormap.cp_fenceproxy with addresses that are not aligned to 128 bytes");
   shared_generic_read(warp, *source.cta, source.offset, kTensorMapBytes, lane);
+  shared_lane_read(warp, *source.cta, source.offset, kTensorMapBytes, -1);
   uint8_t* const destination = global_pointer(warp, address, kTensorMapBytes, lane);
   MapRecord& record = record_of(*warp.cta->cluster, address);
   rewrite(warp, record, address, lane);

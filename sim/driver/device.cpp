@@ -36,7 +36,9 @@ void initialise(State& s) {
     device.sm_count = static_cast<int>(count);
   }
   try {
-    order_from_environment();  // read again at every launch; what is wrong now is said now
+    // Read again at every launch; what is wrong now is said now.
+    order_from_environment();
+    undrained_exit_from_environment();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     fail(CUDA_ERROR_NO_DEVICE, e.what());

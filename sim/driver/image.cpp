@@ -1,5 +1,7 @@
-// Images: PTX text, fat binaries with PTX inside (plain or packed by LZ4), and what is not PTX and cannot be run.
+// Images: PTX text, fat binaries with PTX inside (plain or packed), and what is not PTX and cannot be run.
 // The layout of a fat binary is not documented; these are the fields that the CUDA Toolkit 13 writes.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -75,6 +77,25 @@ std::string unpack_lz4(const uint8_t* in, size_t size, size_t unpacked) {
   return out;
 }
 
+// Nvcc 13 packs by Zstandard unless told otherwise. The system's library unpacks it: its two functions have kept their
+// form since version 1.0, and programs that need none of it need not have the library.
+std::string unpack_zstd(const uint8_t* in, size_t size, size_t unpacked) {
+  static void* const library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+  using Decompress = size_t (*)(void*, size_t, const void*, size_t);
+  static const auto decompress =
+      library != nullptr ? reinterpret_cast<Decompress>(dlsym(library, "ZSTD_decompress")) : nullptr;
+  if (decompress == nullptr) {
+    fail(CUDA_ERROR_NO_BINARY_FOR_GPU,
+         "the PTX in the fat binary is packed by Zstandard, and there is no libzstd.so.1 to unpack it; install it, or "
+         "compile with --compress-mode=speed or none");
+  }
+  std::string out(unpacked, 0);
+  // An error is a size that no buffer has.
+  if (decompress(out.data(), unpacked, in, size) != unpacked)
+    fail(CUDA_ERROR_INVALID_IMAGE, "a damaged Zstandard frame in the fat binary");
+  return out;
+}
+
 std::string until_nul(const std::string& text) { return text.substr(0, text.find('\0')); }
 
 std::string target_in(const std::string& ptx) {
@@ -91,7 +112,7 @@ std::string ptx_of_fatbin(const uint8_t* data) {
   const uint8_t* const end = at + header.bytes;
   std::string best;
   uint32_t best_arch = 0;
-  bool zstd = false, other = false;
+  bool other = false;
   while (static_cast<size_t>(end - at) >= sizeof(Entry)) {
     const auto entry = read<Entry>(at);
     const auto room = static_cast<uint64_t>(end - at);
@@ -104,13 +125,10 @@ std::string ptx_of_fatbin(const uint8_t* data) {
       other = true;
       continue;
     }
-    if (entry.flags & kPackedByZstd) {
-      zstd = true;
-      continue;
-    }
     constexpr uint64_t kLargest = uint64_t{1} << 30;
     require(entry.unpacked_bytes <= kLargest, CUDA_ERROR_INVALID_IMAGE, "a fat binary whose entries do not fit");
-    std::string text = (entry.flags & kPackedByLz4)
+    std::string text = (entry.flags & kPackedByZstd) ? unpack_zstd(payload, entry.packed_bytes, entry.unpacked_bytes)
+                       : (entry.flags & kPackedByLz4)
                            ? unpack_lz4(payload, entry.packed_bytes, entry.unpacked_bytes)
                            : std::string(reinterpret_cast<const char*>(payload), entry.payload_bytes);
     text = until_nul(text);
@@ -120,11 +138,6 @@ std::string ptx_of_fatbin(const uint8_t* data) {
     }
   }
   if (!best.empty()) return best;
-  if (zstd) {
-    fail(CUDA_ERROR_NO_BINARY_FOR_GPU,
-         "the PTX in the fat binary is packed by Zstandard, which the simulator does not read; compile with "
-         "--compress-mode=speed or none");
-  }
   fail(CUDA_ERROR_NO_BINARY_FOR_GPU, other ? "the fat binary has machine code but no PTX for " + state().device.target
                                            : "the fat binary has no PTX for " + state().device.target);
 }

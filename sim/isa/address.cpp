@@ -145,6 +145,23 @@ void resolve_shared(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   }
 }
 
+// Order between lanes. Strong accesses and atomics need none.
+void note_lanes(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool strong) {
+  Cluster& cluster = *warp.cta->cluster;
+  each_lane(mask, [&](int lane) {
+    const uint64_t rank = at[lane] >> 24;
+    Cta& owner = rank == 0 ? *warp.cta : *cluster.ctas[rank - 1];
+    const auto offset = static_cast<uint32_t>(at[lane] & 0xffffff);
+    if (access == Access::Read) {
+      if (!strong) shared_lane_read(warp, owner, offset, size, lane);
+    } else if (strong || access == Access::ReadWrite) {
+      owner.shared.lanes.forget(offset, size);
+    } else {
+      shared_lane_write(warp, owner, offset, size, lane);
+    }
+  });
+}
+
 void resolve_local(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Pointers* out) {
   const uint32_t frame = warp.cta->cluster->launch->kernel->local_bytes;
   each_lane(mask, [&](int lane) {
@@ -256,9 +273,11 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
       return;
     case AddressSpace::SharedCta:
       resolve_shared(warp, at, mask, size, access, false, out);
+      note_lanes(warp, at, mask, size, access, in.flags & kStrong);
       return;
     case AddressSpace::SharedCluster:
       resolve_shared(warp, at, mask, size, access, true, out);
+      note_lanes(warp, at, mask, size, access, in.flags & kStrong);
       return;
     case AddressSpace::Local:
       resolve_local(warp, at, mask, size, out);
@@ -280,16 +299,18 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
     each_lane(rest, [&](int lane) { lanes |= (at[lane] & kWindowMask) == window ? 1u << lane : 0; });
     uint64_t inside[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) inside[lane] = at[lane] & ~kWindowMask;
-    if (window == 0)
+    if (window == 0) {
       resolve_global(warp, at, lanes, size, access, out);
-    else if (window == kSharedWindow)
+    } else if (window == kSharedWindow) {
       resolve_shared(warp, inside, lanes, size, access, true, out);
-    else if (window == kLocalWindow)
+      note_lanes(warp, inside, lanes, size, access, in.flags & kStrong);
+    } else if (window == kLocalWindow) {
       resolve_local(warp, inside, lanes, size, out);
-    else if (window == kParamWindow)
+    } else if (window == kParamWindow) {
       resolve_param(warp, inside, lanes, size, access, out);
-    else
+    } else {
       fault(Hazard::Memory, warp, leader, "address " + hex(at[leader]) + " is in no memory");
+    }
     rest &= ~lanes;
   }
 }
@@ -299,6 +320,7 @@ void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint
   const bool releases = writes && ((in.flags & kRelease) != 0 || warp.has_fenced);
   const bool acquires = reads && !cluster.sync_objects.empty();
   if (!releases && !acquires) return;
+  if (releases) release_lanes(warp, mask);
   uint64_t at[kLanes];
   gather(warp, in, base, at);
   uint64_t last = UINT64_MAX;

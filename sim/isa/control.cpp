@@ -223,6 +223,7 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
   b.arrived_warps |= 1u << warp.index;
   b.arrived += kLanes;
   warp.release_into(b.arriving);
+  release_lanes(warp, kFullMask);  // all lanes of the warp have come
   if (reduces) {
     uint32_t values = warp.predicate(in.reg[in.reg_count - 1]);
     if (in.flags & kNegated) values = ~values;
@@ -337,8 +338,9 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
 
 // ---- fences ------------------------------------------------------------------------------------
 
-Step thread_fence(Warp& warp, const Instr&, uint32_t) {
+Step thread_fence(Warp& warp, const Instr&, uint32_t mask) {
   fence(warp);
+  release_lanes(warp, mask);
   return Step::Next;
 }
 

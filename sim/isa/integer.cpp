@@ -307,7 +307,9 @@ struct Dp2a {
   }
 };
 
-// 9.7.2: the carry flag is a lane mask in the warp; for subtraction it holds the borrow.
+// 9.7.2: the carry flag is a lane mask in the warp. A subtraction adds the complement, so that the flag says that
+// nothing was borrowed: chains that go from sub.cc to addc, as the compiler's division of 128 bits does, show it on a
+// GPU (H200), where the ISA speaks of the borrow alone.
 template <class T, bool kIn, bool kOut>
 struct Carry {
   static Step store(Warp& warp, const Instr& in, uint32_t mask, const T (&result)[kLanes], uint32_t out) {
@@ -329,15 +331,15 @@ struct Carry {
     }
     return store(warp, in, mask, result, out);
   }
-  // d = a - (b + borrow)
+  // d = a - (b + borrow), borrow = not carry
   static Step sub(Warp& warp, const Instr& in, uint32_t mask) {
     const T *a = warp.row<T>(in.reg[1]), *b = warp.row<T>(in.reg[2]);
     T result[kLanes];
     uint32_t out = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
-      const T difference = a[lane] - b[lane], borrow = carried(warp, lane);
+      const T difference = a[lane] - b[lane], borrow = kIn ? 1 - carried(warp, lane) : 0;
       result[lane] = difference - borrow;
-      out |= static_cast<uint32_t>(a[lane] < b[lane] || difference < borrow) << lane;
+      out |= static_cast<uint32_t>(a[lane] >= b[lane] && difference >= borrow) << lane;
     }
     return store(warp, in, mask, result, out);
   }

@@ -330,10 +330,11 @@ bool decode_redux(const ptx::Instruction& source, DecodeContext& context, Instr&
 Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
   const uint32_t* const members = warp.row<uint32_t>(in.reg[0]);
   const uint32_t wanted = members[std::countr_zero(mask)];
+  release_lanes(warp, mask);
   bool one_group = true;
   each_lane(mask, [&](int lane) { one_group &= members[lane] == wanted; });
   if (!one_group || warp.splits.size() == 1)
-    return rendezvous(warp, in, mask, in.reg[0], [](Warp&, const Instr&, uint32_t) {});
+    return rendezvous(warp, in, mask, in.reg[0], [](Warp& w, const Instr&, uint32_t) { acquire_lanes(w); });
   if ((mask & ~wanted) != 0) not_a_member(warp, std::countr_zero(mask & ~wanted));
   const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
   uint32_t here = mask;
@@ -356,6 +357,7 @@ Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
     split.blocked_at = 0;
     split.apart = false;
   }
+  acquire_lanes(warp);
   const int next = warp.pc() + 1;
   warp.move_lanes(mask, next);
   Warp::Split& rest = warp.splits[warp.current];

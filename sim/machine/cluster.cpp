@@ -286,6 +286,7 @@ void run(Launch& launch) {
     for (unsigned i = 0; i < host_threads; ++i) workers.emplace_back(work);
     for (std::thread& worker : workers) worker.join();
   }
+  launch.meet_prerequisites();
   if (failure) std::rethrow_exception(failure);
 }
 

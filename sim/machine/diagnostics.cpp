@@ -155,4 +155,11 @@ Order order_from_environment() {
   throw std::invalid_argument("MOXIE_SIM_ORDER is '" + text + "', but must be eager, lazy or random:SEED");
 }
 
+bool undrained_exit_from_environment() {
+  const char* value = std::getenv("MOXIE_SIM_EXIT");
+  if (value == nullptr || *value == 0 || std::string(value) == "undrained") return true;
+  if (std::string(value) == "drained") return false;
+  throw std::invalid_argument("MOXIE_SIM_EXIT is '" + std::string(value) + "', but must be undrained or drained");
+}
+
 }  // namespace sim

@@ -207,7 +207,8 @@ struct Order {
   Mode mode = Mode::Eager;
   uint64_t seed = 0;
 };
-Order order_from_environment();  // MOXIE_SIM_ORDER=eager|lazy|random:SEED
+Order order_from_environment();          // MOXIE_SIM_ORDER=eager|lazy|random:SEED
+bool undrained_exit_from_environment();  // MOXIE_SIM_EXIT=undrained|drained: Launch::undrained_exit
 
 // One asynchronous operation that was issued and not yet performed.
 class AsyncOp {
@@ -275,7 +276,7 @@ struct Warp {
   Agent self = 0;  // program order of this warp
   // Publishes: returns the view to join into a synchronisation object, then starts a new epoch.
   void release_into(View& object);
-  void acquire_from(const View& object) { view.join(object); }
+  void acquire_from(const View& object);
   void new_epoch();  // raises view.seen[self] by one
   Stamp stamp() const { return {self, view.seen[self]}; }
 
@@ -375,9 +376,9 @@ struct Cluster {
   std::unordered_map<const void*, WaitReason> waits;  // Warp* -> reason, for the deadlock report
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;
-  bool explaining = false;                            // waiting instructions are being asked for their reasons
-  uint64_t instructions = 0;                          // warp instructions executed
-  uint64_t stores = 0;                                // with `events`, what tells work from a livelock
+  bool explaining = false;    // waiting instructions are being asked for their reasons
+  uint64_t instructions = 0;  // warp instructions executed
+  uint64_t stores = 0;        // with `events`, what tells work from a livelock
   // Clusters of the launch that clusterlaunchcontrol.try_cancel may still take: next, next + step, ... below end.
   struct Pending {
     uint64_t next = 0, step = 1, end = 0;
@@ -417,7 +418,17 @@ struct Launch {
   Order order;
   int threads = 0;               // host threads, 0: as many as there are cores
   uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
+  // A block may end while a bulk copy still reads its shared memory: the CUDA programming guide asks for a wait before
+  // that, yet published kernels leave it out, for a GPU keeps the memory until the copy has read it.
+  bool undrained_exit = false;
   std::atomic<uint64_t> instructions{0};
+  // What the grids before this one still have to do to memory when it starts, as under programmatic dependent launch:
+  // done when the first thread executes griddepcontrol.wait, at the latest when the launch ends.
+  std::function<void()> prerequisites;
+  std::once_flag prerequisites_met;
+  void meet_prerequisites() {
+    if (prerequisites) std::call_once(prerequisites_met, prerequisites);
+  }
 };
 
 template <class Describe>

@@ -9,6 +9,11 @@ namespace sim {
 
 void Warp::new_epoch() { view.seen.raise(self, view.seen[self] + 1); }
 
+void Warp::acquire_from(const View& object) {
+  view.join(object);
+  acquire_lanes(*this);
+}
+
 void Warp::release_into(View& object) {
   object.join(view);
   new_epoch();
@@ -128,7 +133,8 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
         continue;
       }
     }
-    if (warp.wgmma_pending) [[unlikely]] check_registers_in_flight(warp, in);
+    if (warp.wgmma_pending) [[unlikely]]
+      check_registers_in_flight(warp, in);
     const Step step = in.execute(warp, in, mask);
     if (step == Step::Next) [[likely]] {
       if (++split->pc >= warp.stop_pc) {

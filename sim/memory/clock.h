@@ -23,6 +23,9 @@ class Clock {
     for (size_t i = 0; i < other.t_.size(); ++i) t_[i] = std::max(t_[i], other.t_[i]);
   }
   void clear() { t_.clear(); }
+  void forget(Agent a) {
+    if (a < t_.size()) t_[a] = 0;
+  }
 
  private:
   std::vector<uint32_t> t_;

@@ -38,7 +38,7 @@ std::atomic<uint64_t> next_version{1};
 
 struct GlobalMemory::Impl {
   mutable std::shared_mutex mutex;
-  std::vector<Range> live;   // sorted by begin
+  std::vector<Range> live;  // sorted by begin
   std::vector<uint64_t> adopted;
   std::vector<Range> freed;  // oldest first, at most kRemembered
   static constexpr size_t kRemembered = 4096;

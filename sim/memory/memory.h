@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/memory/clock.h"
+#include "sim/memory/lanes.h"
 
 namespace sim {
 
@@ -29,8 +30,8 @@ constexpr uint64_t kWindowMask = 0xffull << 56;
 class GlobalMemory {
  public:
   ~GlobalMemory();
-  uint64_t allocate(uint64_t bytes);  // 256-byte aligned, 0 when there is no memory; bytes > 0
-  bool free(uint64_t address);        // false: not the start of a live allocation
+  uint64_t allocate(uint64_t bytes);             // 256-byte aligned, 0 when there is no memory; bytes > 0
+  bool free(uint64_t address);                   // false: not the start of a live allocation
   void adopt(uint64_t address, uint64_t bytes);  // memory that someone else owns, as an allocation; never freed here
   struct Range {
     uint64_t begin = 0, end = 0;
@@ -70,6 +71,7 @@ struct SharedMemory {
     Write kind = Write::None;
     uint8_t readers = 0;
     Reader reader[kReaders];  // since that write, at most one an agent
+    uint32_t copy[4] = {};    // CpAsync: write.at of each word, since copies of 4 and 8 bytes share a granule
     Stamp next_stamp;         // the transition taken last: this history and that reader gives `next`
     uint32_t next = 0;
   };
@@ -82,6 +84,7 @@ struct SharedMemory {
   std::unique_ptr<uint8_t[]> data;
   std::vector<Granule> shadow;
   std::vector<History> histories;
+  LaneOrder lanes;
   uint8_t* bytes = nullptr;  // 1024-byte aligned start inside data
   void create(uint32_t size);
   uint32_t with_reader(uint32_t history, Stamp stamp, bool async);
@@ -99,6 +102,13 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
 // The stamp is what others must observe before the bytes may be touched again.
 void shared_async_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
 void shared_async_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
+// Order between the lanes of one warp: a plain read or write by `lane`; a read by the whole warp has lane -1.
+void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
+void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
+// What the lanes of `mask` wrote may from here on be known to others (any barrier, arrival or fence).
+void release_lanes(Warp& warp, uint32_t mask);
+// The warp has observed what others published.
+void acquire_lanes(Warp& warp);
 
 // The same for an operation that touches many pieces of one block's memory: the histories it meets are checked once.
 class SharedAccess {
@@ -124,7 +134,7 @@ class SharedAccess {
   static void check(Warp& other, Cta& owner, Kind kind, const std::vector<Met>& met);
 
  private:
-  void step(SharedMemory::Granule& granule, uint32_t offset);
+  void step(SharedMemory::Granule& granule, uint32_t offset, uint32_t mask = 0xffff);
   Warp& warp_;
   Cta& owner_;
   Kind kind_;

@@ -2,6 +2,7 @@
 // fences. The order is happens-before as the warps' views record it, whatever the simulator ran first.
 #include "sim/memory/memory.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "sim/async/state.h"
@@ -16,6 +17,7 @@ void SharedMemory::create(uint32_t bytes_wanted) {
   std::memset(bytes, 0xff, size);
   shadow.assign((size + 15) / 16, Granule{});
   histories.assign(1, History{});
+  lanes.create(size);
 }
 
 uint32_t SharedMemory::add_history(const History& history) {
@@ -94,8 +96,15 @@ std::string place_text(const Warp& warp, const Cta& owner, uint32_t offset) {
 }
 
 void check_in_flight(const Warp& warp, const Cta& owner, const SharedMemory::History& h, uint32_t offset, int lane,
-                     const char* what) {
+                     const char* what, uint32_t mask = 0xffff) {
   if (h.kind < SharedMemory::Write::CpAsync || seen(warp, h.write)) return;
+  if (h.kind == SharedMemory::Write::CpAsync) {
+    uint32_t at = 0;
+    for (int word = 0; word < 4; ++word) {
+      if (mask >> (4 * word) & 0xf) at = std::max(at, h.copy[word]);
+    }
+    if (seen(warp, {h.write.by, at})) return;
+  }
   fault(Hazard::DataInFlight, warp, lane,
         std::string(what) + " " + place_text(warp, owner, offset) + " while a copy is writing it: " +
             describe_agent(*warp.cta->cluster, h.write.by) + " has not been waited for");
@@ -115,7 +124,7 @@ void check_async_readers(const Warp& warp, const Cta& owner, const SharedMemory:
 }
 
 void check_async(const Warp& warp, const Cta& owner, const SharedMemory::History& h, uint32_t offset, int lane,
-                 SharedAccess::Kind kind) {
+                 SharedAccess::Kind kind, uint32_t mask = 0xffff) {
   const char* what = kind == SharedAccess::Kind::AsyncRead    ? "an asynchronous operation reads"
                      : kind == SharedAccess::Kind::AsyncWrite ? "an asynchronous copy writes"
                                                               : "cp.async writes";
@@ -135,7 +144,9 @@ void check_async(const Warp& warp, const Cta& owner, const SharedMemory::History
           std::string(what) + " " + place_text(warp, owner, offset) + ", which " + by +
               " wrote through the generic proxy, and no fence.proxy.async stands between");
   }
-  if (kind != SharedAccess::Kind::AsyncRead) check_async_readers(warp, owner, h, offset, lane, what, true);
+  // Who read a granule is not known word by word: a narrow copy is not held against readers of its neighbours.
+  if (kind != SharedAccess::Kind::AsyncRead && mask == 0xffff)
+    check_async_readers(warp, owner, h, offset, lane, what, true);
 }
 
 }  // namespace
@@ -154,7 +165,7 @@ void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size,
     if (granule.mbarrier && (granule.mbarrier & ((mask & 0xff ? 1 : 0) | (mask >> 8 ? 2 : 0))))
       touches_mbarrier(warp, owner, at, lane, "reads");
     const SharedMemory::History& h = memory.histories[granule.history];
-    check_in_flight(warp, owner, h, at, lane, "reads");
+    check_in_flight(warp, owner, h, at, lane, "reads", mask);
     if ((granule.written & mask) != mask) uninitialised(warp, owner, at, lane);
     granule.history = memory.with_reader(granule.history, stamp, false);
     at = stop;
@@ -176,7 +187,7 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
       touches_mbarrier(warp, owner, at, lane, "writes to");
     const SharedMemory::History& h = memory.histories[granule.history];
     if (h.kind != SharedMemory::Write::Generic || h.write.by != stamp.by || h.write.at != stamp.at || h.readers != 0) {
-      check_in_flight(warp, owner, h, at, lane, "writes to");
+      check_in_flight(warp, owner, h, at, lane, "writes to", mask);
       check_async_readers(warp, owner, h, at, lane, "writes to", false);
       // Neighbours written in the same epoch share the history.
       SharedMemory::History& last = memory.histories.back();
@@ -195,6 +206,29 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
   }
 }
 
+void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
+  if (&owner != warp.cta) return;
+  const int writer = owner.shared.lanes.unordered_writer(static_cast<uint32_t>(warp.index), lane, offset, size);
+  if (writer < 0) return;
+  fault(Hazard::DataInFlight, warp, lane,
+        "reads " + place_text(warp, owner, offset) + ", which lane " + std::to_string(writer) +
+            " of the same warp wrote, and no bar.warp.sync or other barrier stands between");
+}
+
+void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
+  if (&owner == warp.cta && lane >= 0) {
+    owner.shared.lanes.write(static_cast<uint32_t>(warp.index), lane, offset, size);
+  } else {
+    owner.shared.lanes.forget(offset, size);
+  }
+}
+
+void release_lanes(Warp& warp, uint32_t mask) {
+  warp.cta->shared.lanes.release(static_cast<uint32_t>(warp.index), mask);
+}
+
+void acquire_lanes(Warp& warp) { warp.cta->shared.lanes.acquire(static_cast<uint32_t>(warp.index)); }
+
 SharedAccess::SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, int lane)
     : warp_(warp),
       owner_(owner),
@@ -208,15 +242,17 @@ SharedAccess::SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, 
     SharedMemory::History fresh;
     fresh.kind = kind == Kind::AsyncWrite ? SharedMemory::Write::Async : SharedMemory::Write::CpAsync;
     fresh.write = completion;
+    std::fill_n(fresh.copy, 4, completion.at);
     new_ = memory.add_history(fresh);
   }
 }
 
-void SharedAccess::step(SharedMemory::Granule& granule, uint32_t offset) {
+void SharedAccess::step(SharedMemory::Granule& granule, uint32_t offset, uint32_t mask) {
   SharedMemory& memory = owner_.shared;
   if (granule.history != old_) {
     old_ = granule.history;
-    check_async(warp_, owner_, memory.histories[old_], offset, lane_, kind_);
+    check_async(warp_, owner_, memory.histories[old_], offset, lane_, kind_,
+                kind_ == Kind::CpAsyncWrite ? mask : 0xffff);
     if (kind_ == Kind::AsyncRead) {
       new_ = memory.with_reader(old_, completion_, true);
       const uint32_t old = old_;
@@ -226,6 +262,18 @@ void SharedAccess::step(SharedMemory::Granule& granule, uint32_t offset) {
       static_assert(sizeof known == sizeof known_);
       std::memcpy(&known_, &known, sizeof known_);
       std::memcpy(&next_, &next, sizeof next_);
+    } else if (kind_ == Kind::CpAsyncWrite && mask != 0xffff) {
+      SharedMemory::History fresh;
+      const SharedMemory::History& old = memory.histories[old_];
+      fresh.kind = SharedMemory::Write::CpAsync;
+      fresh.write = completion_;
+      for (int word = 0; word < 4; ++word) {
+        if (mask >> (4 * word) & 0xf)
+          fresh.copy[word] = completion_.at;
+        else if (old.kind == SharedMemory::Write::CpAsync && old.write.by == completion_.by)
+          fresh.copy[word] = old.copy[word];
+      }
+      new_ = memory.add_history(fresh);
     }
   }
   granule.history = new_;
@@ -237,6 +285,11 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
   if (offset > memory.size || size > memory.size - offset) out_of_bounds(warp_, owner_, offset, size, lane_);
   const uint32_t end = offset + size;
   const bool write = kind_ != Kind::AsyncRead;
+  if (write) {
+    memory.lanes.forget(offset, size);
+  } else if (lane_ >= 0) {
+    shared_lane_read(warp_, owner_, offset, size, lane_);
+  }
   if (((offset | size) & 15) == 0) {
     for (uint32_t at = offset; at < end; at += 16) {
       SharedMemory::Granule& granule = memory.shadow[at >> 4];
@@ -259,7 +312,7 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
     const uint32_t stop = std::min(end, (at | 15) + 1);
     const uint32_t mask = ((1u << (stop - at)) - 1) << (at & 15);
     // A part of a granule that this operation has already written beside.
-    if (!(write && granule.history == new_)) step(granule, at);
+    if (!(write && granule.history == new_)) step(granule, at, mask);
     if (write) {
       if (granule.mbarrier) touches_mbarrier(warp_, owner_, at, lane_, "writes to");
       granule.written |= static_cast<uint16_t>(mask);

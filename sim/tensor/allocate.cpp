@@ -13,7 +13,8 @@ uint32_t uniform(Warp& warp, const Instr& instr, int place, uint32_t mask, const
   const uint32_t value = read32(warp, instr, place, first_lane(mask));
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     if (read32(warp, instr, place, first_lane(rest)) != value)
-      fault(Hazard::IllegalUse, warp, first_lane(rest), std::string("the lanes of a warp give different values of ") + what);
+      fault(Hazard::IllegalUse, warp, first_lane(rest),
+            std::string("the lanes of a warp give different values of ") + what);
   }
   return value;
 }
@@ -76,8 +77,9 @@ Step execute_alloc(Warp& warp, const Instr& instr, uint32_t mask) {
     if (peer.request.warp == nullptr || peer.request.granted)
       return wait_for(warp, [] { return std::string("tcgen05.alloc.cta_group::2 of the peer block"); });
     if (peer.request.columns != columns)
-      fault(Hazard::TensorMemory, warp, -1, "tcgen05.alloc.cta_group::2 of " + std::to_string(columns) +
-                                                " columns, the peer block's of " + std::to_string(peer.request.columns));
+      fault(Hazard::TensorMemory, warp, -1,
+            "tcgen05.alloc.cta_group::2 of " + std::to_string(columns) + " columns, the peer block's of " +
+                std::to_string(peer.request.columns));
     const uint32_t column = memory.find_free(columns, &peer);
     if (column == kTensorColumns) return wait_for(warp, no_space);
     memory.allocate(column, columns, 2, warp.stamp());

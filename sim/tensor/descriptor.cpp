@@ -49,21 +49,37 @@ bool element_of(uint32_t code, MmaKind kind, MmaElement* out) {
     case MmaKind::F16:
       *out = code == 1 ? MmaElement::BF16 : MmaElement::F16;
       return code <= 1;
-    case MmaKind::TF32: *out = MmaElement::TF32; return code == 2;
+    case MmaKind::TF32:
+      *out = MmaElement::TF32;
+      return code == 2;
     case MmaKind::I8:
       *out = code == 1 ? MmaElement::S8 : MmaElement::U8;
       return code <= 1;
     case MmaKind::MXF4:
-    case MmaKind::MXF4NVF4: *out = MmaElement::E2M1Packed; return code == 1;
-    default: break;
+    case MmaKind::MXF4NVF4:
+      *out = MmaElement::E2M1Packed;
+      return code == 1;
+    default:
+      break;
   }
   switch (code) {
-    case 0: *out = MmaElement::E4M3; return true;
-    case 1: *out = MmaElement::E5M2; return true;
-    case 3: *out = MmaElement::E2M3; return true;
-    case 4: *out = MmaElement::E3M2; return true;
-    case 5: *out = MmaElement::E2M1; return true;
-    default: return false;
+    case 0:
+      *out = MmaElement::E4M3;
+      return true;
+    case 1:
+      *out = MmaElement::E5M2;
+      return true;
+    case 3:
+      *out = MmaElement::E2M3;
+      return true;
+    case 4:
+      *out = MmaElement::E3M2;
+      return true;
+    case 5:
+      *out = MmaElement::E2M1;
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -72,8 +88,9 @@ bool element_of(uint32_t code, MmaKind kind, MmaElement* out) {
 std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, int scale_vector, MmaShape* s) {
   const auto field = [&](int low, int count) { return bits >> low & ((1u << count) - 1); };
   const auto must_be_zero = [&](int low, int count) {
-    return field(low, count) != 0 ? "reserved bits from " + std::to_string(low) + " of the instruction descriptor must be 0"
-                                  : std::string();
+    return field(low, count) != 0
+               ? "reserved bits from " + std::to_string(low) + " of the instruction descriptor must be 0"
+               : std::string();
   };
   const std::string of_kind = std::string(" for .kind::") + mma_kind_name(kind);
   if (field(2, 1) != 0) return "the instruction descriptor says sparse, the instruction is dense";
@@ -82,7 +99,8 @@ std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, in
   if (four) {
     if (const std::string e = must_be_zero(12, 1); !e.empty()) return e;
   }
-  if (!element_of(field(7, 3), kind, &s->a)) return "matrix A type " + std::to_string(field(7, 3)) + " is not valid" + of_kind;
+  if (!element_of(field(7, 3), kind, &s->a))
+    return "matrix A type " + std::to_string(field(7, 3)) + " is not valid" + of_kind;
   const uint32_t b_code = four ? field(10, 2) : field(10, 3);
   if (!element_of(b_code, kind, &s->b)) return "matrix B type " + std::to_string(b_code) + " is not valid" + of_kind;
   if (kind == MmaKind::F16 && s->a != s->b) return "matrices A and B of .kind::f16 must have one type";

@@ -46,7 +46,8 @@ Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
     if (to.cta != warp.cta || at.cta != warp.cta)
       fault(Hazard::Memory, warp, lane, "clusterlaunchcontrol.try_cancel names the shared memory of another block");
     if (to.offset % kResponseBytes != 0)
-      fault(Hazard::Memory, warp, lane, "clusterlaunchcontrol.try_cancel writes to a misaligned address: " + hex(to.offset));
+      fault(Hazard::Memory, warp, lane,
+            "clusterlaunchcontrol.try_cancel writes to a misaligned address: " + hex(to.offset));
     for (const Stamp& failure : cluster.cancel_failures) {
       if (warp.view.seen[failure.by] >= failure.at)
         fault(Hazard::IllegalUse, warp, lane, "clusterlaunchcontrol.try_cancel after one that was seen to fail");
@@ -92,7 +93,8 @@ Step execute_query(Warp& warp, const Instr& instr, uint32_t mask) {
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = first_lane(rest);
     uint32_t response[4];
-    std::memcpy(response, warp.row<uint8_t>(instr.reg[instr.kind == 1 ? 4 : 1]) + lane * kResponseBytes, kResponseBytes);
+    std::memcpy(response, warp.row<uint8_t>(instr.reg[instr.kind == 1 ? 4 : 1]) + lane * kResponseBytes,
+                kResponseBytes);
     if (instr.kind == 0) {
       uint32_t& predicate = *warp.row<uint32_t>(instr.reg[0]);
       predicate = (predicate & ~(1u << lane)) | response[3] << lane;
@@ -127,7 +129,8 @@ bool decode_launch_control(const ptx::Instruction& source, DecodeContext& contex
     out.execute = execute_try_cancel;
     return true;
   }
-  if (parts.size() < 3 || parts[1] != "query_cancel" || operands.size() != 2) unsupported(source, "the form is not known");
+  if (parts.size() < 3 || parts[1] != "query_cancel" || operands.size() != 2)
+    unsupported(source, "the form is not known");
   if (parts[2] == "is_canceled") {
     context.push(operands[0], ptx::Type::Pred);
   } else if (parts[2] == "get_first_ctaid") {
@@ -135,7 +138,8 @@ bool decode_launch_control(const ptx::Instruction& source, DecodeContext& contex
       unsupported(source, "needs a vector of 4 registers");
     out.kind = 1;
     context.push(operands[0], ptx::Type::B32);
-  } else if (parts[2].starts_with("get_first_ctaid::") && parts[2].size() == 18 && parts[2][17] >= 'x' && parts[2][17] <= 'z') {
+  } else if (parts[2].starts_with("get_first_ctaid::") && parts[2].size() == 18 && parts[2][17] >= 'x' &&
+             parts[2][17] <= 'z') {
     out.kind = static_cast<uint8_t>(2 + parts[2][17] - 'x');
     context.push(operands[0], ptx::Type::B32);
   } else {

@@ -53,10 +53,10 @@ struct Form {
 
 // Where the accumulators stand (9.7.16.10.5).
 struct Layout {
-  int rows = 0;          // of one block
-  int splits = 1;        // the columns in so many parts, each in lanes of its own (layouts B, E: 2; G: 4)
-  bool halves = false;   // 16 lanes of each quarter (layout F)
-  int columns = 0;       // of a part
+  int rows = 0;         // of one block
+  int splits = 1;       // the columns in so many parts, each in lanes of its own (layouts B, E: 2; G: 4)
+  bool halves = false;  // 16 lanes of each quarter (layout F)
+  int columns = 0;      // of a part
 
   Layout(const MmaShape& shape, int group) {
     rows = shape.m / group;
@@ -85,7 +85,8 @@ struct Tables {
   std::array<float, 256> e8m0{}, ue4m3{};
   Tables() {
     const auto fill = [&](MmaElement e, auto value) {
-      for (int i = 0; i < 256; ++i) byte[static_cast<size_t>(e)][static_cast<size_t>(i)] = value(static_cast<uint32_t>(i));
+      for (int i = 0; i < 256; ++i)
+        byte[static_cast<size_t>(e)][static_cast<size_t>(i)] = value(static_cast<uint32_t>(i));
     };
     fill(MmaElement::E4M3, [](uint32_t c) { return e4m3_to_f32(static_cast<uint8_t>(c)); });
     fill(MmaElement::E5M2, [](uint32_t c) { return e5m2_to_f32(static_cast<uint8_t>(c)); });
@@ -141,7 +142,8 @@ void decode_row(MmaElement e, const uint8_t* raw, bool in_tensor, float* out) {
         out[2 * i + 1] = table[raw[i] >> 4];
       }
       return;
-    default: break;
+    default:
+      break;
   }
   if (!is_padded(e)) {
     for (int i = 0; i < kOperandBytes; ++i) out[i] = table[raw[i]];
@@ -330,23 +332,25 @@ void Mma::read_scales(Cta& cta, float* scales_a, float* scales_b) const {
   TensorMemory& memory = tensor_memory(cta);
   const auto& values = shape.scale_e8m0 ? tables().e8m0 : tables().ue4m3;
   const int count = form.scale_vector;
-  const auto read = [&](TensorAddress at, int id, int mn, uint32_t first, uint32_t quarters, float* out, const char* what) {
+  const auto read = [&](TensorAddress at, int id, int mn, uint32_t first, uint32_t quarters, float* out,
+                        const char* what) {
     const uint32_t lane = first + static_cast<uint32_t>(mn) % 32;
     const uint32_t column = at.column + static_cast<uint32_t>(mn) / 32;
     const uint32_t wanted = count == 4 ? ~0u : ((1u << 8 * count) - 1) << 8 * id;
     const uint32_t word = memory.row(lane)[column];
     for (uint32_t q = 1; q < quarters; ++q) {
       if ((memory.row(lane + 32 * q)[column] ^ word) & wanted)
-        origin.fail(Hazard::TensorMemory, std::string("the scale factors of matrix ") + what + " at " +
-                                              tensor_text(lane, column) + " and at lane " + std::to_string(lane + 32 * q) +
-                                              " differ: they must stand in every 32 lanes");
+        origin.fail(Hazard::TensorMemory,
+                    std::string("the scale factors of matrix ") + what + " at " + tensor_text(lane, column) +
+                        " and at lane " + std::to_string(lane + 32 * q) + " differ: they must stand in every 32 lanes");
     }
     for (int j = 0; j < count; ++j) out[j] = values[word >> 8 * (id + j) & 0xff];
   };
   for (int r = 0; r < layout.rows; ++r) read(scale_a, shape.scale_a_id, r, 0, 4, scales_a + r * count, "A");
   for (int n = 0; n < shape.n; ++n) {
     const auto split = static_cast<uint32_t>(n / layout.columns);
-    read(scale_b, shape.scale_b_id, n % layout.columns, 64 * split, layout.splits == 1 ? 4 : 2, scales_b + n * count, "B");
+    read(scale_b, shape.scale_b_id, n % layout.columns, 64 * split, layout.splits == 1 ? 4 : 2, scales_b + n * count,
+         "B");
   }
 }
 
@@ -532,7 +536,8 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
       const bool atom32 = o->matrix.swizzle == SharedMatrix::Swizzle::B128Atom32;
       if (o->transposed && atom32 != (f.kind == MmaKind::TF32))
         illegal(std::string("a transposed matrix of .kind::") + mma_kind_name(f.kind) +
-                (atom32 ? " cannot have 128-byte swizzling of 32-byte atoms" : " needs 128-byte swizzling of 32-byte atoms"));
+                (atom32 ? " cannot have 128-byte swizzling of 32-byte atoms"
+                        : " needs 128-byte swizzling of 32-byte atoms"));
     }
     if (f.a_in_tensor && shape.transpose_a) illegal("matrix A in tensor memory cannot be transposed");
     if (f.ashift && shape.m != 128 && shape.m != 256) illegal(".ashift needs M = 128 or 256");
@@ -556,7 +561,8 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
       }
     }
     op->accumulate = f.enable_value;
-    if (!f.enable_constant) op->accumulate = (warp.predicate(instr.reg[place++]) >> lane & 1) != uint32_t{f.enable_value};
+    if (!f.enable_constant)
+      op->accumulate = (warp.predicate(instr.reg[place++]) >> lane & 1) != uint32_t{f.enable_value};
     if (f.has_zero_mask) {
       const uint64_t zeros = read64(warp, instr, place++, lane);
       if ((zeros >> 39 & 1) != 0 || (zeros >> 56 & 63) != 0) illegal("zero-column masks are not supported");
@@ -590,7 +596,8 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
       const size_t colon = part.find("::", 11);
       const std::string buffer = part.substr(11, colon == std::string::npos ? colon : colon - 11);
       const std::string op = colon == std::string::npos ? "" : part.substr(colon + 2);
-      const bool good = f.ws ? buffer.size() == 2 && buffer[0] == 'b' && buffer[1] >= '0' && buffer[1] <= '3' : buffer == "a";
+      const bool good =
+          f.ws ? buffer.size() == 2 && buffer[0] == 'b' && buffer[1] >= '0' && buffer[1] <= '3' : buffer == "a";
       if (!good || std::find(std::begin(kOps), std::end(kOps), op) == std::end(kOps))
         unsupported(source, "qualifier ." + part + " is not known");
       reuses = op == "use" || op == "fill";
@@ -598,9 +605,9 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
       f.ashift = true;
     } else if (part.starts_with("scale_vec::") || part == "block16" || part == "block32") {
       f.scale_vector = part == "block16" || part == "scale_vec::4X" ? 4
-                       : part == "scale_vec::2X"                   ? 2
-                       : part == "scale_vec::1X"                   ? 1
-                                                                   : 8;  // block32: by kind
+                       : part == "scale_vec::2X"                    ? 2
+                       : part == "scale_vec::1X"                    ? 1
+                                                                    : 8;  // block32: by kind
     } else if (part != "ws" && part != "block_scale" && part != "cta_group::1" && part != "cta_group::2") {
       unsupported(source, "qualifier ." + part + " is not known");
     }
@@ -617,7 +624,9 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
     unsupported(source, ".block_scale is not valid for this kind");
   }
   const auto& operands = source.operands;
-  const auto is_address = [&](size_t i) { return i < operands.size() && operands[i].kind == ptx::Operand::Kind::Address; };
+  const auto is_address = [&](size_t i) {
+    return i < operands.size() && operands[i].kind == ptx::Operand::Kind::Address;
+  };
   if (operands.size() < 5 || !is_address(0)) unsupported(source, "wrong operands");
   f.a_in_tensor = is_address(1);
   if (f.ashift && (!f.a_in_tensor || is_scaled(f.kind) || f.ws)) unsupported(source, ".ashift is not valid here");

@@ -29,7 +29,9 @@ Form form_of(const Instr& instr) {
 int lanes_of(const Form& f, int r, uint32_t lanes[4]) {
   const auto row = static_cast<uint32_t>(r);
   switch (f.shape) {
-    case Shape::L4x256b: lanes[0] = 32 * row; return 1;  // one lane of each quarter
+    case Shape::L4x256b:
+      lanes[0] = 32 * row;
+      return 1;  // one lane of each quarter
     case Shape::L64x128b:
       if (f.multicast == Multicast::Warps0213) {
         lanes[0] = row;
@@ -42,7 +44,9 @@ int lanes_of(const Form& f, int r, uint32_t lanes[4]) {
     case Shape::L32x128b:
       for (uint32_t q = 0; q < 4; ++q) lanes[q] = row + 32 * q;
       return 4;
-    default: lanes[0] = row; return 1;
+    default:
+      lanes[0] = row;
+      return 1;
   }
 }
 
@@ -146,10 +150,12 @@ Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
     const int lane = first_lane(mask);
     const TensorAddress at = tensor_address(read_address(warp, instr, 0, 0, lane));
     const uint64_t descriptor = read64(warp, instr, 2, lane);
-    if (const std::string why = SharedMatrix::flaw(descriptor); !why.empty()) fault(Hazard::IllegalUse, warp, lane, why);
+    if (const std::string why = SharedMatrix::flaw(descriptor); !why.empty())
+      fault(Hazard::IllegalUse, warp, lane, why);
     if (at.lane != 0 && !(form.shape == Shape::L4x256b && at.lane < 32))
-      fault(Hazard::TensorMemory, warp, lane, instr.source->opcode + " at lane " + std::to_string(at.lane) +
-                                                  " of tensor memory, which its shape does not allow");
+      fault(Hazard::TensorMemory, warp, lane,
+            instr.source->opcode + " at lane " + std::to_string(at.lane) +
+                " of tensor memory, which its shape does not allow");
     const TensorGroup group = tensor_group(warp, instr.width, lane);
     auto op = std::make_unique<Copy>(Origin{&warp, instr.source, lane}, form, group, descriptor, at);
     op->check(pipe_mark(warp, lane, *instr.source));
@@ -163,8 +169,8 @@ Step execute_shift(Warp& warp, const Instr& instr, uint32_t mask) {
     const int lane = first_lane(mask);
     const TensorAddress at = tensor_address(read_address(warp, instr, 0, 0, lane));
     if (at.lane % 32 != 0)
-      fault(Hazard::TensorMemory, warp, lane, "tcgen05.shift at lane " + std::to_string(at.lane) +
-                                                  " of tensor memory, which is not a multiple of 32");
+      fault(Hazard::TensorMemory, warp, lane,
+            "tcgen05.shift at lane " + std::to_string(at.lane) + " of tensor memory, which is not a multiple of 32");
     const TensorGroup group = tensor_group(warp, instr.width, lane);
     auto op = std::make_unique<Shift>(Origin{&warp, instr.source, lane}, group, at);
     op->check(pipe_mark(warp, lane, *instr.source));

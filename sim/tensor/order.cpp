@@ -37,21 +37,30 @@ class Commit : public AsyncOp {
     uint32_t offset;
     Agent barrier;
   };
+  // What the thread had observed when it issued the operations came before their completion, too: others may learn it
+  // from the arrival. Not so what the thread itself did through the generic proxy, which this arrival does not release.
   Commit(Origin origin, const TensorPipe& pipe, std::vector<Target> targets)
-      : origin_(origin), issued_(pipe.issued), done_(pipe.done), count_(pipe.count), targets_(std::move(targets)) {}
+      : origin_(origin), published_(origin.warp->view), targets_(std::move(targets)) {
+    published_.seen.forget(origin.warp->self);
+    published_.fenced.forget(origin.warp->self);
+    published_.seen.raise(pipe.issued, pipe.count);
+    published_.seen.raise(pipe.done, pipe.count);
+  }
   void perform(Cluster& cluster) override {
     for (const Target& target : targets_) {
       const auto found = target.cta->async->mbarriers.find(target.offset);
       if (found == target.cta->async->mbarriers.end() || found->second.agent != target.barrier)
         origin_.fail(Hazard::MbarrierMisuse, "a tcgen05.commit arrives at the mbarrier at shared offset " +
                                                  hex(target.offset) + ", which was invalidated");
+      if (!cluster.async->finishing && target.cta->finished() && target.cta == origin_.warp->cta)
+        origin_.fail(Hazard::DataInFlight, "block rank " + std::to_string(target.cta->rank) +
+                                               " exits while tcgen05 operations are in flight: no thread waited for a "
+                                               "tcgen05.commit that covers them");
       if (!cluster.async->finishing && target.cta->finished())
         origin_.fail(Hazard::MbarrierMisuse, "a tcgen05.commit arrives at the mbarrier at shared offset " +
                                                  hex(target.offset) + " of block rank " +
                                                  std::to_string(target.cta->rank) + ", which has finished");
-      Clock& arriving = found->second.arriving.seen;
-      arriving.raise(issued_, count_);
-      arriving.raise(done_, count_);
+      found->second.arriving.join(published_);
       mbarrier_arrive(origin_, found->second, 1);
     }
   }
@@ -59,8 +68,7 @@ class Commit : public AsyncOp {
 
  private:
   Origin origin_;
-  Agent issued_, done_;
-  uint32_t count_;
+  View published_;
   std::vector<Target> targets_;
 };
 
@@ -101,7 +109,8 @@ bool decode_order(const ptx::Instruction& source, DecodeContext& context, Instr&
     return true;
   }
   if (op != "commit") return false;
-  if (!has_part(source, "mbarrier::arrive::one") || !has_part(source, "b64")) unsupported(source, "the form is not known");
+  if (!has_part(source, "mbarrier::arrive::one") || !has_part(source, "b64"))
+    unsupported(source, "the form is not known");
   const bool multicast = has_part(source, "multicast::cluster");
   if (source.operands.size() != (multicast ? 2u : 1u)) unsupported(source, "wrong number of operands");
   out.kind = static_cast<uint8_t>(group_of(source));

@@ -48,12 +48,24 @@ void rows_avx512(float* const d[], int rows, int column, const float* a, const f
     for (int i = 0; i < count; ++i) at[i] = d[r + i] + column;
     const float* const from = a + static_cast<int64_t>(r) * depth;
     switch (count) {
-      case 6: block_avx512<6, V>(at, from, b + column, b_step, depth, fresh, last); break;
-      case 5: block_avx512<5, V>(at, from, b + column, b_step, depth, fresh, last); break;
-      case 4: block_avx512<4, V>(at, from, b + column, b_step, depth, fresh, last); break;
-      case 3: block_avx512<3, V>(at, from, b + column, b_step, depth, fresh, last); break;
-      case 2: block_avx512<2, V>(at, from, b + column, b_step, depth, fresh, last); break;
-      default: block_avx512<1, V>(at, from, b + column, b_step, depth, fresh, last); break;
+      case 6:
+        block_avx512<6, V>(at, from, b + column, b_step, depth, fresh, last);
+        break;
+      case 5:
+        block_avx512<5, V>(at, from, b + column, b_step, depth, fresh, last);
+        break;
+      case 4:
+        block_avx512<4, V>(at, from, b + column, b_step, depth, fresh, last);
+        break;
+      case 3:
+        block_avx512<3, V>(at, from, b + column, b_step, depth, fresh, last);
+        break;
+      case 2:
+        block_avx512<2, V>(at, from, b + column, b_step, depth, fresh, last);
+        break;
+      default:
+        block_avx512<1, V>(at, from, b + column, b_step, depth, fresh, last);
+        break;
     }
   }
 }
@@ -64,10 +76,18 @@ void multiply_avx512(float* const d[], int rows, int columns, const float* a, co
     const int left = std::min(64, columns - column);
     const auto last = static_cast<__mmask16>(0xffff >> (16 - ((left - 1) % 16 + 1)));
     switch ((left + 15) / 16) {
-      case 4: rows_avx512<4>(d, rows, column, a, b, b_step, depth, fresh, last); break;
-      case 3: rows_avx512<3>(d, rows, column, a, b, b_step, depth, fresh, last); break;
-      case 2: rows_avx512<2>(d, rows, column, a, b, b_step, depth, fresh, last); break;
-      default: rows_avx512<1>(d, rows, column, a, b, b_step, depth, fresh, last); break;
+      case 4:
+        rows_avx512<4>(d, rows, column, a, b, b_step, depth, fresh, last);
+        break;
+      case 3:
+        rows_avx512<3>(d, rows, column, a, b, b_step, depth, fresh, last);
+        break;
+      case 2:
+        rows_avx512<2>(d, rows, column, a, b, b_step, depth, fresh, last);
+        break;
+      default:
+        rows_avx512<1>(d, rows, column, a, b, b_step, depth, fresh, last);
+        break;
     }
   }
 }
@@ -110,20 +130,36 @@ void multiply_portable(float* const d[], int rows, int columns, const float* a, 
   }
 }
 
-using Multiply = void (*)(float* const[], int, int, const float*, const float*, int64_t, int, bool);
-
-Multiply choose() {
-  if (__builtin_cpu_supports("avx512f")) return multiply_avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return multiply_avx2;
-  return multiply_portable;
+bool has(ProductPath path) {
+  switch (path) {
+    case ProductPath::Avx512:
+      return __builtin_cpu_supports("avx512f");
+    case ProductPath::Avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case ProductPath::Portable:
+      return true;
+  }
+  return false;
 }
 
 }  // namespace
 
+bool multiply_rows_by(ProductPath path, float* const d[], int rows, int columns, const float* a, const float* b,
+                      int64_t b_step, int depth, bool fresh) {
+  if (!has(path)) return false;
+  const auto chosen = path == ProductPath::Avx512 ? multiply_avx512
+                      : path == ProductPath::Avx2 ? multiply_avx2
+                                                  : multiply_portable;
+  chosen(d, rows, columns, a, b, b_step, depth, fresh);
+  return true;
+}
+
 void multiply_rows(float* const d[], int rows, int columns, const float* a, const float* b, int64_t b_step, int depth,
                    bool fresh) {
-  static const Multiply chosen = choose();
-  chosen(d, rows, columns, a, b, b_step, depth, fresh);
+  static const ProductPath best = has(ProductPath::Avx512) ? ProductPath::Avx512
+                                  : has(ProductPath::Avx2) ? ProductPath::Avx2
+                                                           : ProductPath::Portable;
+  multiply_rows_by(best, d, rows, columns, a, b, b_step, depth, fresh);
 }
 
 }  // namespace sim

@@ -11,4 +11,9 @@ namespace sim {
 void multiply_rows(float* const d[], int rows, int columns, const float* a, const float* b, int64_t b_step, int depth,
                    bool fresh);
 
+// The same on a given path, for tests; false when this host does not have it.
+enum class ProductPath { Portable, Avx2, Avx512 };
+bool multiply_rows_by(ProductPath path, float* const d[], int rows, int columns, const float* a, const float* b,
+                      int64_t b_step, int depth, bool fresh);
+
 }  // namespace sim

@@ -38,6 +38,7 @@ std::string conflict(const TensorAccess& access, const TensorMark& mark) {
     const bool piped = access.mark.by == By::Pipe;
     if (piped && (mark.warp == &warp || ordered[mark.pipe->issued] >= mark.at)) return "";
     if (ordered[mark.pipe->done] >= mark.at) return "";
+    if (!warp.tensor->strict && warp.view.seen[mark.pipe->done] >= mark.at) return "";
     const bool completed = saw(warp, mark.pipe->done, mark.at);
     if (access.mark.by == By::Dealloc && completed) return "";
     if (completed || (piped && saw(warp, mark.pipe->issued, mark.at))) return no_after;
@@ -50,8 +51,10 @@ std::string conflict(const TensorAccess& access, const TensorMark& mark) {
   const std::string wait = load ? "tcgen05.wait::ld" : "tcgen05.wait::st";
   if (transfers.done < mark.at) return "no " + wait + " has waited for it";
   if (mark.warp == &warp || ordered[transfers.published] >= mark.at) return "";
+  if (!warp.tensor->strict && warp.view.seen[transfers.waited] >= mark.at) return "";
   if (access.mark.by == By::Dealloc && saw(warp, transfers.waited, mark.at)) return "";
-  if (mark.warp->view.seen[transfers.published] < mark.at)
+  if (mark.warp->view.seen[transfers.published] < mark.at &&
+      (warp.tensor->strict || !saw(warp, transfers.waited, mark.at)))
     return "no tcgen05.fence::before_thread_sync follows its " + wait;
   if (saw(warp, transfers.published, mark.at)) return no_after;
   return "the two are not ordered";
@@ -61,8 +64,7 @@ std::string conflict(const TensorAccess& access, const TensorMark& mark) {
 
 void TensorMemory::Free::operator()(uint32_t* p) const { std::free(p); }
 
-TensorMemory::TensorMemory(Cta& owner)
-    : cta(owner), cells_(size_t{kCellRows} * kTensorColumns, 0) {
+TensorMemory::TensorMemory(Cta& owner) : cta(owner), cells_(size_t{kCellRows} * kTensorColumns, 0) {
   constexpr size_t kBytes = size_t{kTensorLanes} * kTensorColumns * 4;
   words_.reset(static_cast<uint32_t*>(std::aligned_alloc(64, kBytes)));
   if (!words_) throw std::bad_alloc();
@@ -100,13 +102,14 @@ TensorMemory::Allocation* TensorMemory::find(uint32_t column) {
 }
 
 void TensorMemory::release(uint32_t column) {
-  allocations.erase(std::find_if(allocations.begin(), allocations.end(),
-                                 [&](const Allocation& a) { return a.column == column; }));
+  allocations.erase(
+      std::find_if(allocations.begin(), allocations.end(), [&](const Allocation& a) { return a.column == column; }));
 }
 
 uint32_t TensorMemory::after(uint32_t index, const TensorMark& mark, bool write) {
   History fresh;
   if (write) {
+    if (written_ != 0 && histories_[written_].write.same(mark)) return written_;
     fresh.write = mark;
   } else {
     const History& old = histories_[index];
@@ -122,7 +125,9 @@ uint32_t TensorMemory::after(uint32_t index, const TensorMark& mark, bool write)
     fresh.readers[place] = mark;
   }
   histories_.push_back(fresh);
-  return static_cast<uint32_t>(histories_.size()) - 1;
+  const auto result = static_cast<uint32_t>(histories_.size()) - 1;
+  if (write) written_ = result;
+  return result;
 }
 
 void TensorMemory::collect() {
@@ -140,6 +145,7 @@ void TensorMemory::collect() {
   }
   collect_at_ = std::max<size_t>(4096, 2 * kept.size());
   histories_ = std::move(kept);
+  written_ = 0;
 }
 
 void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cells, uint32_t column, uint32_t columns,
@@ -152,8 +158,9 @@ void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cel
   for (uint32_t at = column; at < column + columns;) {
     const Allocation* a = at < kTensorColumns ? find(at) : nullptr;
     if (a == nullptr)
-      fault(Hazard::TensorMemory, access.warp, access.lane,
-            opcode + " touches column " + std::to_string(at) + " of tensor memory" + whose + ", which is not allocated");
+      fault(
+          Hazard::TensorMemory, access.warp, access.lane,
+          opcode + " touches column " + std::to_string(at) + " of tensor memory" + whose + ", which is not allocated");
     if (&cta == access.warp.cta && access.warp.view.seen[a->stamp.by] < a->stamp.at)
       fault(Hazard::TensorMemory, access.warp, access.lane,
             opcode + " touches column " + std::to_string(at) +
@@ -200,6 +207,8 @@ TensorMemory& tensor_memory(Cta& cta) {
 TensorWarp& tensor_warp(Warp& warp) {
   if (!warp.tensor) {
     warp.tensor = {new TensorWarp, [](TensorWarp* w) { delete w; }};
+    const char* const fences = std::getenv("MOXIE_SIM_TCGEN05_FENCES");
+    warp.tensor->strict = fences != nullptr && std::strcmp(fences, "strict") == 0;
     Cluster& cluster = *warp.cta->cluster;
     const AgentInfo info{AgentInfo::Kind::TensorPipe, warp.cta, static_cast<uint32_t>(warp.index)};
     for (TensorTransfers* t : {&warp.tensor->loads, &warp.tensor->stores}) {
@@ -233,8 +242,8 @@ TensorGroup tensor_group(Warp& warp, int group, int lane) {
   Cluster& cluster = *warp.cta->cluster;
   const uint32_t peer = warp.cta->rank ^ 1;
   if (peer >= cluster.ctas.size())
-    fault(Hazard::IllegalUse, warp, lane, ".cta_group::2 in a cluster where block rank " +
-                                              std::to_string(warp.cta->rank) + " has no peer");
+    fault(Hazard::IllegalUse, warp, lane,
+          ".cta_group::2 in a cluster where block rank " + std::to_string(warp.cta->rank) + " has no peer");
   result.count = 2;
   result.own = static_cast<int>(warp.cta->rank & 1);
   result.cta[result.own] = warp.cta;
@@ -268,14 +277,34 @@ int group_of(const ptx::Instruction& source) {
   unsupported(source, ".cta_group is missing");
 }
 
+// A true register dependency on a tcgen05.ld is respected (9.7.16.6.4.5), but orders nothing else: results are to be
+// used after tcgen05.wait::ld. The copies that a compiler may place before it only pass the state on.
 void check_tensor_registers(Warp& warp, const Instr& instr) {
-  const TensorWarp& tensor = *warp.tensor;
-  for (uint16_t i = 0; i < instr.reg_count; ++i) {
-    if (instr.reg[i] == kNoReg) continue;
+  TensorWarp& tensor = *warp.tensor;
+  const auto state = [&](uint16_t i) -> uint8_t* {
     const uint32_t row = instr.reg[i] / kRowBytes;
-    if (row < tensor.in_flight.size() && tensor.in_flight[row])
-      fault(Hazard::RegistersInFlight, warp, -1, "accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld "
-                                                 "has waited for");
+    return instr.reg[i] != kNoReg && row < tensor.in_flight.size() ? &tensor.in_flight[row] : nullptr;
+  };
+  const bool copy = instr.source != nullptr && instr.source->parts[0] == "mov" && instr.reg_count >= 2;
+  bool passed = false;
+  for (uint16_t i = 0; i < instr.reg_count; ++i) {
+    uint8_t* const s = state(i);
+    if (s == nullptr || *s == 0) continue;
+    if (copy && i > 0) {
+      passed = true;
+    } else if (*s == TensorWarp::kCopied && i == 0) {
+      *s = 0;  // overwritten
+    } else {
+      fault(Hazard::RegistersInFlight, warp, -1,
+            "accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld "
+            "has waited for");
+    }
+  }
+  if (passed) {
+    if (uint8_t* const s = state(0); s != nullptr) {
+      *s = TensorWarp::kCopied;
+      tensor.in_flight_rows.push_back(instr.reg[0] / kRowBytes);
+    }
   }
 }
 
@@ -300,10 +329,11 @@ void finish_tensor_state(Cluster& cluster) {
       if (!warp->tensor) continue;
       for (const auto& [lane, pipe] : warp->tensor->pipes) {
         if (pipe.count == 0 || seen_by_any(pipe.done, pipe.count)) continue;
-        throw Fault(Hazard::DataInFlight, std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
-                                              " exits while tcgen05 operations of warp " + std::to_string(warp->index) +
-                                              ", lane " + std::to_string(lane) +
-                                              " may be in flight: no thread waited for a tcgen05.commit that covers them");
+        throw Fault(Hazard::DataInFlight,
+                    std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
+                        " exits while tcgen05 operations of warp " + std::to_string(warp->index) + ", lane " +
+                        std::to_string(lane) +
+                        " may be in flight: no thread waited for a tcgen05.commit that covers them");
       }
     }
     if (!cta->tensor || cta->tensor->allocations.empty()) continue;

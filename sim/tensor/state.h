@@ -2,11 +2,14 @@
 // their order (9.7.16.6), their pipe, and the rules for addresses.
 //
 // Order. Every access leaves a mark in the cells it touches: 16 lanes of one column. Operations of the pipe (mma, cp,
-// shift) are performed in the order of their issue; to order them between warps the first one's warp must execute
-// tcgen05.fence::before_thread_sync, the other one's tcgen05.fence::after_thread_sync, and a synchronisation must
-// stand between. An access of another kind (ld, st, dealloc) must be ordered after their completion: a wait on an
-// mbarrier that tcgen05.commit signals, then fence::after_thread_sync. A ld or st must be waited for with tcgen05.wait
-// before anything that conflicts with it; between warps the two fences are needed as well.
+// shift) are performed in the order of their issue; to order them between warps without waiting for their completion
+// the first one's warp must execute tcgen05.fence::before_thread_sync, the other one's
+// tcgen05.fence::after_thread_sync, and a synchronisation must stand between. An access of another kind (ld, st,
+// dealloc) must be ordered after their completion: a wait on an mbarrier that tcgen05.commit signals. A ld or st must
+// be waited for with tcgen05.wait before anything that conflicts with it, and then be ordered before it. What has
+// completed is ordered by the standard synchronisations too (9.7.16.6.3), if they release and acquire; relaxed ones
+// need the two fences (9.7.16.6.4). Much code has the fences everywhere and much has none:
+// MOXIE_SIM_TCGEN05_FENCES=strict asks for them everywhere.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -38,10 +41,12 @@ struct TensorTransfers {
 };
 
 struct TensorWarp {
+  bool strict = false;              // see above
   std::map<int, TensorPipe> pipes;  // by lane
   TensorTransfers loads, stores;
-  Clock ordered;                    // what fence::after_thread_sync has put before later tcgen05 operations
-  std::vector<uint8_t> in_flight;   // by row of 64 bytes: a destination of a tcgen05.ld that was not waited for
+  Clock ordered;  // what fence::after_thread_sync has put before later tcgen05 operations
+  enum : uint8_t { kLoaded = 1, kCopied = 2 };
+  std::vector<uint8_t> in_flight;  // by row of 64 bytes: a destination of a tcgen05.ld not waited for, or a copy of it
   std::vector<uint32_t> in_flight_rows;
 };
 
@@ -71,23 +76,23 @@ struct TensorMemory {
   struct Allocation {
     uint32_t column = 0, columns = 0;
     int group = 1;
-    Stamp stamp;            // of the warp of this block that allocated it
-    bool leaving = false;   // dealloc.cta_group::2 by this block, not yet by its peer
+    Stamp stamp;           // of the warp of this block that allocated it
+    bool leaving = false;  // dealloc.cta_group::2 by this block, not yet by its peer
   };
-  struct Request {          // an alloc.cta_group::2 that waits for the peer
+  struct Request {  // an alloc.cta_group::2 that waits for the peer
     Warp* warp = nullptr;
     uint32_t columns = 0;
     bool granted = false;
     uint32_t column = 0;
   };
-  struct Departure {        // a dealloc.cta_group::2 that blocks until the peer's
+  struct Departure {  // a dealloc.cta_group::2 that blocks until the peer's
     Warp* warp = nullptr;
     bool done = false;
   };
 
   Cta& cta;
-  int group = 0;            // the .cta_group that every tcgen05 instruction has used; 0: none yet
-  uint64_t queue = 0;       // of the pipe
+  int group = 0;       // the .cta_group that every tcgen05 instruction has used; 0: none yet
+  uint64_t queue = 0;  // of the pipe
   std::vector<Allocation> allocations;
   Request request;
   Departure departure;
@@ -120,8 +125,9 @@ struct TensorMemory {
     void operator()(uint32_t* p) const;
   };
   std::unique_ptr<uint32_t[], Free> words_;
-  std::vector<uint32_t> cells_;       // [cell][column]
+  std::vector<uint32_t> cells_;  // [cell][column]
   std::vector<History> histories_{1};
+  uint32_t written_ = 0;  // the history that the last write made: no readers
   size_t collect_at_ = 4096;
 };
 

@@ -9,7 +9,7 @@ namespace sim {
 namespace {
 
 enum class Shape : uint8_t { L32x32b, L16x64b, L16x128b, L16x256b, L16x32bx2 };
-constexpr int kWords[] = {1, 1, 2, 4, 1};   // registers of a thread for .x1 (table 49)
+constexpr int kWords[] = {1, 1, 2, 4, 1};    // registers of a thread for .x1 (table 49)
 constexpr int kColumns[] = {1, 2, 4, 8, 1};  // columns of .x1
 
 // Where register i of lane t stands (9.7.16.2.3.1): a lane, and a column in units of registers of a lane.
@@ -18,11 +18,16 @@ struct Place {
 };
 Place place_of(Shape shape, uint32_t i, uint32_t t) {
   switch (shape) {
-    case Shape::L32x32b: return {t, i};
-    case Shape::L16x64b: return {t / 4 + 8 * (t & 1), 2 * i + (t >> 1 & 1)};
-    case Shape::L16x128b: return {t / 4 + 8 * (i & 1), 4 * (i / 2) + t % 4};
-    case Shape::L16x256b: return {t / 4 + 8 * (i >> 1 & 1), 8 * (i / 4) + 2 * (t % 4) + (i & 1)};
-    case Shape::L16x32bx2: return {t % 16, i};
+    case Shape::L32x32b:
+      return {t, i};
+    case Shape::L16x64b:
+      return {t / 4 + 8 * (t & 1), 2 * i + (t >> 1 & 1)};
+    case Shape::L16x128b:
+      return {t / 4 + 8 * (i & 1), 4 * (i / 2) + t % 4};
+    case Shape::L16x256b:
+      return {t / 4 + 8 * (i >> 1 & 1), 8 * (i / 4) + 2 * (t % 4) + (i & 1)};
+    case Shape::L16x32bx2:
+      return {t % 16, i};
   }
   return {};
 }
@@ -70,7 +75,8 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   TensorWarp& tensor = tensor_warp(warp);
   TensorTransfers& transfers = f.store ? tensor.stores : tensor.loads;
   const TensorAccess access{
-      warp, -1,
+      warp,
+      -1,
       {f.store ? TensorMark::By::Store : TensorMark::By::Load, &warp, nullptr, ++transfers.count, instr.source}};
   const uint32_t cells = half ? 1 : 2;
   memory.touch(access, at.lane / kCellLanes, cells, at.column, f.columns, f.store);
@@ -97,10 +103,8 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
       }
     }
     if (!f.store) {
-      for (const uint32_t half_row : {registers[i] / 64, registers[i] / 64 + 1}) {
-        tensor.in_flight[half_row] = 1;
-        tensor.in_flight_rows.push_back(half_row);
-      }
+      tensor.in_flight[registers[i] / 64] = TensorWarp::kLoaded;
+      tensor.in_flight_rows.push_back(registers[i] / 64);
     }
   }
   if (!f.store) warp.wgmma_pending = true;

@@ -26,6 +26,8 @@ const char* name(Grouping value) {
   return "Pointers";
 }
 
+const char* name(OperandFormat value) { return value == OperandFormat::Mxfp4 ? "Mxfp4" : "Bf16"; }
+
 const char* name(Multicast value) {
   switch (value) {
     case Multicast::None:
@@ -83,15 +85,41 @@ std::string store_sink_type(bool pre, DataType type) {
          ", moxie::DataType::" + (type == DataType::Bf16 ? "Bf16" : "F32") + ">";
 }
 
-std::string hopper_source(const kernel::HopperConfig& config, const std::vector<SinkSource>& sinks) {
-  std::ostringstream text;
-  text << "#include \"moxie/hopper/grouped_gemm.cuh\"\n";
+namespace {
+
+// The headers of the kernel and of the sinks, each once.
+void add_headers(std::ostringstream& text, const char* kernel, const std::vector<SinkSource>& sinks) {
+  text << "#include \"" << kernel << "\"\n";
   std::vector<std::string> included;
   for (const SinkSource& sink : sinks) {
     if (sink.header.empty() || std::find(included.begin(), included.end(), sink.header) != included.end()) continue;
     text << "#include \"" << sink.header << "\"\n";
     included.push_back(sink.header);
   }
+}
+
+enum class Scales { NotAsked, Absent, Given };  // by the kernel's function
+
+// The entry: its parameters are GemmParams, with scales ScaleParams, and the sinks'.
+void add_entry(std::ostringstream& text, const char* function, const char* threads, Scales scales, size_t sinks) {
+  text << "\nextern \"C\" __global__ void __launch_bounds__(moxie::kernel::" << threads << ", 1)\n"
+       << kKernelName << "(const __grid_constant__ moxie::kernel::GemmParams gemm";
+  if (scales == Scales::Given) text << ",\n             const __grid_constant__ moxie::kernel::ScaleParams scales";
+  for (size_t i = 0; i < sinks; ++i) {
+    text << ",\n             const __grid_constant__ Sink" << i << "::Params params" << i;
+  }
+  text << ") {\n  moxie::kernel::" << function << "<kConfig";
+  for (size_t i = 0; i < sinks; ++i) text << ", Sink" << i;
+  text << ">(gemm" << (scales == Scales::Given ? ", &scales" : scales == Scales::Absent ? ", nullptr" : "");
+  for (size_t i = 0; i < sinks; ++i) text << ", params" << i;
+  text << ");\n}\n";
+}
+
+}  // namespace
+
+std::string hopper_source(const kernel::HopperConfig& config, const std::vector<SinkSource>& sinks) {
+  std::ostringstream text;
+  add_headers(text, "moxie/hopper/grouped_gemm.cuh", sinks);
   text << "\nconstexpr moxie::kernel::HopperConfig kConfig{\n"
        << "    .schedule = moxie::Schedule::" << name(config.schedule) << ",\n"
        << "    .grouping = moxie::Grouping::" << name(config.grouping) << ",\n"
@@ -107,17 +135,38 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
        << "    .store_buffers = " << config.store_buffers << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
-  text << "\nextern \"C\" __global__ void __launch_bounds__(moxie::kernel::kThreads, 1)\n"
-       << kKernelName << "(const __grid_constant__ moxie::kernel::GemmParams gemm";
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    text << ",\n             const __grid_constant__ Sink" << i << "::Params params" << i;
-  }
-  text << ") {\n  moxie::kernel::hopper_grouped_gemm<kConfig";
-  for (size_t i = 0; i < sinks.size(); ++i) text << ", Sink" << i;
-  text << ">(gemm";
-  for (size_t i = 0; i < sinks.size(); ++i) text << ", params" << i;
-  text << ");\n}\n";
+  add_entry(text, "hopper_grouped_gemm", "kThreads", Scales::NotAsked, sinks.size());
   return text.str();
+}
+
+std::string blackwell_source(const kernel::BlackwellConfig& config, const std::vector<SinkSource>& sinks) {
+  std::ostringstream text;
+  add_headers(text, "moxie/blackwell/grouped_gemm.cuh", sinks);
+  text << "\nconstexpr moxie::kernel::BlackwellConfig kConfig{\n"
+       << "    .format = moxie::OperandFormat::" << name(config.format) << ",\n"
+       << "    .grouping = moxie::Grouping::" << name(config.grouping) << ",\n"
+       << "    .block_n = " << config.block_n << ",\n"
+       << "    .stages = " << config.stages << ",\n"
+       << "    .cluster = " << config.cluster << ",\n"
+       << "    .accumulators = " << config.accumulators << ",\n"
+       << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
+       << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
+       << "    .bias = " << (config.bias ? "true" : "false") << ",\n"
+       << "    .store_buffers = " << config.store_buffers << ",\n"
+       << "};\n";
+  for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
+  add_entry(text, "blackwell_grouped_gemm", "kBlackwellThreads",
+            kernel::has_scales(config) ? Scales::Given : Scales::Absent, sinks.size());
+  return text.str();
+}
+
+std::string block_scales_source() {
+  return std::string(
+             "#include \"moxie/block_scales.cuh\"\n\nextern \"C\" __global__ void "
+             "__launch_bounds__(moxie::kernel::kBlockScalesThreads)\n") +
+         kKernelName +
+         "(const __grid_constant__ moxie::kernel::BlockScalesParams params) {\n  "
+         "moxie::kernel::block_scales(params);\n}\n";
 }
 
 }  // namespace moxie::jit

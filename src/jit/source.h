@@ -9,16 +9,21 @@ namespace moxie::jit {
 
 // One output of the epilogue (kernels/moxie/epilogue/sink.cuh).
 struct SinkSource {
-  std::string type;    // C++ type name; may use kConfig, the kernel's HopperConfig
+  std::string type;    // C++ type name; may use kConfig, the kernel's configuration
   std::string header;  // include name of the header that defines it, or "" for a standard sink
 };
 
 // The standard sink that stores pre, or else out, as `type`.
 std::string store_sink_type(bool pre, DataType type);
 
-// Name of the kernel in the text. Its arguments: GemmParams, then each sink's Params in the order given.
+// Name of the kernel in the text. Its arguments: GemmParams, for operands with scales ScaleParams, then each sink's
+// Params in the order given.
 inline constexpr const char* kKernelName = "moxie_kernel";
 
 std::string hopper_source(const kernel::HopperConfig& config, const std::vector<SinkSource>& sinks);
+std::string blackwell_source(const kernel::BlackwellConfig& config, const std::vector<SinkSource>& sinks);
+
+// The kernel of block_scales(), whose argument is BlockScalesParams.
+std::string block_scales_source();
 
 }  // namespace moxie::jit

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "moxie/scales.h"
+
 namespace moxie::ops {
 namespace {
 
@@ -73,20 +75,20 @@ void check_pointer(const char* name, const void* pointer, bool needed, size_t al
 
 // One matrix: pointer, leading dimension and place in memory.
 Range check_matrix(const char* name, const char* ld_name, const void* pointer, int64_t ld, int64_t rows, int64_t width,
-                   int element_bytes, bool needed) {
+                   int element_bits, bool needed) {
   const bool used = rows > 0 && width > 0;
   check_pointer(name, pointer, needed && used, 16);
-  const int64_t multiple = 16 / element_bytes;
+  const int64_t multiple = 128 / element_bits;
   if (ld == 0) ld = width;
   if (ld < width) reject("{} is {}, but must be at least the width of {}, {}", ld_name, ld, name, width);
   if (ld % multiple != 0) reject("{} is {}, but must be a multiple of {} elements (16 bytes)", ld_name, ld, multiple);
-  if (ld >= kMaxBytes / element_bytes)
-    reject("{} is {}, but must be below {} elements", ld_name, ld, kMaxBytes / element_bytes);
+  if (ld >= kMaxBytes * 8 / element_bits)
+    reject("{} is {}, but must be below {} elements", ld_name, ld, kMaxBytes * 8 / element_bits);
   const auto begin = reinterpret_cast<uintptr_t>(pointer);
   if (!used || !needed) return {name, begin, begin};
-  if (__int128(rows) * ld * element_bytes >= kMaxBytes)
+  if (__int128(rows) * ld * element_bits / 8 >= kMaxBytes)
     reject("{} would take 2^40 bytes or more ({} rows of {} elements)", name, rows, ld);
-  return {name, begin, begin + uintptr_t(((rows - 1) * ld + width) * element_bytes)};
+  return {name, begin, begin + uintptr_t(((rows - 1) * ld + width) * element_bits / 8)};
 }
 
 void check_pointers_grouping(const GemmProblem& p, const GemmArguments& a) {
@@ -108,9 +110,21 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   const bool work = !is_empty(p);
   const int64_t out_width = is_gated(p.activation) ? p.n / 2 : p.n;
   std::vector<Range> inputs, outputs;
-  inputs.push_back(check_matrix("a", "lda", a.a, a.lda, rows, p.k, 2, work));
-  inputs.push_back(check_matrix("b", "ldb", a.b, a.ldb, p.groups * p.n, p.k, 2, work));
-  if (p.bias) inputs.push_back(check_matrix("bias", "n", a.bias, p.n, p.groups, p.n, 2, work));
+  const int operand_bits = p.format == OperandFormat::Mxfp4 ? 4 : 16;
+  inputs.push_back(check_matrix("a", "lda", a.a, a.lda, rows, p.k, operand_bits, work));
+  inputs.push_back(check_matrix("b", "ldb", a.b, a.ldb, p.groups * p.n, p.k, operand_bits, work));
+  if (p.format == OperandFormat::Mxfp4) {
+    const auto check_scales = [&](const char* name, const void* pointer, size_t bytes) {
+      check_pointer(name, pointer, work && bytes > 0, 16);
+      const auto begin = reinterpret_cast<uintptr_t>(pointer);
+      inputs.push_back({name, begin, begin + (work ? bytes : 0)});
+    };
+    check_scales("sfa", a.sfa, a_scale_bytes(p));
+    check_scales("sfb", a.sfb, b_scale_bytes(p));
+  } else if (a.sfa || a.sfb) {
+    reject("{} is given, but bf16 operands have no scales", a.sfa ? "sfa" : "sfb");
+  }
+  if (p.bias) inputs.push_back(check_matrix("bias", "n", a.bias, p.n, p.groups, p.n, 16, work));
   const bool needs_sizes =
       p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups || p.grouping == Grouping::Masked;
   if (needs_sizes) {
@@ -119,8 +133,9 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
     const int64_t count = !work ? 0 : p.grouping == Grouping::RowGroups ? p.m : p.groups;
     inputs.push_back({"sizes", begin, begin + uintptr_t(count) * 4});
   }
-  if (p.pre) outputs.push_back(check_matrix("pre", "ld_pre", a.pre, a.ld_pre, rows, p.n, size_of(*p.pre), work));
-  if (p.out) outputs.push_back(check_matrix("out", "ld_out", a.out, a.ld_out, rows, out_width, size_of(*p.out), work));
+  if (p.pre) outputs.push_back(check_matrix("pre", "ld_pre", a.pre, a.ld_pre, rows, p.n, 8 * size_of(*p.pre), work));
+  if (p.out)
+    outputs.push_back(check_matrix("out", "ld_out", a.out, a.ld_out, rows, out_width, 8 * size_of(*p.out), work));
   for (size_t i = 0; i < outputs.size(); ++i) {
     for (const Range& input : inputs) check_disjoint(outputs[i], input);
     for (size_t j = i + 1; j < outputs.size(); ++j) check_disjoint(outputs[i], outputs[j]);
@@ -140,6 +155,7 @@ bool is_empty(const GemmProblem& p) { return p.m == 0 || p.n == 0; }
 void check_problem(const GemmProblem& p) {
   check_enum("grouping", p.grouping, Grouping::Pointers);
   check_enum("activation", p.activation, Activation::Reglu);
+  check_enum("format", p.format, OperandFormat::Mxfp4);
   check_enum("gate", p.gate, GateLayout::SplitUpFirst);
   if (p.pre) check_enum("pre", *p.pre, DataType::F32);
   if (p.out) check_enum("out", *p.out, DataType::F32);
@@ -155,15 +171,17 @@ void check_problem(const GemmProblem& p) {
   if (p.n % n_multiple != 0)
     reject("n is {}, but must be a multiple of {}{}", p.n, n_multiple,
            n_multiple == 16 ? " with a gated activation" : "");
+  if (p.format == OperandFormat::Mxfp4 && p.k % kScaleBlock != 0)
+    reject("k is {}, but must be a multiple of {} with MXFP4 operands", p.k, kScaleBlock);
   if (p.k % 8 != 0) reject("k is {}, but must be a multiple of 8", p.k);
   if (total_rows(p) > kMaxSize) reject("groups * m is {}, but at most {} rows are possible", total_rows(p), kMaxSize);
   if (p.grouping != Grouping::Pointers && p.groups * p.n > kMaxSize)
     reject("groups * n is {}, but at most {} rows of b are possible", p.groups * p.n, kMaxSize);
-  // The kernel counts tiles in 32 bits; the smallest tile has 64 x 64 elements and every group may add a started row of
-  // tiles.
+  // The kernel counts tiles in 32 bits; the smallest tile has 64 x 64 elements (MXFP4: 128 x 32) and every group may
+  // add a started row of tiles.
   const __int128 row_tiles =
       p.grouping == Grouping::Pointers ? __int128(p.groups) * (p.m / 64 + 2) : total_rows(p) / 64 + 2 * p.groups;
-  if (row_tiles * (p.n / 64 + 2) > kMaxSize)
+  if (row_tiles * (p.n / (p.format == OperandFormat::Mxfp4 ? 32 : 64) + 2) > kMaxSize)
     reject("m * n is too large: the product of m = {} and n = {} has 2^31 tiles or more", p.m, p.n);
 
   if (!p.pre && !p.out && p.sinks.empty())

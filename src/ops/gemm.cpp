@@ -17,6 +17,7 @@ namespace ops {
 namespace {
 
 using driver::TensorMapShape;
+using kernel::BlackwellConfig;
 using kernel::HopperConfig;
 
 // Bytes that tell problems apart.
@@ -50,7 +51,7 @@ class Key {
 std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
   Key key;
   key.add(d.arch), key.add(d.sm_count), key.add(d.shared_bytes);
-  key.add(p.grouping), key.add(p.groups), key.add(p.m), key.add(p.n), key.add(p.k);
+  key.add(p.grouping), key.add(p.groups), key.add(p.m), key.add(p.n), key.add(p.k), key.add(p.format);
   key.add(p.bias), key.add(p.activation), key.add(p.gate), key.add(p.pre), key.add(p.out);
   key.add(p.host_rows), key.add(p.expected_rows), key.add(p.schedule), key.add(p.tile_m), key.add(p.tile_n);
   key.add(p.cluster), key.add(p.multicast);
@@ -62,43 +63,81 @@ std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
   return key.take();
 }
 
+void add_outputs(Key& key, const GemmProblem& p) {
+  key.add(p.pre), key.add(p.out);
+  for (const CustomSink& sink : p.sinks) key.add(sink.type), key.add(sink.source);
+}
+
 std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   Key key;
   key.add(c.schedule), key.add(c.grouping), key.add(c.block_m), key.add(c.block_n), key.add(c.block_k),
       key.add(c.stages);
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
       key.add(c.store_buffers);
-  key.add(p.pre), key.add(p.out);
-  for (const CustomSink& sink : p.sinks) key.add(sink.type), key.add(sink.source);
+  add_outputs(key, p);
   return key.take();
+}
+
+std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
+  Key key;
+  key.add(std::string("blackwell")), key.add(c.format), key.add(c.grouping), key.add(c.block_n), key.add(c.stages);
+  key.add(c.cluster), key.add(c.accumulators), key.add(c.activation), key.add(c.gate), key.add(c.bias);
+  key.add(c.store_buffers);
+  add_outputs(key, p);
+  return key.take();
+}
+
+// Unsupported when a device of this architecture has no kernel for the problem.
+void check_device(int arch, const GemmProblem& p) {
+  const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::Unsupported, sentence); };
+  const bool mxfp4 = p.format == OperandFormat::Mxfp4;
+  if (arch != 90 && arch != 100)
+    reject(fmt::format("the device is of architecture sm_{}, but gemm needs sm_90a or sm_100a", arch));
+  if (mxfp4 && arch != 100)
+    reject(fmt::format("the device is of architecture sm_{}a, but gemm of MXFP4 operands needs sm_100a", arch));
+  if (arch == 100 && p.grouping == Grouping::Pointers)
+    reject("grouping is Pointers, which gemm has on sm_90a only, but the device is of architecture sm_100a");
+  if (mxfp4 && is_gated(p.activation) && p.gate != GateLayout::Interleaved)
+    reject("gate is split, but gemm of MXFP4 operands has only interleaved gates");
+}
+
+template <class Plan>
+void fill_in(PreparedGemm& prepared, const Plan& plan, const plan::DeviceFigures& device, const GemmProblem& p) {
+  const auto& c = plan.config;
+  if (p.pre) prepared.needs.push_back(kernel::store_needs(c, true, *p.pre));
+  if (p.out) prepared.needs.push_back(kernel::store_needs(c, false, *p.out));
+  for (const CustomSink& sink : p.sinks) prepared.needs.push_back(sink.needs);
+  prepared.shared_bytes = kernel::shared_bytes(c, prepared.needs.data(), int(prepared.needs.size()));
+  prepared.blocks = device.sm_count / c.cluster * c.cluster;
+  const auto mapped =
+      std::count_if(prepared.needs.begin(), prepared.needs.end(), [](const auto& n) { return n.tensor_map; });
+  prepared.workspace_bytes =
+      size_t(prepared.blocks) * size_t(kernel::workspace_maps(c, int(mapped))) * sizeof(kernel::TensorMap);
+  prepared.row_alignment = p.grouping == Grouping::RowGroups ? kernel::cluster_rows(c) : 1;
+  prepared.kernel_key = kernel_key(c, p);
 }
 
 std::shared_ptr<const PreparedGemm> make_prepared(const plan::DeviceFigures& device, const GemmProblem& p) {
   check_problem(p);
-  if (device.arch != 90)
-    throw Error(ErrorCode::Unsupported,
-                fmt::format("the device is of architecture sm_{}, but gemm needs sm_90a", device.arch));
+  check_device(device.arch, p);
   auto prepared = std::make_shared<PreparedGemm>();
-  prepared->plan = plan::make_hopper_plan(shape_of(p), device);
-  prepared->plan.candidates = {};
-  const HopperConfig& c = prepared->plan.config;
-  if (p.pre) prepared->needs.push_back(kernel::store_needs(c, true, *p.pre));
-  if (p.out) prepared->needs.push_back(kernel::store_needs(c, false, *p.out));
-  for (const CustomSink& sink : p.sinks) prepared->needs.push_back(sink.needs);
-  prepared->shared_bytes = kernel::shared_bytes(c, prepared->needs.data(), int(prepared->needs.size()));
-  prepared->blocks = device.sm_count / c.cluster * c.cluster;
-  const auto mapped =
-      std::count_if(prepared->needs.begin(), prepared->needs.end(), [](const auto& n) { return n.tensor_map; });
-  prepared->workspace_bytes =
-      size_t(prepared->blocks) * kernel::workspace_maps(c, int(mapped)) * sizeof(kernel::TensorMap);
-  prepared->kernel_key = kernel_key(c, p);
+  if (device.arch == 100) {
+    prepared->blackwell = plan::make_blackwell_plan(shape_of(p), device);
+    prepared->blackwell->candidates = {};
+    fill_in(*prepared, *prepared->blackwell, device, p);
+  } else {
+    prepared->plan = plan::make_hopper_plan(shape_of(p), device);
+    prepared->plan.candidates = {};
+    fill_in(*prepared, prepared->plan, device, p);
+  }
   return prepared;
 }
 
 driver::LoadedKernel get_kernel(const Device& device, const GemmProblem& p, const PreparedGemm& prepared) {
-  return device.state().get_kernel(
-      prepared.kernel_key, [&] { return kernel_request(prepared.plan.config, p); }, jit::kKernelName,
-      prepared.shared_bytes);
+  const auto request = [&] {
+    return prepared.blackwell ? kernel_request(prepared.blackwell->config, p) : kernel_request(prepared.plan.config, p);
+  };
+  return device.state().get_kernel(prepared.kernel_key, request, jit::kKernelName, prepared.shared_bytes);
 }
 
 // An operand or output that has no elements may be null; its map is never used, but must be encodable.
@@ -110,9 +149,9 @@ struct Dimension {
   int box;
 };
 
-TensorMapShape map_shape(DataType type, int swizzle, std::initializer_list<Dimension> dimensions) {
+TensorMapShape map_shape(CUtensorMapDataType type, int swizzle, const std::vector<Dimension>& dimensions) {
   TensorMapShape shape;
-  shape.type = type == DataType::Bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  shape.type = type;
   shape.swizzle_bytes = swizzle;
   shape.rank = 0;
   for (const Dimension& d : dimensions) {
@@ -124,46 +163,111 @@ TensorMapShape map_shape(DataType type, int swizzle, std::initializer_list<Dimen
   return shape;
 }
 
+CUtensorMapDataType map_type(DataType type) {
+  return type == DataType::Bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
+// How the rows of A and B lie: `k` elements of the map's type in 128-byte pieces, and the bytes from row to row.
+struct OperandRows {
+  CUtensorMapDataType type;
+  int64_t k;
+  int box;
+  int64_t stride;
+};
+OperandRows rows_of(const GemmProblem& p, int64_t ld) {
+  if (p.format == OperandFormat::Mxfp4) return {CU_TENSOR_MAP_DATA_TYPE_UINT8, p.k / 2, 128, ld / 2};
+  return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.k, 64, 2 * ld};
+}
+
+bool is_stacked(const GemmProblem& p) { return p.grouping == Grouping::Batched || p.grouping == Grouping::Masked; }
+
 // The shapes follow "Tensor maps" in moxie/params.h.
-TensorMapShape a_shape(const HopperConfig& c, const GemmProblem& p, int64_t lda) {
-  const Dimension k = {p.k, 0, c.block_k}, m = {p.m, 2 * lda, kernel::a_box_rows(c)};
-  if (p.grouping != Grouping::Batched && p.grouping != Grouping::Masked) return map_shape(DataType::Bf16, 128, {k, m});
-  return map_shape(DataType::Bf16, 128, {k, m, {p.groups, 2 * lda * p.m, 1}});
+template <class Config>
+TensorMapShape a_shape(const Config& c, const GemmProblem& p, int64_t lda) {
+  const OperandRows row = rows_of(p, lda);
+  std::vector<Dimension> dimensions = {{row.k, 0, row.box}, {p.m, row.stride, kernel::a_box_rows(c)}};
+  if (is_stacked(p)) dimensions.push_back({p.groups, row.stride * p.m, 1});
+  return map_shape(row.type, 128, dimensions);
 }
 
-TensorMapShape b_shape(const HopperConfig& c, const GemmProblem& p, int64_t ldb) {
-  const Dimension k = {p.k, 0, c.block_k};
-  const Dimension group = {p.groups, 2 * ldb * p.n, 1};
-  const bool grouped = p.grouping != Grouping::Dense && p.grouping != Grouping::Pointers;
-  const int rows = kernel::b_box_rows(c);
+template <class Config>
+TensorMapShape b_shape(const Config& c, const GemmProblem& p, int64_t ldb, int rows) {
+  const OperandRows row = rows_of(p, ldb);
+  std::vector<Dimension> dimensions = {{row.k, 0, row.box}};
   if (!is_gated(c.activation)) {
-    const Dimension n = {p.n, 2 * ldb, rows};
-    return grouped ? map_shape(DataType::Bf16, 128, {k, n, group}) : map_shape(DataType::Bf16, 128, {k, n});
+    dimensions.push_back({p.n, row.stride, rows});
+  } else {
+    const bool split = kernel::gate_is_split(c);
+    dimensions.push_back({8, split ? row.stride : 2 * row.stride, 8});
+    dimensions.push_back({2, split ? row.stride * (p.n / 2) : row.stride, 2});
+    dimensions.push_back({p.n / 16, split ? 8 * row.stride : 16 * row.stride, rows / 16});
   }
-  const bool split = kernel::gate_is_split(c);
-  const Dimension eight = {8, split ? 2 * ldb : 4 * ldb, 8};
-  const Dimension halves = {2, split ? ldb * p.n : 2 * ldb, 2};
-  const Dimension blocks = {p.n / 16, split ? 16 * ldb : 32 * ldb, rows / 16};
-  return grouped ? map_shape(DataType::Bf16, 128, {k, eight, halves, blocks, group})
-                 : map_shape(DataType::Bf16, 128, {k, eight, halves, blocks});
+  if (p.grouping != Grouping::Dense && p.grouping != Grouping::Pointers)
+    dimensions.push_back({p.groups, row.stride * p.n, 1});
+  return map_shape(row.type, 128, dimensions);
 }
 
-TensorMapShape store_shape(const HopperConfig& c, const GemmProblem& p, bool pre, DataType type, int64_t ld,
-                           int64_t width) {
+int64_t scale_tiles(int64_t rows) { return (rows + kScaleTileRows - 1) / kScaleTileRows; }
+// Rows of tiles of A's scales, of each group where they are stacked.
+int64_t a_scale_tiles(const GemmProblem& p) {
+  return p.grouping == Grouping::Offsets ? p.m / kScaleTileRows + p.groups : scale_tiles(p.m);
+}
+int64_t scale_k_tiles(const GemmProblem& p) { return (p.k + kScaleTileK - 1) / kScaleTileK; }
+
+TensorMapShape a_scale_shape(const GemmProblem& p) {
+  const int64_t k_tiles = scale_k_tiles(p), row = k_tiles * kScaleTileBytes;
+  std::vector<Dimension> dimensions = {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
+                                       {k_tiles, kScaleTileBytes, kernel::kStageScaleTiles},
+                                       {a_scale_tiles(p), row, 1}};
+  if (is_stacked(p)) dimensions.push_back({p.groups, row * a_scale_tiles(p), 1});
+  return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0, dimensions);
+}
+
+TensorMapShape b_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
+  const int64_t k_tiles = scale_k_tiles(p), n_tiles = scale_tiles(p.n), row = k_tiles * kScaleTileBytes;
+  if (is_gated(p.activation)) {
+    return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
+                     {{4, 0, 4},
+                      {8, 32, 8},
+                      {2, 16, 2},
+                      {2, 256, 2},
+                      {k_tiles * n_tiles * p.groups, kScaleTileBytes, kernel::kStageScaleTiles}});
+  }
+  return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
+                   {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
+                    {k_tiles, kScaleTileBytes, kernel::kStageScaleTiles},
+                    {n_tiles, row, std::max(kernel::b_scale_tiles(c), 1)},
+                    {p.groups, row * n_tiles, 1}});
+}
+
+TensorMapShape half_group_shape(const GemmProblem& p) {
+  const int64_t k_tiles = scale_k_tiles(p), n_tiles = scale_tiles(p.n), row = k_tiles * kScaleTileBytes;
+  return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
+                   {{4, 0, 4},
+                    {32, 16, 32},
+                    {k_tiles, kScaleTileBytes, kernel::kStageScaleTiles},
+                    {n_tiles, row, 1},
+                    {p.groups, row * n_tiles, 1}});
+}
+
+template <class Config>
+TensorMapShape store_shape(const Config& c, const GemmProblem& p, bool pre, DataType type, int64_t ld, int64_t width) {
   const kernel::StoreBox box = kernel::store_box(c, pre, type);
   const int64_t s = size_of(type);
   const Dimension columns = {width / box.halves, 0, box.columns}, rows = {p.m, s * ld, box.rows};
   const Dimension halves = {2, s * width / 2, 2}, group = {p.groups, s * ld * p.m, 1};
   const bool batched = p.grouping == Grouping::Batched;
   if (box.halves == 2) {
-    return batched ? map_shape(type, box.swizzle, {columns, rows, halves, group})
-                   : map_shape(type, box.swizzle, {columns, rows, halves});
+    return batched ? map_shape(map_type(type), box.swizzle, {columns, rows, halves, group})
+                   : map_shape(map_type(type), box.swizzle, {columns, rows, halves});
   }
-  return batched ? map_shape(type, box.swizzle, {columns, rows, group}) : map_shape(type, box.swizzle, {columns, rows});
+  return batched ? map_shape(map_type(type), box.swizzle, {columns, rows, group})
+                 : map_shape(map_type(type), box.swizzle, {columns, rows});
 }
 
 // Grouping::Pointers: the map is a template whose address is replaced; any encodable one does.
-kernel::StoreParams store_params(const driver::Context& context, const HopperConfig& c, const GemmProblem& p, bool pre,
+template <class Config>
+kernel::StoreParams store_params(const driver::Context& context, const Config& c, const GemmProblem& p, bool pre,
                                  DataType type, void* base, int64_t ld, void* const* pointers, const int64_t* lds) {
   const int64_t width = !pre && is_gated(p.activation) ? p.n / 2 : p.n;
   const bool own = p.grouping == Grouping::Pointers;
@@ -180,20 +284,24 @@ kernel::StoreParams store_params(const driver::Context& context, const HopperCon
   return params;
 }
 
-void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, const PreparedGemm& prepared) {
+// Plan: of Hopper or Blackwell. scales: null where the operands have none.
+template <class Plan>
+void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments& a, const PreparedGemm& prepared,
+                 const Plan& plan, int threads, kernel::ScaleParams* scales) {
   const driver::Context& context = device.state().context();
-  const HopperConfig& c = prepared.plan.config;
+  const auto& c = plan.config;
   const bool own = p.grouping == Grouping::Pointers;
   const int64_t lda = a.lda && !own ? a.lda : p.k, ldb = a.ldb && !own ? a.ldb : p.k;
 
   kernel::GemmParams params;
   params.a = driver::make_tensor_map(context, "a", encodable(own ? nullptr : a.a), a_shape(c, p, lda));
-  params.b = driver::make_tensor_map(context, "b", encodable(own ? nullptr : a.b), b_shape(c, p, ldb));
+  params.b =
+      driver::make_tensor_map(context, "b", encodable(own ? nullptr : a.b), b_shape(c, p, ldb, kernel::b_box_rows(c)));
   params.groups = int32_t(p.groups);
   params.m = int32_t(p.m);
   params.n = int32_t(p.n);
   params.k = int32_t(p.k);
-  params.raster_panel = prepared.plan.raster_panel;
+  params.raster_panel = plan.raster_panel;
   params.alpha = a.alpha;
   params.limit = a.limit;
   params.sizes = a.sizes;
@@ -202,9 +310,10 @@ void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, 
   params.arrays = a.arrays;
   params.workspace = static_cast<uint8_t*>(a.workspace);
 
-  std::array<void*, 3 + kMaxSinks> arguments;
+  std::array<void*, 4 + kMaxSinks> arguments;
   int count = 0;
   arguments[count++] = &params;
+  if (scales) arguments[count++] = scales;
   kernel::StoreParams pre, out;
   if (p.pre) {
     pre = store_params(context, c, p, true, *p.pre, a.pre, a.ld_pre, a.pre_pointers, a.pre_lds);
@@ -217,13 +326,35 @@ void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, 
   for (const CustomSink& sink : p.sinks) arguments[count++] = const_cast<uint8_t*>(sink.params.data());
 
   driver::Context::LaunchShape shape;
-  const int64_t tiles = std::clamp<int64_t>(prepared.plan.tiles, 1, prepared.blocks);
+  const int64_t tiles = std::clamp<int64_t>(plan.tiles, 1, prepared.blocks);
   shape.grid = unsigned((tiles + c.cluster - 1) / c.cluster * c.cluster);
-  shape.block = kernel::kThreads;
+  shape.block = unsigned(threads);
   shape.shared = unsigned(prepared.shared_bytes);
   shape.cluster = unsigned(c.cluster);
   shape.programmatic = a.programmatic_launch;
   context.launch(get_kernel(device, p, prepared), shape, arguments.data(), a.stream);
+}
+
+void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, const PreparedGemm& prepared) {
+  if (!prepared.blackwell) {
+    launch_plan(device, p, a, prepared, prepared.plan, kernel::kThreads, nullptr);
+    return;
+  }
+  if (!kernel::has_scales(prepared.blackwell->config)) {
+    launch_plan(device, p, a, prepared, *prepared.blackwell, kernel::kBlackwellThreads, nullptr);
+    return;
+  }
+  const driver::Context& context = device.state().context();
+  kernel::ScaleParams scales{};
+  scales.a = driver::make_tensor_map(context, "sfa", encodable(a.sfa), a_scale_shape(p));
+  scales.b = driver::make_tensor_map(context, "sfb", encodable(a.sfb), b_scale_shape(prepared.blackwell->config, p));
+  if (kernel::has_half_group(prepared.blackwell->config)) {
+    const int64_t ldb = a.ldb ? a.ldb : p.k;
+    scales.half_group = driver::make_tensor_map(context, "sfb", encodable(a.sfb), half_group_shape(p));
+    scales.half_group_values =
+        driver::make_tensor_map(context, "b", encodable(a.b), b_shape(prepared.blackwell->config, p, ldb, 16));
+  }
+  launch_plan(device, p, a, prepared, *prepared.blackwell, kernel::kBlackwellThreads, &scales);
 }
 
 }  // namespace
@@ -234,6 +365,7 @@ plan::Shape shape_of(const GemmProblem& p) {
   plan::Shape s;
   s.grouping = p.grouping;
   s.groups = p.groups, s.m = p.m, s.n = p.n, s.k = p.k;
+  s.format = p.format;
   s.host_rows = p.host_rows;
   s.expected_rows = p.expected_rows;
   s.bias = p.bias;
@@ -262,9 +394,11 @@ std::shared_ptr<const PreparedGemm> prepare_gemm(const plan::DeviceFigures& devi
   return known.try_emplace(std::move(key), std::move(prepared)).first->second;
 }
 
-// A custom sink's header is known to the translation unit by its place in the list, the same text once.
-jit::Request kernel_request(const HopperConfig& config, const GemmProblem& p) {
-  jit::Request request;
+namespace {
+
+// The problem's sinks; a custom one's header goes into the request, known to the translation unit by its place in the
+// list, the same text once.
+std::vector<jit::SinkSource> sink_sources(const GemmProblem& p, jit::Request& request) {
   std::vector<jit::SinkSource> sinks;
   if (p.pre) sinks.push_back({jit::store_sink_type(true, *p.pre), ""});
   if (p.out) sinks.push_back({jit::store_sink_type(false, *p.out), ""});
@@ -276,7 +410,21 @@ jit::Request kernel_request(const HopperConfig& config, const GemmProblem& p) {
     request.headers.emplace(name, sink.source);
     sinks.push_back({sink.type, name});
   }
-  request.source = jit::hopper_source(config, sinks);
+  return sinks;
+}
+
+}  // namespace
+
+jit::Request kernel_request(const HopperConfig& config, const GemmProblem& p) {
+  jit::Request request;
+  request.source = jit::hopper_source(config, sink_sources(p, request));
+  return request;
+}
+
+jit::Request kernel_request(const BlackwellConfig& config, const GemmProblem& p) {
+  jit::Request request;
+  request.arch = 100;
+  request.source = jit::blackwell_source(config, sink_sources(p, request));
   return request;
 }
 
@@ -287,8 +435,7 @@ size_t workspace_bytes(const Device& device, const GemmProblem& problem) {
 }
 
 int64_t row_alignment(const Device& device, const GemmProblem& problem) {
-  const auto prepared = ops::prepare_gemm(ops::figures_of(device.info()), problem);
-  return problem.grouping == Grouping::RowGroups ? kernel::cluster_rows(prepared->plan.config) : 1;
+  return ops::prepare_gemm(ops::figures_of(device.info()), problem)->row_alignment;
 }
 
 void prepare(const Device& device, const GemmProblem& problem) {
@@ -303,12 +450,17 @@ void gemm(const Device& device, const GemmProblem& problem, const GemmArguments&
 
 std::string explain_plan(const GemmProblem& problem, int arch, int sm_count) {
   ops::check_problem(problem);
-  if (arch != 90) throw Error(ErrorCode::Unsupported, fmt::format("arch is {}, but plans exist for 90 (sm_90a)", arch));
+  if (arch != 90 && arch != 100)
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("arch is {}, but plans exist for 90 (sm_90a) and 100 (sm_100a)", arch));
+  ops::check_device(arch, problem);
   if (sm_count < 1)
     throw Error(ErrorCode::InvalidArgument, fmt::format("sm_count is {}, but must be at least 1", sm_count));
   plan::DeviceFigures device;
+  device.arch = arch;
   device.sm_count = sm_count;
   const plan::Shape shape = ops::shape_of(problem);
+  if (arch == 100) return plan::explain(shape, device, plan::make_blackwell_plan(shape, device));
   return plan::explain(shape, device, plan::make_hopper_plan(shape, device));
 }
 

@@ -7,6 +7,7 @@
 
 #include "moxie/error.h"
 #include "plan/plan.h"
+#include "plan/work.h"
 
 namespace moxie::plan {
 namespace {
@@ -40,9 +41,6 @@ struct Costs {
 };
 constexpr Costs kCosts;
 
-// Where neither the host nor m tells the rows of a group, it is taken to have this many: 4,096 tokens x 4 experts over 32.
-constexpr double kTypicalRows = 512;
-
 // Instructions per accumulator element, the store included; gated ones shared between gate and up.
 double instructions(const Shape& s) {
   double per = 2.5 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + 2.0 * s.custom_sinks.size();
@@ -71,85 +69,11 @@ double instructions(const Shape& s) {
   return per;
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-double ceil_div(double a, double b) { return std::ceil(a / b); }
-
-// Groups that have the same number of rows.
-struct Rows {
-  double rows;
-  double groups;
-};
-
-struct Work {
-  std::vector<Rows> rows;
-  bool exact = false;  // the rows are known, not estimated
-};
-
-// What the extents tell of a group whose rows only the device knows. Rounded to a power of four, so that the choices for
-// all values of m are few: a model needs a handful of kernels, not one for every batch size. With row groups m follows
-// from the alignment, which follows from the plan, so there m tells nothing.
-double estimated_rows(const Shape& s) {
-  if (s.grouping == Grouping::RowGroups) return kTypicalRows;
-  double rows = s.grouping == Grouping::Offsets ? double(s.m) / double(s.groups) : std::min(double(s.m), kTypicalRows);
-  rows = std::clamp(rows, 16.0, 4096.0);
-  return std::exp2(2 * std::round(std::log2(rows) / 2));
-}
-
-Work work_of(const Shape& s) {
-  Work w;
-  if (!s.host_rows.empty()) {
-    w.exact = true;
-    for (int64_t r : s.host_rows) w.rows.push_back({double(r), 1});
-  } else if (s.grouping == Grouping::Dense || s.grouping == Grouping::Batched) {
-    w.exact = true;
-    w.rows.push_back({double(s.m), double(s.groups)});
-  } else {
-    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : estimated_rows(s), double(s.groups)});
-  }
-  return w;
-}
-
-double mean_rows(const Work& w) {
-  double rows = 0, groups = 0;
-  for (const Rows& r : w.rows) rows += r.rows * r.groups, groups += r.groups;
-  return rows / std::max(groups, 1.0);
-}
-
-// Tiles of a launch. An estimated group ends anywhere in its last tile, so half a tile is added on average.
 double count_tiles(const Shape& s, const Work& w, const HopperConfig& c) {
-  const double step = kernel::cluster_rows(c);
-  double row_steps = 0;
-  for (const Rows& r : w.rows) {
-    double steps = ceil_div(r.rows, step);
-    if (!w.exact && r.rows > step) steps = r.rows / step + 0.5;
-    row_steps += steps * r.groups;
-  }
-  const int wide = kernel::cluster_columns(c);
-  const double columns = double(ceil_div(s.n, int64_t{wide}) * (wide / c.block_n));
-  return row_steps * (step / c.block_m) * columns;
+  return c.cluster * count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
 }
 
-std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const HopperConfig& c) {
-  std::vector<kernel::SinkNeeds> needs;
-  if (s.pre) needs.push_back(kernel::store_needs(c, true, *s.pre));
-  if (s.out) needs.push_back(kernel::store_needs(c, false, *s.out));
-  needs.insert(needs.end(), s.custom_sinks.begin(), s.custom_sinks.end());
-  return needs;
-}
-
-// Chooses stages and store buffers: the deepest ring of up to 8 that fits, two store buffers when four stages remain.
-bool fit(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
-  const auto needs = sink_needs(s, c);
-  const auto stages = [&](int buffers) {
-    c.store_buffers = buffers;
-    for (c.stages = 8; c.stages >= 2; --c.stages) {
-      if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
-    }
-    return 0;
-  };
-  if (stages(2) >= 4) return true;
-  return stages(1) >= 2;
-}
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct Bound {
   double cycles;
@@ -282,13 +206,6 @@ const TunedHopper* find_tuned(const Shape& s, double rows, std::span<const Tuned
   return nullptr;
 }
 
-// Cluster columns walked together: the part of the product in flight on the device at once is then about square, and
-// reads the least of A and B.
-int choose_panel(const HopperConfig& c, const DeviceFigures& d) {
-  const double area = double(d.sm_count) * c.block_m * c.block_n;
-  return std::clamp(int(std::lround(std::sqrt(area) / kernel::cluster_columns(c))), 1, 32);
-}
-
 }  // namespace
 
 std::span<const TunedHopper> tuned_hopper() {
@@ -329,17 +246,9 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
     }
   }
   plan.config = plan.candidates.front().config;
-  plan.raster_panel = choose_panel(plan.config, d);
+  plan.raster_panel = choose_panel(d, plan.config.block_m, plan.config.block_n, kernel::cluster_columns(plan.config));
 
-  Work most = work;
-  if (!work.exact) {
-    // Offsets and RowGroups: every group may end with a started tile. Masked and Pointers: every group may be full.
-    const bool shared_rows = s.grouping == Grouping::Offsets || s.grouping == Grouping::RowGroups;
-    most.exact = true;
-    most.rows = {{double(s.m), shared_rows ? 1.0 : double(s.groups)}};
-    if (shared_rows && s.m > 0) most.rows.push_back({1, double(std::min(s.groups, s.m) - 1)});
-  }
-  plan.tiles = int64_t(count_tiles(s, most, plan.config));
+  plan.tiles = int64_t(count_tiles(s, most_work(s, work), plan.config));
   return plan;
 }
 
@@ -353,15 +262,7 @@ std::string describe(const HopperConfig& c) {
 }
 
 std::string explain(const Shape& s, const DeviceFigures& d, const Plan& plan) {
-  static constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
-  const Work work = work_of(s);
-  const char* rows = !s.host_rows.empty() ? "rows known to the host"
-                     : work.exact         ? "rows given by m"
-                     : s.expected_rows    ? "expected rows given"
-                                          : "rows known to the device only";
-  std::string text =
-      fmt::format("{}, {} group{} of about {:.0f} rows ({}), n {}, k {}, {} SMs\n", kGroupings[int(s.grouping)],
-                  s.groups, s.groups == 1 ? "" : "s", mean_rows(work), rows, s.n, s.k, d.sm_count);
+  std::string text = describe_shape(s, d);
   const auto shared = [&](const HopperConfig& c) {
     const auto needs = sink_needs(s, c);
     return kernel::shared_bytes(c, needs.data(), int(needs.size()));

@@ -21,6 +21,7 @@ struct DeviceFigures {
 struct Shape {
   Grouping grouping = Grouping::Dense;
   int64_t groups = 1, m = 0, n = 0, k = 0;
+  OperandFormat format = OperandFormat::Bf16;
   std::vector<int64_t> host_rows;  // empty when the host does not know
   std::optional<int64_t> expected_rows;
   bool bias = false;
@@ -46,6 +47,21 @@ struct Plan {
   int64_t tiles = 0;                  // of the whole launch when the rows are known, else the most there can be
   std::vector<Candidate> candidates;  // best first
   std::string source;                 // "model", "tuned table", "caller's choice"
+};
+
+// The same for sm_100a.
+struct BlackwellCandidate {
+  kernel::BlackwellConfig config;
+  double cycles = 0;
+  std::string reason;
+  bool possible = true;
+};
+struct BlackwellPlan {
+  kernel::BlackwellConfig config;
+  int raster_panel = 8;
+  int64_t tiles = 0;
+  std::vector<BlackwellCandidate> candidates;
+  std::string source;
 };
 
 // One measured winner. It stands for shapes with this grouping, n, k and gating whose mean rows a group lie in
@@ -74,5 +90,10 @@ inline Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device) {
 std::string explain(const Shape& shape, const DeviceFigures& device, const Plan& plan);
 std::string describe(
     const kernel::HopperConfig& config);  // "cooperative 128x256x64, 4 stages, cluster 2 (B multicast)"
+
+// Throws as make_hopper_plan does. The caller's choices go before the model.
+BlackwellPlan make_blackwell_plan(const Shape& shape, const DeviceFigures& device);
+std::string explain(const Shape& shape, const DeviceFigures& device, const BlackwellPlan& plan);
+std::string describe(const kernel::BlackwellConfig& config);  // "128x224x256, 4 stages, 2 accumulators"
 
 }  // namespace moxie::plan

@@ -76,7 +76,7 @@ Folder::~Folder() {
 
 RawFile& RawFile::add(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
                       const std::string& data) {
-  size_t bytes = dtype == "F32" || dtype == "I32" ? 4 : dtype == "I64" ? 8 : 2;
+  size_t bytes = dtype == "F32" || dtype == "I32" ? 4 : dtype == "I64" ? 8 : dtype == "U8" || dtype == "I8" ? 1 : 2;
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
   if (!entries_.empty()) entries_ += ",";
   entries_ += fmt::format(R"("{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", name, dtype,

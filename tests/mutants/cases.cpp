@@ -1,6 +1,9 @@
 // Both schedules with every grouping whose kernel differs, every cluster, and every kind of output.
 #include "cases.h"
 
+#include <fstream>
+#include <sstream>
+
 namespace moxie::mutants {
 namespace {
 
@@ -15,7 +18,9 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
   constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
   constexpr const char* kClusters[] = {"one block", "A shared", "B shared"};
   Case c;
-  GemmProblem& p = c.job.problem;
+  test::Job job;
+  job.seed = 5;
+  GemmProblem& p = job.problem;
   p.schedule = schedule;
   p.grouping = grouping;
   p.multicast = multicast;
@@ -28,24 +33,69 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
                        is_gated(activation) ? ", gated" : "", bias ? ", bias" : "",
                        outputs.pre ? *outputs.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
                        outputs.out ? *outputs.out == kBf16 ? ", out bf16" : ", out f32" : "");
+  const bool own = grouping == Grouping::Pointers;
   // Tails in every direction; with two multiprocessors each block has at least six tiles of at least four k tiles.
-  c.job.n = 2 * tile_n + 48, c.job.k = 4 * 64 + 24;
-  c.job.seed = 5;
+  test::Job large = job;
+  const int64_t n = large.n = 2 * tile_n + 48, k = large.k = 4 * 64 + 24;
   switch (grouping) {
     case Grouping::Dense:
-      c.job.rows = {4 * tile_m + 40};
+      large.rows = {4 * tile_m + 40};
       break;
     case Grouping::Batched:
-      c.job.rows = {tile_m + 9, tile_m + 9, tile_m + 9};
+      large.rows = {tile_m + 9, tile_m + 9, tile_m + 9};
       break;
     default:
-      c.job.rows = {tile_m + 9, 5, 0, tile_m, 17, tile_m + 33};
+      large.rows = {tile_m + 9, 5, 0, tile_m, 17, tile_m + 33};
+      if (schedule == Schedule::PingPong) large.rows[0] += 3 * tile_m;
       break;
   }
-  if (grouping == Grouping::Pointers) {
-    const int64_t n = c.job.n;
-    c.job.group_n = {n, n - 16, 64, tile_n + 32, n, 48};
-    c.job.group_k = {c.job.k, 200, 64, 328, 136, 264};
+  if (own) {
+    large.group_n = {n, n - 16, 64, tile_n + 32, n, 48};
+    large.group_k = {k, 200, 64, 328, 136, 264};
+  }
+  // Nothing to sum over.
+  test::Job empty = large;
+  empty.k = 0;
+  if (own) empty.group_k = {0, 200, 64, 0, 0, 0};
+  c.jobs = {large, empty};
+  // Groups of one tile and one or two k tiles: another group with every tile, so that maps are rewritten while the
+  // copies of the groups before are in flight. The last group lies at the end of its memory.
+  if (grouping != Grouping::Dense) {
+    test::Job small = job;
+    small.n = n, small.k = 72;
+    small.rows = {tile_m + 5, 3, 1, 0, 7, 2, 9, 4, 1, 5, 3, 8, 2, 1, 6, 3};
+    if (grouping == Grouping::Batched) small.rows.assign(16, 5);
+    if (own) {
+      small.group_n.assign(16, tile_n);
+      small.group_k = {72, 8, 64, 64, 128, 72, 64, 16, 136, 64, 64, 64, 72, 24, 64, 72};
+    } else {
+      small.n = multicast == Multicast::A ? 2 * tile_n : tile_n;
+    }
+    c.jobs.push_back(small);
+  }
+  return c;
+}
+
+// The same with one sink that stores by itself, without staging and tensor maps.
+Case with_plain_sink(Case c) {
+  struct RowMaxParams {  // tests/kernels/row_max_sink.cuh
+    float* base;
+    int64_t ld, group_rows;
+    int32_t gated;
+  };
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  if (!file) throw std::runtime_error("cannot read row_max_sink.cuh");
+  std::ostringstream source;
+  source << file.rdbuf();
+  c.name += ", plain sink";
+  for (test::Job& job : c.jobs) {
+    const int64_t ld = (job.n + 31) / 32;
+    const int64_t rows = std::accumulate(job.rows.begin(), job.rows.end(), job.spare_rows);
+    c.sink_outputs.push_back(std::make_shared<test::Buffer>(size_t(rows * ld) * sizeof(float)));
+    const RowMaxParams params{c.sink_outputs.back()->get<float>(), ld, 0, 0};
+    CustomSink sink{"row_max::RowMax", source.str(), std::vector<uint8_t>(sizeof params), {}};
+    std::memcpy(sink.params.data(), &params, sizeof params);
+    job.problem.sinks = {sink};
   }
   return c;
 }
@@ -58,12 +108,11 @@ std::vector<Case> cases() {
   return {
       make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 64, Activation::None, kInterleaved, {{}, kBf16},
                 false),
-      make_case(kPingPong, Grouping::Offsets, Multicast::None, 64, 64, Activation::SwigluOai, kInterleaved,
-                {{}, kBf16}, true),
+      make_case(kPingPong, Grouping::Offsets, Multicast::None, 64, 64, Activation::SwigluOai, kInterleaved, {{}, kBf16},
+                true),
       make_case(kCooperative, Grouping::Pointers, Multicast::None, 128, 64, Activation::None, kInterleaved,
                 {kF32, kBf16}, true),
-      make_case(kPingPong, Grouping::Pointers, Multicast::None, 64, 64, Activation::Swiglu, kSplit, {{}, kBf16},
-                false),
+      make_case(kPingPong, Grouping::Pointers, Multicast::None, 64, 64, Activation::Swiglu, kSplit, {{}, kBf16}, false),
       make_case(kCooperative, Grouping::Masked, Multicast::None, 128, 64, Activation::Silu, kInterleaved, {kBf16, {}},
                 true),
       make_case(kPingPong, Grouping::Masked, Multicast::None, 64, 64, Activation::None, kInterleaved, {{}, kF32}, true),
@@ -80,9 +129,11 @@ std::vector<Case> cases() {
       make_case(kCooperative, Grouping::Pointers, Multicast::A, 128, 64, Activation::None, kInterleaved, {{}, kBf16},
                 true),
       make_case(kPingPong, Grouping::Pointers, Multicast::B, 64, 64, Activation::None, kInterleaved, {{}, kBf16}, true),
-      make_case(kCooperative, Grouping::RowGroups, Multicast::B, 128, 64, Activation::None, kInterleaved,
-                {{}, kBf16}, true),
+      make_case(kCooperative, Grouping::RowGroups, Multicast::B, 128, 64, Activation::None, kInterleaved, {{}, kBf16},
+                true),
       make_case(kPingPong, Grouping::Batched, Multicast::A, 64, 64, Activation::None, kInterleaved, {{}, kF32}, true),
+      with_plain_sink(make_case(kCooperative, Grouping::Offsets, Multicast::None, 256, 64, Activation::None,
+                                kInterleaved, {{}, {}}, true)),
   };
 }
 

@@ -1,6 +1,7 @@
-// The kernels that are mutated, each with a problem that makes every role loop at least three times and wraps the ring
-// of stages at least twice.
+// The kernels that are mutated, each with problems that make every role loop at least three times, wrap the ring of
+// stages at least twice and take every branch that has a synchronisation in it.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,9 @@ namespace moxie::mutants {
 
 struct Case {
   std::string name;
-  test::Job job;
+  std::vector<test::Job> jobs;  // of one kernel
+  // What each job's own sink writes, where it has one.
+  std::vector<std::shared_ptr<test::Buffer>> sink_outputs;
 };
 
 std::vector<Case> cases();

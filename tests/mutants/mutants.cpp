@@ -20,6 +20,7 @@
 #include "cases.h"
 #include "device_state.h"
 #include "jit/jit.h"
+#include "jit/source.h"
 #include "mutate.h"
 #include "ops/gemm.h"
 #include "sim/machine/machine.h"
@@ -29,8 +30,6 @@ namespace {
 
 using test::Buffer;
 
-// Ring stages of the mutated kernels: few, so that the ring wraps soon. Nothing else depends on their number.
-constexpr int kStages = 3;
 constexpr int kSecondsOfMutant = 60;  // of processor time
 
 const sim::Order kOrders[] = {{sim::Mode::Eager, 0}, {sim::Mode::Lazy, 0}, {sim::Mode::Random, 1}};
@@ -86,29 +85,81 @@ struct Outcome {
   char text[600] = {};
 };
 
+struct Problem {
+  Problem(const test::Job& job, std::shared_ptr<Buffer> sink_buffer) : layer(job), sink(std::move(sink_buffer)) {}
+
+  // What this problem reads, for poison() to hide and reveal() to show.
+  void keep_inputs(const std::map<void*, size_t>& own) {
+    for (const auto& [address, bytes] : own) {
+      if (address == layer.pre_base() || address == layer.out_base() || address == layer.arguments().workspace)
+        continue;
+      const auto* const begin = static_cast<const uint8_t*>(address);
+      inputs.emplace_back(address, std::vector<uint8_t>(begin, begin + bytes));
+    }
+  }
+  // The grid before this one writes the inputs, and may do so until griddepcontrol.wait.
+  void reveal() const {
+    for (const auto& [address, bytes] : inputs) std::memcpy(address, bytes.data(), bytes.size());
+  }
+
+  // Nothing of an earlier run may help: outputs, tensor maps and inputs are wiped out.
+  void poison() {
+    for (const auto& [address, bytes] : inputs) std::memset(address, 0xff, bytes.size());
+    std::memset(const_cast<void*>(layer.pre_base()), 0xff, expected.pre.size());
+    std::memset(const_cast<void*>(layer.out_base()), 0xff, expected.out.size());
+    if (sink) std::memset(sink->get(), 0xff, sink->size());
+    const GemmArguments& a = layer.arguments();
+    if (a.workspace_bytes > 0) std::memset(a.workspace, 0xff, a.workspace_bytes);
+  }
+  bool is_right() const {
+    return same(layer.pre_base(), expected.pre) && same(layer.out_base(), expected.out) &&
+           (!sink || same(sink->get(), expected_sink));
+  }
+  static bool same(const void* got, const std::vector<uint8_t>& expected) {
+    return expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0;
+  }
+
+  test::Layer layer;
+  std::shared_ptr<Buffer> sink;
+  std::vector<uint8_t> expected_sink;
+  std::vector<std::pair<void*, std::vector<uint8_t>>> inputs;
+  test::Results expected;
+  CUDA_KERNEL_NODE_PARAMS node{};
+};
+
 class Subject {
  public:
-  explicit Subject(const Case& c) : name_(c.name), layer_(c.job) {
-    const auto prepared = ops::prepare_gemm(ops::figures_of(test::device().info()), layer_.problem());
+  explicit Subject(const Case& c) : name_(c.name) {
+    for (size_t i = 0; i < c.jobs.size(); ++i) {
+      const auto before = Buffer::live();
+      problems_.push_back(
+          std::make_unique<Problem>(c.jobs[i], c.sink_outputs.empty() ? nullptr : c.sink_outputs.at(i)));
+      auto own = Buffer::live();
+      for (const auto& [address, bytes] : before) own.erase(address);
+      problems_.back()->keep_inputs(own);
+    }
+    const GemmProblem& first = problems_.front()->layer.problem();
+    const auto prepared = ops::prepare_gemm(ops::figures_of(test::device().info()), first);
     config_ = prepared->plan.config;
-    config_.stages = kStages;
-    jit::Request request = ops::kernel_request(config_, layer_.problem());
+    shared_bytes_ = kernel::shared_bytes(config_, prepared->needs.data(), int(prepared->needs.size()));
+    jit::Request request = ops::kernel_request(config_, first);
     request.kind = jit::ImageKind::Ptx;
     ptx_ = jit::obtain(request).bytes;
 
     test::set_order("eager");
-    expected_ = layer_.run();
-    layer_.check(expected_);
-    node_ = capture(layer_);
-    shared_bytes_ = kernel::shared_bytes(config_, prepared->needs.data(), int(prepared->needs.size()));
+    for (const auto& problem : problems_) {
+      if (problem->sink) problem->sink->fill(0xff);
+      problem->expected = problem->layer.run();
+      if (problem->sink) problem->expected_sink = problem->sink->download();
+      problem->layer.check(problem->expected);
+      problem->node = capture(problem->layer);
+    }
     for (const auto& [address, bytes] : Buffer::live()) memory_.adopt(reinterpret_cast<uint64_t>(address), bytes);
   }
 
   const std::string& name() const { return name_; }
   const std::string& ptx() const { return ptx_; }
-  std::vector<Mutant> mutants() const {
-    return mutants_of(ptx_, sim::ptx::parse(ptx_), jit::kernel_headers());
-  }
+  std::vector<Mutant> mutants() const { return mutants_of(ptx_, sim::ptx::parse(ptx_), jit::kernel_headers()); }
 
   Outcome run(const std::string& ptx) {
     Outcome outcome;
@@ -127,15 +178,16 @@ class Subject {
     }
     for (size_t i = 0; i < std::size(kOrders); ++i) {
       outcome.order = int(i);
-      poison();
-      try {
-        launch(*kernel, kOrders[i]);
-      } catch (const sim::Fault& fault) {
-        outcome.hazard = int(fault.kind);
-        return say(Outcome::Hazard, fault.what());
+      for (const auto& problem : problems_) {
+        problem->poison();
+        try {
+          launch(*kernel, *problem, kOrders[i]);
+        } catch (const sim::Fault& fault) {
+          outcome.hazard = int(fault.kind);
+          return say(Outcome::Hazard, fault.what());
+        }
+        if (!problem->is_right()) return say(Outcome::Wrong, "an output is wrong");
       }
-      if (!same(layer_.pre_base(), expected_.pre)) return say(Outcome::Wrong, "pre is wrong");
-      if (!same(layer_.out_base(), expected_.out)) return say(Outcome::Wrong, "out is wrong");
     }
     return outcome;
   }
@@ -152,41 +204,29 @@ class Subject {
     return addresses;
   }
 
-  // Nothing of an earlier run may help: outputs and tensor maps are wiped out.
-  void poison() {
-    std::memset(const_cast<void*>(layer_.pre_base()), 0xff, expected_.pre.size());
-    std::memset(const_cast<void*>(layer_.out_base()), 0xff, expected_.out.size());
-    const GemmArguments& a = layer_.arguments();
-    if (a.workspace_bytes > 0) std::memset(a.workspace, 0xff, a.workspace_bytes);
-  }
-
-  static bool same(const void* got, const std::vector<uint8_t>& expected) {
-    return expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0;
-  }
-
-  void launch(const sim::Kernel& kernel, sim::Order order) {
+  void launch(const sim::Kernel& kernel, const Problem& problem, sim::Order order) {
+    const CUDA_KERNEL_NODE_PARAMS& node = problem.node;
     sim::Launch launch;
     launch.kernel = &kernel;
-    launch.grid = {node_.gridDimX, node_.gridDimY, node_.gridDimZ};
-    launch.block = {node_.blockDimX, node_.blockDimY, node_.blockDimZ};
+    launch.grid = {node.gridDimX, node.gridDimY, node.gridDimZ};
+    launch.block = {node.blockDimX, node.blockDimY, node.blockDimZ};
     launch.cluster = {uint32_t(config_.cluster), 1, 1};
     launch.dynamic_shared = uint32_t(shared_bytes_);
     launch.params.resize(kernel.param_bytes);
     for (size_t i = 0; i < kernel.param_offsets.size(); ++i)
-      std::memcpy(launch.params.data() + kernel.param_offsets[i], node_.kernelParams[i], kernel.param_sizes[i]);
+      std::memcpy(launch.params.data() + kernel.param_offsets[i], node.kernelParams[i], kernel.param_sizes[i]);
     launch.global = &memory_;
     launch.order = order;
     launch.threads = 1;
+    launch.prerequisites = [&] { problem.reveal(); };
     sim::run(launch);
   }
 
   std::string name_;
-  test::Layer layer_;
+  std::vector<std::unique_ptr<Problem>> problems_;
   kernel::HopperConfig config_;
-  std::string ptx_;
-  test::Results expected_;
-  CUDA_KERNEL_NODE_PARAMS node_{};
   int shared_bytes_ = 0;
+  std::string ptx_;
   sim::GlobalMemory memory_;
 };
 
@@ -245,8 +285,8 @@ class Farm {
 
 // ---- explanations --------------------------------------------------------------------------------
 
-// A row of the table in docs/mutants.md: | `instruction` | change | `part of a source line` | part of the kernel's name |
-// proof |. The instruction is a beginning; an empty part fits everything.
+// A row of the table under "Survivors" in docs/mutants.md: | `instruction` | change | `part of a source line` | part of
+// the kernel's name | proof |. The instruction is a beginning; an empty part fits everything.
 struct Explanation {
   std::string instruction, change, place, kernels;
   int used = 0;
@@ -264,8 +304,10 @@ std::vector<Explanation> read_explanations(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path);
   std::vector<Explanation> all;
+  bool section = false;
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("| `", 0) != 0) continue;
+    if (line.rfind("## ", 0) == 0) section = line == "## Survivors";
+    if (!section || line.rfind("| `", 0) != 0) continue;
     std::vector<std::string> cells;
     size_t at = 1;
     while (cells.size() < 4) {
@@ -289,7 +331,7 @@ struct Options {
   std::string instruction;  // mutants of instructions that begin so
   size_t sample = 0;        // mutants a kernel, 0: all
   int processes = int(std::max(1u, std::thread::hardware_concurrency()));
-  bool all = false;         // print every mutant, not only the survivors
+  bool all = false;  // print every mutant, not only the survivors
   std::string explanations = MOXIE_SOURCE_DIR "/docs/mutants.md";
 };
 
@@ -364,17 +406,18 @@ int run(const Options& options) {
           }
           ++(known ? explained : open);
           if (!known || options.all)
-            report += fmt::format("  {}: {}: {}{}\n", known ? "explained" : "SURVIVOR", what, m.statement, place_text(m));
+            report +=
+                fmt::format("  {}: {}: {}{}\n", known ? "explained" : "SURVIVOR", what, m.statement, place_text(m));
           continue;
         }
       }
-      if (options.all)
-        report += fmt::format("  killed ({}): {}: {}\n", kOrderNames[o.order], what, o.text);
+      if (options.all) report += fmt::format("  killed ({}): {}: {}\n", kOrderNames[o.order], what, o.text);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    fmt::print("{}: {} mutants, {} killed, {} equivalent, {} open ({:.0f} s)\n", c.name, chosen.size(), killed, explained,
-               open, seconds);
-    for (const auto& [hazard, count] : killers) fmt::print("  {:4} {}\n", count, hazard), killers_total[hazard] += count;
+    fmt::print("{}: {} mutants, {} killed, {} equivalent, {} open ({:.0f} s)\n", c.name, chosen.size(), killed,
+               explained, open, seconds);
+    for (const auto& [hazard, count] : killers)
+      fmt::print("  {:4} {}\n", count, hazard), killers_total[hazard] += count;
     fmt::print("{}", report);
     std::fflush(stdout);
     mutants_total += chosen.size(), killed_total += killed, explained_total += explained, open_total += open;
@@ -390,7 +433,8 @@ int run(const Options& options) {
   bool stale = false;
   for (const Explanation& e : explanations) {
     if (!complete || e.used > 0) continue;
-    fmt::print("docs/mutants.md explains a survivor that does not exist: {} {} at {}\n", e.instruction, e.change, e.place);
+    fmt::print("docs/mutants.md explains a survivor that does not exist: {} {} at {}\n", e.instruction, e.change,
+               e.place);
     stale = true;
   }
   return open_total > 0 || stale ? 1 : 0;

@@ -87,7 +87,7 @@ class Origins {
 // ---- a statement in the text ---------------------------------------------------------------------
 
 struct Statement {
-  std::string guard;   // "@%p1 " or nothing
+  std::string guard;  // "@%p1 " or nothing
   std::string opcode;
   std::vector<std::string> operands;
   size_t begin = 0, end = 0;  // the semicolon included
@@ -109,7 +109,8 @@ struct Statement {
   }
 };
 
-Statement statement_at(const std::string& ptx, const std::vector<size_t>& line_starts, const sim::ptx::Location& where) {
+Statement statement_at(const std::string& ptx, const std::vector<size_t>& line_starts,
+                       const sim::ptx::Location& where) {
   Statement s;
   size_t at = line_starts.at(size_t(where.line - 1)) + size_t(std::max(where.column - 1, 0));
   s.begin = at;
@@ -165,6 +166,9 @@ std::string raised(const Statement& s, int step) {
 
 void add_barrier_changes(const Statement& s, int block_threads, std::vector<Change>& out) {
   out.push_back({"id + 1", s.computed(0, "b32", "add.s32 mutant, {0}, 1;")});
+  out.push_back({"id + 1 in odd warps", s.computed(0, "b32",
+                                                   "mov.u32 mutant, %tid.x; bfe.u32 mutant, mutant, 5, 1;"
+                                                   " add.s32 mutant, mutant, {0};")});
   if (s.operands.size() > 1) {
     out.push_back({"32 threads more", s.computed(1, "b32", "add.s32 mutant, {0}, 32;")});
     out.push_back({"32 threads fewer", s.computed(1, "b32", "sub.s32 mutant, {0}, 32;")});
@@ -256,9 +260,13 @@ std::vector<Change> changes_of(const Statement& s, int block_threads) {
   } else if (starts_with(op, "tensormap.replace")) {
     deleted();
   } else if (starts_with(op, "setmaxnreg")) {
-    deleted();
+    // Without .inc a warp has fewer registers than it may use, which no PTX can tell.
+    if (op.find(".dec") != std::string::npos) deleted();
     out.push_back({"8 registers more", raised(s, 8)});
-  } else if (starts_with(op, "griddepcontrol")) {
+  } else if (starts_with(op, "griddepcontrol.wait")) {
+    deleted();
+  } else if (starts_with(op, "tcgen05.wait") || starts_with(op, "tcgen05.fence") || starts_with(op, "tcgen05.commit") ||
+             starts_with(op, "tcgen05.dealloc")) {
     deleted();
   } else if (starts_with(op, "mapa")) {
     out.push_back({"always the first block", s.with_operand(2, "0")});
@@ -278,7 +286,8 @@ std::vector<Mutant> mutants_of(const std::string& ptx, const sim::ptx::Module& m
     if (!function.is_entry) continue;
     const int threads = std::max(function.reqntid[0], function.maxntid[0]);
     std::vector<Statement> statements;
-    for (const auto& instruction : function.body) statements.push_back(statement_at(ptx, line_starts, instruction.where));
+    for (const auto& instruction : function.body)
+      statements.push_back(statement_at(ptx, line_starts, instruction.where));
     for (size_t i = 0; i < statements.size(); ++i) {
       const Statement& s = statements[i];
       const auto add = [&](const Change& change, size_t end) {

@@ -18,9 +18,7 @@ struct Mutant {
   size_t begin = 0, end = 0;  // of the statement in the text
   std::string replacement;
 
-  std::string apply(const std::string& ptx) const {
-    return ptx.substr(0, begin) + replacement + ptx.substr(end);
-  }
+  std::string apply(const std::string& ptx) const { return ptx.substr(0, begin) + replacement + ptx.substr(end); }
 };
 
 // Every mutant of the entry function of `module`, which was parsed from `ptx`. headers: the kernel's sources by include

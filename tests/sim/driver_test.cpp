@@ -629,6 +629,23 @@ std::string lz4(const std::string& head, size_t run, const std::string& tail) {
   return out + tail;
 }
 
+// A Zstandard frame of a raw block, a run of spaces as a block of its own kind, and another raw block (RFC 8878).
+std::string zstd(const std::string& head, uint32_t run, const std::string& tail) {
+  std::string out;
+  const auto block = [&](size_t size, uint32_t kind, bool last, const std::string& content) {
+    const auto header = static_cast<uint32_t>(size << 3 | kind << 1 | (last ? 1 : 0));
+    for (int byte = 0; byte < 3; ++byte) out.push_back(static_cast<char>(header >> (8 * byte)));
+    out += content;
+  };
+  put<uint32_t>(out, 0xfd2fb528);
+  out.push_back('\xa0');  // a single segment, the size of the content in four bytes
+  put<uint32_t>(out, static_cast<uint32_t>(head.size() + run + tail.size()));
+  block(head.size(), 0, false, head);
+  block(run, 1, false, " ");
+  block(tail.size(), 0, true, tail);
+  return out;
+}
+
 TEST_F(SimDriver, FatBinariesCarryPtx) {
   const std::string plain = std::string(kPtx) + '\0';
   const std::string whole = fatbin(1, 0x11, plain, 0);
@@ -652,9 +669,15 @@ TEST_F(SimDriver, FatBinariesCarryPtx) {
   EXPECT_EQ(compressed.code, CUDA_SUCCESS) << compressed.log;
   EXPECT_EQ(load_with_log(fatbin(1, 0x2011, packed.substr(0, 200), unpacked).data()).code, CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(load_with_log(fatbin(1, 0x2011, packed, unpacked - 1).data()).code, CUDA_ERROR_INVALID_IMAGE);
-  const LoadResult zstd = load_with_log(fatbin(1, 0x8011, packed, unpacked).data());
-  EXPECT_EQ(zstd.code, CUDA_ERROR_NO_BINARY_FOR_GPU);
-  EXPECT_NE(zstd.log.find("Zstandard"), std::string::npos) << zstd.log;
+  const std::string frame = zstd(head, 301, tail);
+  const LoadResult framed = load_with_log(fatbin(1, 0x8011, frame, unpacked).data());
+  const LoadResult damaged = load_with_log(fatbin(1, 0x8011, packed, unpacked).data());
+  EXPECT_NE(damaged.log.find("Zstandard"), std::string::npos) << damaged.log;
+  if (damaged.code != CUDA_ERROR_NO_BINARY_FOR_GPU) {  // which says that this system has no libzstd.so.1
+    EXPECT_EQ(framed.code, CUDA_SUCCESS) << framed.log;
+    EXPECT_EQ(damaged.code, CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(load_with_log(fatbin(1, 0x8011, frame, unpacked - 1).data()).code, CUDA_ERROR_INVALID_IMAGE);
+  }
   EXPECT_EQ(load_with_log(fatbin(2, 0x11,
                                  "\x7f"
                                  "ELF",

@@ -244,6 +244,14 @@ std::vector<Case> cases() {
   add("exit_before_the_load_has_landed", Hazard::DataInFlight, "exits while a copy may still write",
       std::string(kLoad) + "! bra E;\n" + wait("W") + "E:\n");
 
+  // The copy of the next word is still in flight: it is of no concern to who reads this one.
+  add("narrow_copy_read_before_the_wait", Hazard::DataInFlight, "while a copy is writing it",
+      std::string("  shl.b32 %r20, %r3, 4;\n  add.u32 %r20, %r1, %r20;\n") +
+          "  cp.async.ca.shared.global [%r20], [%rd1], 4;\n  cp.async.commit_group;\n"
+          "  cp.async.ca.shared.global [%r20+4], [%rd1], 4;\n  cp.async.commit_group;\n"
+          "  cp.async.wait_group 1;\n? ld.shared.u32 %r8, [%r20];\n! ld.shared.u32 %r8, [%r20+4];\n"
+          "  cp.async.wait_all;\n");
+
   // ---- registers in flight ----
   add("accumulator_read_before_the_wait", Hazard::RegistersInFlight, "accesses an accumulator",
       kReady + kFenceMma + kMma + kCommitMma + "?" + kWaitMma + "  mov.b32 %r8, %d3;\n" + kWaitMma, 128);
@@ -314,6 +322,12 @@ std::vector<Case> cases() {
           "  @%p1 cp.async.bulk.commit_group;\n? @%p1 cp.async.bulk.wait_group.read 0;\n"
           "  @%p1 tensormap.replace.tile.global_address.global.b1024.b64 [%rd4], %rd1;\n" +
           kStored);
+  // The bulk group of a load completes when the map has been read (9.7.9.27.1.2).
+  add("map_published_over_a_load_of_no_group", Hazard::TensorMapInFlight, "while a copy may still read it",
+      std::string(kMapToShared) + kPublish + kAcquire + kTensorLoad +
+          "? @%p1 cp.async.bulk.commit_group;\n  @%p1 cp.async.bulk.wait_group.read 0;\n"
+          "  bar.warp.sync 0xffffffff;\n" +
+          kPublish + wait("X"));
   add("map_stored_over_a_load", Hazard::TensorMapInFlight, "while a copy may still read it",
       std::string(kTensorLoad) + "! bra P;\n" + wait("W") + "P: @%p1 st.global.u32 [%rd4+8], %r7;\n" + wait("X"));
 

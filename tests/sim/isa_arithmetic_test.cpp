@@ -298,6 +298,11 @@ TEST(Integer, CarryChains) {
       ".reg .b32 %l, %h, %e; .reg .b32 %al, %ah, %bl, %bh; mov.b64 {%al, %ah}, %a; mov.b64 {%bl, %bh}, %b;"
       "sub.cc.u32 %l, %al, %bl; subc.cc.u32 %h, %ah, %bh; subc.u32 %e, 0, 0; xor.b32 %h, %h, %e; mov.b64 %d, {%l, %h};",
       "ddd", [](uint64_t a, uint64_t b, uint64_t) { return (a - b) ^ (a < b ? 0xffffffff00000000ull : 0); });
+  // From one kind to the other the flag is the carry of the sum with the complement.
+  check(".reg .b32 %q; sub.cc.u32 %q, %a, %b; addc.u32 %d, %c, 0;", "wwww",
+        [](uint64_t a, uint64_t b, uint64_t c) { return static_cast<uint32_t>(c + (a >= b)); });
+  check(".reg .b32 %q; add.cc.u32 %q, %a, %b; subc.u32 %d, %c, 0;", "wwww",
+        [](uint64_t a, uint64_t b, uint64_t c) { return static_cast<uint32_t>(c - ((a + b) >> 32 == 0)); });
   // 64 x 64 -> 128 by 32-bit pieces: the high word.
   check(
       ".reg .b32 %al, %ah, %bl, %bh, %r0, %r1, %r2, %r3; mov.b64 {%al, %ah}, %a; mov.b64 {%bl, %bh}, %b;"

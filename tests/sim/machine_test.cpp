@@ -35,7 +35,7 @@ std::string kernel(const std::string& body, const std::string& before = "") {
          "\n}\n";
 }
 
-class Orders : public testing::TestWithParam<sim::Order> {
+class MachineOrders : public testing::TestWithParam<sim::Order> {
  protected:
   std::vector<uint32_t> run(const std::string& text, uint32_t n, Shape shape = {}, size_t results = 0) {
     shape.order = GetParam();
@@ -46,7 +46,7 @@ class Orders : public testing::TestWithParam<sim::Order> {
   }
   sim::GlobalMemory memory_;
 };
-INSTANTIATE_TEST_SUITE_P(All, Orders, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, MachineOrders, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
   return std::string(info.param.mode == sim::Mode::Eager  ? "eager"
                      : info.param.mode == sim::Mode::Lazy ? "lazy"
                                                           : "random") +
@@ -59,11 +59,11 @@ std::vector<uint32_t> iota(size_t n, uint32_t scale = 1, uint32_t first = 0) {
   return v;
 }
 
-TEST_P(Orders, WritesEveryThreadsIndex) {
+TEST_P(MachineOrders, WritesEveryThreadsIndex) {
   EXPECT_EQ(run(kernel("st.global.u32 [%rd2], %r5; ret;"), 0, {{5}, {70, 1, 1}}), iota(350));
 }
 
-TEST_P(Orders, LanesPartAndMeet) {
+TEST_P(MachineOrders, LanesPartAndMeet) {
   // Odd lanes take one arm, even lanes the other; after the meeting a full-mask ballot sees all.
   const auto out = run(kernel(R"(
   and.b32 %r6, %r2, 1;
@@ -83,7 +83,7 @@ MEET:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i + (i % 2 == 1 ? 1000 : 100));
 }
 
-TEST_P(Orders, LoopsWithADifferentTripCountPerLane) {
+TEST_P(MachineOrders, LoopsWithADifferentTripCountPerLane) {
   const auto out = run(kernel(R"(
   mov.u32 %r6, 0;
   mov.u32 %r7, 0;
@@ -100,7 +100,7 @@ DONE:
   for (uint32_t i = 0; i < 64; ++i) EXPECT_EQ(out[i], i * (i + 1) / 2);
 }
 
-TEST_P(Orders, LanesThatExitDoNotHoldTheOthers) {
+TEST_P(MachineOrders, LanesThatExitDoNotHoldTheOthers) {
   const auto out = run(kernel(R"(
   setp.lt.u32 %p1, %r2, 40;
   @%p1 exit;
@@ -111,7 +111,7 @@ TEST_P(Orders, LanesThatExitDoNotHoldTheOthers) {
   for (uint32_t i = 0; i < 96; ++i) EXPECT_EQ(out[i], i < 40 ? 0xeeeeeeeeu : i);
 }
 
-TEST_P(Orders, BranchesThroughATable) {
+TEST_P(MachineOrders, BranchesThroughATable) {
   const auto out = run(kernel(R"(
   and.b32 %r6, %r2, 3;
 targets: .branchtargets A, B, C, B;
@@ -127,7 +127,7 @@ END:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], expected[i % 4]);
 }
 
-TEST_P(Orders, CallsFunctionsWithParameters) {
+TEST_P(MachineOrders, CallsFunctionsWithParameters) {
   // Only some lanes call; the callee branches and calls another one.
   const auto out = run(kernel(R"(
   mov.u32 %r7, 5;
@@ -177,7 +177,7 @@ SMALL:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i < 10 ? i + 1 : i < 20 ? 2 * i + 1 : 5);
 }
 
-TEST_P(Orders, BarriersOrderSharedMemory) {
+TEST_P(MachineOrders, BarriersOrderSharedMemory) {
   // Each thread reads what the thread opposite wrote, round after round.
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 tile[1024];
@@ -206,7 +206,7 @@ LOOP:
     for (uint32_t i = 0; i < 256; ++i) EXPECT_EQ(out[b * 256 + i], 255 - i + 7);
 }
 
-TEST_P(Orders, NamedBarriersBetweenProducerAndConsumer) {
+TEST_P(MachineOrders, NamedBarriersBetweenProducerAndConsumer) {
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 tile[128];
   and.b32 %r6, %r2, 31;
@@ -241,7 +241,7 @@ AGAIN:
   for (uint32_t i = 32; i < 64; ++i) EXPECT_EQ(out[i], 45u);
 }
 
-TEST_P(Orders, BarrierReductions) {
+TEST_P(MachineOrders, BarrierReductions) {
   const auto out = run(kernel(R"(
   setp.lt.u32 %p1, %r2, 50;
   bar.red.popc.u32 %r6, 3, %p1;
@@ -257,7 +257,7 @@ TEST_P(Orders, BarrierReductions) {
   EXPECT_EQ(out, std::vector<uint32_t>(128, 150));
 }
 
-TEST_P(Orders, BarrierWithoutAlignedMeetsAtTwoPlaces) {
+TEST_P(MachineOrders, BarrierWithoutAlignedMeetsAtTwoPlaces) {
   // The lanes of each warp arrive from the two arms of a branch.
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 tile[256];
@@ -283,7 +283,7 @@ READ:
   for (uint32_t i = 0; i < 64; ++i) EXPECT_EQ(out[i], i ^ 33);
 }
 
-TEST_P(Orders, ShufflesInEveryMode) {
+TEST_P(MachineOrders, ShufflesInEveryMode) {
   const auto out = run(kernel(R"(
   add.u32 %r6, %r2, 100;
   shfl.sync.up.b32 %r7|%p1, %r6, 3, 0, 0xffffffff;
@@ -311,7 +311,7 @@ TEST_P(Orders, ShufflesInEveryMode) {
   }
 }
 
-TEST_P(Orders, ShufflesWithinHalvesOfADivergedWarp) {
+TEST_P(MachineOrders, ShufflesWithinHalvesOfADivergedWarp) {
   const auto out = run(kernel(R"(
   setp.lt.u32 %p1, %r2, 12;
   @%p1 bra LOW;
@@ -327,7 +327,7 @@ END:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i < 12 ? 7u : 31u);
 }
 
-TEST_P(Orders, OneShuffleWithADifferentMaskForEachHalf) {
+TEST_P(MachineOrders, OneShuffleWithADifferentMaskForEachHalf) {
   const auto out = run(kernel(R"(
   setp.lt.u32 %p1, %r2, 16;
   selp.u32 %r6, 0x0000ffff, 0xffff0000, %p1;
@@ -338,7 +338,7 @@ TEST_P(Orders, OneShuffleWithADifferentMaskForEachHalf) {
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i ^ 15);
 }
 
-TEST_P(Orders, WarpBarrierInBothArms) {
+TEST_P(MachineOrders, WarpBarrierInBothArms) {
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 tile[128];
   mov.u32 %r6, tile;
@@ -362,7 +362,7 @@ END:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i < 16 ? 5u : 6u);
 }
 
-TEST_P(Orders, VotesMatchesReductionsAndElection) {
+TEST_P(MachineOrders, VotesMatchesReductionsAndElection) {
   const auto out = run(kernel(R"(
   setp.gt.u32 %p1, %r2, 28;
   vote.sync.any.pred %p2, %p1, 0xffffffff;
@@ -410,7 +410,7 @@ TEST_P(Orders, VotesMatchesReductionsAndElection) {
   }
 }
 
-TEST_P(Orders, LocalArraysBelongToTheirLane) {
+TEST_P(MachineOrders, LocalArraysBelongToTheirLane) {
   const auto out = run(kernel(R"(
   .local .align 16 .b8 depot[64];
   mov.u64 %rd5, depot;
@@ -434,7 +434,7 @@ FILL:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], (i % 16) * 100 + i);
 }
 
-TEST_P(Orders, NarrowTypesAndVectors) {
+TEST_P(MachineOrders, NarrowTypesAndVectors) {
   sim::GlobalMemory& memory = memory_;
   Buffer<uint8_t> in(memory, std::vector<uint8_t>{0xff, 0x80, 0x7f, 1, 2, 3, 4, 5, 0xfe, 0xff, 0xff, 0xff, 9, 9, 9, 9});
   Buffer<uint64_t> out(memory, 8, 0);
@@ -475,7 +475,7 @@ TEST_P(Orders, NarrowTypesAndVectors) {
   EXPECT_EQ(out[7], 0u);
 }
 
-TEST_P(Orders, AtomicsOnSharedMemory) {
+TEST_P(MachineOrders, AtomicsOnSharedMemory) {
   const auto out = run(kernel(R"(
   .shared .align 8 .b8 cell[16];
   mov.u32 %r6, cell;
@@ -497,7 +497,7 @@ TEST_P(Orders, AtomicsOnSharedMemory) {
   EXPECT_EQ(out, std::vector<uint32_t>(128, 127 * 64 + 640));
 }
 
-TEST_P(Orders, MatricesGoToSharedMemoryAndBack) {
+TEST_P(MachineOrders, MatricesGoToSharedMemoryAndBack) {
   const auto out = run(kernel(R"(
   .shared .align 16 .b8 tile[512];
   mov.u32 %r6, tile;
@@ -530,7 +530,7 @@ TEST_P(Orders, MatricesGoToSharedMemoryAndBack) {
   }
 }
 
-TEST_P(Orders, DynamicSharedMemoryFollowsTheStaticPart) {
+TEST_P(MachineOrders, DynamicSharedMemoryFollowsTheStaticPart) {
   Shape shape;
   shape.dynamic_shared = 256;
   const auto out = run(kernel(R"(
@@ -554,7 +554,7 @@ TEST_P(Orders, DynamicSharedMemoryFollowsTheStaticPart) {
   EXPECT_EQ(out, iota(32, 1, 100));
 }
 
-TEST_P(Orders, BlocksOfAClusterReadEachOther) {
+TEST_P(MachineOrders, BlocksOfAClusterReadEachOther) {
   Shape shape;
   shape.grid = {4, 1, 1};
   shape.cluster = {2, 1, 1};
@@ -580,7 +580,7 @@ TEST_P(Orders, BlocksOfAClusterReadEachOther) {
     for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[b * 32 + i], (b ^ 1) * 100 + i);
 }
 
-TEST_P(Orders, ALaneMayWaitForAnotherOfItsWarp) {
+TEST_P(MachineOrders, ALaneMayWaitForAnotherOfItsWarp) {
   // Lane 0 spins on a flag that lane 5 sets after the branch: independent progress within a warp.
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 flag[4];
@@ -715,7 +715,7 @@ READER:
   ret;)");
 }
 
-TEST_P(Orders, WhatAFlagReleasesMayBeRead) {
+TEST_P(MachineOrders, WhatAFlagReleasesMayBeRead) {
   Shape shape;
   shape.block = {64, 1, 1};
   shape.order = GetParam();

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "run_ptx.h"
+#include "sim/tensor/product.h"
 
 namespace {
 
@@ -42,7 +43,8 @@ std::string machine(const std::string& body, int group = 1) {
   std::string args;
   for (int i = 0; i < 8; ++i) {
     const std::string n = std::to_string(i);
-    args += "ld.global.u64 %a" + n + ", [%args+" + std::to_string(8 * i) + "];\ncvt.u32.u64 %x" + n + ", %a" + n + ";\n";
+    args +=
+        "ld.global.u64 %a" + n + ", [%args+" + std::to_string(8 * i) + "];\ncvt.u32.u64 %x" + n + ", %a" + n + ";\n";
   }
   return R"(
 .extern .shared .align 1024 .b8 smem[];
@@ -92,8 +94,10 @@ INITIALISED:
   @%p3 bra ALLOCATED;
   bar.warp.sync -1;
   mov.u32 %s, smem;
-  tcgen05.alloc)" + g + R"(.sync.aligned.shared::cta.b32 [%s], 512;
-  tcgen05.relinquish_alloc_permit)" + g + R"(.sync.aligned;
+  tcgen05.alloc)" +
+         g + R"(.sync.aligned.shared::cta.b32 [%s], 512;
+  tcgen05.relinquish_alloc_permit)" +
+         g + R"(.sync.aligned;
 ALLOCATED:
   bar.sync 0;
   ld.shared.u32 %t, [smem];
@@ -104,23 +108,27 @@ FILL:
   add.u32 %s, %q, %c;
   mul.wide.u32 %wide, %c, 4;
   add.u64 %g, %in, %wide;
-)" + [] {
-    std::string text;
-    for (int i = 0; i < 32; ++i)
-      text += "  ld.global.u32 %v" + std::to_string(i) + ", [%g+" + std::to_string(4 * i) + "];\n";
-    return text;
-  }() + "  tcgen05.st.sync.aligned.32x32b.x32.b32 [%s], " + v + R"(;
+)" +
+         [] {
+           std::string text;
+           for (int i = 0; i < 32; ++i)
+             text += "  ld.global.u32 %v" + std::to_string(i) + ", [%g+" + std::to_string(4 * i) + "];\n";
+           return text;
+         }() +
+         "  tcgen05.st.sync.aligned.32x32b.x32.b32 [%s], " + v + R"(;
   add.u32 %c, %c, 32;
   setp.lt.u32 %p4, %c, 512;
   @%p4 bra FILL;
   tcgen05.wait::st.sync.aligned;
   fence.proxy.async.shared::cta;
   tcgen05.fence::before_thread_sync;
-)" + sync + R"(  tcgen05.fence::after_thread_sync;
+)" + sync +
+         R"(  tcgen05.fence::after_thread_sync;
   or.b32 %i, %me, %rank;
   setp.ne.u32 %p5, %i, 0;
   @%p5 bra WAIT;
-)" + args + body + R"(
+)" + args +
+         body + R"(
 WAIT:
   mbarrier.try_wait.parity.shared::cta.b64 %p6, [%mbar], 0;
   @!%p6 bra WAIT;
@@ -130,20 +138,25 @@ DUMP:
   add.u32 %s, %q, %c;
   mul.wide.u32 %wide, %c, 4;
   add.u64 %g, %out, %wide;
-  tcgen05.ld.sync.aligned.32x32b.x32.b32 )" + v + R"(, [%s];
+  tcgen05.ld.sync.aligned.32x32b.x32.b32 )" +
+         v + R"(, [%s];
   tcgen05.wait::ld.sync.aligned;
-)" + [] {
-    std::string text;
-    for (int i = 0; i < 32; ++i)
-      text += "  st.global.u32 [%g+" + std::to_string(4 * i) + "], %v" + std::to_string(i) + ";\n";
-    return text;
-  }() + R"(
+)" +
+         [] {
+           std::string text;
+           for (int i = 0; i < 32; ++i)
+             text += "  st.global.u32 [%g+" + std::to_string(4 * i) + "], %v" + std::to_string(i) + ";\n";
+           return text;
+         }() +
+         R"(
   add.u32 %c, %c, 32;
   setp.lt.u32 %p4, %c, 512;
   @%p4 bra DUMP;
-)" + sync + R"(
+)" + sync +
+         R"(
   @%p3 bra DONE;
-  tcgen05.dealloc)" + g + R"(.sync.aligned.b32 %t, 512;
+  tcgen05.dealloc)" +
+         g + R"(.sync.aligned.b32 %t, 512;
 DONE:
   ret;
 })";
@@ -165,8 +178,8 @@ struct Block {
   uint32_t& at(int lane, int column) { return tensor[static_cast<size_t>(lane * kColumns + column)]; }
 };
 
-std::vector<Image> run_machine(const std::string& body, std::vector<Block>& blocks, const std::vector<uint64_t>& arguments,
-                               sim::Order order = {}) {
+std::vector<Image> run_machine(const std::string& body, std::vector<Block>& blocks,
+                               const std::vector<uint64_t>& arguments, sim::Order order = {}) {
   const int group = static_cast<int>(blocks.size());
   sim::GlobalMemory memory;
   std::vector<uint8_t> shared;
@@ -236,11 +249,20 @@ struct Placement {
                             : x % width + x / width * lbo + k % rows * width + k / rows * sbo;
     }
     switch (swizzle) {
-      case k32: at ^= (at >> 7 & 1) << 4; break;
-      case k64: at ^= (at >> 7 & 3) << 4; break;
-      case k128: at ^= (at >> 7 & 7) << 4; break;
-      case kAtom32: at ^= (at >> 7 & 3) << 5; break;
-      case kNone: break;
+      case k32:
+        at ^= (at >> 7 & 1) << 4;
+        break;
+      case k64:
+        at ^= (at >> 7 & 3) << 4;
+        break;
+      case k128:
+        at ^= (at >> 7 & 7) << 4;
+        break;
+      case kAtom32:
+        at ^= (at >> 7 & 3) << 5;
+        break;
+      case kNone:
+        break;
     }
     return start + at;
   }
@@ -279,11 +301,11 @@ struct DPlace {
   int lane, column;
 };
 DPlace d_place(int m, int group, bool ws, int r, int n, int columns) {
-  if (ws && m == 32) return {r + 32 * (n / (columns / 4)), n % (columns / 4)};                 // G
-  if (ws && m == 64) return {r + 64 * (n / (columns / 2)), n % (columns / 2)};                 // E
-  if (group == 2 && m == 128) return {r + 64 * (n / (columns / 2)), n % (columns / 2)};        // B
-  if (group == 1 && m == 64) return {r % 16 + r / 16 * 32, n};                                 // F
-  return {r, n};                                                                              // A, D
+  if (ws && m == 32) return {r + 32 * (n / (columns / 4)), n % (columns / 4)};           // G
+  if (ws && m == 64) return {r + 64 * (n / (columns / 2)), n % (columns / 2)};           // E
+  if (group == 2 && m == 128) return {r + 64 * (n / (columns / 2)), n % (columns / 2)};  // B
+  if (group == 1 && m == 64) return {r % 16 + r / 16 * 32, n};                           // F
+  return {r, n};                                                                         // A, D
 }
 
 struct F16Case {
@@ -327,14 +349,16 @@ void run_f16(const F16Case& c, sim::Order order) {
     for (int j = 0; j < k; ++j) {
       const uint32_t bits = random_bf16();
       b[static_cast<size_t>(i * k + j)] = bf16(bits);
-      put(blocks[static_cast<size_t>(i / columns)], pb.offset(static_cast<uint32_t>(i % columns), static_cast<uint32_t>(j), 2),
-          bits);
+      put(blocks[static_cast<size_t>(i / columns)],
+          pb.offset(static_cast<uint32_t>(i % columns), static_cast<uint32_t>(j), 2), bits);
     }
   }
   const std::string group = ".cta_group::" + std::to_string(c.group);
-  const std::string body = "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w0, %t, %x4;\n  add.u32 %w1, %w0, 480;\n"
-                           "  tcgen05.mma" + std::string(c.ws ? ".ws" : "") + group + ".kind::f16 [%w0], " +
-                           (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, %x2, %p0;\n" + commit(c.group);
+  const std::string body =
+      "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w0, %t, %x4;\n  add.u32 %w1, %w0, 480;\n"
+      "  tcgen05.mma" +
+      std::string(c.ws ? ".ws" : "") + group + ".kind::f16 [%w0], " + (c.a_in_tensor ? "[%w1]" : "%a0") +
+      ", %a1, %x2, %p0;\n" + commit(c.group);
   const auto got = run_machine(body, blocks,
                                {pa.descriptor(), pb.descriptor(), idesc_f16(c.m, c.n, c.mn_a, c.mn_b),
                                 uint64_t{c.accumulate}, static_cast<uint64_t>(c.lane) << 16},
@@ -349,17 +373,28 @@ void run_f16(const F16Case& c, sim::Order order) {
       word = std::bit_cast<uint32_t>(sum);
     }
   }
-  expect_images(got, blocks, "m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " group " + std::to_string(c.group));
+  expect_images(got, blocks,
+                "m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " group " + std::to_string(c.group));
 }
 
 TEST(Tcgen05Mma, F16OfEveryLayout) {
   std::vector<F16Case> cases = {
-      {128, 256, 1}, {128, 8, 1}, {64, 136, 1}, {64, 16, 1, k128, k128, false, false, true, false, false, 16},
-      {256, 256, 2}, {256, 16, 2}, {128, 240, 2}, {128, 32, 2}, {128, 128, 1, k128, k128, false, false, false},
-      {32, 64, 1, k128, k128, false, false, true, true}, {64, 256, 1, k128, k128, false, false, true, true},
+      {128, 256, 1},
+      {128, 8, 1},
+      {64, 136, 1},
+      {64, 16, 1, k128, k128, false, false, true, false, false, 16},
+      {256, 256, 2},
+      {256, 16, 2},
+      {128, 240, 2},
+      {128, 32, 2},
+      {128, 128, 1, k128, k128, false, false, false},
+      {32, 64, 1, k128, k128, false, false, true, true},
+      {64, 256, 1, k128, k128, false, false, true, true},
       {128, 128, 1, k128, k128, false, false, true, true},
-      {128, 64, 1, k128, k128, false, false, true, false, true}, {64, 64, 1, k128, k128, false, false, true, false, true, 16},
-      {256, 64, 2, k128, k128, false, false, true, false, true}, {128, 64, 2, k128, k128, false, false, true, false, true},
+      {128, 64, 1, k128, k128, false, false, true, false, true},
+      {64, 64, 1, k128, k128, false, false, true, false, true, 16},
+      {256, 64, 2, k128, k128, false, false, true, false, true},
+      {128, 64, 2, k128, k128, false, false, true, false, true},
   };
   for (const F16Case& c : cases) {
     for (const sim::Order order : all_orders()) run_f16(c, order);
@@ -386,23 +421,25 @@ TEST(Tcgen05Mma, F16OfEverySharedMemoryLayout) {
 enum Type { F16, BF16, TF32, E4M3, E5M2, E2M3, E3M2, E2M1, Packed, S8, U8 };
 struct Format {
   const char* name;
-  int bits;              // of a code
+  int bits;                // of a code
   int exponent, mantissa;  // 0: an integer
-  uint32_t code;         // in the instruction descriptor
+  uint32_t code;           // in the instruction descriptor
 };
-constexpr Format kFormats[] = {{"f16", 16, 5, 10, 0},  {"bf16", 16, 8, 7, 1}, {"tf32", 32, 8, 10, 2}, {"e4m3", 8, 4, 3, 0},
-                               {"e5m2", 8, 5, 2, 1},   {"e2m3", 6, 2, 3, 3},  {"e3m2", 6, 3, 2, 4},   {"e2m1", 4, 2, 1, 5},
-                               {"packed", 4, 2, 1, 1}, {"s8", 8, 0, 0, 1},    {"u8", 8, 0, 0, 0}};
+constexpr Format kFormats[] = {{"f16", 16, 5, 10, 0}, {"bf16", 16, 8, 7, 1}, {"tf32", 32, 8, 10, 2},
+                               {"e4m3", 8, 4, 3, 0},  {"e5m2", 8, 5, 2, 1},  {"e2m3", 6, 2, 3, 3},
+                               {"e3m2", 6, 3, 2, 4},  {"e2m1", 4, 2, 1, 5},  {"packed", 4, 2, 1, 1},
+                               {"s8", 8, 0, 0, 1},    {"u8", 8, 0, 0, 0}};
 
 double value_of(Type t, uint32_t code) {
   const Format& f = kFormats[t];
   if (t == S8) return static_cast<int8_t>(code);
   if (t == U8) return code & 0xff;
   if (t == TF32) code >>= 13;
-  const int e = static_cast<int>(code >> f.mantissa & ((1u << f.exponent) - 1)), m = static_cast<int>(code & ((1u << f.mantissa) - 1));
+  const int e = static_cast<int>(code >> f.mantissa & ((1u << f.exponent) - 1)),
+            m = static_cast<int>(code & ((1u << f.mantissa) - 1));
   const int bias = (1 << (f.exponent - 1)) - 1;
-  const double magnitude = e == 0 ? std::ldexp(m, 1 - bias - f.mantissa)
-                                  : std::ldexp((1 << f.mantissa) + m, e - bias - f.mantissa);
+  const double magnitude =
+      e == 0 ? std::ldexp(m, 1 - bias - f.mantissa) : std::ldexp((1 << f.mantissa) + m, e - bias - f.mantissa);
   return code >> (f.exponent + f.mantissa) & 1 ? -magnitude : magnitude;
 }
 
@@ -505,7 +542,8 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       a[static_cast<size_t>(i * k + j)] = static_cast<float>(value_of(c.a, code));
       Block& block = blocks[static_cast<size_t>(i / rows)];
       if (c.a_in_tensor)
-        put_in_tensor(block, c.a, d_place(c.m, c.group, false, i % rows, 0, c.n).lane, 480, static_cast<uint32_t>(j), code);
+        put_in_tensor(block, c.a, d_place(c.m, c.group, false, i % rows, 0, c.n).lane, 480, static_cast<uint32_t>(j),
+                      code);
       else
         put_element(block, pa, c.a, static_cast<uint32_t>(i % rows), static_cast<uint32_t>(j), code);
     }
@@ -518,8 +556,9 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
                   static_cast<uint32_t>(j), code);
     }
   }
-  const uint32_t idesc = c.d << 4 | c.flags | kFormats[c.a].code << 7 | kFormats[c.b].code << 10 | uint32_t{c.mn_a} << 15 |
-                         uint32_t{c.mn_b} << 16 | static_cast<uint32_t>(c.n / 8) << 17 | static_cast<uint32_t>(c.m / 16) << 24;
+  const uint32_t idesc = c.d << 4 | c.flags | kFormats[c.a].code << 7 | kFormats[c.b].code << 10 |
+                         uint32_t{c.mn_a} << 15 | uint32_t{c.mn_b} << 16 | static_cast<uint32_t>(c.n / 8) << 17 |
+                         static_cast<uint32_t>(c.m / 16) << 24;
   std::vector<uint32_t> mask(8);
   std::string body = "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n", words;
   if (c.masked) {
@@ -584,13 +623,22 @@ TEST(Tcgen05Mma, OtherKindsAndModifiers) {
     run_kind({.kind = "f16", .a = BF16, .b = BF16, .flags = 3u << 13, .scale_d = 15}, order);
     run_kind({.kind = "i8", .a = S8, .b = S8, .d = 2}, order);
     run_kind({.kind = "i8", .a = U8, .b = S8, .m = 64, .n = 24, .d = 2, .flags = 8}, order);
-    run_kind({.kind = "i8", .a = S8, .b = U8, .m = 256, .n = 64, .group = 2, .d = 2, .mn_a = true, .mn_b = true, .flags = 8}, order);
+    run_kind(
+        {.kind = "i8", .a = S8, .b = U8, .m = 256, .n = 64, .group = 2, .d = 2, .mn_a = true, .mn_b = true, .flags = 8},
+        order);
     run_kind({.kind = "f16", .a = BF16, .b = BF16, .masked = true}, order);
     run_kind({.kind = "f16", .a = BF16, .b = BF16, .m = 128, .n = 64, .group = 2, .masked = true}, order);
     run_kind({.kind = "i8", .a = U8, .b = U8, .m = 256, .n = 64, .group = 2, .d = 2, .masked = true}, order);
     run_kind({.kind = "f16", .a = BF16, .b = BF16, .a_in_tensor = true, .ashift = true}, order);
-    run_kind({.kind = "f16", .a = BF16, .b = BF16, .m = 256, .group = 2, .a_in_tensor = true, .ashift = true,
-              .qualifier = ".collector::a::lastuse"}, order);
+    run_kind({.kind = "f16",
+              .a = BF16,
+              .b = BF16,
+              .m = 256,
+              .group = 2,
+              .a_in_tensor = true,
+              .ashift = true,
+              .qualifier = ".collector::a::lastuse"},
+             order);
   }
   for (const char* op : {"fill", "use", "lastuse", "discard"})
     run_kind({.kind = "f16", .a = BF16, .b = BF16, .qualifier = std::string(".collector::a::") + op});
@@ -678,10 +726,11 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
   const uint32_t idesc = c.flags | c.id_b << 4 | kFormats[c.a].code << 7 | kFormats[c.b].code << 10 |
                          static_cast<uint32_t>(c.n / 8) << 17 | uint32_t{c.e8m0} << 23 |
                          static_cast<uint32_t>(c.m / 128) << 27 | c.id_a << 29;
-  const std::string body = "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w2, %t, 448;\n"
-                           "  tcgen05.mma.cta_group::" + std::to_string(c.group) + ".kind::" + c.kind + ".block_scale" +
-                           c.qualifier + " [%t], " + (c.a_in_tensor ? "[%w1]" : "%a0") +
-                           ", %a1, %x2, [%w2], [%w2+16], %p0;\n" + commit(c.group);
+  const std::string body =
+      "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w2, %t, 448;\n"
+      "  tcgen05.mma.cta_group::" +
+      std::to_string(c.group) + ".kind::" + c.kind + ".block_scale" + c.qualifier + " [%t], " +
+      (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, %x2, [%w2], [%w2+16], %p0;\n" + commit(c.group);
   const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, 1}, order);
   const double sign = (c.flags >> 13 & 1) != (c.flags >> 14 & 1) ? -1 : 1;
   for (int i = 0; i < c.m; ++i) {
@@ -706,8 +755,9 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
       if (std::isnan(std::bit_cast<float>(w)) && blocks[b2].tensor[i] == 0x7fffffff) w = 0x7fffffff;
     }
   }
-  expect_images(cleaned, blocks, c.kind + c.qualifier + " m " + std::to_string(c.m) + " n " + std::to_string(c.n) +
-                                     " group " + std::to_string(c.group));
+  expect_images(cleaned, blocks,
+                c.kind + c.qualifier + " m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " group " +
+                    std::to_string(c.group));
 }
 
 TEST(Tcgen05Mma, BlockScaled) {
@@ -731,7 +781,8 @@ TEST(Tcgen05Mma, BlockScaled) {
 }
 
 TEST(Tcgen05Mma, ScalesThatAreNanOrExtreme) {
-  run_scaled({.kind = "mxf4nvf4", .a = Packed, .b = Packed, .vector = 4, .qualifier = ".block16", .e8m0 = false, .range = 0});
+  run_scaled(
+      {.kind = "mxf4nvf4", .a = Packed, .b = Packed, .vector = 4, .qualifier = ".block16", .e8m0 = false, .range = 0});
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E4M3, .vector = 1, .qualifier = "", .low = 254, .range = 2});
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E4M3, .vector = 1, .qualifier = "", .low = 0, .range = 256});
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E5M2, .vector = 1, .qualifier = "", .low = 0, .range = 4});
@@ -753,9 +804,18 @@ TEST(Tcgen05Copy, EveryShapeMulticastAndFormat) {
       {"128x256b", "", 128, 32, same},
       {"128x128b", "", 128, 16, same},
       {"4x256b", "", 4, 32, [](int r) { return std::vector<int>{32 * r + 31}; }, 31},
-      {"64x128b", ".warpx2::02_13", 64, 16, [](int r) { return std::vector<int>{r, r + 64}; }},
-      {"64x128b", ".warpx2::01_23", 64, 16, [](int r) { return r < 32 ? std::vector<int>{r, r + 32} : std::vector<int>{r + 32, r + 64}; }},
-      {"32x128b", ".warpx4", 32, 16, [](int r) { return std::vector<int>{r, r + 32, r + 64, r + 96}; }},
+      {"64x128b", ".warpx2::02_13", 64, 16,
+       [](int r) {
+         return std::vector<int>{r, r + 64};
+       }},
+      {"64x128b", ".warpx2::01_23", 64, 16,
+       [](int r) {
+         return r < 32 ? std::vector<int>{r, r + 32} : std::vector<int>{r + 32, r + 64};
+       }},
+      {"32x128b", ".warpx4", 32, 16,
+       [](int r) {
+         return std::vector<int>{r, r + 32, r + 64, r + 96};
+       }},
   };
   int which = 0;
   for (const CopyCase& c : cases) {
@@ -793,15 +853,19 @@ TEST(Tcgen05Copy, EveryShapeMulticastAndFormat) {
           b.tensor = before;
           for (int r = 0; r < c.rows; ++r) {
             for (const int lane : c.lanes(r)) {
-              for (int i = 0; i < c.bytes / 4; ++i) b.at(lane, 64 + i) = copied[static_cast<size_t>(lane * kColumns + 64 + i)];
+              for (int i = 0; i < c.bytes / 4; ++i)
+                b.at(lane, 64 + i) = copied[static_cast<size_t>(lane * kColumns + 64 + i)];
             }
           }
         }
         const std::string text = "cp.cta_group::" + std::to_string(group) + "." + c.shape + c.multicast +
-                                 (format == 6 ? ".b8x16.b6x16_p32" : format == 4 ? ".b8x16.b4x16_p64" : "");
+                                 (format == 6   ? ".b8x16.b6x16_p32"
+                                  : format == 4 ? ".b8x16.b4x16_p64"
+                                                : "");
         const std::string body = "  add.u32 %w0, %t, %x1;\n  tcgen05." + text + " [%w0+64], %a0;\n" + commit(group);
         for (const sim::Order order : all_orders())
-          expect_images(run_machine(body, start, {p.descriptor(), static_cast<uint64_t>(c.lane) << 16}, order), mended, text);
+          expect_images(run_machine(body, start, {p.descriptor(), static_cast<uint64_t>(c.lane) << 16}, order), mended,
+                        text);
       }
     }
   }
@@ -816,8 +880,9 @@ TEST(Tcgen05Shift, MovesRowsOfOneWarpDown) {
         for (int j = 0; j < 8; ++j) want[b].at(i, 16 + j) = blocks[b].at(i + 1, 16 + j);
       }
     }
-    const std::string body = "  add.u32 %w0, %t, " + std::to_string(64 << 16 | 16) + ";\n  tcgen05.shift.cta_group::" +
-                             std::to_string(group) + ".down [%w0];\n" + commit(group);
+    const std::string body = "  add.u32 %w0, %t, " + std::to_string(64 << 16 | 16) +
+                             ";\n  tcgen05.shift.cta_group::" + std::to_string(group) + ".down [%w0];\n" +
+                             commit(group);
     for (const sim::Order order : all_orders()) expect_images(run_machine(body, blocks, {}, order), want, "shift");
   }
 }
@@ -825,7 +890,8 @@ TEST(Tcgen05Shift, MovesRowsOfOneWarpDown) {
 // ---- ld and st (9.7.16.8) -------------------------------------------------------------------------
 
 // Each register of each thread has a number of its own; the kernel stores it with one shape, and loads with another.
-std::string transfer_kernel(const std::string& store, const std::string& load, int stored, int loaded, const std::string& lane) {
+std::string transfer_kernel(const std::string& store, const std::string& load, int stored, int loaded,
+                            const std::string& lane) {
   std::string text = R"(
 .extern .shared .align 16 .b8 smem[];
 .visible .entry k(.param .u64 p_out) {
@@ -844,11 +910,14 @@ ALLOCATED:
   ld.shared.u32 %t, [smem];
   shl.b32 %q, %warp, 21;
   add.u32 %q, %q, %t;
-  add.u32 %q, %q, )" + lane + ";\n  shl.b32 %x, %me, 8;\n";
+  add.u32 %q, %q, )" +
+                     lane + ";\n  shl.b32 %x, %me, 8;\n";
   for (int i = 0; i < stored; ++i)
     text += "  add.u32 %s" + std::to_string(i) + ", %x, " + std::to_string(i + 0x12340000) + ";\n";
-  const auto vector = [](const char* prefix, int n) { return n == 1 ? std::string(prefix) + "0" : vector_of(prefix, n); };
-  const std::string half = ", 128";
+  const auto vector = [](const char* prefix, int n) {
+    return n == 1 ? std::string(prefix) + "0" : vector_of(prefix, n);
+  };
+  const std::string half = ", 256";
   text += "  tcgen05.st.sync.aligned." + store + ".b32 [%q]" + (store.starts_with("16x32bx2") ? half : "") + ", " +
           vector("%s", stored) + ";\n  tcgen05.wait::st.sync.aligned;\n";
   text += "  tcgen05.ld.sync.aligned." + load + ".b32 " + vector("%l", loaded) + ", [%q]" +
@@ -872,11 +941,26 @@ struct TransferShape {
 };
 const std::vector<TransferShape>& transfer_shapes() {
   static const std::vector<TransferShape> shapes = {
-      {"32x32b", 1, [](int i, int t) { return std::pair{t, i}; }},
-      {"16x64b", 1, [](int i, int t) { return std::pair{t / 4 + (t % 2) * 8, 2 * i + t / 2 % 2}; }},
-      {"16x128b", 2, [](int i, int t) { return std::pair{t / 4 + i % 2 * 8, i / 2 * 4 + t % 4}; }},
-      {"16x256b", 4, [](int i, int t) { return std::pair{t / 4 + i / 2 % 2 * 8, i / 4 * 8 + t % 4 * 2 + i % 2}; }},
-      {"16x32bx2", 1, [](int i, int t) { return std::pair{t % 16, i + t / 16 * 128}; }},
+      {"32x32b", 1,
+       [](int i, int t) {
+         return std::pair{t, i};
+       }},
+      {"16x64b", 1,
+       [](int i, int t) {
+         return std::pair{t / 4 + (t % 2) * 8, 2 * i + t / 2 % 2};
+       }},
+      {"16x128b", 2,
+       [](int i, int t) {
+         return std::pair{t / 4 + i % 2 * 8, i / 2 * 4 + t % 4};
+       }},
+      {"16x256b", 4,
+       [](int i, int t) {
+         return std::pair{t / 4 + i / 2 % 2 * 8, i / 4 * 8 + t % 4 * 2 + i % 2};
+       }},
+      {"16x32bx2", 1,
+       [](int i, int t) {
+         return std::pair{t % 16, i + t / 16 * 256};
+       }},
   };
   return shapes;
 }
@@ -899,10 +983,10 @@ TEST(Tcgen05Transfer, EveryShapeAndRepetition) {
           launch.block = {128, 1, 1};
           launch.dynamic_shared = 16;
           launch.order = all_orders()[below(4)];
-          // A load of the same lanes in the plainest shape shows where a 16-lane store went: see below.
-          run_ptx(transfer_kernel(repeat + (packed & 1 ? ".unpack::16b" : ""), repeat + (packed & 2 ? ".pack::16b" : ""),
-                                  registers, registers, std::to_string(lane << 16)),
-                  "k", params, memory, launch);
+          run_ptx(
+              transfer_kernel(repeat + (packed & 1 ? ".unpack::16b" : ""), repeat + (packed & 2 ? ".pack::16b" : ""),
+                              registers, registers, std::to_string(lane << 16)),
+              "k", params, memory, launch);
           // Tensor memory as the definition says it is after the store.
           std::map<std::pair<int, int>, uint32_t> cells;
           int wrong = 0;
@@ -910,7 +994,7 @@ TEST(Tcgen05Transfer, EveryShapeAndRepetition) {
             for (int i = 0; i < registers; ++i) {
               const uint32_t value = 0x12340000u + static_cast<uint32_t>(i) + (static_cast<uint32_t>(t) << 8);
               const auto [row, column] = shape.at(i, t % 32);
-              const int base = column >= 128 && !std::string(shape.name).compare("16x32bx2") ? 128 : 0, c = column - base;
+              const int base = column >= 256 ? 256 : 0, c = column - base;
               if (packed & 1) {
                 cells[{t / 32 * 32 + row, base + 2 * c}] = value & 0xffff;
                 cells[{t / 32 * 32 + row, base + 2 * c + 1}] = value >> 16;
@@ -926,10 +1010,10 @@ TEST(Tcgen05Transfer, EveryShapeAndRepetition) {
           for (int t = 0; t < 128; ++t) {
             for (int i = 0; i < registers; ++i) {
               const auto [row, column] = shape.at(i, t % 32);
-              const int base = column >= 128 && !std::string(shape.name).compare("16x32bx2") ? 128 : 0, c = column - base;
+              const int base = column >= 256 ? 256 : 0, c = column - base;
               const int r = t / 32 * 32 + row;
-              const uint32_t want = packed & 2 ? (cell(r, base + 2 * c) & 0xffff) | cell(r, base + 2 * c + 1) << 16
-                                               : cell(r, column);
+              const uint32_t want =
+                  packed & 2 ? (cell(r, base + 2 * c) & 0xffff) | cell(r, base + 2 * c + 1) << 16 : cell(r, column);
               wrong += out[static_cast<size_t>(t * registers + i)] != want;
             }
           }
@@ -943,7 +1027,6 @@ TEST(Tcgen05Transfer, EveryShapeAndRepetition) {
 // A store of each shape is read back lane by lane.
 TEST(Tcgen05Transfer, ShapesLieWhereTheyShould) {
   for (const TransferShape& shape : transfer_shapes()) {
-    const bool half = std::string(shape.name) != "32x32b";
     const std::string store = std::string(shape.name) + ".x4";
     const int registers = 4 * shape.registers;
     sim::GlobalMemory memory;
@@ -956,20 +1039,567 @@ TEST(Tcgen05Transfer, ShapesLieWhereTheyShould) {
     launch.dynamic_shared = 16;
     std::string text = transfer_kernel(store, "32x32b.x128", registers, 128, "0");
     if (std::string(shape.name) == "16x32bx2") {
-      for (size_t at = text.find(", 128,"); at != std::string::npos; at = text.find(", 128,", at + 1)) text.replace(at, 6, ", 64,");
+      for (size_t at = text.find(", 256,"); at != std::string::npos; at = text.find(", 256,", at + 1))
+        text.replace(at, 6, ", 64,");
     }
     run_ptx(text, "k", params, memory, launch);
     std::vector<uint32_t> want(128 * 128, ~0u);
     for (int t = 0; t < 128; ++t) {
       for (int i = 0; i < registers; ++i) {
         auto [row, column] = shape.at(i, t % 32);
-        if (column >= 128) column -= 64;
+        if (column >= 256) column -= 192;
         want[static_cast<size_t>((t / 32 * 32 + row) * 128 + column)] =
             0x12340000u + static_cast<uint32_t>(i) + (static_cast<uint32_t>(t) << 8);
       }
     }
-    EXPECT_EQ(out.values(), want) << shape.name << (half ? "" : " ");
+    EXPECT_EQ(out.values(), want) << shape.name;
   }
+}
+
+// ---- allocation and hazards -----------------------------------------------------------------------
+
+// A kernel of 4 warps (or more) in which every warp runs `body`. Registers: %t tensor memory (once read), %q the warp's
+// quarter of it, %warp, %me, %lane, %bar0 and %bar1 (mbarriers for one arrival), %sa and %sb (descriptors of 8 KB each
+// of ones in shared memory), %idesc (128x64 f16), %w<8>, %d<8>, %p<8>. %pw0: not warp 0; %pe0: not lane 0 of warp 0.
+std::string kernel(const std::string& body) {
+  return R"(
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry k(.param .u64 p_out) {
+  .reg .b32 %w<64>, %v<64>;
+  .reg .u32 %t, %q, %me, %warp, %lane, %bar0, %bar1, %idesc, %s, %rank, %parity;
+  .reg .u64 %sa, %sb, %out, %wide;
+  .reg .pred %p<8>, %pw0, %pw1, %pe0, %pe1;
+  .reg .b16 %h;
+  ld.param.u64 %out, [p_out];
+  mov.u32 %me, %tid.x;
+  shr.u32 %warp, %me, 5;
+  and.b32 %lane, %me, 31;
+  mov.u32 %rank, %cluster_ctarank;
+  mov.u32 %s, smem;
+  add.u32 %bar0, %s, 16;
+  add.u32 %bar1, %s, 24;
+  setp.ne.u32 %pw0, %warp, 0;
+  setp.ne.u32 %pw1, %warp, 1;
+  setp.ne.u32 %pe0, %me, 0;
+  setp.ne.u32 %pe1, %me, 32;
+  mov.u32 %idesc, )" +
+         std::to_string(idesc_f16(128, 64)) + R"(;
+  mov.u64 %sa, 0x4000404000000040;
+  mov.u64 %sb, 0x4000404000000240;
+  mov.u32 %w0, %me;
+ONES:
+  shl.b32 %w1, %w0, 2;
+  add.u32 %w1, %w1, %s;
+  mov.u32 %w2, 0x3f803f80;
+  st.shared.u32 [%w1+1024], %w2;
+  add.u32 %w0, %w0, %ntid.x;
+  setp.lt.u32 %p0, %w0, 4096;
+  @%p0 bra ONES;
+  @%pe0 bra READY;
+  mbarrier.init.shared::cta.b64 [%bar0], 1;
+  mbarrier.init.shared::cta.b64 [%bar1], 1;
+READY:
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+)" + body +
+         "\n  ret;\n}\n";
+}
+
+const char* const kAlloc = R"(
+  @%pw0 bra ALLOCATED;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], 128;
+ALLOCATED:
+  bar.sync 0;
+  ld.shared.u32 %t, [smem];
+  shl.b32 %q, %warp, 21;
+  add.u32 %q, %q, %t;
+)";
+const char* const kFree = R"(
+  bar.sync 0;
+  @%pw0 bra FREED;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 128;
+FREED:
+)";
+const char* const kMma = R"(
+  @%pe0 bra MULTIPLIED;
+  setp.ne.u32 %p0, %me, %me;
+  tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];
+MULTIPLIED:
+)";
+const char* const kWaitMma = R"(
+WAIT0:
+  mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar0], 0;
+  @!%p1 bra WAIT0;
+)";
+const char* const kWaitMma2 = R"(
+WAIT2:
+  mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar0], 0;
+  @!%p1 bra WAIT2;
+)";
+const char* const kAfter = "  tcgen05.fence::after_thread_sync;\n";
+const char* const kBefore = "  tcgen05.fence::before_thread_sync;\n";
+const char* const kLoad = "  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w4}, [%q];\n";
+const char* const kStore = "  tcgen05.st.sync.aligned.32x32b.x1.b32 [%q], {%w5};\n";
+const char* const kWaitLoad = "  tcgen05.wait::ld.sync.aligned;\n";
+const char* const kWaitStore = "  tcgen05.wait::st.sync.aligned;\n";
+const char* const kUse =
+    "  mul.wide.u32 %wide, %me, 4;\n  add.u64 %wide, %out, %wide;\n  st.global.u32 [%wide], %w4;\n";
+
+std::string fault_in(const std::string& body, sim::Order order, Hazard* kind, uint32_t blocks = 1,
+                     uint32_t threads = 128) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> out(memory, size_t{1024}, 0u);
+  Params params;
+  params.add(out.address());
+  Shape shape;
+  shape.arch = 100;
+  shape.block = {threads, 1, 1};
+  shape.grid = shape.cluster = {blocks, 1, 1};
+  shape.dynamic_shared = 1024 + 48 * 1024;
+  shape.order = order;
+  return fault_of(kernel(body), "k", params, memory, shape, kind);
+}
+
+// In all orders the same hazard, in words that hold `text`: one of several, with '|' between them, where either side of
+// a race may come first.
+void expect_fault(const std::string& body, Hazard kind, const std::string& text, uint32_t blocks = 1,
+                  uint32_t threads = 128) {
+  for (const sim::Order order : all_orders()) {
+    Hazard got{};
+    const std::string what = fault_in(body, order, &got, blocks, threads);
+    bool found = false;
+    for (size_t at = 0; at <= text.size();) {
+      const size_t end = std::min(text.find('|', at), text.size());
+      found = found || what.find(text.substr(at, end - at)) != std::string::npos;
+      at = end + 1;
+    }
+    EXPECT_TRUE(found && got == kind) << "order " << static_cast<int>(order.mode) << ": '" << what << "', not " << text;
+  }
+}
+void expect_clean(const std::string& body, uint32_t blocks = 1, uint32_t threads = 128) {
+  for (const sim::Order order : all_orders()) EXPECT_EQ(fault_in(body, order, nullptr, blocks, threads), "");
+}
+
+// The fences of 9.7.16.11 are asked for beside synchronisations that release and acquire, too.
+struct Strict {
+  Strict() { setenv("MOXIE_SIM_TCGEN05_FENCES", "strict", 1); }
+  ~Strict() { unsetenv("MOXIE_SIM_TCGEN05_FENCES"); }
+};
+
+// Pieces of a kernel, some left out.
+std::string join(std::initializer_list<const char*> pieces) {
+  std::string text;
+  for (const char* piece : pieces) text += piece;
+  return text;
+}
+
+TEST(Tcgen05Hazards, AccumulatorInFlight) {
+  expect_clean(join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kWaitLoad, kUse, kFree}));
+  expect_fault(join({kAlloc, kMma, kAfter, kLoad, kWaitLoad, kUse, kFree}), Hazard::DataInFlight,
+               "no tcgen05.commit that covers it has been waited for|may still read it");
+  std::string relaxed = kWaitMma;
+  relaxed.replace(relaxed.find(".shared::cta"), 12, ".relaxed.cluster.shared::cta");
+  const char* const relaxed_wait = relaxed.c_str();
+  expect_clean(join({kAlloc, kMma, relaxed_wait, kAfter, kLoad, kWaitLoad, kUse, kWaitMma2, kFree}));
+  expect_fault(join({kAlloc, kMma, relaxed_wait, kLoad, kWaitLoad, kUse, kWaitMma2, kFree}), Hazard::DataInFlight,
+               "no tcgen05.fence::after_thread_sync");
+  const std::string acquired = join({kAlloc, kMma, kWaitMma, kLoad, kWaitLoad, kUse, kFree});
+  expect_clean(acquired);
+  const Strict strict;
+  expect_fault(acquired, Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+  expect_fault(join({kAlloc, kMma, kFree}), Hazard::DataInFlight, "no tcgen05.commit that covers it");
+}
+
+TEST(Tcgen05Hazards, CommitOfAnotherThread) {
+  const std::string body = join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kWaitLoad, kUse, kFree});
+  std::string bent = body;
+  const std::string commit_text = "  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\n";
+  bent.erase(bent.find(commit_text), commit_text.size());
+  bent.insert(bent.find("WAIT0"), "  @%pe1 bra OTHER;\n" + commit_text + "OTHER:\n");
+  expect_fault(bent, Hazard::DataInFlight, "no tcgen05.commit that covers it has been waited for|may still read it");
+}
+
+TEST(Tcgen05Hazards, RegistersInFlight) {
+  expect_fault(join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kUse, kWaitLoad, kFree}), Hazard::RegistersInFlight,
+               "no tcgen05.wait::ld has waited for");
+}
+
+TEST(Tcgen05Hazards, StoreThenLoadInOneWarp) {
+  expect_clean(join({kAlloc, kStore, kWaitStore, kLoad, kWaitLoad, kUse, kStore, kWaitStore, kFree}));
+  expect_fault(join({kAlloc, kStore, kLoad, kWaitLoad, kUse, kFree}), Hazard::DataInFlight,
+               "no tcgen05.wait::st has waited");
+  expect_fault(join({kAlloc, kStore, kWaitStore, kLoad, kStore, kWaitStore, kWaitLoad, kFree}), Hazard::DataInFlight,
+               "no tcgen05.wait::ld has waited");
+  expect_fault(join({kAlloc, kStore, kFree}), Hazard::DataInFlight, "no tcgen05.wait::st has waited");
+}
+
+TEST(Tcgen05Hazards, LoadsBeforeTheNextMma) {
+  const char* const sync = "  bar.sync 0;\n";
+  const auto text = [&](std::initializer_list<const char*> middle) {
+    std::string second = kMma;
+    second.replace(second.find("[%bar0]"), 7, "[%bar1]");
+    for (size_t at = second.find("MULTIPLIED"); at != std::string::npos; at = second.find("MULTIPLIED", at + 12))
+      second.replace(at, 10, "MULTIPLIED2");
+    std::string wait = kWaitMma;
+    for (size_t at = wait.find("WAIT0"); at != std::string::npos; at = wait.find("WAIT0", at + 5))
+      wait.replace(at, 5, "WAIT1");
+    wait.replace(wait.find("[%bar0]"), 7, "[%bar1]");
+    return join({kAlloc, kMma, kWaitMma, kAfter, kLoad}) + join(middle) + second + wait + kAfter + kFree;
+  };
+  expect_clean(text({kWaitLoad, kUse, kBefore, sync, kAfter}));
+  expect_fault(text({kBefore, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.wait::ld has waited for it");
+  expect_clean(text({kWaitLoad, kUse, sync}));
+  const Strict strict;
+  expect_clean(text({kWaitLoad, kUse, kBefore, sync, kAfter}));
+  expect_fault(text({kWaitLoad, kUse, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.fence::before_thread_sync");
+  expect_fault(text({kWaitLoad, kUse, kBefore, sync}), Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+}
+
+// Loads of warp 1, then a relaxed arrival, a relaxed wait and an mma of warp 0.
+TEST(Tcgen05Hazards, LoadsBeforeAnMmaWithRelaxedSynchronisation) {
+  const auto text = [&](const char* before, const char* after) {
+    std::string mma = kMma;
+    mma.insert(mma.find("  setp"), std::string(R"(
+WAIT1:
+  mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p1, [%bar1], 0;
+  @!%p1 bra WAIT1;
+)") + after);
+    return std::string(kAlloc) + "  @%pw1 bra LOADED;\n" + kLoad + kWaitLoad + kUse + before + R"(
+  bar.warp.sync -1;
+  @%pe1 bra LOADED;
+  mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%bar1];
+LOADED:
+)" + mma + kWaitMma +
+           kAfter + kFree;
+  };
+  expect_clean(text(kBefore, kAfter));
+  expect_fault(text("", kAfter), Hazard::DataInFlight, "no tcgen05.fence::before_thread_sync");
+  expect_fault(text(kBefore, ""), Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+}
+
+TEST(Tcgen05Hazards, PipeOfTwoWarps) {
+  const char* const first = R"(
+  @%pe0 bra COPIED;
+  tcgen05.cp.cta_group::1.128x256b [%t], %sa;
+)";
+  const char* const label = "COPIED:\n";
+  const char* const sync = "  bar.sync 0;\n";
+  const char* const second = R"(
+  @%pe1 bra SHIFTED;
+  tcgen05.shift.cta_group::1.down [%t];
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];
+SHIFTED:
+)";
+  const char* const commit_first = R"(
+  @%pe0 bra COMMITTED;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar1];
+COMMITTED:
+WAIT1:
+  mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar1], 0;
+  @!%p1 bra WAIT1;
+)";
+  expect_clean(join({kAlloc, first, kBefore, label, sync, kAfter, second, commit_first, kWaitMma, kFree}));
+  expect_fault(join({kAlloc, first, label, sync, kAfter, second, commit_first, kWaitMma, kFree}), Hazard::DataInFlight,
+               "no tcgen05.fence::before_thread_sync");
+  expect_fault(join({kAlloc, first, kBefore, label, sync, second, commit_first, kWaitMma, kFree}), Hazard::DataInFlight,
+               "no tcgen05.fence::after_thread_sync");
+}
+
+TEST(Tcgen05Hazards, SharedMemoryOfAnMma) {
+  const char* const write = "  st.shared.u32 [%bar0+1008], %me;\n";
+  expect_clean(join({kAlloc, kMma, kWaitMma, write, kFree}));
+  expect_fault(join({kAlloc, kMma, write, kWaitMma, kFree}), Hazard::DataInFlight,
+               "still being read|without being ordered after its write");
+  const char* const before = "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], %me;\nW:\n  bar.sync 0;\n";
+  const char* const mended =
+      "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], %me;\n  fence.proxy.async.shared::cta;\nW:\n  bar.sync 0;\n";
+  expect_clean(join({kAlloc, mended, kMma, kWaitMma, kFree}));
+  expect_fault(join({kAlloc, before, kMma, kWaitMma, kFree}), Hazard::MissingProxyFence, "no fence.proxy.async");
+}
+
+TEST(Tcgen05Hazards, NobodyWaits) {
+  std::string body = join({kAlloc, kMma});
+  expect_fault(body, Hazard::DataInFlight, "no thread waited for a tcgen05.commit");
+  expect_fault(body + kWaitMma, Hazard::TensorMemory, "exits without tcgen05.dealloc of the 128 columns at column 0");
+}
+
+TEST(Tcgen05Hazards, Addresses) {
+  const auto load_at = [](uint32_t offset) {
+    return "  add.u32 %w0, %q, " + std::to_string(offset) +
+           ";\n  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w4}, [%w0];\n";
+  };
+  expect_fault(kAlloc + load_at(128) + kWaitLoad + kFree, Hazard::TensorMemory,
+               "column 128 of tensor memory, which is not allocated");
+  expect_fault(kAlloc + load_at(600) + kWaitLoad + kFree, Hazard::TensorMemory, "column 600");
+  expect_fault(kAlloc + load_at(32 << 16) + kWaitLoad + kFree, Hazard::TensorMemory,
+               "at lane 32: warp 0 has lanes 0 to 31|has lanes");
+  expect_fault(kAlloc + load_at(8 << 16) + kWaitLoad + kFree, Hazard::TensorMemory, "at lane 8|has lanes");
+  expect_fault(std::string("  mov.u32 %q, 0;\n") + kLoad, Hazard::TensorMemory, "not allocated|has lanes");
+  std::string mma = kMma;
+  mma.replace(mma.find("[%t]"), 4, "[%t+96]");
+  expect_fault(kAlloc + mma + kWaitMma + kFree, Hazard::TensorMemory, "column 128");
+  mma.replace(mma.find("[%t+96]"), 7, "[%t+1048576]");
+  expect_fault(kAlloc + mma + kWaitMma + kFree, Hazard::TensorMemory, "must begin at lane 0");
+  // Without the barrier a warp may run ahead of the allocation that it has not seen.
+  std::string early = kAlloc;
+  early.replace(early.find("  bar.sync 0;\n  ld.shared.u32 %t, [smem];"), 41, "  mov.u32 %t, 0;");
+  expect_fault(early + kStore + kWaitStore + kFree, Hazard::TensorMemory, "column 0 of tensor memory");
+}
+
+TEST(Tcgen05Alloc, SizesAndOrder) {
+  const auto alloc = [](int columns, int slot = 0) {
+    return "  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem+" + std::to_string(4 * slot) + "], " +
+           std::to_string(columns) + ";\n";
+  };
+  const auto free = [](int columns, int column) {
+    return "  mov.u32 %t, " + std::to_string(column) + ";\n  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, " +
+           std::to_string(columns) + ";\n";
+  };
+  const std::string one = "  @%pw0 bra END;\n", end = "END:\n";
+  const std::string give_up = "  tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n";
+  expect_clean(one + alloc(256) + alloc(128, 1) + alloc(32, 2) + free(128, 256) + free(256, 0) + alloc(32, 1) +
+               free(32, 0) + free(32, 384) + give_up + end);
+  for (const int columns : {0, 16, 48, 96, 513, 1024})
+    expect_fault(one + alloc(columns) + end, Hazard::TensorMemory, "must be a power of two from 32 to 512");
+  expect_fault(one + alloc(32) + alloc(64) + end, Hazard::TensorMemory, "must not increase");
+  expect_fault(one + give_up + alloc(32) + end, Hazard::TensorMemory, "after tcgen05.relinquish_alloc_permit");
+  expect_fault(one + alloc(64) + free(32, 0) + end, Hazard::TensorMemory, "which is no such allocation");
+  expect_fault(one + alloc(64) + free(64, 32) + end, Hazard::TensorMemory, "which is no such allocation");
+  expect_fault(one + alloc(64) + free(64, 0) + free(64, 0) + end, Hazard::TensorMemory, "which is no such allocation");
+  expect_fault(one + alloc(64) + alloc(32, 1) + free(64, 0) + end, Hazard::TensorMemory,
+               "without tcgen05.dealloc of the 32 columns at column 64");
+  expect_fault(one + alloc(512) + alloc(512) + end, Hazard::Deadlock,
+               "tcgen05.alloc of 512 columns, which are not free");
+  expect_fault(one + alloc(32) + "  tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;\n" + end,
+               Hazard::IllegalUse, "both .cta_group::1 and .cta_group::2");
+}
+
+// A second warp's allocation waits until the first gives its columns back.
+TEST(Tcgen05Alloc, BlocksUntilColumnsAreFree) {
+  expect_clean(R"(
+  @%pw0 bra OTHER;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], 512;
+  bar.sync 1, 64;
+  ld.shared.u32 %t, [smem];
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%t], {%w4};
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 512;
+OTHER:
+  @%pw1 bra END;
+  bar.sync 1, 64;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem+4], 256;
+  ld.shared.u32 %t, [smem+4];
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 256;
+END:
+)");
+}
+
+TEST(Tcgen05Alloc, PairsOfBlocks) {
+  const std::string alloc = R"(
+  @%pw0 bra END;
+  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], 128;
+  ld.shared.u32 %t, [smem];
+  tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;
+)";
+  const std::string free = "  tcgen05.dealloc.cta_group::2.sync.aligned.b32 %t, 128;\n";
+  expect_clean(alloc + free + "END:\n", 2);
+  expect_fault(alloc + "END:\n", Hazard::TensorMemory, "without tcgen05.dealloc", 2);
+  expect_fault(alloc + free + "END:\n", Hazard::IllegalUse, "has no peer", 1);
+  // Table 48: whether a dealloc blocks is not said, so this may hang.
+  const std::string hang = alloc + R"(
+  setp.eq.u32 %p0, %rank, 0;
+  @%p0 barrier.cluster.arrive;
+  @%p0 barrier.cluster.wait;
+)" + free + R"(
+  @!%p0 barrier.cluster.arrive;
+  @!%p0 barrier.cluster.wait;
+END:
+)";
+  Hazard kind{};
+  const std::string one_warp = fault_in(hang, {Mode::Lazy, 0}, &kind, 2, 32);
+  EXPECT_EQ(kind, Hazard::Deadlock) << one_warp;
+  EXPECT_EQ(fault_in(hang, {Mode::Eager, 0}, nullptr, 2, 32), "");
+}
+
+TEST(Tcgen05Mma, BadDescriptors) {
+  const auto with = [&](const std::string& change) {
+    std::string mma = kMma;
+    mma.insert(mma.find("  setp"), change);
+    return kAlloc + mma + kWaitMma + kFree;
+  };
+  const auto idesc = [&](uint32_t flip) { return with("  xor.b32 %idesc, %idesc, " + std::to_string(flip) + ";\n"); };
+  const auto shared = [&](uint64_t flip) { return with("  xor.b64 %sb, %sb, " + std::to_string(flip) + ";\n"); };
+  expect_clean(with(""));
+  expect_fault(idesc(4), Hazard::IllegalUse, "sparse");
+  expect_fault(idesc(8), Hazard::IllegalUse, "saturation");
+  expect_fault(idesc(0x40), Hazard::IllegalUse, "reserved");
+  expect_fault(idesc(1u << 4 | 1u << 5), Hazard::IllegalUse, "matrix D type 2");
+  expect_fault(idesc(1u << 8), Hazard::IllegalUse, "matrix A type 3");
+  expect_fault(idesc(1u << 10), Hazard::IllegalUse, "one type");
+  expect_fault(idesc(1u << 22 | 1u << 17), Hazard::IllegalUse, "shape 128x328x16");
+  expect_fault(idesc(1u << 24), Hazard::IllegalUse, "shape 144x64x16");
+  expect_fault(idesc(1u << 30), Hazard::IllegalUse, ".ws");
+  expect_fault(shared(1ull << 46), Hazard::IllegalUse, "0b001");
+  expect_fault(shared(1ull << 52), Hazard::IllegalUse, "sm_103a");
+  expect_fault(shared(1ull << 53), Hazard::IllegalUse, "must be 0");
+  expect_fault(shared(1ull << 61), Hazard::IllegalUse, "swizzling mode 3");
+  expect_fault(shared(0x2000), Hazard::Memory, "past the end of the block's");
+}
+
+TEST(Tcgen05Mma, ScaleFactorsMustBeInEveryQuarter) {
+  std::string body = kAlloc;
+  body += R"(
+  mov.u32 %w0, 0x7f7f7f7f;
+  mov.u32 %w1, 0;
+FILL:
+  add.u32 %w2, %q, %w1;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%w2], {%w0};
+  add.u32 %w1, %w1, 1;
+  setp.lt.u32 %p0, %w1, 128;
+  @%p0 bra FILL;
+  tcgen05.wait::st.sync.aligned;
+CHANGE
+  tcgen05.fence::before_thread_sync;
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+)";
+  std::string mma = kMma;
+  mma.replace(mma.find("kind::f16"), 9, "kind::mxf4.block_scale");
+  mma.replace(mma.find("%idesc, %p0"), 11, "%idesc, [%t+64], [%t+80], %p0");
+  // 128x64, e2m1, ue8m0
+  mma.insert(mma.find("  setp"),
+             "  mov.u32 %idesc, " + std::to_string(1u << 7 | 1u << 10 | 8u << 17 | 1u << 23 | 1u << 27) + ";\n");
+  body += mma + kWaitMma + kAfter + kFree;
+  const auto with = [&](const std::string& change) {
+    std::string text = body;
+    return text.replace(text.find("CHANGE"), 6, change);
+  };
+  expect_clean(with(""));
+  const std::string bend = R"(
+  setp.ne.u32 %p1, %warp, 2;
+  mov.u32 %w0, 0x7f7e7f7f;
+  @%p1 bra SAME;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%q+COLUMN], {%w0};
+  tcgen05.wait::st.sync.aligned;
+SAME:
+)";
+  const auto at = [&](int column, const char* value) {
+    std::string text = bend;
+    text.replace(text.find("COLUMN"), 6, std::to_string(column));
+    text.replace(text.find("0x7f7e7f7f"), 10, value);
+    return with(text);
+  };
+  expect_clean(at(64, "0x7f7e7f7f"));  // bytes 2 and 3 are not used with id 0
+  expect_fault(at(64, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix A");
+  expect_fault(at(67, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix A");
+  expect_fault(at(81, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix B");
+}
+
+TEST(Tcgen05, FormsThatAreNotSupportedSaySo) {
+  const auto why = [](const std::string& instruction) {
+    try {
+      prepare_ptx(kernel(instruction), "k", 100);
+    } catch (const std::exception& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(why("  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%t], %idesc, %p0;\n").find("sparse"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {%w0, %w1}, %w2, [%t];\n").find("sm_101a"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.mma.cta_group::1.kind::f17 [%t], %sa, %sb, %idesc, %p0;\n").find(".kind"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.cp.cta_group::1.64x128b [%t], %sa;\n").find("do not fit"), std::string::npos);
+  EXPECT_NE(why("  tcgen05.ld.sync.aligned.16x256b.x64.b32 {%w0}, [%t];\n").find("table 49"), std::string::npos);
+  EXPECT_NE(why("  tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [%t], %sa, %sb, %idesc, [%t], [%t], %p0;\n")
+                .find("scale vector size is missing"),
+            std::string::npos);
+  EXPECT_EQ(why("  tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, 0;\n"), "");
+}
+
+// The product's paths for different hosts give the same bits.
+TEST(Tcgen05Product, SameBitsOnEveryPath) {
+  for (const int columns : {4, 8, 60, 64, 68, 128, 136, 256}) {
+    for (const int rows : {1, 5, 6, 13, 128}) {
+      constexpr int kDepth = 24;
+      const auto random = [](size_t n) {
+        std::vector<float> v(n);
+        for (float& x : v) x = static_cast<float>(static_cast<int>(below(20001)) - 10000) / 7.0f;
+        return v;
+      };
+      const auto area = static_cast<size_t>(rows) * static_cast<size_t>(columns);
+      const auto a = random(static_cast<size_t>(rows * kDepth)), b = random(static_cast<size_t>(columns * kDepth));
+      const auto start = random(area);
+      for (const bool fresh : {false, true}) {
+        std::vector<float> want = start;
+        for (int r = 0; r < rows; ++r) {
+          for (int j = 0; j < columns; ++j) {
+            float& sum = want[static_cast<size_t>(r * columns + j)];
+            if (fresh) sum = 0;
+            for (int k = 0; k < kDepth; ++k)
+              sum = std::fma(a[static_cast<size_t>(r * kDepth + k)], b[static_cast<size_t>(k * columns + j)], sum);
+          }
+        }
+        for (const auto path : {sim::ProductPath::Portable, sim::ProductPath::Avx2, sim::ProductPath::Avx512}) {
+          std::vector<float> got = start;
+          std::vector<float*> at;
+          for (int r = 0; r < rows; ++r) at.push_back(got.data() + r * columns);
+          if (sim::multiply_rows_by(path, at.data(), rows, columns, a.data(), b.data(), columns, kDepth, fresh)) {
+            EXPECT_EQ(got, want) << static_cast<int>(path) << " " << rows << "x" << columns;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Tcgen05Commit, Barriers) {
+  const auto with = [](const char* instruction) {
+    std::string text = kMma;
+    const size_t at = text.find("  tcgen05.commit"), end = text.find('\n', at);
+    return kAlloc + text.replace(at, end - at, instruction) + kWaitMma + kFree;
+  };
+  expect_clean(
+      with("  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], 1;"));
+  expect_fault(
+      with("  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], 3;"),
+      Hazard::IllegalUse, "names block rank 1");
+  expect_fault(with("  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0+16];"),
+               Hazard::MbarrierMisuse, "is not initialised");
+  expect_fault(with("  tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [%bar0];"),
+               Hazard::IllegalUse, "both .cta_group::1 and .cta_group::2");
+  expect_fault(with(""), Hazard::Deadlock, "mbarrier at shared offset 0x10");
+  // Generic addresses, and a second arrival that nobody expects.
+  expect_clean(
+      with("  cvt.u64.u32 %wide, %bar0;\n  cvta.shared.u64 %wide, %wide;\n"
+           "  tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%wide];"));
+}
+
+// The block of a pair that multiplies may be either; an operation on a pair needs both.
+TEST(Tcgen05Hazards, PairOfWhichOneHasLeft) {
+  const std::string body = R"(
+  @%pw0 bra ALLOCATED;
+  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], 64;
+  ld.shared.u32 %t, [smem];
+ALLOCATED:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  setp.eq.u32 %p0, %rank, 1;
+  @%p0 bra END;
+  @%pe0 bra END;
+LONG:
+  ld.shared.u32 %t, [smem];
+  add.u32 %w7, %w7, 1;
+  setp.lt.u32 %p1, %w7, 20000;
+  @%p1 bra LONG;
+  tcgen05.shift.cta_group::2.down [%t];
+  tcgen05.cp.cta_group::2.128x128b [%t], %sa;
+END:
+)";
+  std::string zeroed = "  mov.u32 %w7, 0;\n" + body;
+  expect_fault(zeroed, Hazard::IllegalUse, "of which one block has finished", 2);
 }
 
 }  // namespace

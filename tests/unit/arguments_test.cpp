@@ -176,7 +176,10 @@ const Misuse kMisuses[] = {
     {"TileM", "tile_m is 32", [](Call& c) { c.problem.tile_m = 32; }},
     {"Cluster", "cluster is 3", [](Call& c) { c.problem.cluster = 3; }},
     {"Tile", "256x256 tile", [](Call& c) { c.problem.tile_m = 256, c.problem.tile_n = 256; }},
-    {"Blackwell", "sm_100", [](Call& c) { c.device.arch = 100; }, Grouping::Offsets, ErrorCode::Unsupported},
+    {"Blackwell", "sm_100a", [](Call& c) { c.device.arch = 100; }, Grouping::Pointers, ErrorCode::Unsupported},
+    {"Mxfp4OnHopper", "MXFP4 operands needs sm_100a",
+     [](Call& c) { c.problem.format = OperandFormat::Mxfp4, c.problem.k = 96; }, Grouping::Offsets,
+     ErrorCode::Unsupported},
     {"Ampere", "sm_80", [](Call& c) { c.device.arch = 80; }, Grouping::Dense, ErrorCode::Unsupported},
 
     {"NullA", "a is null", [](Call& c) { c.arguments.a = nullptr; }},
@@ -291,7 +294,7 @@ TEST(Arguments, WorkspaceFollowsFromTheMapsThatChange) {
 TEST(Arguments, ExplainPlanChecksToo) {
   GemmProblem problem = good().problem;
   EXPECT_THAT(explain_plan(problem), HasSubstr("chosen by model"));
-  EXPECT_THROW(explain_plan(problem, 100), Error);
+  EXPECT_THROW(explain_plan(problem, 80), Error);
   EXPECT_THROW(explain_plan(problem, 90, 0), Error);
   problem.k = 7;
   EXPECT_THROW(explain_plan(problem), Error);

@@ -56,6 +56,7 @@ std::vector<Shape> grid() {
 
 std::vector<kernel::SinkNeeds> needs(const Shape& s, const HopperConfig& c) {
   std::vector<kernel::SinkNeeds> all;
+  all.reserve(2 + s.custom_sinks.size());
   if (s.pre) all.push_back(kernel::store_needs(c, true, *s.pre));
   if (s.out) all.push_back(kernel::store_needs(c, false, *s.out));
   all.insert(all.end(), s.custom_sinks.begin(), s.custom_sinks.end());

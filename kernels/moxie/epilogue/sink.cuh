@@ -17,7 +17,8 @@
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
 //     Called by all 128 threads of a warp group, chunk after chunk from left to right, and in each for
-//     block = 0, 1, ... (64 rows each, 16 of every warp: see Chunk). It must write nothing past chunk.rows rows or past the value's columns.
+//     block = 0, 1, ... (64 rows each, 16 of every warp: see Chunk). It must write nothing past chunk.rows rows or
+//     past the value's columns.
 //
 // With kNeeds.staging_bytes > 0, `staging` is that much shared memory, aligned to 1024, which store() fills. Then
 //
@@ -57,13 +58,13 @@ struct Fragment {
 // Where a chunk of epilogue_columns accumulator columns lies.
 struct Chunk {
   int32_t group;
-  int32_t row;        // first row of the warp group, within the group (Dense, RowGroups: within the tensor)
-  int32_t rows;       // rows that exist from `row` on; may exceed those of the warp group
-  int32_t row_begin;  // Offsets: the tensor's row where the group begins, else 0
-  int32_t column;     // first column of the product; a gated `out` begins at column / 2
-  int32_t n;          // columns of the product
-  int32_t thread;     // of the warp group, 0 to 127
-  int32_t warp_rows;  // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell
+  int32_t row;         // first row of the warp group, within the group (Dense, RowGroups: within the tensor)
+  int32_t rows;        // rows that exist from `row` on; may exceed those of the warp group
+  int32_t row_begin;   // Offsets: the tensor's row where the group begins, else 0
+  int32_t column;      // first column of the product; a gated `out` begins at column / 2
+  int32_t n;           // columns of the product
+  int32_t thread;      // of the warp group, 0 to 127
+  int32_t warp_rows;   // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell
   int32_t block_rows;  // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
 
   // First of the 16 rows that this warp has of a block, counted from `row`.
@@ -136,6 +137,7 @@ class Epilogue {
       if (issuing_warp_) {
         for_each_group_map(
             [&](auto& sink, uint8_t* map, uint8_t*) { copy_map_template(map, sink.map(), thread_ % 32); });
+        __syncwarp();
       }
     }
   }
@@ -163,24 +165,7 @@ class Epilogue {
     });
   }
 
-  // The same from tensor memory: each warp has 32 rows of the tile, 16 of each block, from `accumulator` on, at its own
-  // lanes. A tile without a k loop is zero.
-  MOXIE_DEVICE void run_from_tensor(uint32_t accumulator, const Tile& tile) {
-    const Chunk chunk = chunk_of(tile, 32, 16);
-    const uint32_t own = accumulator + (static_cast<uint32_t>(chunk.thread / 32 * 32) << 16);
-    run(chunk, tile, [&](Fragment<kColumns>& values, int first, int block) {
-      if (tile.k == 0) {
-#pragma unroll
-        for (int j = 0; j < kColumns / 8; ++j) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) values.v[j][i] = 0.0f;
-        }
-      } else {
-        tensor_load(values.v, own + first + (static_cast<uint32_t>(block * 16) << 16));
-      }
-    });
-  }
-
+  // Rows of the fragments: see Chunk.
   MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
     // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
     int32_t thread = thread_;
@@ -188,7 +173,7 @@ class Epilogue {
     return {tile.group, tile.row, tile.rows, tile.row_begin, tile.column, tile.n, thread, warp_rows, block_rows};
   }
 
-  // load(values, first, block): columns from `first` on of the accumulator of 64 rows.
+  // load(values, first, block) fills in the columns from `first` on of the accumulator of 64 rows.
   template <class Load>
   MOXIE_DEVICE void run(Chunk chunk, const Tile& tile, Load&& load) {
     const int32_t thread = chunk.thread;
@@ -202,8 +187,11 @@ class Epilogue {
     }
 #pragma unroll
     for (int first = 0; first < C.block_n; first += kColumns) {
-      chunk.column = tile.column + first;
-      if (chunk.column >= chunk.n) break;
+      chunk.column = column_of(tile, first);
+      if (chunk.column >= chunk.n) {
+        if constexpr (has_half_group(C)) continue;
+        break;
+      }
       if constexpr (Traits::kStaged) {
         // The buffer's copies of store_buffers chunks ago have been read; the bias is in shared memory.
         if (issuing_warp_ && elect()) wait_for_staging();
@@ -252,6 +240,17 @@ class Epilogue {
     return reinterpret_cast<uint32_t*>(shared_ + Traits::kShared.bias + warp_group_ * C.block_n * 2);
   }
 
+  // Column of the product that the accumulator's column `first` is.
+  static MOXIE_DEVICE int32_t column_of(const Tile& tile, int32_t first) {
+    if constexpr (has_half_group(C)) {
+      return first < whole_groups(C.block_n)
+                 ? whole_groups_column(tile.column) + first
+                 : half_group_column(C.block_n, tile.column) + first - whole_groups(C.block_n);
+    } else {
+      return tile.column + first;
+    }
+  }
+
   // The bias of accumulator columns 2 thread and 2 thread + 1 as a pair of bf16; 0 past the end.
   MOXIE_DEVICE uint32_t load_bias(const Tile& tile) const {
     const uint16_t* bias;
@@ -264,7 +263,8 @@ class Epilogue {
     const int column = 2 * thread_;
     if (column >= C.block_n) return 0;
     if constexpr (!kGated) {
-      return tile.column + column < tile.n ? *reinterpret_cast<const uint32_t*>(bias + tile.column + column) : 0;
+      const int of_product = column_of(tile, column);
+      return of_product < tile.n ? *reinterpret_cast<const uint32_t*>(bias + of_product) : 0;
     } else {
       const int half = column / 8 % 2;
       const int pair = tile.column / 2 + column / 16 * 8 + column % 8;  // in the order of the gated output
@@ -369,11 +369,9 @@ class Epilogue {
     }
     __syncwarp();
     for_each_group_map([&](auto&, uint8_t* map, uint8_t* published) { publish_map(published, map); });
-    __syncwarp();
     if (leader) {
       for_each_group_map([&](auto&, uint8_t*, uint8_t* published) { acquire_map(published); });
     }
-    __syncwarp();
   }
 
   const GemmParams& gemm_;

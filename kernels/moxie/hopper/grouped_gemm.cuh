@@ -42,9 +42,10 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     });
     ring.init();
   }
-  __syncwarp();
   if constexpr (C.cluster > 1) {
-    barrier_cluster_sync();  // the peer's copies and arrivals must find the barriers initialised
+    // The peer's copies and arrivals must find the barriers initialised: nothing else, so init()'s fence is enough.
+    barrier_cluster_arrive_relaxed();
+    barrier_cluster_wait();
   } else {
     __syncthreads();
   }

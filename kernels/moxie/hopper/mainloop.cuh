@@ -39,6 +39,7 @@ struct Mainloop {
       if constexpr (kGroupMaps) {
         copy_map_template(maps_, gemm.a, threadIdx.x % 32);
         copy_map_template(maps_ + kMapBytes, gemm.b, threadIdx.x % 32);
+        __syncwarp();
       }
     }
 
@@ -64,7 +65,6 @@ struct Mainloop {
       } else {
         at_.advance(k_tiles);
       }
-      __syncwarp();
     }
 
    private:
@@ -147,10 +147,8 @@ struct Mainloop {
       uint8_t* slot = slots_ + slot_ * kMapBytes;
       publish_map(slot, maps_);
       publish_map(slot + kMapSlots * kMapBytes, maps_ + kMapBytes);
-      __syncwarp();
       acquire_map(slot);
       acquire_map(slot + kMapSlots * kMapBytes);
-      __syncwarp();
     }
 
     const GemmParams& gemm_;

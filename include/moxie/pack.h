@@ -1,0 +1,29 @@
+// Kernels compiled beforehand, for machines without any compiler.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moxie/gemm.h"
+
+namespace moxie {
+
+enum class PackImage {
+  MachineCode,  // for GPUs
+  Ptx,          // for drivers that take no machine code, such as the simulator
+};
+
+struct PackResult {
+  int kernels = 0;     // distinct ones that the problems need
+  int compiled = 0;    // of these; the others were in the folder already
+  uint64_t bytes = 0;  // of all of them
+};
+
+// Plans each problem for a device of `arch` (90 or 100) with sm_count multiprocessors and writes the kernels that they
+// need into `folder`. With MOXIE_CACHE_DIR naming that folder, calls for these problems need no NVRTC and no CUDA
+// headers. threads 0: as many as there are cores. Throws Error: as gemm() for a problem; Compile; InvalidArgument
+// when the folder holds a pack of another compiler; OutOfMemory when it cannot be written.
+PackResult pack(const std::vector<GemmProblem>& problems, const std::string& folder, int arch = 90, int sm_count = 132,
+                PackImage image = PackImage::MachineCode, int threads = 0);
+
+}  // namespace moxie

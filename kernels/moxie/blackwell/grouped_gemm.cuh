@@ -1,0 +1,118 @@
+// The Blackwell grouped GEMM: D[g] = A[g] B[g]^T in float32, then the epilogue's
+// sinks. Persistent and warp-specialised: warp 0 loads, warp 1 multiplies, warp 2 owns the tensor memory, warps 4 to 7
+// store. With two accumulators one tile is stored while the next is computed.
+#pragma once
+#include "moxie/blackwell/mainloop.cuh"
+#include "moxie/epilogue/sink.cuh"
+#include "moxie/epilogue/store.cuh"
+
+namespace moxie::kernel {
+
+constexpr int kTensorEpilogueBarrier = 1;  // a named barrier; 0 is __syncthreads
+constexpr int kEpilogueWarps = 4;
+
+// scales: null where the operands have none.
+template <BlackwellConfig C, class... Sinks>
+MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScaleParams* scales,
+                                         const typename Sinks::Params&... params) {
+  using Loop = TensorMainloop<C>;
+  using Traits = SinkTraits<C, Sinks...>;
+  constexpr BlackwellLayout kShared = Traits::kShared;
+  constexpr uint32_t kColumns = tensor_columns(C);
+  static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
+
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const typename Loop::Ring ring{reinterpret_cast<uint64_t*>(shared + kShared.full),
+                                 reinterpret_cast<uint64_t*>(shared + kShared.empty)};
+  const typename Loop::Accumulators accumulators{reinterpret_cast<uint64_t*>(shared + kShared.computed),
+                                                 reinterpret_cast<uint64_t*>(shared + kShared.stored)};
+  const typename Loop::Stages stages{shared + kShared.a, shared + kShared.b, shared + kShared.a_scales,
+                                     shared + kShared.b_scales};
+  uint32_t* const tensor_address = reinterpret_cast<uint32_t*>(shared + kShared.tensor_address);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  SinkList<Sinks...> sinks(params...);
+
+  if (warp == 0 && elect()) {
+    prefetch_tensormap(&gemm.a);
+    prefetch_tensormap(&gemm.b);
+    if constexpr (has_scales(C)) {
+      prefetch_tensormap(&scales->a);
+      prefetch_tensormap(&scales->b);
+    }
+    sinks.for_each([](auto& sink) {
+      using Sink = cuda::std::remove_reference_t<decltype(sink)>;
+      if constexpr (Sink::kNeeds.tensor_map && !outputs_need_group_maps(C.grouping)) prefetch_tensormap(&sink.map());
+    });
+    ring.init();
+    accumulators.init(kEpilogueWarps);
+    cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
+  }
+  if (warp == 2) {
+    cuda::ptx::tcgen05_alloc(typename Loop::Group{}, tensor_address, kColumns);
+    cuda::ptx::tcgen05_relinquish_alloc_permit(typename Loop::Group{});
+    cuda::ptx::tcgen05_fence_before_thread_sync();
+  }
+  __syncwarp();
+  if constexpr (C.cluster > 1) {
+    barrier_cluster_sync();  // the peer's copies and arrivals must find the barriers initialised
+  } else {
+    __syncthreads();
+  }
+  cuda::ptx::tcgen05_fence_after_thread_sync();
+  const uint32_t tensor = *tensor_address;
+
+  // Everything above touched no global memory; from here on the results of the kernel before this one are needed.
+  griddepcontrol_wait();
+
+  Scheduler<C> scheduler(gemm);
+  Tile tile;
+  if (warp == 0) {
+    typename Loop::Loader loader(gemm, scales, ring, stages);
+    while (scheduler.next(tile)) loader.load(tile);
+    griddepcontrol_launch_dependents();
+  } else if (warp == 1 && blockIdx.x % C.cluster == 0) {
+    typename Loop::Issuer issuer(ring, accumulators, stages, tensor);
+    while (scheduler.next(tile)) issuer.multiply(tile);
+  } else if (warp >= 4) {
+    uint8_t* slots = nullptr;
+    if constexpr (Traits::kGroupMaps > 0) {
+      slots = gemm.workspace + static_cast<uint64_t>(blockIdx.x) * (workspace_maps(C, Traits::kGroupMaps) * kMapBytes);
+    }
+    Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots, 0, kTensorEpilogueBarrier);
+    typename Loop::Accumulators::Position at;
+    while (scheduler.next(tile)) {
+      epilogue.prefetch(tile);
+      const bool computed = tile.k > 0;
+      if (computed) accumulators.wait_computed(at);
+      // A warp reaches the 32 lanes of its own quarter: 16 rows of each block of the fragments.
+      const uint32_t own = tensor + at.stage * C.block_n + tensor_lane(warp % 4 * 32);
+      epilogue.run(epilogue.chunk_of(tile, 32, 16), tile, [&](auto& values, int first, int block) {
+        if (computed) {
+          tensor_load(values.v, own + first + tensor_lane(block * 16));
+        } else {
+          values = {};
+        }
+      });
+      if (computed) {
+        accumulators.release(at, lane);
+        at.advance();
+      }
+    }
+    epilogue.finish();
+    cuda::ptx::tcgen05_fence_before_thread_sync();
+  }
+
+  __syncwarp();
+  if constexpr (C.cluster > 1) {
+    barrier_cluster_sync();  // the peer may still use this block's barriers and shared memory
+  } else {
+    __syncthreads();
+  }
+  if (warp == 2) {
+    cuda::ptx::tcgen05_fence_after_thread_sync();
+    cuda::ptx::tcgen05_dealloc(typename Loop::Group{}, tensor, kColumns);
+  }
+}
+
+}  // namespace moxie::kernel

@@ -1,0 +1,345 @@
+// The k loop: the producer, which fills the ring with tiles and their scales by TMA, and the issuer, one thread that
+// brings the scales to tensor memory and multiplies there.
+#pragma once
+#include "moxie/blackwell/operand.cuh"
+#include "moxie/pipeline.cuh"
+#include "moxie/scheduler.cuh"
+
+namespace moxie::kernel {
+
+// Until the phase of the given parity is over, as seen by the blocks of the cluster.
+template <int kCluster>
+MOXIE_DEVICE void wait_parity(uint64_t* barrier, uint32_t parity) {
+  if constexpr (kCluster > 1) {
+    while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cluster, barrier, parity)) {
+    }
+  } else {
+    while (!cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
+    }
+  }
+}
+
+// The ring of operand stages. In a pair the first block's `full` stands for both blocks' tiles; each block has an
+// `empty` of its own, which the issuer completes in both.
+template <int kStages, int kCluster>
+struct TensorRing {
+  using Position = RingPosition<kStages>;
+  uint64_t* full;
+  uint64_t* empty;
+
+  // One thread of the block.
+  MOXIE_DEVICE void init() const {
+    for (int stage = 0; stage < kStages; ++stage) {
+      cuda::ptx::mbarrier_init(full + stage, kCluster);
+      cuda::ptx::mbarrier_init(empty + stage, 1);
+    }
+  }
+  MOXIE_DEVICE void wait_empty(const Position& at) const { wait_parity<kCluster>(empty + at.stage, at.phase ^ 1); }
+  MOXIE_DEVICE void wait_full(const Position& at) const { wait_parity<kCluster>(full + at.stage, at.phase); }
+  // The producer's: announces its copies and gives the barrier that they are to complete.
+  MOXIE_DEVICE uint64_t* expect(const Position& at, uint32_t bytes) const {
+    if constexpr (kCluster > 1) {
+      uint64_t* const barrier = in_first_block(full + at.stage);
+      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
+                                           barrier, bytes);
+      return barrier;
+    } else {
+      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
+                                           full + at.stage, bytes);
+      return full + at.stage;
+    }
+  }
+};
+
+// Turns of a tile's accumulator: the issuer completes `computed` in every block when the product is there, the warps of
+// all epilogues complete the first block's `stored` when they have read it.
+template <int kAccumulators, int kCluster>
+struct AccumulatorRing {
+  using Position = RingPosition<kAccumulators>;
+  uint64_t* computed;
+  uint64_t* stored;
+
+  // One thread of the block. readers: epilogue warps of a block.
+  MOXIE_DEVICE void init(uint32_t readers) const {
+    for (int i = 0; i < kAccumulators; ++i) {
+      cuda::ptx::mbarrier_init(computed + i, 1);
+      cuda::ptx::mbarrier_init(stored + i, readers * kCluster);
+    }
+  }
+  MOXIE_DEVICE void wait_computed(const Position& at) const {
+    wait_parity<kCluster>(computed + at.stage, at.phase);
+    cuda::ptx::tcgen05_fence_after_thread_sync();
+  }
+  MOXIE_DEVICE void wait_stored(const Position& at) const {
+    wait_parity<kCluster>(stored + at.stage, at.phase ^ 1);
+    cuda::ptx::tcgen05_fence_after_thread_sync();
+  }
+  // One epilogue warp, after its loads have been waited for.
+  MOXIE_DEVICE void release(const Position& at, int lane) const {
+    cuda::ptx::tcgen05_fence_before_thread_sync();
+    __syncwarp();
+    if (lane != 0) return;
+    if constexpr (kCluster > 1) {
+      mbarrier_arrive_at(stored + at.stage, 0);
+    } else {
+      cuda::ptx::mbarrier_arrive(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
+                                 stored + at.stage);
+    }
+  }
+};
+
+template <BlackwellConfig C>
+struct TensorMainloop {
+  static_assert(C.block_n >= 16 && C.block_n <= 256 && C.block_n % 16 == 0);
+  static_assert(C.cluster == 1 || C.cluster == 2);
+  static_assert(!has_half_group(C) || (C.cluster == 1 && !is_gated(C.activation)));
+  static_assert(C.accumulators == 1 || C.accumulators == 2);
+  static_assert(tensor_layout(C).columns <= kTensorColumns, "one accumulator, or a narrower tile");
+  static_assert(C.grouping != Grouping::Pointers, "no per-group maps of the operands");
+  static_assert(!has_scales(C) || !gate_is_split(C), "the scales of gate and up rows must stand in the same tile");
+
+  using Format = Operand<C.format>;
+  static constexpr int kStageA = a_box_rows(C) * 128;
+  static constexpr int kStageB = b_stage_rows(C) * 128;
+  static constexpr int kScaleTiles = b_scale_tiles(C);
+  static constexpr int kElements = stage_elements(C);  // of a row of a stage
+  static constexpr int kStageScalesA = has_scales(C) ? kStageScaleTiles * kScaleTileBytes : 0;
+  static constexpr int kStageScalesB = b_stage_scale_tiles(C) * kStageScaleTiles * kScaleTileBytes;
+  static constexpr int kWhole = whole_groups(C.block_n);
+  static constexpr TensorLayout kTensor = tensor_layout(C);
+  using Ring = TensorRing<C.stages, C.cluster>;
+  using Position = typename Ring::Position;
+  using Accumulators = AccumulatorRing<C.accumulators, C.cluster>;
+  using Group = TensorGroup<C.cluster>;
+
+  static MOXIE_DEVICE uint32_t stages_of(int32_t k) { return (static_cast<uint32_t>(k) + kElements - 1) / kElements; }
+
+  // Of the accumulator.
+  static MOXIE_DEVICE int32_t first_column(const Tile& tile) {
+    return has_half_group(C) ? whole_groups_column(tile.column) : tile.column;
+  }
+
+  // The ring's memory.
+  struct Stages {
+    uint8_t* a;
+    uint8_t* b;
+    uint8_t* a_scales;
+    uint8_t* b_scales;
+  };
+
+  // Producer: one warp.
+  class Loader {
+   public:
+    // scales: null where the operands have none.
+    MOXIE_DEVICE Loader(const GemmParams& gemm, const ScaleParams* scales, const Ring& ring, const Stages& stages)
+        : gemm_(gemm), scales_(scales), ring_(ring), stages_(stages), rank_(blockIdx.x % C.cluster) {}
+
+    MOXIE_DEVICE void load(const Tile& tile) {
+      const uint32_t count = stages_of(tile.k);
+      if (elect()) {
+        for (uint32_t i = 0; i < count; ++i) {
+          ring_.wait_empty(at_);
+          landed_ = ring_.expect(at_, kStageA + kStageB + kStageScalesA + kStageScalesB);
+          load_a(tile, i);
+          load_b(tile, i);
+          if constexpr (has_scales(C)) {
+            load_a_scales(tile, i * kStageScaleTiles);
+            load_b_scales(tile, i * kStageScaleTiles);
+          }
+          at_.advance();
+        }
+      } else {
+        at_.advance(count);
+      }
+      __syncwarp();
+    }
+
+   private:
+    static constexpr bool kStacked = C.grouping == Grouping::Batched || C.grouping == Grouping::Masked;
+
+    MOXIE_DEVICE void load_a(const Tile& tile, int32_t i) const {
+      uint8_t* to = stages_.a + at_.stage * kStageA;
+      const int32_t k = i * Format::kRowUnits, row = tile.row_begin + tile.row;
+      if constexpr (kStacked) {
+        copy_in(to, gemm_.a, {k, row, tile.group});
+      } else {
+        copy_in(to, gemm_.a, {k, row});
+      }
+    }
+
+    MOXIE_DEVICE void load_b(const Tile& tile, int32_t i) const {
+      uint8_t* to = stages_.b + at_.stage * kStageB;
+      const int32_t k = i * Format::kRowUnits;
+      if constexpr (has_half_group(C)) {
+        if constexpr (kWhole > 0) load_b_rows(to, gemm_.b, tile, k, whole_groups_column(tile.column));
+        load_b_rows(to + kWhole * 128, scales_->half_group_values, tile, k, half_group_column(C.block_n, tile.column));
+      } else {
+        load_b_rows(to, gemm_.b, tile, k, tile.column + rank_ * b_box_rows(C));  // a pair's blocks load one half each
+      }
+    }
+
+    MOXIE_DEVICE void load_b_rows(uint8_t* to, const TensorMap& map, const Tile& tile, int32_t k,
+                                  int32_t column) const {
+      if constexpr (is_gated(C.activation)) {
+        if constexpr (C.grouping == Grouping::Dense) {
+          copy_in(to, map, {k, 0, 0, column / 16});
+        } else {
+          copy_in(to, map, {k, 0, 0, column / 16, tile.group});
+        }
+      } else if constexpr (C.grouping == Grouping::Dense) {
+        copy_in(to, map, {k, column});
+      } else {
+        copy_in(to, map, {k, column, tile.group});
+      }
+    }
+
+    // `k`: tiles of scales along K. Those past the end are read as zero and used by no instruction.
+    MOXIE_DEVICE void load_a_scales(const Tile& tile, int32_t k) const {
+      uint8_t* to = stages_.a_scales + at_.stage * kStageScalesA;
+      const int32_t row_tile = tile.scale_tiles + tile.row / kScaleTileRows;
+      if constexpr (kStacked) {
+        copy_in(to, scales_->a, {0, k, row_tile, tile.group});
+      } else {
+        copy_in(to, scales_->a, {0, k, row_tile});
+      }
+    }
+
+    // Every block of a pair needs those of all columns.
+    MOXIE_DEVICE void load_b_scales(const Tile& tile, int32_t k) const {
+      uint8_t* to = stages_.b_scales + at_.stage * kStageScalesB;
+      const int32_t row_tile = first_column(tile) / kScaleTileRows;
+      if constexpr (is_gated(C.activation)) {
+        const int32_t k_tiles = (tile.k + kScaleTileK - 1) / kScaleTileK;
+        const int32_t n_tiles = (tile.n + kScaleTileRows - 1) / kScaleTileRows;
+#pragma unroll
+        for (int t = 0; t < kScaleTiles; ++t) {
+          copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), scales_->b,
+                  {0, 0, 0, 0, (tile.group * n_tiles + row_tile + t) * k_tiles + k});
+        }
+      } else {
+        if constexpr (kScaleTiles > 0) copy_in(to, scales_->b, {0, k, row_tile, tile.group});
+        if constexpr (has_half_group(C)) {
+          const int32_t row = half_group_column(C.block_n, tile.column);
+          copy_in(to + kScaleTiles * (kStageScaleTiles * kScaleTileBytes), scales_->half_group,
+                  {row % kScaleTileRows / 32, row % 32, k, row / kScaleTileRows, tile.group});
+        }
+      }
+    }
+
+    template <int kRank>
+    MOXIE_DEVICE void copy_in(uint8_t* to, const TensorMap& map, const int32_t (&coordinates)[kRank]) const {
+      if constexpr (C.cluster > 1) {
+        cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_shared, cuda::ptx::space_global, Group{}, to, &map,
+                                        coordinates, landed_);
+      } else {
+        cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, &map, coordinates,
+                                        landed_);
+      }
+    }
+
+    const GemmParams& gemm_;
+    const ScaleParams* scales_;
+    const Ring& ring_;
+    const Stages& stages_;
+    int32_t rank_;
+    uint64_t* landed_ = nullptr;  // barrier of the stage being filled
+    Position at_;
+  };
+
+  // Issuer: one warp, of which one thread works, and of a pair only the first block's. The tensor cores take its copies
+  // and products in the order of issue, so the scales of a stage may replace those of the stage before at once.
+  class Issuer {
+   public:
+    // tensor: address of the allocation in tensor memory.
+    MOXIE_DEVICE Issuer(const Ring& ring, const Accumulators& accumulators, const Stages& stages, uint32_t tensor)
+        : ring_(ring),
+          accumulators_(accumulators),
+          a_(operand_descriptor(stages.a)),
+          b_(operand_descriptor(stages.b)),
+          a_scales_(scale_descriptor(stages.a_scales)),
+          b_scales_(scale_descriptor(stages.b_scales)),
+          tensor_(tensor) {}
+
+    MOXIE_DEVICE void multiply(const Tile& tile) {
+      const uint32_t count = stages_of(tile.k);
+      if (count == 0) return;  // the epilogue takes zeros for it
+      if (elect()) {
+        const uint32_t d = tensor_ + accumulator_.stage * C.block_n;
+        accumulators_.wait_stored(accumulator_);
+        for (uint32_t i = 0; i < count; ++i) {
+          ring_.wait_full(at_);
+          multiply_stage(d, tile.k - static_cast<int32_t>(i) * kElements, i > 0,
+                         kWhole > 0 ? first_column(tile) % kScaleTileRows / 32 : 0);
+          commit(ring_.empty + at_.stage);
+          at_.advance();
+        }
+        commit(accumulators_.computed + accumulator_.stage);
+      } else {
+        at_.advance(count);
+      }
+      accumulator_.advance();
+      __syncwarp();
+    }
+
+   private:
+    // Completes the barrier in every block when all that was issued is done.
+    static MOXIE_DEVICE void commit(uint64_t* barrier) {
+      if constexpr (C.cluster > 1) {
+        constexpr uint16_t kBothBlocks = 3;
+        cuda::ptx::tcgen05_commit_multicast(Group{}, barrier, kBothBlocks);
+      } else {
+        cuda::ptx::tcgen05_commit(Group{}, barrier);
+      }
+    }
+
+    // left: elements of K from the stage's first on. Instructions wholly past the end are left out. first_scale: of the
+    // tile's 32-column groups within its first tile of scales.
+    MOXIE_DEVICE void multiply_stage(uint32_t d, int32_t left, bool accumulate, uint32_t first_scale) const {
+      constexpr uint32_t kInstruction = Format::instruction(128 * C.cluster, C.block_n);
+      const uint64_t a = a_ + at_.stage * (kStageA / 16), b = b_ + at_.stage * (kStageB / 16);
+      if constexpr (has_scales(C)) {
+        const uint64_t a_scales = a_scales_ + at_.stage * (kStageScalesA / 16);
+        const uint64_t b_scales = b_scales_ + at_.stage * (kStageScalesB / 16);
+#pragma unroll
+        for (int t = 0; t < kStageScaleTiles; ++t) {
+          if (t * kScaleTileK >= left) break;
+          const uint32_t to_a = tensor_ + kTensor.a_scales + t * a_scale_columns(C);
+          const uint32_t to_b = tensor_ + kTensor.b_scales + t * b_scale_columns(C);
+          copy_scales(to_a, a_scales + t * (kScaleTileBytes / 16));
+#pragma unroll
+          for (int n = 0; n < kScaleTiles; ++n)
+            copy_scales(to_b + 4 * n, b_scales + (n * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+          if constexpr (has_half_group(C)) {
+            copy_scales(to_b + first_scale + kWhole / 32,
+                        b_scales + (kScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+          }
+#pragma unroll
+          for (int s = 0; s < Format::kScaleSteps; ++s) {
+            const int step = t * Format::kScaleSteps + s;
+            if (step * Format::kStepElements >= left) break;
+            Format::multiply(Group{}, d, a + step * 2, b + step * 2, kInstruction, step, to_a, to_b + first_scale,
+                             accumulate || step > 0);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int step = 0; step < kElements / Format::kStepElements; ++step) {
+          if (step * Format::kStepElements >= left) break;
+          Format::multiply(Group{}, d, a + step * 2, b + step * 2, kInstruction, accumulate || step > 0);
+        }
+      }
+    }
+    static MOXIE_DEVICE void copy_scales(uint32_t to, uint64_t tile) {
+      cuda::ptx::tcgen05_cp_32x128b_warpx4(Group{}, to, tile);
+    }
+
+    const Ring& ring_;
+    const Accumulators& accumulators_;
+    uint64_t a_, b_, a_scales_, b_scales_;  // descriptors of the first stage
+    uint32_t tensor_;
+    Position at_;
+    typename Accumulators::Position accumulator_;
+  };
+};
+
+}  // namespace moxie::kernel

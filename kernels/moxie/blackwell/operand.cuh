@@ -1,0 +1,49 @@
+// What differs between the formats of A and B: how many elements a 128-byte row of a stage holds, and the instruction
+// that multiplies 32 bytes of each. A new format is a specialisation of Operand.
+#pragma once
+#include "moxie/isa_blackwell.cuh"
+
+namespace moxie::kernel {
+
+template <OperandFormat kFormat>
+struct Operand;
+
+// tcgen05.mma.kind::mxf4.block_scale, scale_vec::2X: 64 elements of each row, two scales.
+template <>
+struct Operand<OperandFormat::Mxfp4> {
+  static constexpr int kStepElements = 64;  // of an instruction
+  static constexpr int kRowUnits = 128;     // elements of the tensor map in a row of a stage: bytes
+  static constexpr int kScaleSteps = kScaleTileK / kStepElements;  // instructions that share a tile of scales
+
+  // 9.7.16.4.2, the instruction descriptor of kind::mxf4: E2M1 elements, E8M0 scales, dense, float32 result.
+  static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {
+    return 1u << 7 | 1u << 10 | columns / 8 << 17 | 1u << 23 | rows / 128 << 27;
+  }
+  // Step i of a stage takes scales 2 i and 2 i + 1 of the tiles' four (9.7.16.10.7).
+  template <class Group>
+  static MOXIE_DEVICE void multiply(Group group, uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, int step,
+                                    uint32_t a_scales, uint32_t b_scales, bool accumulate) {
+    const uint32_t scale = static_cast<uint32_t>(step % kScaleSteps) * 2;
+    cuda::ptx::tcgen05_mma_block_scale_vec_2x(cuda::ptx::kind_mxf4, group, d, a, b,
+                                              instruction | scale << 4 | scale << 29, a_scales, b_scales, accumulate);
+  }
+};
+
+// tcgen05.mma.kind::f16: 16 elements of each row, no scales.
+template <>
+struct Operand<OperandFormat::Bf16> {
+  static constexpr int kStepElements = 16;
+  static constexpr int kRowUnits = 64;
+
+  // 9.7.16.4.2, the instruction descriptor of kind::f16: bf16 elements, dense, float32 result.
+  static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {
+    return 1u << 4 | 1u << 7 | 1u << 10 | columns / 8 << 17 | rows / 16 << 24;
+  }
+  template <class Group>
+  static MOXIE_DEVICE void multiply(Group group, uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
+                                    bool accumulate) {
+    cuda::ptx::tcgen05_mma(cuda::ptx::kind_f16, group, d, a, b, instruction, accumulate);
+  }
+};
+
+}  // namespace moxie::kernel

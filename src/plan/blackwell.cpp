@@ -1,0 +1,208 @@
+// Plans for Blackwell: the candidates, what each would cost, and the choice among them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "moxie/error.h"
+#include "plan/work.h"
+
+namespace moxie::plan {
+namespace {
+
+using kernel::BlackwellConfig;
+
+// The figures of the cost model, in cycles of the SM clock and bytes. B200: 148 SMs at 1.85 GHz.
+struct Costs {
+  // Dense FP4, about 9 PFLOP/s by datasheet: 9e15 / 2 / 148 / 1.85e9 is 16,400 multiply-adds a clock and SM; bf16 a
+  // quarter.
+  double multiply_adds_mxfp4 = 16384, multiply_adds_bf16 = 4096;
+  // L2 to an SM: 64 bytes a clock, the width of its port.
+  double l2_bytes = 64;
+  // HBM: about 8 TB/s by datasheet, nine tenths of it reached by a copy.
+  double hbm_bytes = 7.2e12 / 1.85e9;
+  // From issuing a tensor copy to its mbarrier's completion, an L2 hit.
+  double load_latency = 1000;
+  // A block's start: barriers, tensor memory, maps, the first operands from HBM.
+  double prologue = 3000;
+  // Two blocks that feed each other wait for the slower one.
+  double pair_slack = 1.03;
+  // One epilogue warp group issues to 128 lanes, but waits for its loads and barriers most of the time. A quarter of
+  // them ranks the widths on 4096 x 4096 x 7168 as DeepGEMM's sweep (pull request 348) did: 256 columns with their
+  // epilogue exposed 7% behind two accumulators.
+  double lanes = 32;
+  // Fixed part of an epilogue: draining the tensor cores, staging barriers, the store's hand-over.
+  double epilogue_fixed = 600;
+};
+constexpr Costs kCosts;
+
+// Instructions per accumulator element, the load from tensor memory and the store included.
+double instructions(const Shape& s) {
+  double per = 2 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + 2.0 * double(s.custom_sinks.size());
+  if (s.activation == Activation::GeluErf) return per + 25;
+  if (s.activation == Activation::GeluTanh) return per + 10;
+  return s.activation == Activation::None ? per : per + 5;
+}
+
+struct Bound {
+  double cycles;
+  const char* name;
+};
+
+void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandidate& candidate) {
+  const BlackwellConfig& c = candidate.config;
+  const double tiles = count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
+  const bool mxfp4 = c.format == OperandFormat::Mxfp4;
+  const double stages = std::max(1.0, std::ceil(double(s.k) / kernel::stage_elements(c)));
+  const double stage_bytes = 128.0 * (kernel::a_box_rows(c) + kernel::b_stage_rows(c)) +
+                             (mxfp4 ? 512.0 * kernel::kStageScaleTiles * (1 + kernel::b_stage_scale_tiles(c)) : 0);
+  const std::array<Bound, 3> bounds = {{
+      {128.0 * c.block_n * kernel::stage_elements(c) / (mxfp4 ? kCosts.multiply_adds_mxfp4 : kCosts.multiply_adds_bf16),
+       "tensor cores"},
+      {stage_bytes / kCosts.l2_bytes, "L2"},
+      {kCosts.load_latency / (c.stages - 1), "load latency"},
+  }};
+  const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
+                                          [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
+  const double mainloop = stages * slowest.cycles * (c.cluster == 2 ? kCosts.pair_slack : 1);
+  const double epilogue = 128.0 * c.block_n * instructions(s) / kCosts.lanes + kCosts.epilogue_fixed;
+
+  const double slots = std::max(1, d.sm_count / c.cluster);
+  const double waves = tiles == 0 ? 0 : w.exact ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
+  // With two accumulators one tile is stored while the next is computed; the last one's store shows.
+  const double compute = c.accumulators == 2 ? waves * std::max(mainloop, epilogue) + std::min(mainloop, epilogue)
+                                             : waves * (mainloop + epilogue);
+
+  const double element_bytes = mxfp4 ? 0.5 + 1.0 / kScaleBlock : 2;
+  double bytes = 0;
+  const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
+                             (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
+  for (const Rows& r : w.rows) {
+    if (r.rows > 0) bytes += r.groups * ((double(s.n) + r.rows) * double(s.k) * element_bytes + r.rows * columns_out);
+  }
+  const double memory = bytes / kCosts.hbm_bytes;
+
+  candidate.cycles = kCosts.prologue + std::max(compute, memory) + 0.1 * std::min(compute, memory);
+  const char* why = memory > compute ? "HBM" : epilogue > mainloop ? "epilogue" : slowest.name;
+  candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM, mainloop {:.0f}, epilogue {:.0f}{}", why, tiles, waves,
+                                 mainloop, epilogue, c.accumulators == 2 ? " (hidden)" : "");
+}
+
+[[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
+
+void check_choices(const Shape& s, const DeviceFigures& d) {
+  if (s.schedule) reject("schedule is given, but the kernels of sm_100a have only one");
+  if (s.multicast) reject("multicast is given, but the kernels of sm_100a have none");
+  if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
+    reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
+  if (s.tile_m && *s.tile_m != 128 && *s.tile_m != 256)
+    reject(fmt::format("tile_m is {}, but only 128 and, on a pair of blocks, 256 are possible", *s.tile_m));
+  if (s.tile_m && s.cluster && *s.tile_m != 128 * *s.cluster)
+    reject(fmt::format("tile_m is {}, but with cluster {} it is {}", *s.tile_m, *s.cluster, 128 * *s.cluster));
+  if ((s.cluster == 2 || s.tile_m == 256) && d.sm_count < 2)
+    reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
+  if (s.tile_n && (*s.tile_n < 16 || *s.tile_n > 256 || *s.tile_n % 16 != 0))
+    reject(fmt::format("tile_n is {}, but only 16 to 256 in steps of 16 are possible", *s.tile_n));
+  if (s.tile_n && *s.tile_n % 32 != 0) {
+    const char* why = s.format != OperandFormat::Mxfp4    ? "with bf16 operands"
+                      : s.cluster == 2 || s.tile_m == 256 ? "on a pair of blocks"
+                      : is_gated(s.activation)            ? "with a gated activation"
+                      : !s.custom_sinks.empty()           ? "with custom sinks"
+                                                          : nullptr;
+    if (why) reject(fmt::format("tile_n is {}, but {} only multiples of 32 are possible", *s.tile_n, why));
+  }
+}
+
+std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d) {
+  std::vector<BlackwellCandidate> all;
+  const auto add = [&](int cluster, int block_n) {
+    BlackwellCandidate candidate;
+    BlackwellConfig& c = candidate.config;
+    c.format = s.format;
+    c.grouping = s.grouping;
+    c.cluster = cluster;
+    c.block_n = block_n;
+    c.accumulators = 2;
+    if (kernel::tensor_layout(c).columns > kernel::kTensorColumns) c.accumulators = 1;
+    c.activation = s.activation;
+    c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;
+    c.bias = s.bias;
+    if (!fit(s, d, c)) {
+      candidate.possible = false;
+      candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
+    }
+    all.push_back(candidate);
+  };
+  for (int cluster : {1, 2}) {
+    if (s.cluster && *s.cluster != cluster) continue;
+    if (s.tile_m && *s.tile_m != 128 * cluster) continue;
+    // Groups of rows are aligned to the plan's tiles, and callers mostly align them to 128.
+    if (cluster == 2 && (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.cluster && !s.tile_m))) continue;
+    for (int block_n = 256; block_n >= 16; block_n -= 16) {
+      if (s.tile_n && *s.tile_n != block_n) continue;
+      // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
+      if (block_n % 32 == 0 ||
+          (s.format == OperandFormat::Mxfp4 && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
+        add(cluster, block_n);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
+  check_choices(s, d);
+  const Work work = work_of(s);
+  BlackwellPlan plan;
+  plan.candidates = enumerate(s, d);
+  for (BlackwellCandidate& c : plan.candidates) {
+    if (c.possible) score(s, d, work, c);
+  }
+  // Stable: among equals the wider one, which reads A less often.
+  std::stable_sort(plan.candidates.begin(), plan.candidates.end(),
+                   [](const BlackwellCandidate& a, const BlackwellCandidate& b) {
+                     if (a.possible != b.possible) return a.possible;
+                     return a.possible && a.cycles < b.cycles;
+                   });
+  if (!plan.candidates.front().possible)
+    reject(
+        fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} bytes "
+                    "of shared memory of a block",
+                    d.shared_bytes));
+  plan.source = s.tile_n || s.tile_m || s.cluster ? "caller's choice" : "model";
+  plan.config = plan.candidates.front().config;
+  const BlackwellConfig& c = plan.config;
+  plan.raster_panel = choose_panel(d, 128, c.block_n, kernel::cluster_columns(c));
+  plan.tiles = int64_t(c.cluster *
+                       count_cluster_tiles(s, most_work(s, work), kernel::cluster_rows(c), kernel::cluster_columns(c)));
+  return plan;
+}
+
+std::string describe(const BlackwellConfig& c) {
+  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}", c.format == OperandFormat::Mxfp4 ? "mxfp4" : "bf16",
+                     kernel::cluster_rows(c), c.block_n, kernel::stage_elements(c), c.stages, c.accumulators,
+                     c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "");
+}
+
+std::string explain(const Shape& s, const DeviceFigures& d, const BlackwellPlan& plan) {
+  std::string text = describe_shape(s, d);
+  const BlackwellConfig& c = plan.config;
+  const auto needs = sink_needs(s, c);
+  text += fmt::format(
+      "chosen by {}: {}, {} store buffer{}, {} bytes of shared memory, {} columns of tensor memory, {} tile{} at most, "
+      "panels of {}\n",
+      plan.source, describe(c), c.store_buffers, c.store_buffers == 1 ? "" : "s",
+      kernel::shared_bytes(c, needs.data(), int(needs.size())), kernel::tensor_layout(c).columns, plan.tiles,
+      plan.tiles == 1 ? "" : "s", plan.raster_panel);
+  text += fmt::format("{:>12}  {:<62}  {}\n", "cycles", "candidate", "limited by");
+  for (const BlackwellCandidate& candidate : plan.candidates) {
+    text += candidate.possible
+                ? fmt::format("{:>12.0f}  {:<62}  {}\n", candidate.cycles, describe(candidate.config), candidate.reason)
+                : fmt::format("{:>12}  {:<62}  {}\n", "-", describe(candidate.config), candidate.reason);
+  }
+  return text;
+}
+
+}  // namespace moxie::plan

@@ -1,0 +1,83 @@
+// How much there is to compute.
+#include "plan/work.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace moxie::plan {
+namespace {
+
+// What the extents tell of a group whose rows only the device knows. Rounded to a power of four, so that the choices
+// for all values of m are few: a model needs a handful of kernels, not one for every batch size. With row groups m
+// follows from the alignment, which follows from the plan, so there m tells nothing.
+double estimated_rows(const Shape& s) {
+  if (s.grouping == Grouping::RowGroups) return kTypicalRows;
+  double rows = s.grouping == Grouping::Offsets ? double(s.m) / double(s.groups) : std::min(double(s.m), kTypicalRows);
+  rows = std::clamp(rows, 16.0, 4096.0);
+  return std::exp2(2 * std::round(std::log2(rows) / 2));
+}
+
+}  // namespace
+
+Work work_of(const Shape& s) {
+  Work w;
+  if (!s.host_rows.empty()) {
+    w.exact = true;
+    for (int64_t r : s.host_rows) w.rows.push_back({double(r), 1});
+  } else if (s.grouping == Grouping::Dense || s.grouping == Grouping::Batched) {
+    w.exact = true;
+    w.rows.push_back({double(s.m), double(s.groups)});
+  } else {
+    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : estimated_rows(s), double(s.groups)});
+  }
+  return w;
+}
+
+Work most_work(const Shape& s, const Work& work) {
+  Work most = work;
+  if (!work.exact) {
+    // Offsets and RowGroups: every group may end with a started tile. Masked and Pointers: every group may be full.
+    const bool shared_rows = s.grouping == Grouping::Offsets || s.grouping == Grouping::RowGroups;
+    most.exact = true;
+    most.rows = {{double(s.m), shared_rows ? 1.0 : double(s.groups)}};
+    if (shared_rows && s.m > 0) most.rows.push_back({1, double(std::min(s.groups, s.m) - 1)});
+  }
+  return most;
+}
+
+double mean_rows(const Work& w) {
+  double rows = 0, groups = 0;
+  for (const Rows& r : w.rows) rows += r.rows * r.groups, groups += r.groups;
+  return rows / std::max(groups, 1.0);
+}
+
+double count_cluster_tiles(const Shape& s, const Work& w, int cluster_rows, int cluster_columns) {
+  const double step = cluster_rows;
+  double row_steps = 0;
+  for (const Rows& r : w.rows) {
+    double steps = std::ceil(r.rows / step);
+    if (!w.exact && r.rows > step) steps = r.rows / step + 0.5;
+    row_steps += steps * r.groups;
+  }
+  return row_steps * double((s.n + cluster_columns - 1) / cluster_columns);
+}
+
+int choose_panel(const DeviceFigures& d, int block_m, int block_n, int cluster_columns) {
+  const double area = double(d.sm_count) * block_m * block_n;
+  return std::clamp(int(std::lround(std::sqrt(area) / cluster_columns)), 1, 32);
+}
+
+std::string describe_shape(const Shape& s, const DeviceFigures& d) {
+  static constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
+  const Work work = work_of(s);
+  const char* rows = !s.host_rows.empty() ? "rows known to the host"
+                     : work.exact         ? "rows given by m"
+                     : s.expected_rows    ? "expected rows given"
+                                          : "rows known to the device only";
+  return fmt::format("{}, {} group{} of about {:.0f} rows ({}), n {}, k {}, {} SMs\n", kGroupings[int(s.grouping)],
+                     s.groups, s.groups == 1 ? "" : "s", mean_rows(work), rows, s.n, s.k, d.sm_count);
+}
+
+}  // namespace moxie::plan

@@ -1,0 +1,67 @@
+// How much there is to compute: rows of groups, known or estimated, and the tiles they make. Shared by the planners.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace moxie::plan {
+
+// Where neither the host nor m tells the rows of a group, it is taken to have this many: 4,096 tokens x 4 experts
+// over 32.
+constexpr double kTypicalRows = 512;
+
+// Groups that have the same number of rows.
+struct Rows {
+  double rows;
+  double groups;
+};
+
+struct Work {
+  std::vector<Rows> rows;
+  bool exact = false;  // the rows are known, not estimated
+};
+
+Work work_of(const Shape& shape);
+// The most there can be.
+Work most_work(const Shape& shape, const Work& work);
+double mean_rows(const Work& work);
+
+// Tiles of cluster_rows x cluster_columns elements. An estimated group ends anywhere in its last tile, so half a tile
+// is added on average.
+double count_cluster_tiles(const Shape& shape, const Work& work, int cluster_rows, int cluster_columns);
+
+// The staging of every sink.
+template <class Config>
+std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const Config& c) {
+  std::vector<kernel::SinkNeeds> needs;
+  if (s.pre) needs.push_back(kernel::store_needs(c, true, *s.pre));
+  if (s.out) needs.push_back(kernel::store_needs(c, false, *s.out));
+  needs.insert(needs.end(), s.custom_sinks.begin(), s.custom_sinks.end());
+  return needs;
+}
+
+// Chooses stages and store buffers: the deepest ring of up to 8 that fits, two store buffers when four stages remain.
+// False when not even two stages fit.
+template <class Config>
+bool fit(const Shape& s, const DeviceFigures& d, Config& c) {
+  const auto needs = sink_needs(s, c);
+  const auto stages = [&](int buffers) {
+    c.store_buffers = buffers;
+    for (c.stages = 8; c.stages >= 2; --c.stages) {
+      if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
+    }
+    return 0;
+  };
+  if (stages(2) >= 4) return true;
+  return stages(1) >= 2;
+}
+
+// Cluster columns walked together: the part of the product in flight on the device at once is then about square, and
+// reads the least of A and B.
+int choose_panel(const DeviceFigures& device, int block_m, int block_n, int cluster_columns);
+
+// The first line of an explanation.
+std::string describe_shape(const Shape& shape, const DeviceFigures& device);
+
+}  // namespace moxie::plan

@@ -1,0 +1,241 @@
+// One MXFP4 product on sm_100a with its answer: random elements and scales, NaN scales wherever no row exists, scales
+// blocked by the library's own kernel; launches, and compares every byte.
+#pragma once
+#include <cstdlib>
+
+// Before the first test opens the device.
+[[maybe_unused]] inline const int simulated_arch = setenv("MOXIE_SIM_ARCH", "sm_100a", 0);
+
+#include "tests/kernels/layer.h"
+
+namespace moxie::test {
+
+inline double e2m1(int code) {
+  static constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return code & 8 ? -kValues[code & 7] : kValues[code & 7];
+}
+inline double e8m0(uint8_t code) { return code == 255 ? std::nan("") : std::ldexp(1.0, code - 127); }
+
+// Rows of packed elements with their row-major scales.
+struct Mxfp4Matrix {
+  int64_t rows = 0, k = 0, ld = 0;  // elements
+  std::vector<uint8_t> elements, scales;
+
+  Mxfp4Matrix() = default;
+  Mxfp4Matrix(int64_t row_count, int64_t width, int64_t padding, uint64_t seed, int lowest_scale, int highest_scale)
+      : rows(row_count), k(width), ld(width + padding), elements(size_t(rows * ld / 2)), scales(size_t(rows * k / 32)) {
+    for (size_t i = 0; i < elements.size(); ++i) elements[i] = uint8_t(mix(seed * 77 + i) >> 20);
+    for (size_t i = 0; i < scales.size(); ++i)
+      scales[i] = uint8_t(lowest_scale + int((mix(seed * 131 + i) >> 24) % uint64_t(highest_scale - lowest_scale + 1)));
+  }
+  // A row that does not exist: its scales are NaN, so that it shows wherever it gets to.
+  void forbid(int64_t row) { std::fill_n(scales.begin() + row * (k / 32), k / 32, 255); }
+  std::vector<double> row(int64_t r) const {
+    std::vector<double> values(static_cast<size_t>(k));
+    for (int64_t i = 0; i < k; ++i) {
+      const uint8_t pair = elements[size_t(r * ld + i) / 2];
+      values[size_t(i)] = e2m1(i % 2 ? pair >> 4 : pair & 15) * e8m0(scales[size_t(r * (k / 32) + i / 32)]);
+    }
+    return values;
+  }
+};
+
+struct Mxfp4Job {
+  GemmProblem problem;        // grouping, types, activation, bias, choices
+  std::vector<int64_t> rows;  // of each group
+  int64_t n = 64, k = 64;
+  int64_t spare_rows = 3;
+  uint64_t seed = 1;
+  int lowest_scale = 127, highest_scale = 128;  // of A and of B
+};
+
+class Mxfp4Layer {
+ public:
+  explicit Mxfp4Layer(Mxfp4Job job) : job_(std::move(job)) { build(); }
+
+  GemmArguments& arguments() { return arguments_; }
+  const GemmProblem& problem() const { return job_.problem; }
+  std::vector<uint8_t> output() const { return output_.download(); }
+  std::vector<uint8_t> run() {
+    output_.fill(kPoison);
+    gemm(device(), job_.problem, arguments_);
+    device().synchronize();
+    return output_.download();
+  }
+
+  // Every element that should be there is right, every other byte is still poison. Without an activation float32 must
+  // equal the reference to the last bit: the sums are exact.
+  void check(const std::vector<uint8_t>& got) const {
+    const GemmProblem& p = job_.problem;
+    const int64_t bytes = size_of(type_), alignment = alignment_;
+    std::vector<uint8_t> rule(got.size() / size_t(bytes), 0);  // 1: written, 2: may be
+    reference::Comparison comparison(type_ == DataType::Bf16 ? reference::kBf16Bound : reference::kF32Bound);
+    int64_t wrong = 0;
+    for (size_t g = 0; g < job_.rows.size(); ++g) {
+      int64_t touched = job_.rows[g];
+      if (p.grouping == Grouping::RowGroups) {
+        const int64_t until = (g + 1 < job_.rows.size() ? first_rows_[g + 1] : total_rows_) - first_rows_[g];
+        touched = std::min(until, (touched + alignment - 1) / alignment * alignment);
+      }
+      for (int64_t i = 0; i < touched; ++i)
+        std::fill_n(rule.begin() + first_element(first_rows_[g] + i), width_, i < job_.rows[g] ? 1 : 2);
+      if (job_.rows[g] == 0) continue;
+      const std::vector<double> expected = answer(g);
+      const uint8_t* const first = got.data() + first_element(first_rows_[g]) * bytes;
+      comparison.add(expected, first, type_, job_.rows[g], width_, ld_, first_rows_[g]);
+      if (p.activation != Activation::None || type_ != DataType::F32) continue;
+      for (int64_t i = 0; i < job_.rows[g]; ++i) {
+        for (int64_t j = 0; j < width_; ++j) {
+          float value;
+          std::memcpy(&value, first + (i * ld_ + j) * bytes, 4);
+          wrong += double(value) != expected[size_t(i * width_ + j)];
+        }
+      }
+    }
+    EXPECT_EQ(comparison.failure(), "");
+    EXPECT_EQ(wrong, 0) << "elements that differ from the exact sum";
+    int64_t spoiled = 0;
+    for (size_t i = 0; i < rule.size(); ++i) {
+      for (int64_t j = 0; rule[i] == 0 && j < bytes; ++j) spoiled += got[i * size_t(bytes) + size_t(j)] != kPoison;
+    }
+    EXPECT_EQ(spoiled, 0) << "bytes that must not be written";
+  }
+
+ private:
+  static constexpr uint8_t kPoison = 0xff;
+  static constexpr int64_t kGuardRows = 2;
+  int64_t first_element(int64_t row) const { return (kGuardRows + row) * ld_; }
+
+  void build() {
+    GemmProblem& p = job_.problem;
+    const auto groups = int64_t(job_.rows.size());
+    const int64_t most = *std::max_element(job_.rows.begin(), job_.rows.end());
+    p.format = OperandFormat::Mxfp4;
+    p.groups = groups, p.n = job_.n, p.k = job_.k;
+    std::vector<int32_t> sizes;
+    total_rows_ = 0;
+    const bool stacked = p.grouping == Grouping::Batched || p.grouping == Grouping::Masked;
+    if (stacked) {
+      p.m = p.grouping == Grouping::Masked ? most + job_.spare_rows : most;
+      total_rows_ = groups * p.m;
+      for (int64_t g = 0; g < groups; ++g)
+        first_rows_.push_back(g * p.m), sizes.push_back(int32_t(job_.rows[size_t(g)]));
+    } else if (p.grouping == Grouping::RowGroups) {
+      p.m = std::accumulate(job_.rows.begin(), job_.rows.end(), int64_t{0});
+      alignment_ = row_alignment(device(), p);
+      for (int64_t g = 0; g < groups; ++g) {
+        first_rows_.push_back(total_rows_);
+        sizes.insert(sizes.end(), size_t(job_.rows[size_t(g)]), int32_t(g));
+        total_rows_ += job_.rows[size_t(g)];
+        const int64_t next =
+            g + 1 < groups ? (total_rows_ + alignment_ - 1) / alignment_ * alignment_ : total_rows_ + job_.spare_rows;
+        sizes.insert(sizes.end(), size_t(next - total_rows_), -1);
+        total_rows_ = next;
+      }
+      p.m = total_rows_;
+    } else {
+      for (int64_t rows : job_.rows) {
+        first_rows_.push_back(total_rows_);
+        total_rows_ += rows;
+        sizes.push_back(int32_t(total_rows_));
+      }
+      if (p.grouping == Grouping::Offsets) total_rows_ += job_.spare_rows;
+      p.m = total_rows_;
+    }
+    type_ = p.out ? *p.out : *p.pre;
+    width_ = p.out && is_gated(p.activation) ? p.n / 2 : p.n;
+    ld_ = width_ + 16 / size_of(type_);
+
+    a_ = Mxfp4Matrix(total_rows_, p.k, 64, job_.seed, job_.lowest_scale, job_.highest_scale);
+    b_ = Mxfp4Matrix(groups * p.n, p.k, 32, job_.seed + 1, job_.lowest_scale, job_.highest_scale);
+    std::vector<bool> exists(size_t(total_rows_), false);
+    for (size_t g = 0; g < job_.rows.size(); ++g) std::fill_n(exists.begin() + first_rows_[g], job_.rows[g], true);
+    for (int64_t row = 0; row < total_rows_; ++row) {
+      if (!exists[size_t(row)]) a_.forbid(row);
+    }
+    for (int64_t i = 0; i < groups * p.n; ++i) bias_.push_back(reference::float_to_bf16(float(i % 17) - 8));
+
+    GemmArguments& x = arguments_;
+    const auto upload = [&](const auto& values) {
+      buffers_.emplace_back(values);
+      return buffers_.back().template get<void>();
+    };
+    x.a = upload(a_.elements), x.lda = a_.ld;
+    x.b = upload(b_.elements), x.ldb = b_.ld;
+    if (p.bias) x.bias = upload(bias_);
+    if (p.grouping != Grouping::Dense && p.grouping != Grouping::Batched)
+      x.sizes = static_cast<int32_t*>(upload(sizes));
+    ScaleBlocking blocking;
+    blocking.from = upload(a_.scales);
+    blocking.k = p.k;
+    blocking.groups = p.grouping == Grouping::RowGroups ? 1 : groups;
+    blocking.rows = stacked ? p.m : total_rows_;
+    if (p.grouping == Grouping::Offsets) blocking.offsets = x.sizes;
+    buffers_.emplace_back(std::vector<uint8_t>(a_scale_bytes(p), 255));
+    x.sfa = blocking.to = buffers_.back().get();
+    if (total_rows_ > 0 && p.k > 0) block_scales(device(), blocking);
+    ScaleBlocking of_b;
+    of_b.from = upload(b_.scales);
+    of_b.k = p.k, of_b.groups = groups, of_b.rows = p.n;
+    buffers_.emplace_back(std::vector<uint8_t>(b_scale_bytes(p), 255));
+    x.sfb = of_b.to = buffers_.back().get();
+    if (p.k > 0) block_scales(device(), of_b);
+
+    output_ = Buffer(size_t((total_rows_ + 2 * kGuardRows) * ld_ * size_of(type_)));
+    void* const first = output_.get<uint8_t>() + first_element(0) * size_of(type_);
+    if (p.out) {
+      x.out = first, x.ld_out = ld_;
+    } else {
+      x.pre = first, x.ld_pre = ld_;
+    }
+    x.workspace_bytes = workspace_bytes(device(), p);
+    workspace_ = Buffer(x.workspace_bytes);
+    x.workspace = workspace_.get();
+  }
+
+  std::vector<double> answer(size_t g) const {
+    const GemmProblem& p = job_.problem;
+    std::vector<std::vector<double>> b;
+    for (int64_t j = 0; j < p.n; ++j) b.push_back(b_.row(int64_t(g) * p.n + j));
+    std::vector<double> pre;
+    for (int64_t i = 0; i < job_.rows[g]; ++i) {
+      const std::vector<double> a = a_.row(first_rows_[g] + i);
+      for (int64_t j = 0; j < p.n; ++j) {
+        double sum = p.bias ? reference::bf16_to_float(bias_[g * size_t(p.n) + size_t(j)]) : 0.0;
+        for (int64_t k = 0; k < p.k; ++k) sum += a[size_t(k)] * b[size_t(j)][size_t(k)];
+        pre.push_back(sum);
+      }
+    }
+    return p.out ? reference::activate_all(p.activation, p.gate, pre, job_.rows[g], p.n) : pre;
+  }
+
+  Mxfp4Job job_;
+  int64_t total_rows_ = 0, alignment_ = 1, width_ = 0, ld_ = 0;
+  DataType type_ = DataType::F32;
+  std::vector<int64_t> first_rows_;
+  Mxfp4Matrix a_, b_;
+  std::vector<uint16_t> bias_;
+  std::vector<Buffer> buffers_;
+  Buffer output_, workspace_;
+  GemmArguments arguments_;
+};
+
+// Right in every order, and the same bits.
+inline void run_in_all_orders(const Mxfp4Job& job) {
+  Mxfp4Layer layer(job);
+  std::vector<uint8_t> first;
+  for (const char* order : orders()) {
+    SCOPED_TRACE(order);
+    set_order(order);
+    std::vector<uint8_t> got;
+    ASSERT_NO_THROW(got = layer.run());
+    layer.check(got);
+    if (!first.empty()) {
+      EXPECT_TRUE(got == first) << "other bits than in the first order";
+    }
+    first = std::move(got);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace moxie::test

@@ -1,0 +1,169 @@
+// `moxie gemm` of MXFP4 operands on the simulated sm_100a, against the answers in golden files.
+#include <cstring>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "cli/reference.h"
+#include "cli/safetensors.h"
+#include "moxie/scales.h"
+#include "tests/cli/program.h"
+
+namespace moxie::test {
+namespace {
+
+std::string golden(const std::string& name) { return MOXIE_SOURCE_DIR "/tests/golden/mxfp4-" + name + ".safetensors"; }
+
+Setting blackwell(const char* order) {
+  Setting setting;
+  setting.environment = {{"MOXIE_SIM_ARCH", "sm_100a"}, {"MOXIE_SIM_SMS", "4"}, {"MOXIE_SIM_ORDER", order}};
+  return setting;
+}
+
+// Which rows of the file's result are compared.
+std::vector<bool> valid_rows(const cli::SafetensorsReader& file, int64_t rows) {
+  std::vector<bool> valid(static_cast<size_t>(rows), true);
+  const auto read = [&](const char* name) {
+    const auto bytes = file.read(name);
+    std::vector<int32_t> values(bytes.size() / 4);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  if (file.find("m_indices") != nullptr) {
+    const auto groups = read("m_indices");
+    for (size_t i = 0; i < groups.size(); ++i) valid[i] = groups[i] >= 0;
+  }
+  if (file.find("masked_m") != nullptr) {
+    const auto sizes = read("masked_m");
+    const size_t most = valid.size() / sizes.size();
+    for (size_t i = 0; i < valid.size(); ++i) valid[i] = int64_t(i % most) < sizes[i / most];
+  }
+  return valid;
+}
+
+// Bit for bit, float32 or its rounding to bf16.
+void expect_equal(const std::string& result, const std::string& name) {
+  const cli::SafetensorsReader file(golden(name)), got(result);
+  const auto* entry = got.find("out");
+  ASSERT_NE(entry, nullptr);
+  ASSERT_EQ(entry->shape, file.find("expected")->shape);
+  const int64_t width = entry->shape.back();
+  const auto wanted = file.read("expected"), found = got.read("out");
+  const size_t count = wanted.size() / 4;
+  const auto valid = valid_rows(file, int64_t(count) / width);
+  int64_t different = 0, compared = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!valid[i / size_t(width)]) continue;
+    ++compared;
+    float value;
+    std::memcpy(&value, wanted.data() + 4 * i, 4);
+    if (entry->dtype == "F32") {
+      different += std::memcmp(&value, found.data() + 4 * i, 4) != 0;
+    } else {
+      const uint16_t rounded = reference::float_to_bf16(value);
+      different += std::memcmp(&rounded, found.data() + 2 * i, 2) != 0;
+    }
+  }
+  EXPECT_GT(compared, 0);
+  EXPECT_EQ(different, 0) << "of " << compared << " elements";
+}
+
+class Mxfp4 : public testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {};
+
+TEST_P(Mxfp4, EqualsTheGoldenAnswer) {
+  const auto& [name, order, type] = GetParam();
+  const Folder folder;
+  const Finished finished =
+      run_moxie({"gemm", golden(name), folder / "out", "--out-dtype", type}, blackwell(order.c_str()));
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  EXPECT_EQ(finished.err, "");
+  expect_equal(folder / "out", name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cli, Mxfp4,
+                         testing::Combine(testing::Values("dense", "contiguous", "masked"),
+                                          testing::Values("eager", "lazy", "random:3"), testing::Values("f32", "bf16")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).substr(0, 6) + "_" +
+                                  std::get<2>(info.param);
+                         });
+
+// The masked file again with its scales blocked beforehand.
+TEST(Mxfp4File, TakesBlockedScales) {
+  const Folder folder;
+  const cli::SafetensorsReader file(golden("masked"));
+  std::vector<cli::TensorToWrite> tensors;
+  for (const char* name : {"a", "b", "masked_m"}) {
+    const auto* entry = file.find(name);
+    tensors.push_back({name, entry->dtype, entry->shape, file.read(name)});
+  }
+  for (const char* name : {"sfa", "sfb"}) {
+    const auto shape = file.find(name)->shape;
+    const int64_t groups = shape[0], rows = shape[1], columns = shape[2], k = columns * kScaleBlock;
+    const auto from = file.read(name);
+    std::vector<uint8_t> to(size_t(groups * blocked_scale_bytes(rows, k)));
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c)
+          to[size_t(g * blocked_scale_bytes(rows, k) + blocked_scale_index(r, c, k))] =
+              from[size_t((g * rows + r) * columns + c)];
+      }
+    }
+    tensors.push_back({name, "U8", {int64_t(to.size())}, to});
+  }
+  cli::write_safetensors(folder / "in", tensors);
+  const Finished finished = run_moxie(
+      {"gemm", folder / "in", folder / "out", "--out-dtype", "f32", "--scales", "blocked"}, blackwell("lazy"));
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  expect_equal(folder / "out", "masked");
+}
+
+struct Wrong {
+  const char* name;
+  std::vector<std::string> arguments;
+  std::vector<int64_t> a, sfa;
+  const char* sfa_type;
+  const char* arch;
+  const char* says;
+};
+class Mxfp4Wrong : public testing::TestWithParam<Wrong> {};
+TEST_P(Mxfp4Wrong, IsRefusedInOneSentence) {
+  const Wrong& wrong = GetParam();
+  const Folder folder;
+  RawFile file;
+  file.add("a", "U8", wrong.a).add("b", "U8", {16, wrong.a.back()});
+  if (!wrong.sfa.empty()) file.add("sfa", wrong.sfa_type, wrong.sfa);
+  file.add("sfb", "U8", {16, wrong.a.back() / 16});
+  write_file(folder / "in", file.bytes());
+  std::vector<std::string> arguments = {"gemm", folder / "in", folder / "out"};
+  arguments.insert(arguments.end(), wrong.arguments.begin(), wrong.arguments.end());
+  Setting setting = blackwell("eager");
+  setting.environment["MOXIE_SIM_ARCH"] = wrong.arch;
+  const Finished finished = run_moxie(arguments, setting);
+  EXPECT_NE(finished.status, 0);
+  EXPECT_NE(finished.err.find(wrong.says), std::string::npos) << finished.err;
+  EXPECT_EQ(finished.lines_on_stderr(), 1) << finished.err;
+}
+INSTANTIATE_TEST_SUITE_P(
+    Cli, Mxfp4Wrong,
+    testing::Values(
+        Wrong{"NoScales", {}, {8, 32}, {}, "U8", "sm_100a", "tensor 'sfa' is missing"},
+        Wrong{"ScaleType", {}, {8, 32}, {8, 2}, "I8", "sm_100a", "tensor 'sfa' is I8, it must be U8"},
+        Wrong{"ScaleShape", {}, {8, 32}, {8, 4}, "U8", "sm_100a", "tensor 'sfa' is [8, 4], it must be [8, 2]"},
+        Wrong{"BlockedSize", {"--scales", "blocked"}, {8, 32}, {8, 2}, "U8", "sm_100a", "has 16 bytes"},
+        Wrong{"Depth", {}, {8, 24}, {8, 1}, "U8", "sm_100a", "must be a multiple of 16"},
+        Wrong{"Hopper", {}, {8, 32}, {8, 2}, "U8", "sm_90a", "gemm of MXFP4 operands needs sm_100a"},
+        Wrong{"Pointers", {"--grouping", "pointers"}, {8, 32}, {8, 2}, "U8", "sm_100a", "pointers are for bf16"},
+        Wrong{"SplitGate",
+              {"--activation", "swiglu", "--gate", "split"},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_100a",
+              "gate is split"},
+        Wrong{"Schedule", {"--schedule", "pingpong"}, {8, 32}, {8, 2}, "U8", "sm_100a", "schedule is given"},
+        Wrong{"Tile", {"--tile", "128x40"}, {8, 32}, {8, 2}, "U8", "sm_100a", "tile_n is 40"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace moxie::test
