@@ -78,7 +78,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
-  API(Initialised, {
+  API(Context, {  // the driver on an H200 refuses without a current context too
     using namespace sim;
     check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0,
           "tensorMap must be aligned to 64 bytes");

@@ -15,6 +15,8 @@
 
 namespace moxie::driver {
 
+struct TensorMapShape;
+
 // The driver functions the library uses, each found through cuGetProcAddress. See functions.h.
 struct Functions;
 
@@ -77,6 +79,9 @@ class Context {
     bool programmatic = false;  // programmatic stream serialisation
   };
   void launch(const LoadedKernel& kernel, const LaunchShape& shape, void** arguments, Stream stream) const;
+
+  // cuTensorMapEncodeTiled; it too needs a current context.
+  CUresult encode(CUtensorMap& map, const void* address, const TensorMapShape& shape) const;
 
   void* allocate(size_t bytes) const;
   void free(void* p) const noexcept;

@@ -16,7 +16,8 @@ std::string golden(const std::string& name) { return MOXIE_SOURCE_DIR "/tests/go
 
 Setting blackwell(const char* order) {
   Setting setting;
-  setting.environment = {{"MOXIE_SIM_ARCH", "sm_100a"}, {"MOXIE_SIM_SMS", "4"}, {"MOXIE_SIM_ORDER", order}};
+  setting.environment = {
+      {"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}, {"MOXIE_SIM_SMS", "4"}, {"MOXIE_SIM_ORDER", order}};
   return setting;
 }
 
@@ -139,6 +140,7 @@ TEST_P(Mxfp4Wrong, IsRefusedInOneSentence) {
   arguments.insert(arguments.end(), wrong.arguments.begin(), wrong.arguments.end());
   Setting setting = blackwell("eager");
   setting.environment["MOXIE_SIM_ARCH"] = wrong.arch;
+  setting.environment["MOXIE_DEVICE"] = "sim";
   const Finished finished = run_moxie(arguments, setting);
   EXPECT_NE(finished.status, 0);
   EXPECT_NE(finished.err.find(wrong.says), std::string::npos) << finished.err;

@@ -17,7 +17,8 @@ class Pack : public testing::Test {
   Pack() {
     write_file(folder_ / "in", RawFile().add("a", "BF16", {8, 64}).add("b", "BF16", {64, 64}).bytes());
     write_file(folder_ / "list", "# one product, twice\n8 64 64\n\n8 64 64  # again\n");
-    no_compiler_.environment = {{"MOXIE_NVRTC", folder_ / "nothing"}, {"MOXIE_CACHE_DIR", folder_ / "pack"}};
+    no_compiler_.environment = {
+        {"MOXIE_DEVICE", "sim"}, {"MOXIE_NVRTC", folder_ / "nothing"}, {"MOXIE_CACHE_DIR", folder_ / "pack"}};
   }
   Finished pack(const std::string& image = "ptx") {
     return run_moxie({"pack", folder_ / "list", folder_ / "pack", "--image", image});
