@@ -45,11 +45,12 @@ MOXIE_DEVICE void barrier_cluster_sync() {
 }
 
 // 9.7.9.23 and 9.7.13.15: one arrival at the barrier that lies in block `rank` of the cluster where `barrier` lies
-// here.
+// here. For what wgmma has read: no generic access is published, so it does without the scope .cluster, whose release
+// waits for every memory access of the thread.
 MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(
+      " mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(
           static_cast<uint32_t>(__cvta_generic_to_shared(barrier))),
       "r"(rank)
       : "memory");

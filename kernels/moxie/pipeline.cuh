@@ -41,13 +41,7 @@ struct Ring {
 
   // Producer: until the use before this one of the stage is over.
   MOXIE_DEVICE void wait_empty(uint32_t stage, uint32_t parity) const {
-    if constexpr (kCluster > 1) {
-      while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cluster, empty + stage,
-                                                  parity)) {
-      }
-    } else {
-      while (!cuda::ptx::mbarrier_try_wait_parity(empty + stage, parity)) {
-      }
+    while (!cuda::ptx::mbarrier_try_wait_parity(empty + stage, parity)) {
     }
   }
   MOXIE_DEVICE void expect(uint32_t stage, uint32_t bytes) const {
