@@ -1,0 +1,134 @@
+"""The shapes that are measured, and how many rows each expert gets.
+
+A shape's name is MODEL.PRODUCT.TOKENS.ROUTING, such as gpt-oss-20b.first.512.skewed; the shape of CUTLASS pull request
+3256 is called reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+
+import numpy as np
+
+TOKENS = (1, 32, 512, 4096, 16384)
+ROUTINGS = ("balanced", "skewed")
+# Popularity of the expert of rank r is 1 / r^ZIPF: the busiest of 32 gets about three times the mean, of 128 five times.
+ZIPF = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    experts: int  # on this GPU
+    all_experts: int
+    hidden: int
+    intermediate: int
+    top: int
+    activation: str
+    bias: bool
+
+
+MODELS = {
+    "gpt-oss-20b": Model(32, 32, 2880, 2880, 4, "swiglu-oai", True),
+    "gpt-oss-120b": Model(128, 128, 2880, 2880, 4, "swiglu-oai", True),
+    "qwen3-30b-a3b": Model(128, 128, 2048, 768, 8, "swiglu", False),
+    "mixtral-8x7b": Model(8, 8, 4096, 14336, 2, "swiglu", False),
+    "deepseek-v3": Model(32, 256, 7168, 2048, 8, "swiglu", False),  # experts spread over 8 GPUs
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    name: str
+    groups: int
+    rows: int  # of all groups
+    n: int  # before a gate halves it
+    k: int
+    activation: str  # none, swiglu, swiglu-oai
+    bias: bool
+    pre: bool  # which results are stored
+    out: bool
+    routing: str
+    top: int = 0  # experts of a token; 0: any number
+
+    @property
+    def gated(self) -> bool:
+        return self.activation != "none"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.rows * self.n * self.k
+
+    def bytes(self, active: float) -> float:
+        """Compulsory traffic: the weights of `active` groups and every row once."""
+        out_columns = (self.n if self.pre else 0) + (self.n // (2 if self.gated else 1) if self.out else 0)
+        bias = 2.0 * active * self.n if self.bias else 0
+        return 2.0 * active * self.n * self.k + 2.0 * self.rows * (self.k + out_columns) + bias
+
+    @property
+    def expected_rows(self) -> int:
+        return max(1, -(-self.rows // self.groups))
+
+
+def all_shapes() -> list[Shape]:
+    shapes = [Shape("reference", 8, 8 * 1024, 4096, 2048, "swiglu-oai", True, True, True, "balanced")]
+    for name, model in MODELS.items():
+        for product in ("first", "second"):
+            first = product == "first"
+            for tokens in TOKENS:
+                rows = max(1, tokens * model.top * model.experts // model.all_experts)
+                for routing in ROUTINGS if tokens > 1 else ROUTINGS[:1]:  # one token has no skew
+                    shapes.append(
+                        Shape(
+                            f"{name}.{product}.{tokens}.{routing}",
+                            model.experts,
+                            rows,
+                            2 * model.intermediate if first else model.hidden,
+                            model.hidden if first else model.intermediate,
+                            model.activation if first else "none",
+                            model.bias,
+                            False,
+                            True,
+                            routing,
+                            model.top if model.experts == model.all_experts else 0,
+                        )
+                    )
+    return shapes
+
+
+def select(patterns: str) -> list[Shape]:
+    """The shapes whose name matches one of the comma-separated patterns; GROUPSxMxNxK[:activation] is a shape of its own
+    with M rows in each group."""
+    chosen: list[Shape] = []
+    for pattern in patterns.split(","):
+        matches = [s for s in all_shapes() if fnmatch.fnmatchcase(s.name, pattern)]
+        if not matches:
+            extents, _, activation = pattern.partition(":")
+            try:
+                groups, m, n, k = (int(x) for x in extents.split("x"))
+            except ValueError:
+                raise SystemExit(f"peers.py: --shapes: no shape is called {pattern} (--list shows them)") from None
+            activation = activation or "swiglu-oai"
+            matches = [Shape(pattern, groups, groups * m, n, k, activation, True, False, True, "balanced")]
+        chosen += [s for s in matches if s not in chosen]
+    return chosen
+
+
+def group_rows(shape: Shape, turn: int) -> np.ndarray:
+    """Rows of each group. Different turns prefer different groups, so that few rows do not always meet the same
+    weights."""
+    groups, rows = shape.groups, shape.rows
+    if shape.routing == "balanced":
+        counts = np.full(groups, rows // groups)
+        extra = rows % groups
+        counts[(np.arange(extra) * groups // max(extra, 1) + turn * max(1, extra)) % groups] += 1
+        return counts
+    rng = np.random.default_rng(1000 + turn)
+    popularity = rng.permutation(1.0 / np.arange(1, groups + 1) ** ZIPF)
+    popularity /= popularity.sum()
+    if shape.top == 0:
+        return rng.multinomial(rows, popularity)
+    # Each token's experts differ: the `top` greatest of popularity in logarithms with Gumbel noise.
+    tokens = rows // shape.top
+    keys = np.log(popularity) + rng.gumbel(size=(tokens, groups))
+    chosen = np.argpartition(-keys, shape.top - 1, axis=1)[:, : shape.top]
+    return np.bincount(chosen.ravel(), minlength=groups)
