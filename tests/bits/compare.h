@@ -1,0 +1,17 @@
+// Results files, and what two machines' results have in common.
+#pragma once
+#include "tests/bits/machine.h"
+
+namespace bits {
+
+struct Results {
+  std::string machine;
+  std::vector<Result> forms;
+};
+void write(const Results& results, const std::string& path);  // both throw std::runtime_error
+Results read(const std::string& path);
+
+// Prints the table, forms outside of their bounds, and with `all` every form; returns how many are outside.
+int compare(const Forms& forms, const Results& first, const Results& second, bool all);
+
+}  // namespace bits

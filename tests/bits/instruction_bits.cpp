@@ -1,0 +1,86 @@
+// instruction_bits: runs every instruction form that sm_90a executes on random data, on a GPU or in the simulator, and
+// compares the bits of two machines. It speaks to the first libcuda.so.1 that the dynamic loader finds:
+//
+//   bin/instruction_bits --out gpu.bits                                   on a machine with a Hopper GPU
+//   LD_LIBRARY_PATH=lib/moxie/sim bin/instruction_bits --out sim.bits     in the simulator
+//   bin/instruction_bits --compare sim.bits gpu.bits                      the table; exit code 1 when a form is outside
+//
+// --filter TEXT keeps the forms whose names hold TEXT, --list prints names, --ptx FOLDER writes the modules, --all adds
+// a line for each form to the comparison.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+
+#include "tests/bits/compare.h"
+
+namespace {
+
+constexpr size_t kFormsAModule = 64;
+
+int run(int count, char** values) {
+  std::string out, filter, ptx, first, second;
+  bool list = false, all = false;
+  for (int i = 1; i < count; ++i) {
+    const std::string option = values[i];
+    const auto next = [&] {
+      if (i + 1 >= count) throw std::runtime_error(option + " needs a value");
+      return std::string(values[++i]);
+    };
+    if (option == "--out")
+      out = next();
+    else if (option == "--filter")
+      filter = next();
+    else if (option == "--ptx")
+      ptx = next();
+    else if (option == "--compare")
+      first = next(), second = next();
+    else if (option == "--list")
+      list = true;
+    else if (option == "--all")
+      all = true;
+    else
+      throw std::runtime_error("unknown option " + option + "; see the first lines of tests/bits/instruction_bits.cpp");
+  }
+  bits::Forms forms;
+  std::set<std::string> names;
+  for (bits::Form& form : bits::all_forms())
+    if (form.name.find(filter) != std::string::npos && names.insert(form.name).second) forms.push_back(std::move(form));
+  if (list)
+    for (const bits::Form& form : forms) std::printf("%s\t%s\n", form.family.c_str(), form.name.c_str());
+  if (!ptx.empty())
+    for (size_t at = 0; at < forms.size(); at += kFormsAModule)
+      std::ofstream(ptx + "/" + std::to_string(at) + ".ptx")
+          << bits::module_of(forms, at, std::min(forms.size(), at + kFormsAModule));
+  if (!first.empty()) return bits::compare(forms, bits::read(first), bits::read(second), all) == 0 ? 0 : 1;
+  if (out.empty()) {
+    if (!list && ptx.empty()) throw std::runtime_error("one of --out, --compare, --list and --ptx is needed");
+    return 0;
+  }
+  bits::Machine machine;
+  const auto start = std::chrono::steady_clock::now();
+  bits::Results results{machine.describe(), machine.run(forms, kFormsAModule)};
+  bits::write(results, out);
+  size_t failed = 0;
+  for (const bits::Result& r : results.forms) {
+    if (r.error.empty()) continue;
+    ++failed;
+    std::printf("%s: %s\n", r.name.c_str(), r.error.c_str());
+  }
+  std::printf("%s: %zu forms, %zu of them not run, %.1f s; %s\n", results.machine.c_str(), forms.size(), failed,
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), out.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  try {
+    return run(count, values);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "instruction_bits: %s\n", error.what());
+    return 2;
+  }
+}

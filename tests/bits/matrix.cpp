@@ -1,0 +1,4 @@
+#include "tests/bits/form.h"
+namespace bits {
+void add_matrix_forms(Forms&) {}
+}  // namespace bits
