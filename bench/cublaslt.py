@@ -9,7 +9,7 @@ import torch
 # Values of cublasLt.h and library_types.h.
 _COMPUTE_32F, _R_32F, _R_16BF = 68, 0, 14
 _DESC_TRANSA, _DESC_EPILOGUE, _DESC_BIAS_POINTER, _EPILOGUE_BIAS, _OP_T = 3, 7, 8, 4, 1
-_PREFERENCE_WORKSPACE = 1
+_PREFERENCE_WORKSPACE, _PREFERENCE_ALIGNMENTS = 1, (5, 6, 7, 8)
 WORKSPACE_BYTES = 64 << 20
 
 
@@ -34,21 +34,27 @@ class CublasLt:
         self.lib = ctypes.CDLL("libcublasLt.so.13")
         self.handle = ctypes.c_void_p()
         _check(self.lib.cublasLtCreate(ctypes.byref(self.handle)), "cublasLtCreate")
-        self.workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+        self.workspaces: dict[int, torch.Tensor] = {}  # one a stream
 
     def version(self) -> int:
         self.lib.cublasLtGetVersion.restype = ctypes.c_size_t
         return int(self.lib.cublasLtGetVersion())
 
-    def product(self, m: int, n: int, k: int, bias: bool = False) -> Product:
-        return Product(self, m, n, k, bias)
+    def workspace(self, stream: int) -> int:
+        if stream not in self.workspaces:
+            self.workspaces[stream] = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+        return self.workspaces[stream].data_ptr()
+
+    def product(self, m: int, n: int, k: int, bias: bool = False, alignment: int = 256) -> Product:
+        return Product(self, m, n, k, bias, alignment)
 
 
 class Product:
     """D [m, n] = A [m, k] B [n, k]^T (+ bias [n]): to cuBLAS the transposed matrices, column by column."""
 
-    def __init__(self, lt: CublasLt, m: int, n: int, k: int, bias: bool) -> None:
+    def __init__(self, lt: CublasLt, m: int, n: int, k: int, bias: bool, alignment: int) -> None:
         self.lt, lib = lt, lt.lib
+        self.alignment = alignment  # bytes, of every matrix
         self.desc = ctypes.c_void_p()
         _check(lib.cublasLtMatmulDescCreate(ctypes.byref(self.desc), _COMPUTE_32F, _R_32F), "cublasLtMatmulDescCreate")
         self._set(_DESC_TRANSA, ctypes.c_int32(_OP_T))
@@ -79,13 +85,15 @@ class Product:
     def algorithms(self, most: int) -> list[Algorithm]:
         lib, preference = self.lt.lib, ctypes.c_void_p()
         _check(lib.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)), "cublasLtMatmulPreferenceCreate")
-        limit = ctypes.c_size_t(WORKSPACE_BYTES)
-        _check(
-            lib.cublasLtMatmulPreferenceSetAttribute(
-                preference, _PREFERENCE_WORKSPACE, ctypes.byref(limit), ctypes.c_size_t(8)
-            ),
-            "cublasLtMatmulPreferenceSetAttribute",
-        )
+        values = {_PREFERENCE_WORKSPACE: ctypes.c_size_t(WORKSPACE_BYTES)}
+        values |= {attribute: ctypes.c_uint32(self.alignment) for attribute in _PREFERENCE_ALIGNMENTS}
+        for attribute, value in values.items():
+            _check(
+                lib.cublasLtMatmulPreferenceSetAttribute(
+                    preference, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
+                ),
+                "cublasLtMatmulPreferenceSetAttribute",
+            )
         found, count = (Algorithm * most)(), ctypes.c_int()
         b, a, d = self.layouts
         status = lib.cublasLtMatmulAlgoGetHeuristic(
@@ -106,6 +114,7 @@ class Product:
             algorithm = self.chosen
         if self.bias:
             self._set(_DESC_BIAS_POINTER, ctypes.c_uint64(bias))
+        stream = torch.cuda.current_stream().cuda_stream
         b_layout, a_layout, d_layout = self.layouts
         status = self.lt.lib.cublasLtMatmul(
             self.lt.handle,
@@ -121,8 +130,8 @@ class Product:
             ctypes.c_void_p(d),
             d_layout,
             algorithm.algorithm,
-            ctypes.c_void_p(self.lt.workspace.data_ptr()),
+            ctypes.c_void_p(self.lt.workspace(stream)),
             ctypes.c_size_t(WORKSPACE_BYTES),
-            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+            ctypes.c_void_p(stream),
         )
         _check(status, "cublasLtMatmul")

@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import shapes as shapes_module  # noqa: E402
 
-NAMES = "moxie moxie-pdl copy cublaslt torch-grouped cublaslt-groups triton triton-fused".split()
+NAMES = "moxie moxie-pdl copy cublaslt torch-grouped cublaslt-groups triton".split()
 TOLERANCE = 2e-2  # of contenders that round D to bf16 before the activation; Moxie's own tests are far stricter
 
 
