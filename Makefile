@@ -3,11 +3,12 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup build demo test mutants bench bundle format check install clean
+.PHONY: help setup build demo test mutants fuzz bench bundle format check install clean
 help:
 	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
+	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser and decoders; needs clang"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
@@ -31,6 +32,12 @@ test: build
 mutants: build
 	MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants $(ARGS)
 
+fuzz: setup $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) -j $(JOBS) --target test_sim
+	cmake --preset fuzz
+	cmake --build build-fuzz -j $(JOBS) --target ptx_fuzz
+	scripts/fuzz $(or $(SECONDS),60)
+
 bench: build
 	$(BUILD)/bin/bench_host
 	$(BUILD)/bin/moxie bench
@@ -52,4 +59,4 @@ install: build
 	cmake --install $(BUILD)
 
 clean:
-	rm -rf build build-asan build-bundle build-tidy
+	rm -rf build build-asan build-fuzz build-bundle build-tidy

@@ -1,6 +1,8 @@
 // Runs hand-written PTX through the simulator's own door, sim::prepare and sim::run, without a driver.
 #pragma once
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -60,11 +62,18 @@ struct Shape {
   int threads = 1;
 };
 
+// The folder MOXIE_TEST_PTX, when it is set, gets each module once: seeds for scripts/fuzz.
+inline void keep_ptx(const std::string& text) {
+  if (const char* folder = std::getenv("MOXIE_TEST_PTX"))
+    std::ofstream(folder + ("/" + std::to_string(std::hash<std::string>()(text)) + ".ptx")) << text;
+}
+
 // Adds the module's header unless the text has one.
 inline std::shared_ptr<const sim::ptx::Module> parse_ptx(const std::string& text, int arch = 90) {
   const std::string header = text.find(".version") != std::string::npos
                                  ? ""
                                  : ".version 8.7\n.target sm_" + std::to_string(arch) + "a\n.address_size 64\n";
+  keep_ptx(header + text);
   return std::make_shared<const sim::ptx::Module>(sim::ptx::parse(header + text));
 }
 
