@@ -4,5 +4,6 @@
 #include "moxie/error.h"
 #include "moxie/gemm.h"
 #include "moxie/pack.h"
+#include "moxie/quantize.h"
 #include "moxie/scales.h"
 #include "moxie/version.h"

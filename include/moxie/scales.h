@@ -1,9 +1,9 @@
-// E8M0 scales of MXFP4 operands, one for every 32 elements along K.
+// Scales of rows: of MXFP4 and MXFP8 (E8M0) one for every 32 elements along K, of NVFP4 (E4M3) one for every 16.
 //
-// Row-major: uint8 [rows, k / 32]. Blocked, what gemm() reads (cuBLASLt's VEC32_UE8M0 layout, PyTorch's to_blocked):
-// tiles of 128 rows by 4 scales, 512 bytes each, ceil(rows / 128) * ceil(k / 128) of them, those of the same rows side
-// by side; scale (r, c) of a tile stands at (r % 32) * 16 + (r / 32) * 4 + c. Places of scales that do not exist hold
-// 0.
+// Row-major: uint8 [rows, k / 32]. Blocked, what gemm() reads and writes (cuBLASLt's VEC32_UE8M0 and VEC16_UE4M3
+// layouts, PyTorch's to_blocked): tiles of 128 rows by 4 scales, 512 bytes each, ceil(rows / 128) * ceil(k / 128) of
+// them (NVFP4: ceil(k / 64)), those of the same rows side by side; scale (r, c) of a tile stands at (r % 32) * 16 +
+// (r / 32) * 4 + c. Places of scales that do not exist hold 0.
 //
 // A of gemm(): Dense and RowGroups: one matrix of m rows. Batched and Masked: one of m rows for each group, one after
 // the other. Offsets: one for each group as well, of as many rows as the group has, one after the other, so that every
@@ -17,14 +17,16 @@
 
 namespace moxie {
 
-// Bytes of one blocked matrix of scales of `rows` rows and `k` elements.
-constexpr int64_t blocked_scale_bytes(int64_t rows, int64_t k) {
-  return (rows + kScaleTileRows - 1) / kScaleTileRows * ((k + kScaleTileK - 1) / kScaleTileK) * kScaleTileBytes;
+// Bytes of one blocked matrix of scales of `rows` rows and `k` elements; block: elements of a scale, 32 or 16.
+constexpr int64_t blocked_scale_bytes(int64_t rows, int64_t k, int64_t block = kScaleBlock) {
+  const int64_t k_tiles = (k + kScaleTileColumns * block - 1) / (kScaleTileColumns * block);
+  return (rows + kScaleTileRows - 1) / kScaleTileRows * k_tiles * kScaleTileBytes;
 }
-// Where in it the scale of row `row` and elements 32 * column to 32 * column + 31 stands.
-constexpr int64_t blocked_scale_index(int64_t row, int64_t column, int64_t k) {
-  const int64_t tile = row / kScaleTileRows * ((k + kScaleTileK - 1) / kScaleTileK) + column / 4;
-  return tile * kScaleTileBytes + row % 32 * 16 + row % kScaleTileRows / 32 * 4 + column % 4;
+// Where in it the scale of row `row` and elements block * column to block * column + block - 1 stands.
+constexpr int64_t blocked_scale_index(int64_t row, int64_t column, int64_t k, int64_t block = kScaleBlock) {
+  const int64_t k_tiles = (k + kScaleTileColumns * block - 1) / (kScaleTileColumns * block);
+  const int64_t tile = row / kScaleTileRows * k_tiles + column / kScaleTileColumns;
+  return tile * kScaleTileBytes + row % 32 * 16 + row % kScaleTileRows / 32 * 4 + column % kScaleTileColumns;
 }
 
 // Bytes that GemmArguments::sfa and sfb must have. Offsets: room for the tiles that groups of any sizes can need.
@@ -32,19 +34,26 @@ constexpr int64_t blocked_scale_index(int64_t row, int64_t column, int64_t k) {
 size_t a_scale_bytes(const GemmProblem& problem);
 size_t b_scale_bytes(const GemmProblem& problem);
 
-// From row-major to blocked scales, on the device.
+// Between row-major and blocked scales, on the device.
 struct ScaleBlocking {
-  const void* from = nullptr;  // uint8 [groups, rows, k / 32], dense; with offsets [rows, k / 32]
-  void* to = nullptr;          // aligned to 16 bytes
-  int64_t groups = 1;          // 1 to 65,535
-  int64_t rows = 0;            // of each group; with offsets of all together
-  int64_t k = 0;               // elements, a multiple of 32
-  // int32 [groups] in device memory, or null: the ends of the groups, as in GemmArguments::sizes. `to` then has
-  // rows / 128 + groups rows of tiles; those that no group needs are not written.
+  // block_scales: uint8 [groups, rows, k / block], dense; with offsets [rows, k / block]. unblock_scales: blocked.
+  const void* from = nullptr;
+  void* to = nullptr;           // the other layout; blocked scales are aligned to 16 bytes
+  int64_t groups = 1;           // 1 to 65,535
+  int64_t rows = 0;             // of each group; with offsets of all together
+  int64_t k = 0;                // elements, a multiple of block
+  int64_t block = kScaleBlock;  // elements of a scale: 32, or 16 (NVFP4)
+  // int32 [groups] in device memory, or null: the ends of the groups, as in GemmArguments::sizes. The blocked scales
+  // then have rows / 128 + groups rows of tiles; those that no group needs are not touched, nor are row-major scales
+  // past the last end.
   const int32_t* offsets = nullptr;
+  // block_scales: `from` holds float32 (aligned to 4 bytes), powers of two from 2^-127 to 2^127, that become E8M0.
+  // Any other value becomes NaN (255), so that it shows.
+  bool from_floats = false;
   Stream stream = nullptr;
 };
-// Asynchronous on the stream. Throws Error: InvalidArgument, Compile, Driver.
+// Asynchronous on the stream. Throw Error: InvalidArgument, Compile, Driver.
 void block_scales(const Device& device, const ScaleBlocking& arguments);
+void unblock_scales(const Device& device, const ScaleBlocking& arguments);
 
 }  // namespace moxie

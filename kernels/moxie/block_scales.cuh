@@ -1,42 +1,40 @@
-// Row-major scales to the blocked layout that the tensor cores' copies read (moxie/scales.h).
+// Row-major scales to the blocked layout that the tensor cores' copies read, and back (moxie/scales.h).
 #pragma once
-#include "moxie/isa.cuh"
+#include "moxie/scale_tiles.cuh"
 
 namespace moxie::kernel {
 
+// A power of two as E8M0; NaN for everything else.
+MOXIE_DEVICE uint32_t e8m0_of_power(float value) {
+  const uint32_t bits = __float_as_uint(value);
+  if (bits == 0x00400000) return 0;  // 2^-127, a subnormal
+  return bits != 0 && bits < 0x7f800000 && (bits & 0x7fffff) == 0 ? bits >> 23 : 255;
+}
+
 // One block for each row of tiles, one thread for each row of scales.
 MOXIE_DEVICE void block_scales(const BlockScalesParams& params) {
-  const int32_t thread = threadIdx.x;
-  const int32_t k_tiles = (params.columns + 3) / 4;
-  int64_t first = 0;           // the group's first row
-  int32_t rows = params.rows;  // of the group
-  int32_t tile = blockIdx.x;   // within the group
-  if (params.offsets != nullptr) {
-    int32_t begin = 0, end = 0, group = 0;
-    for (;; ++group) {
-      if (group == params.groups) return;
-      begin = end;
-      end = max(begin, min(params.offsets[group], params.rows));
-      const int32_t tiles = (end - begin + kScaleTileRows - 1) / kScaleTileRows;
-      if (tile < tiles) break;
-      tile -= tiles;
-    }
-    first = begin;
-    rows = end - begin;
-  } else {
-    const int32_t tiles = (rows + kScaleTileRows - 1) / kScaleTileRows;
-    first = int64_t{tile / tiles} * rows;
-    tile %= tiles;
+  const RowTile tile = find_row_tile(params.rows, blockIdx.x);
+  if (tile.rows <= 0) return;
+  const int32_t row = threadIdx.x, k_tiles = (params.columns + kScaleTileColumns - 1) / kScaleTileColumns;
+  const int64_t plain = (tile.first + row) * params.columns;
+  const int64_t blocked = int64_t{blockIdx.x} * k_tiles * kScaleTileBytes + scale_word(row);
+  if (params.conversion == ScaleConversion::Unblock) {
+    const uint8_t* const from = static_cast<const uint8_t*>(params.from) + blocked;
+    for (int32_t k = 0; k < params.columns && row < tile.rows; ++k)
+      params.to[plain + k] = from[int64_t{k / kScaleTileColumns} * kScaleTileBytes + k % kScaleTileColumns];
+    return;
   }
-  const int32_t row = tile * kScaleTileRows + thread;
-  const uint8_t* const from = params.from + (first + row) * params.columns;
-  uint8_t* const to = params.to + int64_t{blockIdx.x} * k_tiles * kScaleTileBytes + thread % 32 * 16 + thread / 32 * 4;
   for (int32_t k = 0; k < k_tiles; ++k) {
     uint32_t word = 0;
-    for (int32_t i = 0; i < 4; ++i) {
-      if (row < rows && 4 * k + i < params.columns) word |= static_cast<uint32_t>(from[4 * k + i]) << 8 * i;
+    for (int32_t i = 0; i < kScaleTileColumns; ++i) {
+      const int32_t column = kScaleTileColumns * k + i;
+      if (row >= tile.rows || column >= params.columns) continue;
+      const uint32_t scale = params.conversion == ScaleConversion::Block
+                                 ? static_cast<const uint8_t*>(params.from)[plain + column]
+                                 : e8m0_of_power(static_cast<const float*>(params.from)[plain + column]);
+      word |= scale << 8 * i;
     }
-    *reinterpret_cast<uint32_t*>(to + k * kScaleTileBytes) = word;
+    *reinterpret_cast<uint32_t*>(params.to + blocked + int64_t{k} * kScaleTileBytes) = word;
   }
 }
 

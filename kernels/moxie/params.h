@@ -40,8 +40,18 @@ enum class GateLayout : int {
   SplitUpFirst,  // up in the first N / 2 columns, gate in the second
 };
 
-enum class DataType : int { Bf16, F32 };
-constexpr int size_of(DataType t) { return t == DataType::Bf16 ? 2 : 4; }
+enum class DataType : int {
+  Bf16,
+  F32,
+  Mxfp4,  // E2M1, two in a byte, the first in the low nibble; an E8M0 scale for every 32 along a row (OCP MX v1.0)
+  Mxfp8,  // E4M3 with the same scales
+  Nvfp4,  // E2M1 with an E4M3 scale for every 16 and one float for the whole tensor
+};
+constexpr int bits_of(DataType t) {
+  return t == DataType::F32 ? 32 : t == DataType::Bf16 ? 16 : t == DataType::Mxfp8 ? 8 : 4;
+}
+constexpr int size_of(DataType t) { return bits_of(t) / 8; }  // bytes; not for elements of four bits
+constexpr bool is_quantized(DataType t) { return t != DataType::Bf16 && t != DataType::F32; }
 
 // What the elements of A and B are.
 enum class OperandFormat : int {
@@ -53,8 +63,11 @@ constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
 // Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 +
 // k (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
 constexpr int kScaleTileRows = 128;
-constexpr int kScaleTileK = 4 * kScaleBlock;  // elements along K
+constexpr int kScaleTileColumns = 4;
+constexpr int kScaleTileK = kScaleTileColumns * kScaleBlock;  // elements along K
 constexpr int kScaleTileBytes = 512;
+// Elements that share a scale.
+constexpr int scale_block(DataType t) { return t == DataType::Nvfp4 ? 16 : kScaleBlock; }
 
 enum class Schedule : int {
   Cooperative,  // two consumer warp groups share one tile
@@ -176,16 +189,37 @@ struct ScaleParams {
   TensorMap half_group_values;  // has_half_group: B itself
 };
 
-// Argument of the kernel that blocks scales (kernels/moxie/block_scales.cuh); see moxie/scales.h.
-struct BlockScalesParams {
-  const uint8_t* from = nullptr;
-  uint8_t* to = nullptr;
-  const int32_t* offsets = nullptr;
+// Rows whose scales lie in tiles: every group's begin with a tile of their own.
+struct ScaleRows {
+  const int32_t* offsets = nullptr;  // ends of the groups, or null
   int32_t groups = 1;
-  int32_t rows = 0;
+  int32_t rows = 0;  // of each group; with offsets of all together
+};
+
+// Argument of the kernel that blocks scales (kernels/moxie/block_scales.cuh); see moxie/scales.h.
+enum class ScaleConversion : int { Block, Unblock, BlockFloats };
+struct BlockScalesParams {
+  ScaleConversion conversion = ScaleConversion::Block;
+  const void* from = nullptr;
+  uint8_t* to = nullptr;
+  ScaleRows rows;
   int32_t columns = 0;  // scales of a row
 };
-constexpr int kBlockScalesThreads = kScaleTileRows;  // a block writes the tiles of 128 rows, a thread those of one
+constexpr int kBlockScalesThreads = kScaleTileRows;  // a block has the tiles of 128 rows, a thread those of one
+
+// Argument of the kernels of kernels/moxie/quantize.cuh; see moxie/quantize.h. `from` are the values to be quantised,
+// or the elements to be dequantised.
+struct QuantizeParams {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t ld_from = 0, ld_to = 0;  // elements
+  uint8_t* scales = nullptr;
+  float* tensor_scale = nullptr;  // Nvfp4
+  ScaleRows rows;
+  int32_t columns = 0;  // elements of a row
+  int32_t blocked = 1;  // how the scales lie
+};
+constexpr int kQuantizeThreads = 256;
 
 // Argument of a standard output sink.
 struct StoreParams {

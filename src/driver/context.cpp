@@ -90,7 +90,8 @@ void Context::launch(const LoadedKernel& kernel, const LaunchShape& shape, void*
   CUlaunchAttribute attributes[2] = {};
   CUlaunchConfig config = {};
   config.gridDimX = shape.grid;
-  config.gridDimY = config.gridDimZ = 1;
+  config.gridDimY = shape.grid_y;
+  config.gridDimZ = 1;
   config.blockDimX = shape.block;
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = shape.shared;

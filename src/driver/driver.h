@@ -72,7 +72,8 @@ class Context {
   LoadedKernel load(const std::string& image, const char* entry, int dynamic_shared_bytes, bool* no_binary) const;
 
   struct LaunchShape {
-    unsigned grid = 1;    // blocks along x, a multiple of cluster
+    unsigned grid = 1;  // blocks along x, a multiple of cluster
+    unsigned grid_y = 1;
     unsigned block = 1;   // threads
     unsigned shared = 0;  // dynamic bytes
     unsigned cluster = 1;

@@ -78,11 +78,27 @@ const char* name(GateLayout value) {
   return "SplitUpFirst";
 }
 
+std::string type_name(DataType type) {
+  switch (type) {
+    case DataType::Bf16:
+      return "moxie::DataType::Bf16";
+    case DataType::F32:
+      return "moxie::DataType::F32";
+    case DataType::Mxfp4:
+      return "moxie::DataType::Mxfp4";
+    case DataType::Mxfp8:
+      return "moxie::DataType::Mxfp8";
+    case DataType::Nvfp4:
+      break;
+  }
+  return "moxie::DataType::Nvfp4";
+}
+
 }  // namespace
 
 std::string store_sink_type(bool pre, DataType type) {
-  return std::string("moxie::kernel::Store<kConfig, moxie::kernel::Value::") + (pre ? "Pre" : "Out") +
-         ", moxie::DataType::" + (type == DataType::Bf16 ? "Bf16" : "F32") + ">";
+  return std::string("moxie::kernel::Store<kConfig, moxie::kernel::Value::") + (pre ? "Pre" : "Out") + ", " +
+         type_name(type) + ">";
 }
 
 namespace {
@@ -167,6 +183,23 @@ std::string block_scales_source() {
          kKernelName +
          "(const __grid_constant__ moxie::kernel::BlockScalesParams params) {\n  "
          "moxie::kernel::block_scales(params);\n}\n";
+}
+
+std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {
+  const bool step = kernel == QuantizeKernel::TensorScale;
+  std::ostringstream text;
+  text << "#include \"moxie/quantize.cuh\"\n\nextern \"C\" __global__ void "
+       << "__launch_bounds__(moxie::kernel::kQuantizeThreads)\n"
+       << kKernelName << "(const __grid_constant__ moxie::kernel::QuantizeParams params" << (step ? ", int step" : "")
+       << ") {\n  moxie::kernel::";
+  if (step) {
+    text << "find_tensor_scale<" << type_name(type) << ">(params, static_cast<moxie::kernel::TensorScaleStep>(step)";
+  } else {
+    text << (kernel == QuantizeKernel::Quantize ? "quantize<" : "dequantize<") << type_name(format) << ", "
+         << type_name(type) << ">(params";
+  }
+  text << ");\n}\n";
+  return text.str();
 }
 
 }  // namespace moxie::jit

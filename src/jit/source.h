@@ -23,7 +23,11 @@ inline constexpr const char* kKernelName = "moxie_kernel";
 std::string hopper_source(const kernel::HopperConfig& config, const std::vector<SinkSource>& sinks);
 std::string blackwell_source(const kernel::BlackwellConfig& config, const std::vector<SinkSource>& sinks);
 
-// The kernel of block_scales(), whose argument is BlockScalesParams.
+// The kernel of block_scales() and unblock_scales(), whose argument is BlockScalesParams.
 std::string block_scales_source();
+
+// The kernels of moxie/quantize.h. Their argument is QuantizeParams; TensorScale has an int besides, the step.
+enum class QuantizeKernel { Quantize, Dequantize, TensorScale };
+std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type);
 
 }  // namespace moxie::jit

@@ -13,6 +13,11 @@ void check_problem(const GemmProblem& problem);
 // After check_problem. `workspace` is what workspace_bytes() says.
 void check_arguments(const GemmProblem& problem, const GemmArguments& arguments, size_t workspace);
 
+// Rows that have scales, of all the operations on scales.
+void check_scale_rows(int64_t groups, int64_t rows, int64_t k, int64_t block);
+// Tiles of 128 rows that they have, or with offsets can have.
+int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets);
+
 // Rows of A and of the outputs in memory, all groups together. Not for Pointers.
 int64_t total_rows(const GemmProblem& problem);
 

@@ -1,4 +1,4 @@
-// The scales of MXFP4 operands: sizes, and the conversion to the blocked layout.
+// Scales: sizes, and the conversions to and from the blocked layout.
 #include "moxie/scales.h"
 
 #include <fmt/format.h>
@@ -10,26 +10,61 @@
 namespace moxie {
 namespace {
 
-constexpr int64_t kMaxRows = int64_t{1} << 30;
-
-void check(const ScaleBlocking& x) {
+void check(const ScaleBlocking& x, const void* blocked, const char* name) {
   const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); };
-  if (x.groups < 1 || x.groups > ops::kMaxGroups)
-    reject(fmt::format("groups is {}, but must be 1 to {}", x.groups, ops::kMaxGroups));
-  if (x.rows < 0 || x.rows > kMaxRows / x.groups)
-    reject(fmt::format("rows is {}, but must be 0 to {}", x.rows, kMaxRows / x.groups));
-  if (x.k < 0 || x.k > kMaxRows || x.k % kScaleBlock != 0)
-    reject(fmt::format("k is {}, but must be a multiple of {} from 0 to {}", x.k, kScaleBlock, kMaxRows));
+  if (x.block != 16 && x.block != 32) reject(fmt::format("block is {}, but must be 16 or 32", x.block));
+  ops::check_scale_rows(x.groups, x.rows, x.k, x.block);
   if (x.rows == 0 || x.k == 0) return;
   if (!x.from) reject("from is null, but must point to device memory");
   if (!x.to) reject("to is null, but must point to device memory");
-  if (reinterpret_cast<uintptr_t>(x.to) % 16 != 0)
-    reject(fmt::format("to is {}, but must be aligned to 16 bytes", x.to));
+  if (reinterpret_cast<uintptr_t>(blocked) % 16 != 0)
+    reject(fmt::format("{} is {}, but must be aligned to 16 bytes", name, blocked));
+  if (x.from_floats && reinterpret_cast<uintptr_t>(x.from) % 4 != 0)
+    reject(fmt::format("from is {}, but must be aligned to 4 bytes", x.from));
   if (reinterpret_cast<uintptr_t>(x.offsets) % 4 != 0)
     reject(fmt::format("offsets is {}, but must be aligned to 4 bytes", static_cast<const void*>(x.offsets)));
 }
 
+void convert(const Device& device, const ScaleBlocking& x, kernel::ScaleConversion conversion) {
+  if (x.rows == 0 || x.k == 0) return;
+  kernel::BlockScalesParams params;
+  params.conversion = conversion;
+  params.from = x.from;
+  params.to = static_cast<uint8_t*>(x.to);
+  params.rows = {x.offsets, int32_t(x.groups), int32_t(x.rows)};
+  params.columns = int32_t(x.k / x.block);
+  const auto request = [] {
+    jit::Request r;
+    r.source = jit::block_scales_source();
+    return r;
+  };
+  driver::Context::LaunchShape shape;
+  shape.grid = unsigned(ops::scale_row_tiles(x.groups, x.rows, x.offsets != nullptr));
+  shape.block = kernel::kBlockScalesThreads;
+  void* arguments[] = {&params};
+  device.state().context().launch(device.state().get_kernel("block_scales", request, jit::kKernelName, 0), shape,
+                                  arguments, x.stream);
+}
+
 }  // namespace
+
+namespace ops {
+
+void check_scale_rows(int64_t groups, int64_t rows, int64_t k, int64_t block) {
+  constexpr int64_t kMaxRows = int64_t{1} << 30;
+  const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); };
+  if (groups < 1 || groups > kMaxGroups) reject(fmt::format("groups is {}, but must be 1 to {}", groups, kMaxGroups));
+  if (rows < 0 || rows > kMaxRows / groups)
+    reject(fmt::format("rows is {}, but must be 0 to {}", rows, kMaxRows / groups));
+  if (k < 0 || k > kMaxRows || k % block != 0)
+    reject(fmt::format("k is {}, but must be a multiple of {} from 0 to {}", k, block, kMaxRows));
+}
+
+int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets) {
+  return offsets ? rows / kScaleTileRows + groups : groups * ((rows + kScaleTileRows - 1) / kScaleTileRows);
+}
+
+}  // namespace ops
 
 size_t a_scale_bytes(const GemmProblem& p) {
   ops::check_problem(p);
@@ -48,27 +83,14 @@ size_t b_scale_bytes(const GemmProblem& p) {
 }
 
 void block_scales(const Device& device, const ScaleBlocking& x) {
-  check(x);
-  if (x.rows == 0 || x.k == 0) return;
-  kernel::BlockScalesParams params;
-  params.from = static_cast<const uint8_t*>(x.from);
-  params.to = static_cast<uint8_t*>(x.to);
-  params.offsets = x.offsets;
-  params.groups = int32_t(x.groups);
-  params.rows = int32_t(x.rows);
-  params.columns = int32_t(x.k / kScaleBlock);
-  const auto request = [] {
-    jit::Request r;
-    r.source = jit::block_scales_source();
-    return r;
-  };
-  driver::Context::LaunchShape shape;
-  shape.grid = unsigned(x.offsets ? x.rows / kScaleTileRows + x.groups
-                                  : x.groups * ((x.rows + kScaleTileRows - 1) / kScaleTileRows));
-  shape.block = kernel::kBlockScalesThreads;
-  void* arguments[] = {&params};
-  device.state().context().launch(device.state().get_kernel("block_scales", request, jit::kKernelName, 0), shape,
-                                  arguments, x.stream);
+  check(x, x.to, "to");
+  convert(device, x, x.from_floats ? kernel::ScaleConversion::BlockFloats : kernel::ScaleConversion::Block);
+}
+
+void unblock_scales(const Device& device, const ScaleBlocking& x) {
+  check(x, x.from, "from");
+  if (x.from_floats) throw Error(ErrorCode::InvalidArgument, "from_floats is set, but blocked scales are never floats");
+  convert(device, x, kernel::ScaleConversion::Unblock);
 }
 
 }  // namespace moxie

@@ -1,0 +1,177 @@
+// Quantising and dequantising rows: checks, kernel, launch.
+#include "moxie/quantize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device_state.h"
+#include "jit/source.h"
+#include "ops/check.h"
+
+namespace moxie {
+namespace {
+
+using jit::QuantizeKernel;
+
+template <typename... T>
+[[noreturn]] void reject(fmt::format_string<T...> format, T&&... values) {
+  throw Error(ErrorCode::InvalidArgument, fmt::format(format, std::forward<T>(values)...));
+}
+
+void check_rows(const QuantizedRows& x) {
+  if (x.format != DataType::Mxfp4 && x.format != DataType::Mxfp8 && x.format != DataType::Nvfp4)
+    reject("format is {}, but only Mxfp4, Mxfp8 and Nvfp4 are quantised", int(x.format));
+  if (x.type != DataType::Bf16 && x.type != DataType::F32) reject("type is {}, but must be Bf16 or F32", int(x.type));
+  if (x.layout != ScaleLayout::RowMajor && x.layout != ScaleLayout::Blocked)
+    reject("layout is {}, but must be RowMajor or Blocked", int(x.layout));
+  ops::check_scale_rows(x.groups, x.rows, x.k, scale_block(x.format));
+}
+
+void check_pointer(const char* name, const void* pointer, size_t alignment) {
+  if (!pointer) reject("{} is null, but must point to device memory", name);
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
+    reject("{} is {}, but must be aligned to {} bytes", name, pointer, alignment);
+}
+
+bool is_empty(const QuantizedRows& x) { return x.rows == 0 || x.k == 0; }
+
+struct Range {
+  const char* name;
+  uintptr_t begin, end;
+};
+
+Range range(const char* name, const void* pointer, uint64_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(pointer);
+  return {name, begin, begin + bytes};
+}
+
+// A matrix of all rows; its leading dimension is made explicit.
+Range check_matrix(const char* name, const void* pointer, int64_t& ld, DataType type, const QuantizedRows& x) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  check_pointer(name, pointer, 16);
+  const int64_t multiple = 128 / bits_of(type), rows = x.offsets ? x.rows : x.groups * x.rows;
+  if (ld == 0) ld = x.k;
+  if (ld < x.k) reject("ld_{} is {}, but must be at least k, {}", name, ld, x.k);
+  if (ld % multiple != 0) reject("ld_{} is {}, but must be a multiple of {} elements (16 bytes)", name, ld, multiple);
+  if (ld > kMost || __int128(rows) * ld > kMost) reject("{} has too many elements: {} rows of {}", name, rows, ld);
+  return range(name, pointer, uint64_t((rows - 1) * ld + x.k) * uint64_t(bits_of(type)) / 8);
+}
+
+void check_disjoint(const Range& written, std::initializer_list<Range> others) {
+  for (const Range& other : others) {
+    if (written.begin < other.end && other.begin < written.end)
+      reject("{} overlaps {} in memory", written.name, other.name);
+  }
+}
+
+Range check_scales(const void* scales, const QuantizedRows& x) {
+  check_pointer("scales", scales, x.layout == ScaleLayout::Blocked ? 16 : 1);
+  return range("scales", scales, scale_bytes(x));
+}
+
+Range check_tensor_scale(const void* scale, const QuantizedRows& x) {
+  if (x.format == DataType::Nvfp4) check_pointer("tensor_scale", scale, 4);
+  if (x.format != DataType::Nvfp4 && scale) reject("tensor_scale is given, but only NVFP4 has one");
+  return range("tensor_scale", scale, scale ? 4 : 0);
+}
+
+Range check_offsets(const QuantizedRows& x) {
+  if (x.offsets) check_pointer("offsets", x.offsets, 4);
+  return range("offsets", x.offsets, x.offsets ? uint64_t(x.groups) * 4 : 0);
+}
+
+kernel::QuantizeParams params_of(const QuantizedRows& x, const void* from, int64_t ld_from, void* to, int64_t ld_to,
+                                 const void* scales, const float* tensor_scale) {
+  kernel::QuantizeParams params;
+  params.from = from, params.ld_from = ld_from;
+  params.to = to, params.ld_to = ld_to;
+  params.scales = static_cast<uint8_t*>(const_cast<void*>(scales));
+  params.tensor_scale = const_cast<float*>(tensor_scale);
+  params.rows = {x.offsets, int32_t(x.groups), int32_t(x.rows)};
+  params.columns = int32_t(x.k);
+  params.blocked = x.layout == ScaleLayout::Blocked;
+  return params;
+}
+
+driver::LoadedKernel kernel_of(const Device& device, QuantizeKernel kernel, const QuantizedRows& x) {
+  const auto request = [&] {
+    jit::Request r;
+    r.source = jit::quantize_source(kernel, x.format, x.type);
+    return r;
+  };
+  const std::string key = fmt::format("quantize {} {} {}", int(kernel), int(x.format), int(x.type));
+  return device.state().get_kernel(key, request, jit::kKernelName, 0);
+}
+
+// A block for each 128 rows and, as long as they are few enough for the device, each tile of scales along K.
+driver::Context::LaunchShape shape_of(const QuantizedRows& x) {
+  constexpr int64_t kMostAlongK = 65535;
+  const int64_t tile = kScaleTileColumns * scale_block(x.format);
+  driver::Context::LaunchShape shape;
+  shape.grid = unsigned(ops::scale_row_tiles(x.groups, x.rows, x.offsets != nullptr));
+  shape.grid_y = unsigned(std::min((x.k + tile - 1) / tile, kMostAlongK));
+  shape.block = kernel::kQuantizeThreads;
+  return shape;
+}
+
+}  // namespace
+
+size_t scale_bytes(const QuantizedRows& x) {
+  check_rows(x);
+  const int64_t block = scale_block(x.format);
+  if (x.layout == ScaleLayout::RowMajor) return size_t((x.offsets ? 1 : x.groups) * x.rows * (x.k / block));
+  const int64_t tiles = ops::scale_row_tiles(x.groups, x.rows, x.offsets != nullptr);
+  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, x.k, block));
+}
+
+void quantize(const Device& device, const Quantization& x) {
+  check_rows(x);
+  if (is_empty(x)) return;
+  int64_t ld_values = x.ld_values, ld_elements = x.ld_elements;
+  const Range values = check_matrix("values", x.values, ld_values, x.type, x);
+  const Range elements = check_matrix("elements", x.elements, ld_elements, x.format, x);
+  const Range scales = check_scales(x.scales, x), scale = check_tensor_scale(x.tensor_scale, x);
+  const Range offsets = check_offsets(x);
+  check_disjoint(elements, {values, scales, scale, offsets});
+  check_disjoint(scales, {values, scale, offsets});
+  auto params = params_of(x, x.values, ld_values, x.elements, ld_elements, x.scales, x.tensor_scale);
+  void* arguments[] = {&params};
+  device.state().context().launch(kernel_of(device, QuantizeKernel::Quantize, x), shape_of(x), arguments, x.stream);
+}
+
+void dequantize(const Device& device, const Dequantization& x) {
+  check_rows(x);
+  if (is_empty(x)) return;
+  int64_t ld_values = x.ld_values, ld_elements = x.ld_elements;
+  const Range values = check_matrix("values", x.values, ld_values, x.type, x);
+  const Range elements = check_matrix("elements", x.elements, ld_elements, x.format, x);
+  const Range scales = check_scales(x.scales, x), scale = check_tensor_scale(x.tensor_scale, x);
+  check_disjoint(values, {elements, scales, scale, check_offsets(x)});
+  auto params = params_of(x, x.elements, ld_elements, x.values, ld_values, x.scales, x.tensor_scale);
+  void* arguments[] = {&params};
+  device.state().context().launch(kernel_of(device, QuantizeKernel::Dequantize, x), shape_of(x), arguments, x.stream);
+}
+
+void find_tensor_scale(const Device& device, const Quantization& x, float* to) {
+  check_rows(x);
+  check_pointer("to", to, 4);
+  int64_t ld_values = x.ld_values;
+  if (!is_empty(x)) check_disjoint(range("to", to, 4), {check_matrix("values", x.values, ld_values, x.type, x)});
+  check_disjoint(range("to", to, 4), {check_offsets(x)});
+  auto params = params_of(x, x.values, ld_values, nullptr, 0, nullptr, to);
+  const auto kernel = kernel_of(device, QuantizeKernel::TensorScale, x);
+  for (int step = 0; step < 3; ++step) {
+    driver::Context::LaunchShape shape;
+    shape.block = kernel::kQuantizeThreads;
+    if (step == 1) {
+      if (is_empty(x)) continue;
+      shape.grid = shape_of(x).grid;
+      shape.grid_y = unsigned(std::clamp<int64_t>(x.k / (kernel::kQuantizeThreads * 8), 1, 64));
+    }
+    void* arguments[] = {&params, &step};
+    device.state().context().launch(kernel, shape, arguments, x.stream);
+  }
+}
+
+}  // namespace moxie

@@ -1,0 +1,2 @@
+// The operations on quantised rows and scales as compiled for sm_90a.
+#include "tests/kernels/quantize_tests.h"
