@@ -220,7 +220,7 @@ Tensor tensor_of(const Case& c) {
   t.fill = c.nan ? CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA : CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
   const uint32_t inner = kSwizzles[c.swizzle].bytes / static_cast<uint32_t>(c.type.bytes);
   // Odd sizes whose rows are padded to 16 bytes.
-  static constexpr uint32_t kMore[] = {0, 13, 5, 4, 3}, kBox[] = {0, 9, 3, 2, 2};
+  static constexpr uint32_t kMore[] = {0, 13, 5, 4, 3}, kBox[] = {0, 9, 2, 2, 1};
   uint64_t stride = 0;
   for (int d = 0; d < c.rank; ++d) {
     const uint32_t dim = d == 0 ? inner + inner / 2 + 1 : kMore[d];

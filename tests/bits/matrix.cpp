@@ -259,7 +259,7 @@ void add_wgmma_forms(Forms& forms) {
       w.numbers = Numbers::Whole;
     }
     if (w.tail == ".satfinite") continue;
-    w.n = 256;
+    w.n = types.every_width ? 256 : 64;
     for (const Layout& layout : kAlongK) {
       w.layout_a = w.layout_b = layout;
       w.remark = std::string(", ") + layout.name;
@@ -267,7 +267,7 @@ void add_wgmma_forms(Forms& forms) {
     }
     if (bits_of(w.a) != 16) continue;
     for (const Layout& layout : kAlongMn) {
-      w.n = 256;
+      w.n = types.every_width ? 256 : 128;
       w.layout_a = w.layout_b = kAlongK[0];
       w.mn_b = true, w.layout_b = layout;
       w.remark = std::string(", B along N, ") + layout.name;
