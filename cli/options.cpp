@@ -45,6 +45,7 @@ const Names<GateLayout> kGates = {{"interleaved", GateLayout::Interleaved},
                                   {"split-up-first", GateLayout::SplitUpFirst}};
 const Names<DataType> kTypes = {{"bf16", DataType::Bf16}, {"f32", DataType::F32}};
 const Names<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
+const Names<Scheduling> kSchedulings = {{"static", Scheduling::Static}, {"launch-control", Scheduling::LaunchControl}};
 const Names<Multicast> kMulticasts = {{"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}};
 
 template <class T>
@@ -118,6 +119,11 @@ void ProblemOptions::add_to(CLI::App& command) {
   command.add_option("--cluster", cluster, "Blocks of a cluster, 1 or 2; by default the plan chooses");
   command.add_option("--multicast", multicast, "Which operand a cluster loads together: auto, none, a or b")
       ->capture_default_str();
+  command
+      .add_option("--scheduler", scheduler,
+                  "Who gives the blocks their tiles (sm_100a): static (dealt out beforehand), launch-control (the "
+                  "device, as blocks are done) or auto")
+      ->capture_default_str();
   command.footer(activation_help());
 }
 
@@ -143,6 +149,7 @@ void ProblemOptions::apply(GemmProblem& problem) const {
   }
   problem.schedule = choose_or_auto("--schedule", schedule, kSchedules);
   problem.multicast = choose_or_auto("--multicast", multicast, kMulticasts);
+  problem.scheduling = choose_or_auto("--scheduler", scheduler, kSchedulings);
   if (!tile.empty()) {
     int rows = 0, columns = 0;
     const char* end = tile.data() + tile.size();

@@ -14,7 +14,7 @@
 
 #include "moxie/device.h"
 #include "moxie/error.h"
-#include "moxie/params.h"  // Grouping, Activation, GateLayout, DataType, OperandFormat, Schedule, Multicast
+#include "moxie/params.h"  // Grouping, Activation, GateLayout, DataType, OperandFormat, Schedule, Multicast, Scheduling
 
 namespace moxie {
 
@@ -59,6 +59,9 @@ struct GemmProblem {
   std::optional<int> tile_m, tile_n;
   std::optional<int> cluster;  // 1 or 2
   std::optional<Multicast> multicast;
+  // sm_100a. LaunchControl computes tiles as the device gets to them, which evens out tiles of unequal length and a GPU
+  // that other kernels share; Static deals them out beforehand.
+  std::optional<Scheduling> scheduling;
 };
 
 // Where the operands and results are: device pointers, aligned to 16 bytes. Leading dimensions in elements,

@@ -21,11 +21,23 @@ template <int kBlocks>
 using TensorGroup = cuda::ptx::cta_group_t<kBlocks == 2 ? cuda::ptx::dot_cta_group::cta_group_2
                                                         : cuda::ptx::dot_cta_group::cta_group_1>;
 
-// 9.7.9.23: where the peer of a pair's first block, or that block itself, finds `object` of that block.
-MOXIE_DEVICE uint64_t* in_first_block(uint64_t* object) {
+// 9.7.9.23: where every block of the cluster finds the object of block `rank` that lies at `object` in its own memory.
+MOXIE_DEVICE uint64_t* in_block(uint64_t* object, uint32_t rank) {
   uint64_t* mapped;
-  asm("mapa.u64 %0, %1, 0;" : "=l"(mapped) : "l"(object));
+  asm("mapa.u64 %0, %1, %2;" : "=l"(mapped) : "l"(object), "r"(rank));
   return mapped;
+}
+
+// Until the phase of the given parity is over, as seen by the blocks of the cluster.
+template <int kCluster>
+MOXIE_DEVICE void wait_parity(uint64_t* barrier, uint32_t parity) {
+  if constexpr (kCluster > 1) {
+    while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cluster, barrier, parity)) {
+    }
+  } else {
+    while (!cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
+    }
+  }
 }
 
 // An address in tensor memory: lane in the upper half, column in the lower (9.7.16.1).

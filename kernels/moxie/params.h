@@ -74,6 +74,12 @@ enum class Schedule : int {
   PingPong,     // each consumer warp group has a tile of its own
 };
 
+// Who tells the blocks of a Blackwell kernel which tiles to compute.
+enum class Scheduling : int {
+  Static,         // as many blocks as the device holds, each walking over every so-manieth tile
+  LaunchControl,  // a grid of all tiles: a block that is done cancels the launch of another and computes its tile
+};
+
 // Which operand the two blocks of a cluster load together.
 enum class Multicast : int { None, A, B };
 
@@ -108,6 +114,7 @@ struct BlackwellConfig {
   int stages = 4;     // depth of the operand ring
   int cluster = 1;    // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
   int accumulators = 2;  // tiles in tensor memory: with 2, one is stored while the next is computed
+  Scheduling scheduling = Scheduling::Static;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
@@ -384,7 +391,12 @@ constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int co
 // Blackwell: a stage holds 128 bytes of every row, and the tiles of scales along them.
 constexpr int stage_elements(const BlackwellConfig& c) { return c.format == OperandFormat::Mxfp4 ? 256 : 64; }
 constexpr int kStageScaleTiles = 256 / kScaleTileK;
-constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, spare; warps 4 to 7: epilogue
+constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, schedule; warps 4 to 7: epilogue
+
+// Scheduling::LaunchControl: answers in shared memory. One for the tile that is loaded while another is multiplied and
+// a third stored.
+constexpr int launch_answers(const BlackwellConfig& c) { return c.scheduling == Scheduling::LaunchControl ? 3 : 0; }
+constexpr int kLaunchAnswerBytes = 16;
 
 constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
 // Tiles of 128 rows that a tile's whole groups can touch: they begin at any multiple of block_n, or of 32.
@@ -431,10 +443,13 @@ struct BlackwellLayout {
   int staging;         // sink after sink, each store_buffers x staging_bytes
   int sink_maps;       // mapped sink after mapped sink, 128 bytes each
   int bias;            // block_n bf16
+  int launch_answers;  // launch_answers x 16 bytes
   int full;            // stages mbarriers
   int empty;           // stages mbarriers
   int computed;        // accumulators mbarriers: the product is there
   int stored;          // accumulators mbarriers: it has been read
+  int answered;        // launch_answers mbarriers: the answer is there
+  int taken;           // launch_answers mbarriers: every warp has read it
   int tensor_address;  // where the allocation's address is written
   int bytes;           // of everything
 };
@@ -451,11 +466,14 @@ constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeed
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
   at.bias = at.sink_maps + mapped * 128;
-  at.full = at.bias + (c.bias ? c.block_n * 2 : 0);
+  at.launch_answers = at.bias + (c.bias ? c.block_n * 2 : 0);
+  at.full = at.launch_answers + launch_answers(c) * kLaunchAnswerBytes;
   at.empty = at.full + c.stages * 8;
   at.computed = at.empty + c.stages * 8;
   at.stored = at.computed + c.accumulators * 8;
-  at.tensor_address = at.stored + c.accumulators * 8;
+  at.answered = at.stored + c.accumulators * 8;
+  at.taken = at.answered + launch_answers(c) * 8;
+  at.tensor_address = at.taken + launch_answers(c) * 8;
   at.bytes = at.tensor_address + 16;
   return at;
 }

@@ -24,7 +24,11 @@ struct Tile {
 
 MOXIE_DEVICE int32_t clamp(int32_t value, int32_t low, int32_t high) { return min(max(value, low), high); }
 
-template <auto C>
+// Units are dealt out to the blocks in turn.
+struct NoQueue {};
+
+// Queue: NoQueue, or where the units of a block come from after its first (LaunchQueue in blackwell/launch_queue.cuh).
+template <auto C, class Queue = NoQueue>
 class Scheduler {
   static constexpr bool kWalksGroups =
       C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
@@ -33,8 +37,12 @@ class Scheduler {
   static constexpr int kUnitColumns = cluster_columns(C);
 
  public:
-  MOXIE_DEVICE explicit Scheduler(const GemmParams& gemm)
-      : gemm_(gemm), lane_(threadIdx.x % 32), rank_(blockIdx.x % C.cluster), unit_(blockIdx.x / C.cluster) {}
+  MOXIE_DEVICE explicit Scheduler(const GemmParams& gemm, const Queue& queue = {})
+      : gemm_(gemm),
+        queue_(queue),
+        lane_(threadIdx.x % 32),
+        rank_(blockIdx.x % C.cluster),
+        unit_(blockIdx.x / C.cluster) {}
 
   // The next tile of this block; false, and never again true, when there is none.
   MOXIE_DEVICE bool next(Tile& tile) {
@@ -44,9 +52,12 @@ class Scheduler {
       const uint32_t columns = unit_columns(gemm_.n);
       const uint32_t rows = unit_rows(gemm_.m);
       const uint32_t units = columns * rows * (C.grouping == Grouping::Batched ? gemm_.groups : 1);
-      while (unit_ < units) {
+      while (kQueued || unit_ < units) {
+        if constexpr (kQueued) {
+          if (!find_unit() || unit_ >= units) break;
+        }
         uint32_t unit = unit_;
-        unit_ += gridDim.x / C.cluster;
+        leave_unit();
         tile.group = 0;
         if constexpr (C.grouping == Grouping::Batched) {
           tile.group = unit / (columns * rows);
@@ -69,6 +80,20 @@ class Scheduler {
   }
 
  private:
+  static constexpr bool kQueued = !cuda::std::is_same_v<Queue, NoQueue>;
+
+  // unit_ is the next one to compute; false when the queue has none.
+  MOXIE_DEVICE bool find_unit() {
+    if constexpr (kQueued) {
+      if (!first_) return queue_.next(unit_);
+      first_ = false;
+    }
+    return true;
+  }
+  MOXIE_DEVICE void leave_unit() {
+    if constexpr (!kQueued) unit_ += gridDim.x / C.cluster;
+  }
+
   static MOXIE_DEVICE uint32_t unit_rows(int32_t m) { return (static_cast<uint32_t>(m) + kUnitRows - 1) / kUnitRows; }
   static MOXIE_DEVICE uint32_t unit_columns(int32_t n) {
     return (static_cast<uint32_t>(n) + kUnitColumns - 1) / kUnitColumns;
@@ -90,10 +115,21 @@ class Scheduler {
 
   // Lane l holds group window_ + l. The units of the window are numbered by their inclusive prefix sum.
   MOXIE_DEVICE bool next_of_walk(Tile& tile) {
+    if constexpr (kQueued) {
+      if (!find_unit()) return false;
+      // Nothing says that a queue's units only grow.
+      if (unit_ < before_) {
+        before_ = ends_ = 0;
+        last_end_ = last_scales_ = 0;
+        window_ = -32;
+      }
+      unit_ -= before_;
+    }
     for (;;) {
       const uint32_t units = __shfl_sync(~0u, ends_, 31);
       if (unit_ < units) break;
       unit_ -= units;
+      if constexpr (kQueued) before_ += units;
       window_ += 32;
       if (window_ >= gemm_.groups) {
         ends_ = 0;
@@ -116,7 +152,7 @@ class Scheduler {
       tile.k = __shfl_sync(~0u, k_, lane);
     }
     place(tile, unit_ - (lane > 0 ? before : 0), unit_rows(m), unit_columns(tile.n), m);
-    unit_ += gridDim.x / C.cluster;
+    leave_unit();
     return true;
   }
 
@@ -190,9 +226,12 @@ class Scheduler {
   }
 
   const GemmParams& gemm_;
+  [[no_unique_address]] Queue queue_;
   int32_t lane_;
-  int32_t rank_;   // of this block in its cluster
-  uint32_t unit_;  // the next one, counted from the window's first
+  int32_t rank_;         // of this block in its cluster
+  uint32_t unit_;        // the next one, counted from the window's first
+  bool first_ = true;    // queued: the block's own unit
+  uint32_t before_ = 0;  // queued: units before the window's first
   int32_t window_ = -32;
   uint32_t ends_ = 0;  // one past the last unit of this lane's group
   int32_t m_ = 0;

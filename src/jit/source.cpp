@@ -26,6 +26,8 @@ const char* name(Grouping value) {
   return "Pointers";
 }
 
+const char* name(Scheduling value) { return value == Scheduling::Static ? "Static" : "LaunchControl"; }
+
 const char* name(OperandFormat value) { return value == OperandFormat::Mxfp4 ? "Mxfp4" : "Bf16"; }
 
 const char* name(Multicast value) {
@@ -165,6 +167,7 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
        << "    .stages = " << config.stages << ",\n"
        << "    .cluster = " << config.cluster << ",\n"
        << "    .accumulators = " << config.accumulators << ",\n"
+       << "    .scheduling = moxie::Scheduling::" << name(config.scheduling) << ",\n"
        << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
        << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
        << "    .bias = " << (config.bias ? "true" : "false") << ",\n"

@@ -161,6 +161,7 @@ void check_problem(const GemmProblem& p) {
   if (p.out) check_enum("out", *p.out, DataType::F32);
   if (p.schedule) check_enum("schedule", *p.schedule, Schedule::PingPong);
   if (p.multicast) check_enum("multicast", *p.multicast, Multicast::B);
+  if (p.scheduling) check_enum("scheduling", *p.scheduling, Scheduling::LaunchControl);
 
   if (p.groups < 1 || p.groups > kMaxGroups) reject("groups is {}, but must be 1 to {}", p.groups, kMaxGroups);
   if (p.grouping == Grouping::Dense && p.groups != 1) reject("groups is {}, but a dense product has 1", p.groups);

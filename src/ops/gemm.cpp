@@ -54,7 +54,7 @@ std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
   key.add(p.grouping), key.add(p.groups), key.add(p.m), key.add(p.n), key.add(p.k), key.add(p.format);
   key.add(p.bias), key.add(p.activation), key.add(p.gate), key.add(p.pre), key.add(p.out);
   key.add(p.host_rows), key.add(p.expected_rows), key.add(p.schedule), key.add(p.tile_m), key.add(p.tile_n);
-  key.add(p.cluster), key.add(p.multicast);
+  key.add(p.cluster), key.add(p.multicast), key.add(p.scheduling);
   key.add(p.sinks.size());
   for (const CustomSink& sink : p.sinks) {
     key.add(sink.type), key.add(sink.source), key.add(sink.params.size());
@@ -81,7 +81,8 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
 std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
   Key key;
   key.add(std::string("blackwell")), key.add(c.format), key.add(c.grouping), key.add(c.block_n), key.add(c.stages);
-  key.add(c.cluster), key.add(c.accumulators), key.add(c.activation), key.add(c.gate), key.add(c.bias);
+  key.add(c.cluster), key.add(c.accumulators), key.add(c.scheduling), key.add(c.activation), key.add(c.gate),
+      key.add(c.bias);
   key.add(c.store_buffers);
   add_outputs(key, p);
   return key.take();
@@ -101,6 +102,17 @@ void check_device(int arch, const GemmProblem& p) {
     reject("gate is split, but gemm of MXFP4 operands has only interleaved gates");
 }
 
+// Of a launch, a multiple of the cluster: as many as the device holds, with launch control all there are.
+template <class Plan>
+int most_blocks(const Plan& plan, const plan::DeviceFigures& device) {
+  const int cluster = plan.config.cluster;
+  if constexpr (std::is_same_v<Plan, plan::BlackwellPlan>) {
+    if (plan.config.scheduling == Scheduling::LaunchControl)
+      return int(std::max<int64_t>(plan.tiles, 1) + cluster - 1) / cluster * cluster;
+  }
+  return device.sm_count / cluster * cluster;
+}
+
 template <class Plan>
 void fill_in(PreparedGemm& prepared, const Plan& plan, const plan::DeviceFigures& device, const GemmProblem& p) {
   const auto& c = plan.config;
@@ -108,7 +120,7 @@ void fill_in(PreparedGemm& prepared, const Plan& plan, const plan::DeviceFigures
   if (p.out) prepared.needs.push_back(kernel::store_needs(c, false, *p.out));
   for (const CustomSink& sink : p.sinks) prepared.needs.push_back(sink.needs);
   prepared.shared_bytes = kernel::shared_bytes(c, prepared.needs.data(), int(prepared.needs.size()));
-  prepared.blocks = device.sm_count / c.cluster * c.cluster;
+  prepared.blocks = most_blocks(plan, device);
   const auto mapped =
       std::count_if(prepared.needs.begin(), prepared.needs.end(), [](const auto& n) { return n.tensor_map; });
   prepared.workspace_bytes =
@@ -376,6 +388,7 @@ plan::Shape shape_of(const GemmProblem& p) {
   s.schedule = p.schedule;
   s.tile_m = p.tile_m, s.tile_n = p.tile_n, s.cluster = p.cluster;
   s.multicast = p.multicast;
+  s.scheduling = p.scheduling;
   return s;
 }
 

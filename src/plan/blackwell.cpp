@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "moxie/error.h"
 #include "plan/work.h"
@@ -32,10 +33,23 @@ struct Costs {
   // them ranks the widths on 4096 x 4096 x 7168 as DeepGEMM's sweep (pull request 348) did: 256 columns with their
   // epilogue exposed 7% behind two accumulators.
   double lanes = 32;
+  // A tile's answer from the launch queue, of which every role reads it before it goes on.
+  double launch_answer = 150;
+  // A block that starts, finds no tile and leaves.
+  double empty_block = 2000;
+  // How many tiles more than its share a block may have where tiles differ in length: a guess.
+  double uneven_waves = 1;
   // Fixed part of an epilogue: draining the tensor cores, staging barriers, the store's hand-over.
   double epilogue_fixed = 600;
 };
 constexpr Costs kCosts;
+
+// The most there can be, whatever the host says of the rows.
+Work most_without_host(const Shape& shape) {
+  Shape s = shape;
+  s.host_rows.clear();
+  return most_work(s, work_of(s));
+}
 
 // Instructions per accumulator element, the load from tensor memory and the store included.
 double instructions(const Shape& s) {
@@ -43,6 +57,18 @@ double instructions(const Shape& s) {
   if (s.activation == Activation::GeluErf) return per + 25;
   if (s.activation == Activation::GeluTanh) return per + 10;
   return s.activation == Activation::None ? per : per + 5;
+}
+
+// Groups differ in the length of their sums, so tiles take unequal time.
+bool has_uneven_tiles(const Shape& s) { return s.grouping == Grouping::Pointers; }
+
+// Blocks of a controlled launch that find no tile: the grid has room for the most tiles there can be. Where the rows
+// are estimated every group may end with half a tile more, whatever m is, so that the choice does not depend on m.
+double empty_blocks(const Shape& s, const Work& w, const BlackwellConfig& c) {
+  if (!w.exact) return 0.5 * double(s.groups) * double((s.n + c.block_n - 1) / c.block_n) * c.cluster;
+  const int rows = kernel::cluster_rows(c), columns = kernel::cluster_columns(c);
+  return c.cluster *
+         (count_cluster_tiles(s, most_without_host(s), rows, columns) - count_cluster_tiles(s, w, rows, columns));
 }
 
 struct Bound {
@@ -69,10 +95,16 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   const double epilogue = 128.0 * c.block_n * instructions(s) / kCosts.lanes + kCosts.epilogue_fixed;
 
   const double slots = std::max(1, d.sm_count / c.cluster);
-  const double waves = tiles == 0 ? 0 : w.exact ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
+  const bool controlled = c.scheduling == Scheduling::LaunchControl, uneven = has_uneven_tiles(s);
+  double waves = tiles == 0 ? 0 : w.exact && !uneven ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
+  // Dealt out beforehand, the longest tiles may all be one block's.
+  if (uneven && !controlled) waves += std::min(waves, kCosts.uneven_waves);
+  const double scheduling =
+      controlled ? waves * kCosts.launch_answer + empty_blocks(s, w, c) / slots * kCosts.empty_block : 0;
   // With two accumulators one tile is stored while the next is computed; the last one's store shows.
-  const double compute = c.accumulators == 2 ? waves * std::max(mainloop, epilogue) + std::min(mainloop, epilogue)
-                                             : waves * (mainloop + epilogue);
+  const double compute =
+      scheduling + (c.accumulators == 2 ? waves * std::max(mainloop, epilogue) + std::min(mainloop, epilogue)
+                                        : waves * (mainloop + epilogue));
 
   const double element_bytes = mxfp4 ? 0.5 + 1.0 / kScaleBlock : 2;
   double bytes = 0;
@@ -116,9 +148,10 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
 
 std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d) {
   std::vector<BlackwellCandidate> all;
-  const auto add = [&](int cluster, int block_n) {
+  const auto add = [&](int cluster, int block_n, Scheduling scheduling) {
     BlackwellCandidate candidate;
     BlackwellConfig& c = candidate.config;
+    c.scheduling = scheduling;
     c.format = s.format;
     c.grouping = s.grouping;
     c.cluster = cluster;
@@ -134,6 +167,14 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     }
     all.push_back(candidate);
   };
+  // A grid of the most tiles there can be is mostly empty where every group may be as large as the largest.
+  const bool bounded = s.grouping != Grouping::Masked && s.grouping != Grouping::Pointers;
+  std::vector<Scheduling> schedulings = {Scheduling::Static};
+  if (s.scheduling) {
+    schedulings = {*s.scheduling};
+  } else if (bounded || !s.host_rows.empty()) {
+    schedulings.push_back(Scheduling::LaunchControl);
+  }
   for (int cluster : {1, 2}) {
     if (s.cluster && *s.cluster != cluster) continue;
     if (s.tile_m && *s.tile_m != 128 * cluster) continue;
@@ -144,13 +185,15 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
           (s.format == OperandFormat::Mxfp4 && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
-        add(cluster, block_n);
+        for (Scheduling scheduling : schedulings) add(cluster, block_n, scheduling);
     }
   }
   return all;
 }
 
 }  // namespace
+
+constexpr int64_t kMaxGrid = std::numeric_limits<int32_t>::max();
 
 BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   check_choices(s, d);
@@ -171,19 +214,25 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
         fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} bytes "
                     "of shared memory of a block",
                     d.shared_bytes));
-  plan.source = s.tile_n || s.tile_m || s.cluster ? "caller's choice" : "model";
+  plan.source = s.tile_n || s.tile_m || s.cluster || s.scheduling ? "caller's choice" : "model";
   plan.config = plan.candidates.front().config;
   const BlackwellConfig& c = plan.config;
   plan.raster_panel = choose_panel(d, 128, c.block_n, kernel::cluster_columns(c));
-  plan.tiles = int64_t(c.cluster *
-                       count_cluster_tiles(s, most_work(s, work), kernel::cluster_rows(c), kernel::cluster_columns(c)));
+  const Work most = c.scheduling == Scheduling::LaunchControl ? most_without_host(s) : most_work(s, work);
+  const double tiles = count_cluster_tiles(s, most, kernel::cluster_rows(c), kernel::cluster_columns(c));
+  plan.tiles = int64_t(c.cluster * tiles);
+  if (c.scheduling == Scheduling::LaunchControl && plan.tiles > kMaxGrid)
+    reject(fmt::format(
+        "scheduling is LaunchControl, but a grid of {} blocks, the most tiles there can be, is too large", plan.tiles));
   return plan;
 }
 
 std::string describe(const BlackwellConfig& c) {
-  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}", c.format == OperandFormat::Mxfp4 ? "mxfp4" : "bf16",
-                     kernel::cluster_rows(c), c.block_n, kernel::stage_elements(c), c.stages, c.accumulators,
-                     c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "");
+  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}",
+                     c.format == OperandFormat::Mxfp4 ? "mxfp4" : "bf16", kernel::cluster_rows(c), c.block_n,
+                     kernel::stage_elements(c), c.stages, c.accumulators, c.accumulators == 1 ? "" : "s",
+                     c.cluster == 2 ? ", a pair of blocks" : "",
+                     c.scheduling == Scheduling::LaunchControl ? ", launch control" : "");
 }
 
 std::string explain(const Shape& s, const DeviceFigures& d, const BlackwellPlan& plan) {

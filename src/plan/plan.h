@@ -32,6 +32,7 @@ struct Shape {
   std::optional<Schedule> schedule;
   std::optional<int> tile_m, tile_n, cluster;
   std::optional<Multicast> multicast;
+  std::optional<Scheduling> scheduling;
 };
 
 struct Candidate {
@@ -59,7 +60,7 @@ struct BlackwellCandidate {
 struct BlackwellPlan {
   kernel::BlackwellConfig config;
   int raster_panel = 8;
-  int64_t tiles = 0;
+  int64_t tiles = 0;  // as of Plan; with launch control the most there can be, whatever the host says
   std::vector<BlackwellCandidate> candidates;
   std::string source;
 };

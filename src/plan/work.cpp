@@ -38,11 +38,11 @@ Work work_of(const Shape& s) {
 Work most_work(const Shape& s, const Work& work) {
   Work most = work;
   if (!work.exact) {
-    // Offsets and RowGroups: every group may end with a started tile. Masked and Pointers: every group may be full.
+    // Offsets: every group may end with a started tile. Masked and Pointers: every group may be full.
     const bool shared_rows = s.grouping == Grouping::Offsets || s.grouping == Grouping::RowGroups;
     most.exact = true;
     most.rows = {{double(s.m), shared_rows ? 1.0 : double(s.groups)}};
-    if (shared_rows && s.m > 0) most.rows.push_back({1, double(std::min(s.groups, s.m) - 1)});
+    if (s.grouping == Grouping::Offsets && s.m > 0) most.rows.push_back({1, double(std::min(s.groups, s.m) - 1)});
   }
   return most;
 }

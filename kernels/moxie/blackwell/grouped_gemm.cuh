@@ -1,7 +1,9 @@
 // The Blackwell grouped GEMM: D[g] = A[g] B[g]^T in float32, then the epilogue's
-// sinks. Persistent and warp-specialised: warp 0 loads, warp 1 multiplies, warp 2 owns the tensor memory, warps 4 to 7
-// store. With two accumulators one tile is stored while the next is computed.
+// sinks. Persistent and warp-specialised: warp 0 loads, warp 1 multiplies, warp 2 owns the tensor memory, warp 3 asks
+// for further tiles where the launch is controlled, warps 4 to 7 store. With two accumulators one tile is stored while
+// the next is computed.
 #pragma once
+#include "moxie/blackwell/launch_queue.cuh"
 #include "moxie/blackwell/mainloop.cuh"
 #include "moxie/epilogue/sink.cuh"
 #include "moxie/epilogue/store.cuh"
@@ -10,6 +12,9 @@ namespace moxie::kernel {
 
 constexpr int kTensorEpilogueBarrier = 1;  // a named barrier; 0 is __syncthreads
 constexpr int kEpilogueWarps = 4;
+// Warps of a cluster that walk over its tiles: in every block the loader and the epilogue, in the first the issuer and
+// the warp that asks, too.
+constexpr uint32_t tile_readers(int cluster) { return cluster * (1 + kEpilogueWarps) + 2; }
 
 // scales: null where the operands have none.
 template <BlackwellConfig C, class... Sinks>
@@ -28,10 +33,20 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
                                                  reinterpret_cast<uint64_t*>(shared + kShared.stored)};
   const typename Loop::Stages stages{shared + kShared.a, shared + kShared.b, shared + kShared.a_scales,
                                      shared + kShared.b_scales};
+  constexpr bool kControlled = C.scheduling == Scheduling::LaunchControl;
+  using Queue = TileQueue<C>;
   uint32_t* const tensor_address = reinterpret_cast<uint32_t*>(shared + kShared.tensor_address);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   SinkList<Sinks...> sinks(params...);
+  const Queue queue = [&] {
+    if constexpr (kControlled) {
+      return Queue(shared + kShared.launch_answers, reinterpret_cast<uint64_t*>(shared + kShared.answered),
+                   reinterpret_cast<uint64_t*>(shared + kShared.taken), warp == 3);
+    } else {
+      return Queue();
+    }
+  }();
 
   if (warp == 0 && elect()) {
     prefetch_tensormap(&gemm.a);
@@ -46,6 +61,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
     });
     ring.init();
     accumulators.init(kEpilogueWarps);
+    if constexpr (kControlled) queue.init(tile_readers(C.cluster));
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
   if (warp == 2) {
@@ -65,7 +81,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
   // Everything above touched no global memory; from here on the results of the kernel before this one are needed.
   griddepcontrol_wait();
 
-  Scheduler<C> scheduler(gemm);
+  Scheduler<C, Queue> scheduler(gemm, queue);
   Tile tile;
   if (warp == 0) {
     typename Loop::Loader loader(gemm, scales, ring, stages);
@@ -74,6 +90,9 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
   } else if (warp == 1 && blockIdx.x % C.cluster == 0) {
     typename Loop::Issuer issuer(ring, accumulators, stages, tensor);
     while (scheduler.next(tile)) issuer.multiply(tile);
+  } else if (kControlled && warp == 3 && blockIdx.x % C.cluster == 0) {
+    while (scheduler.next(tile)) {
+    }
   } else if (warp >= 4) {
     uint8_t* slots = nullptr;
     if constexpr (Traits::kGroupMaps > 0) {

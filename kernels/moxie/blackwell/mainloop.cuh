@@ -7,18 +7,6 @@
 
 namespace moxie::kernel {
 
-// Until the phase of the given parity is over, as seen by the blocks of the cluster.
-template <int kCluster>
-MOXIE_DEVICE void wait_parity(uint64_t* barrier, uint32_t parity) {
-  if constexpr (kCluster > 1) {
-    while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cluster, barrier, parity)) {
-    }
-  } else {
-    while (!cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
-    }
-  }
-}
-
 // The ring of operand stages. In a pair the first block's `full` stands for both blocks' tiles; each block has an
 // `empty` of its own, which the issuer completes in both.
 template <int kStages, int kCluster>
@@ -39,7 +27,7 @@ struct TensorRing {
   // The producer's: announces its copies and gives the barrier that they are to complete.
   MOXIE_DEVICE uint64_t* expect(const Position& at, uint32_t bytes) const {
     if constexpr (kCluster > 1) {
-      uint64_t* const barrier = in_first_block(full + at.stage);
+      uint64_t* const barrier = in_block(full + at.stage, 0);
       cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
                                            barrier, bytes);
       return barrier;

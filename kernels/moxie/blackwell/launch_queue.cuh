@@ -1,0 +1,93 @@
+// Cluster launch control (PTX ISA 9.7.13.17, 9.7.13.18): a cluster that is done with a tile cancels another one of the
+// grid that has not started, and computes its tile in its place. One warp asks; the answers lie in a ring in every
+// block's shared memory, and every warp that walks over tiles reads them there.
+#pragma once
+#include "moxie/isa_blackwell.cuh"
+#include "moxie/pipeline.cuh"
+#include "moxie/scheduler.cuh"
+
+namespace moxie::kernel {
+
+template <int kAnswers, int kCluster>
+class LaunchQueue {
+ public:
+  // asks: whether the calling warp is the one that asks, of a pair only the first block's.
+  MOXIE_DEVICE LaunchQueue(uint8_t* answers, uint64_t* answered, uint64_t* taken, bool asks)
+      : answers_(answers), answered_(answered), taken_(taken), asks_(asks) {}
+
+  // One thread of the block. readers: warps of the cluster that call next().
+  MOXIE_DEVICE void init(uint32_t readers) const {
+    for (int i = 0; i < kAnswers; ++i) {
+      cuda::ptx::mbarrier_init(answered_ + i, 1);
+      cuda::ptx::mbarrier_init(taken_ + i, readers);
+    }
+  }
+
+  // Whole warp: the number of another cluster to compute the tile of; false, and then to be asked no more, when every
+  // cluster has started.
+  MOXIE_DEVICE bool next(uint32_t& cluster) {
+    if (asks_) ask();
+    wait_parity<kCluster>(answered_ + at_.stage, at_.phase);
+    const longlong2 answer = *reinterpret_cast<const longlong2*>(answers_ + at_.stage * kLaunchAnswerBytes);
+    const bool more = cuda::ptx::clusterlaunchcontrol_query_cancel_is_canceled(answer);
+    if (more) {
+      cluster = cuda::ptx::clusterlaunchcontrol_query_cancel_get_first_ctaid_x<uint32_t>(answer) / kCluster;
+    }
+    // The answer has been read before the asynchronous proxy writes another one there.
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      if constexpr (kCluster > 1) {
+        cuda::ptx::mbarrier_arrive(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
+                                   in_block(taken_ + at_.stage, 0));
+      } else {
+        cuda::ptx::mbarrier_arrive(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
+                                   taken_ + at_.stage);
+      }
+    }
+    __syncwarp();
+    at_.advance();
+    return more;
+  }
+
+ private:
+  MOXIE_DEVICE void ask() const {
+    uint8_t* const answer = answers_ + at_.stage * kLaunchAnswerBytes;
+    uint64_t* const answered = answered_ + at_.stage;
+    wait_parity<kCluster>(taken_ + at_.stage, at_.phase ^ 1);
+    if constexpr (kCluster > 1) {
+      const uint32_t lane = threadIdx.x % 32;
+      if (lane < kCluster) {
+        cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
+                                             in_block(answered, lane), kLaunchAnswerBytes);
+      }
+      __syncwarp();
+      if (elect()) cuda::ptx::clusterlaunchcontrol_try_cancel_multicast(answer, answered);
+    } else if (elect()) {
+      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
+                                           answered, kLaunchAnswerBytes);
+      cuda::ptx::clusterlaunchcontrol_try_cancel(answer, answered);
+    }
+    __syncwarp();
+  }
+
+  uint8_t* answers_;
+  uint64_t* answered_;
+  uint64_t* taken_;
+  bool asks_;
+  RingPosition<kAnswers> at_;
+};
+
+template <BlackwellConfig C, bool kControlled>
+struct TileQueueOf {
+  using Type = NoQueue;
+};
+template <BlackwellConfig C>
+struct TileQueueOf<C, true> {
+  using Type = LaunchQueue<launch_answers(C), C.cluster>;
+};
+// The scheduler's queue.
+template <BlackwellConfig C>
+using TileQueue = typename TileQueueOf<C, C.scheduling == Scheduling::LaunchControl>::Type;
+
+}  // namespace moxie::kernel

@@ -1,0 +1,158 @@
+// Products whose tiles come by cluster launch control: every grouping, one block and pairs, MXFP4 and bf16, in every
+// order of the simulator, each of which starts another number of blocks at once.
+#include <gmock/gmock.h>
+
+#include "ops/gemm.h"
+#include "tests/blackwell/mxfp4.h"
+
+namespace moxie::test {
+namespace {
+
+constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
+
+struct GroupedCase {
+  Grouping grouping;
+  std::vector<int64_t> rows;
+  const char* name;
+};
+const GroupedCase kCases[] = {{Grouping::Dense, {900}, "Dense"},
+                              {Grouping::Batched, {150, 150, 150}, "Batched"},
+                              {Grouping::Offsets, {5, 0, 140, 1, 128, 0, 270}, "Offsets"},
+                              {Grouping::RowGroups, {5, 0, 140, 1, 128, 0, 270}, "RowGroups"},
+                              {Grouping::Masked, {5, 0, 140, 1, 128, 0, 270}, "Masked"}};
+
+class LaunchControlled : public testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  const GroupedCase& grouped() const { return kCases[std::get<0>(GetParam())]; }
+  void choose(GemmProblem& p) const {
+    p.grouping = grouped().grouping;
+    p.cluster = std::get<1>(GetParam());
+    p.scheduling = Scheduling::LaunchControl;
+  }
+};
+TEST_P(LaunchControlled, Mxfp4) {
+  Mxfp4Job job;
+  choose(job.problem);
+  job.problem.out = kF32;
+  job.problem.tile_n = 96;
+  job.rows = grouped().rows;
+  job.n = 328, job.k = 288;
+  run_in_all_orders(job);
+}
+// One stage a tile: the loader is ahead of the epilogue by as many tiles as there are answers.
+TEST_P(LaunchControlled, ShortSums) {
+  Mxfp4Job job;
+  choose(job.problem);
+  job.problem.out = kBf16;
+  job.problem.tile_n = 32;
+  job.problem.bias = true;
+  job.rows = grouped().rows;
+  job.n = 200, job.k = 32;
+  run_in_all_orders(job);
+}
+TEST_P(LaunchControlled, Bf16Gated) {
+  Job job;
+  choose(job.problem);
+  job.problem.tile_n = 64;
+  job.problem.bias = true;
+  job.problem.activation = Activation::SwigluOai;
+  job.problem.gate = GateLayout::Split;
+  job.problem.pre = kF32, job.problem.out = kBf16;
+  job.rows = grouped().rows;
+  job.n = 144, job.k = 136;
+  run_in_all_orders(job);
+}
+INSTANTIATE_TEST_SUITE_P(Blackwell, LaunchControlled, testing::Combine(testing::Range(0, 5), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}", kCases[std::get<0>(info.param)].name,
+                                              std::get<1>(info.param) == 2 ? "Pair" : "");
+                         });
+
+// More groups than a warp looks at together, most of them empty, so that the grid has many blocks without a tile.
+TEST(LaunchControl, ManyGroups) {
+  for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
+    for (int cluster : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{} {}", int(grouping), cluster));
+      Mxfp4Job job;
+      job.problem.grouping = grouping;
+      job.problem.cluster = cluster;
+      job.problem.scheduling = Scheduling::LaunchControl;
+      job.problem.tile_n = 64;
+      job.problem.out = kF32;
+      job.rows.assign(75, 0);
+      for (size_t g : {0, 1, 30, 31, 32, 63, 64, 74}) job.rows[g] = 1 + int64_t(g) % 3 * 70;
+      job.n = 96, job.k = 64;
+      run_in_all_orders(job);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Every group empty: each block leaves at once.
+TEST(LaunchControl, NoTileAtAll) {
+  Mxfp4Job job;
+  job.problem.grouping = Grouping::Offsets;
+  job.problem.scheduling = Scheduling::LaunchControl;
+  job.problem.out = kF32;
+  job.rows = {0, 0, 0};
+  job.spare_rows = 300;
+  run_in_all_orders(job);
+}
+
+// The host's idea of the rows may be wrong: the grid has room for what the device says.
+TEST(LaunchControl, RowsThatTheHostGotWrong) {
+  Mxfp4Job job;
+  job.problem.grouping = Grouping::Masked;
+  job.problem.scheduling = Scheduling::LaunchControl;
+  job.problem.out = kF32;
+  job.problem.host_rows = {1, 1, 0};
+  job.rows = {200, 140, 3};
+  run_in_all_orders(job);
+}
+
+GemmProblem offsets_problem() {
+  GemmProblem p;
+  p.format = OperandFormat::Mxfp4;
+  p.grouping = Grouping::Offsets;
+  p.groups = 8, p.m = 1000, p.n = 512, p.k = 512;
+  return p;
+}
+constexpr plan::DeviceFigures kB200{100, 148, 232448};
+
+TEST(LaunchControl, TheGridHasRoomForTheMostTiles) {
+  GemmProblem p = offsets_problem();
+  p.scheduling = Scheduling::LaunchControl;
+  p.cluster = 1, p.tile_n = 128;
+  const auto prepared = ops::prepare_gemm(kB200, p);
+  EXPECT_EQ(prepared->blackwell->config.scheduling, Scheduling::LaunchControl);
+  EXPECT_EQ(prepared->blocks, (8 + 7) * 4);  // 1000 rows, and 7 groups that end with a started tile
+  p.scheduling = Scheduling::Static;
+  EXPECT_EQ(ops::prepare_gemm(kB200, p)->blocks, 148);
+}
+
+TEST(LaunchControl, NothingOfItInAStaticKernel) {
+  for (Scheduling scheduling : {Scheduling::Static, Scheduling::LaunchControl}) {
+    GemmProblem p = offsets_problem();
+    p.scheduling = scheduling;
+    const auto prepared = ops::prepare_gemm(kB200, p);
+    jit::Request request = ops::kernel_request(prepared->blackwell->config, p);
+    request.kind = jit::ImageKind::Ptx;
+    const std::string ptx = jit::Compiler::get().compile(request);
+    EXPECT_EQ(ptx.find("clusterlaunchcontrol") != std::string::npos, scheduling == Scheduling::LaunchControl);
+  }
+}
+
+TEST(LaunchControl, HopperHasNone) {
+  GemmProblem p = offsets_problem();
+  p.format = OperandFormat::Bf16;
+  p.scheduling = Scheduling::LaunchControl;
+  try {
+    explain_plan(p, 90);
+    FAIL() << "was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("scheduling is LaunchControl"));
+  }
+}
+
+}  // namespace
+}  // namespace moxie::test
