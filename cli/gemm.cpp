@@ -22,16 +22,17 @@ namespace moxie::cli {
 namespace {
 
 struct Options : ProblemOptions {
-  std::string in, out_file, grouping = "auto", sizes = "device", scales = "row-major";
+  std::string in, out_file, grouping = "auto", sizes = "device", scales = "row-major", format = "auto";
   float alpha = 1.702f, limit = 7.0f;
 };
 
 // The tensors that matter, checked against each other.
 struct Input {
   std::vector<uint8_t> a, b, bias;
-  std::vector<uint8_t> sfa, sfb;     // MXFP4
-  std::vector<int32_t> sizes;        // offsets, m_indices or masked_m
-  std::vector<int64_t> group_start;  // first row of each group, in rows of a; not for row groups
+  std::vector<uint8_t> sfa, sfb;                        // MXFP4, NVFP4
+  std::vector<uint8_t> a_tensor_scale, b_tensor_scale;  // NVFP4, where the file has them
+  std::vector<int32_t> sizes;                           // offsets, m_indices or masked_m
+  std::vector<int64_t> group_start;                     // first row of each group, in rows of a; not for row groups
   std::vector<int64_t> group_rows;
   std::vector<int64_t> a_shape;
 };
@@ -61,17 +62,20 @@ std::vector<int32_t> read_int32(const SafetensorsReader& file, const std::string
   return values;
 }
 
-// The scales of operand `name`: one for 32 elements of a row, or as many bytes as the blocked layout has.
+// The scales of operand `name`: one for 32 or 16 elements of a row, or as many bytes as the blocked layout has.
 std::vector<uint8_t> load_scales(const SafetensorsReader& file, const std::string& name, std::vector<int64_t> operand,
-                                 bool blocked, size_t blocked_bytes) {
+                                 OperandFormat format, bool blocked, size_t blocked_bytes) {
   const auto* entry = file.find(name);
   if (entry == nullptr)
-    throw InputError(fmt::format("tensor '{}' is missing, which operands of U8 (MXFP4) need", name));
-  if (entry->dtype != "U8") throw InputError(fmt::format("tensor '{}' is {}, it must be U8", name, entry->dtype));
-  operand.back() /= 16;
+    throw InputError(fmt::format("tensor '{}' is missing, which operands of U8 (MXFP4, NVFP4) need", name));
+  const char* const dtype = format == OperandFormat::Nvfp4 ? "F8_E4M3" : "U8";
+  if (entry->dtype != dtype)
+    throw InputError(fmt::format("tensor '{}' is {}, it must be {}", name, entry->dtype, dtype));
+  const int block = scale_block(format);
+  operand.back() /= block / 2;
   if (!blocked && entry->shape != operand) {
-    throw InputError(fmt::format("tensor '{}' is {}, it must be {}: a scale for 32 elements along K", name,
-                                 shape_text(entry->shape), shape_text(operand)));
+    throw InputError(fmt::format("tensor '{}' is {}, it must be {}: a scale for {} elements along K", name,
+                                 shape_text(entry->shape), shape_text(operand), block));
   }
   std::vector<uint8_t> scales = file.read(name);
   if (blocked && scales.size() != blocked_bytes) {
@@ -81,14 +85,40 @@ std::vector<uint8_t> load_scales(const SafetensorsReader& file, const std::strin
   return scales;
 }
 
+// What the elements of a and b are: `asked`, or what the types of the tensors say.
+OperandFormat format_of(const SafetensorsReader& file, const std::string& asked) {
+  const Names<OperandFormat> names = {
+      {"bf16", OperandFormat::Bf16}, {"mxfp4", OperandFormat::Mxfp4}, {"nvfp4", OperandFormat::Nvfp4}};
+  if (asked != "auto") {
+    for (const auto& [name, format] : names) {
+      if (name == asked) return format;
+    }
+    throw InputError(fmt::format("--format: '{}' is none of auto, bf16, mxfp4, nvfp4", asked));
+  }
+  const auto is = [&](const char* name, const char* dtype) {
+    return file.find(name) != nullptr && file.find(name)->dtype == dtype;
+  };
+  if (!is("a", "U8")) return OperandFormat::Bf16;
+  return is("sfa", "F8_E4M3") ? OperandFormat::Nvfp4 : OperandFormat::Mxfp4;
+}
+
+// The floats of an NVFP4 operand, where the file has them.
+std::vector<uint8_t> load_tensor_scale(const SafetensorsReader& file, const std::string& name, int64_t count) {
+  if (file.find(name) == nullptr) return {};
+  const auto shape = expect(file, name, "F32", {1}, fmt::format("[{}]", count).c_str());
+  if (shape[0] != count)
+    throw InputError(fmt::format("tensor '{}' is {}, it must be [{}]", name, shape_text(shape), count));
+  return file.read(name);
+}
+
 // Fills problem's grouping and shape, and reads what the product needs.
-Input load(const SafetensorsReader& file, GemmProblem& problem, bool blocked_scales) {
+Input load(const SafetensorsReader& file, GemmProblem& problem, const std::string& format, bool blocked_scales) {
   Input input;
-  const bool mxfp4 = file.find("a") != nullptr && file.find("a")->dtype == "U8";
-  const char* const dtype = mxfp4 ? "U8" : "BF16";
+  problem.format = format_of(file, format);
+  const bool fp4 = has_scales(problem.format);
+  const char* const dtype = fp4 ? "U8" : "BF16";
   const auto a = expect(file, "a", dtype, {2, 3}, "[M, K] or [G, M, K]");
   const auto b = expect(file, "b", dtype, {2, 3}, "[N, K] or [G, N, K]");
-  if (mxfp4) problem.format = OperandFormat::Mxfp4;
   input.a_shape = a;
   std::string sizes_name;
   for (const char* name : {"offsets", "m_indices", "masked_m"}) {
@@ -126,7 +156,7 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, bool blocked_sca
   }
   problem.groups = b.size() == 3 ? b[0] : 1;
   problem.m = a[a.size() - 2];
-  problem.k = mxfp4 ? 2 * a.back() : a.back();
+  problem.k = fp4 ? 2 * a.back() : a.back();
   problem.n = b[b.size() - 2];
   if (problem.groups < 1)
     throw InputError(fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
@@ -138,9 +168,10 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, bool blocked_sca
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
   }
-  if (mxfp4 && a.back() % 16 != 0) {
+  if (fp4 && a.back() % 16 != 0) {
     throw InputError(fmt::format(
-        "tensor 'a' is {}, its last extent (K / 2 bytes of MXFP4) must be a multiple of 16: K of 32", shape_text(a)));
+        "tensor 'a' is {}, its last extent (K / 2 bytes of MXFP4 or NVFP4) must be a multiple of 16: K of 32",
+        shape_text(a)));
   }
   if (problem.k % 8 != 0) {
     throw InputError(fmt::format("tensor 'a' is {}, its last extent (K) must be a multiple of 8", shape_text(a)));
@@ -215,9 +246,13 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, bool blocked_sca
   }
   input.a = file.read("a");
   input.b = file.read("b");
-  if (mxfp4) {
-    input.sfa = load_scales(file, "sfa", a, blocked_scales, a_scale_bytes(problem));
-    input.sfb = load_scales(file, "sfb", b, blocked_scales, b_scale_bytes(problem));
+  if (fp4) {
+    input.sfa = load_scales(file, "sfa", a, problem.format, blocked_scales, a_scale_bytes(problem));
+    input.sfb = load_scales(file, "sfb", b, problem.format, blocked_scales, b_scale_bytes(problem));
+  }
+  if (problem.format == OperandFormat::Nvfp4) {
+    input.a_tensor_scale = load_tensor_scale(file, "a_tensor_scale", 1);
+    input.b_tensor_scale = load_tensor_scale(file, "b_tensor_scale", problem.groups);
   }
   return input;
 }
@@ -242,7 +277,7 @@ size_t result_bytes(int64_t rows, int64_t width, DataType type) {
 }
 
 // Scales in device memory as the kernels read them.
-Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int64_t rows, int64_t k,
+Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int64_t rows, const GemmProblem& problem,
              const int32_t* offsets, size_t bytes) {
   Buffer blocked(device, bytes);
   ScaleBlocking blocking;
@@ -250,7 +285,8 @@ Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int6
   blocking.to = blocked.as();
   blocking.groups = groups;
   blocking.rows = rows;
-  blocking.k = k;
+  blocking.k = problem.k;
+  blocking.block = scale_block(problem.format);
   blocking.offsets = offsets;
   block_scales(device, blocking);
   device.synchronize();
@@ -335,12 +371,12 @@ int run(const Options& options) {
   check_writable(options.out_file);
 
   const SafetensorsReader file(options.in);
-  const Input input = load(file, problem, blocked_scales);
+  const Input input = load(file, problem, options.format, blocked_scales);
   const Grouping grouping = problem.grouping;
   const int64_t rows = problem.m * (input.a_shape.size() == 3 ? problem.groups : 1);
   const int64_t out_width = is_gated(problem.activation) ? problem.n / 2 : problem.n;
   if (as_pointers) {
-    if (problem.format == OperandFormat::Mxfp4) throw InputError("--grouping: pointers are for bf16 operands");
+    if (has_scales(problem.format)) throw InputError("--grouping: pointers are for bf16 operands");
     if (grouping == Grouping::RowGroups) {
       throw InputError("--grouping: tensor 'm_indices' cannot become pointers; offsets, masked_m and equal groups can");
     }
@@ -362,13 +398,16 @@ int run(const Options& options) {
   arguments.limit = options.limit;
   if (!input.sizes.empty()) arguments.sizes = sizes.as<int32_t>();
   Buffer sfa, sfb;
-  if (problem.format == OperandFormat::Mxfp4) {
+  const Buffer a_tensor_scale(device, input.a_tensor_scale), b_tensor_scale(device, input.b_tensor_scale);
+  if (!input.a_tensor_scale.empty()) arguments.a_tensor_scale = a_tensor_scale.as<float>();
+  if (!input.b_tensor_scale.empty()) arguments.b_tensor_scale = b_tensor_scale.as<float>();
+  if (has_scales(problem.format)) {
     sfa = Buffer(device, input.sfa), sfb = Buffer(device, input.sfb);
     if (!blocked_scales) {
       const bool stacked = input.a_shape.size() == 3, offsets = grouping == Grouping::Offsets;
-      sfa = block(device, sfa, stacked || offsets ? problem.groups : 1, problem.m, problem.k,
+      sfa = block(device, sfa, stacked || offsets ? problem.groups : 1, problem.m, problem,
                   offsets ? arguments.sizes : nullptr, a_scale_bytes(problem));
-      sfb = block(device, sfb, problem.groups, problem.n, problem.k, nullptr, b_scale_bytes(problem));
+      sfb = block(device, sfb, problem.groups, problem.n, problem, nullptr, b_scale_bytes(problem));
     }
     arguments.sfa = sfa.as();
     arguments.sfb = sfb.as();
@@ -430,7 +469,9 @@ Run add_gemm(CLI::App& command) {
           "IN", options->in,
           "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
           "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32. MXFP4 (sm_100a): a and b U8, "
-          "two elements in a byte, and their scales sfa and sfb U8, one for 32 elements")
+          "two elements in a byte, and their scales sfa and sfb U8, one for 32 elements. NVFP4 (sm_100a): the same "
+          "with "
+          "sfa and sfb F8_E4M3, one for 16 elements, and optional a_tensor_scale [1], b_tensor_scale [G] float32")
       ->required();
   command
       .add_option("OUT", options->out_file,
@@ -447,7 +488,11 @@ Run add_gemm(CLI::App& command) {
                   "Who knows the groups' sizes: device (the kernel reads them) or host (the plan does, too)")
       ->capture_default_str();
   command
-      .add_option("--scales", options->scales, "How sfa and sfb lie: row-major [..., K/32], or blocked (128 x 4 tiles)")
+      .add_option("--format", options->format, "Elements of a and b: auto (what the tensors say), bf16, mxfp4, nvfp4")
+      ->capture_default_str();
+  command
+      .add_option("--scales", options->scales,
+                  "How sfa and sfb lie: row-major [..., K/32 or K/16], or blocked (128 x 4 tiles)")
       ->capture_default_str();
   options->add_to(command);
   return [options] { return run(*options); };

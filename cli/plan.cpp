@@ -36,13 +36,14 @@ Run add_plan(CLI::App& command) {
   options->add_to(command);
   command.add_flag("--all", options->all, "Every candidate, not only the best");
   command.add_option("--arch", options->arch, "90 for sm_90a, 100 for sm_100a")->capture_default_str();
-  command.add_option("--format", options->format, "Elements of a and b: bf16 or mxfp4 (sm_100a)")
-      ->check(CLI::IsMember({"bf16", "mxfp4"}))
+  command.add_option("--format", options->format, "Elements of a and b: bf16, or mxfp4 or nvfp4 (sm_100a)")
+      ->check(CLI::IsMember({"bf16", "mxfp4", "nvfp4"}))
       ->capture_default_str();
   command.add_option("--sms", options->sms, "Streaming multiprocessors of the device")->capture_default_str();
   return [options] {
     GemmProblem problem = options->problem();
     if (options->format == "mxfp4") problem.format = OperandFormat::Mxfp4;
+    if (options->format == "nvfp4") problem.format = OperandFormat::Nvfp4;
     std::string text = explain_plan(problem, options->arch, options->sms);
     if (text.empty() || text.back() != '\n') text += '\n';
     if (!options->all) text = first_lines(text);

@@ -1,8 +1,7 @@
 // Grouped matrix products with a fused epilogue:
 //
-//   D[g] = A[g] (M_g x K) * B[g]^T (N x K)     bf16 or MXFP4 (sm_100a) operands, both K-major, accumulated in float32
-//   pre  = D + bias[g]
-//   out  = activation(pre)                      half as wide for gated activations
+//   D[g] = A[g] (M_g x K) * B[g]^T (N x K)     bf16, MXFP4 or NVFP4 (sm_100a) operands, both K-major, accumulated in
+//   float32 pre  = D + bias[g] out  = activation(pre)                      half as wide for gated activations
 //
 // Which rows belong to which group is read from device memory by the kernel: the host never waits for it.
 #pragma once
@@ -39,8 +38,8 @@ struct GemmProblem {
   int64_t m = 0;
   int64_t n = 0;  // columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. (Pointers:
                   // the most of any group)
-  int64_t k = 0;  // a multiple of 8 (bf16) or 32 (MXFP4); 0 is allowed (Pointers: the most of any group)
-  // Mxfp4 needs sm_100a and no split gate. Grouping::Pointers needs sm_90a.
+  int64_t k = 0;  // a multiple of 8 (bf16) or 32 (MXFP4, NVFP4); 0 is allowed (Pointers: the most of any group)
+  // Mxfp4 and Nvfp4 need sm_100a and no split gate. Grouping::Pointers needs sm_90a.
   OperandFormat format = OperandFormat::Bf16;
   bool bias = false;
   Activation activation = Activation::None;
@@ -65,16 +64,21 @@ struct GemmProblem {
 };
 
 // Where the operands and results are: device pointers, aligned to 16 bytes. Leading dimensions in elements,
-// multiples of 8 (bf16), 32 (MXFP4) or 4 (float32), at least the width; 0 stands for the width. Outputs may not overlap
-// the operands or each other.
+// multiples of 8 (bf16), 32 (MXFP4, NVFP4) or 4 (float32), at least the width; 0 stands for the width. Outputs may not
+// overlap the operands or each other.
 struct GemmArguments {
   const void* a = nullptr;  // [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
   int64_t lda = 0;
   const void* b = nullptr;  // [groups, n, k]
   int64_t ldb = 0;
-  // MXFP4: E8M0 scales in the blocked layout (moxie/scales.h), a_scale_bytes() and b_scale_bytes() of them.
+  // MXFP4 and NVFP4: scales (E8M0, E4M3) in the blocked layout (moxie/scales.h), a_scale_bytes() and b_scale_bytes() of
+  // them.
   const void* sfa = nullptr;
   const void* sfb = nullptr;
+  // NVFP4: the floats that A and each group's B are to be multiplied by (the tensor_scale of moxie/quantize.h), in
+  // device memory, [1] and [groups]; null stands for 1. The product is multiplied by both before the bias is added.
+  const float* a_tensor_scale = nullptr;
+  const float* b_tensor_scale = nullptr;
   const void* bias = nullptr;  // bf16 [groups, n], dense; required when problem.bias
   void* pre = nullptr;         // [rows of A, n]
   int64_t ld_pre = 0;

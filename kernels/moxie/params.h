@@ -57,7 +57,10 @@ constexpr bool is_quantized(DataType t) { return t != DataType::Bf16 && t != Dat
 enum class OperandFormat : int {
   Bf16,
   Mxfp4,  // E2M1, two in a byte, the first in the low nibble; an E8M0 scale for every 32 along K (OCP MX v1.0)
+  Nvfp4,  // E2M1 with an E4M3 scale for every 16 and one float for the whole matrix
 };
+constexpr bool has_scales(OperandFormat f) { return f != OperandFormat::Bf16; }
+constexpr int bits_of(OperandFormat f) { return has_scales(f) ? 4 : 16; }
 constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
 
 // Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 +
@@ -68,6 +71,9 @@ constexpr int kScaleTileK = kScaleTileColumns * kScaleBlock;  // elements along 
 constexpr int kScaleTileBytes = 512;
 // Elements that share a scale.
 constexpr int scale_block(DataType t) { return t == DataType::Nvfp4 ? 16 : kScaleBlock; }
+constexpr int scale_block(OperandFormat f) { return f == OperandFormat::Nvfp4 ? 16 : kScaleBlock; }
+// Elements along K that a tile's scales belong to.
+constexpr int scale_tile_k(OperandFormat f) { return kScaleTileColumns * scale_block(f); }
 
 enum class Schedule : int {
   Cooperative,  // two consumer warp groups share one tile
@@ -110,9 +116,10 @@ struct HopperConfig {
 struct BlackwellConfig {
   OperandFormat format = OperandFormat::Mxfp4;
   Grouping grouping = Grouping::Dense;
-  int block_n = 128;  // columns of a tile: 32 to 256 in steps of 32; MXFP4 on one block without a gate also 16, 48, ...
-  int stages = 4;     // depth of the operand ring
-  int cluster = 1;    // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
+  int block_n =
+      128;  // columns of a tile: 32 to 256 in steps of 32; with scales on one block without a gate also 16, 48, ...
+  int stages = 4;        // depth of the operand ring
+  int cluster = 1;       // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
   int accumulators = 2;  // tiles in tensor memory: with 2, one is stored while the next is computed
   Scheduling scheduling = Scheduling::Static;
   Activation activation = Activation::None;
@@ -144,9 +151,7 @@ constexpr int epilogue_columns(const BlackwellConfig& c) {
 // then the 16 columns that are left: those before the groups where the tile does not begin at a multiple of 32, else
 // those after.
 constexpr bool has_half_group(const HopperConfig&) { return false; }
-constexpr bool has_half_group(const BlackwellConfig& c) {
-  return c.format == OperandFormat::Mxfp4 && c.block_n % 32 != 0;
-}
+constexpr bool has_half_group(const BlackwellConfig& c) { return has_scales(c.format) && c.block_n % 32 != 0; }
 constexpr int whole_groups(int block_n) { return block_n / 32 * 32; }  // columns
 constexpr int whole_groups_column(int column) { return (column + 31) / 32 * 32; }
 constexpr int half_group_column(int block_n, int column) {
@@ -194,6 +199,9 @@ struct ScaleParams {
   TensorMap b;
   TensorMap half_group;         // has_half_group: b's scales again
   TensorMap half_group_values;  // has_half_group: B itself
+  // Nvfp4: factors of the product, in device memory, or null for 1.
+  const float* a_tensor_scale = nullptr;
+  const float* b_tensor_scale = nullptr;  // [groups]
 };
 
 // Rows whose scales lie in tiles: every group's begin with a tile of their own.
@@ -269,17 +277,18 @@ struct StoreParams {
 //                              rank 3  dims (H, M, 2)  strides (s ld, s H)            box (columns, rows, 2)
 //   Batched                    rank 4  dims (H, M, 2, G) strides (s ld, s H, s group_stride) box (columns, rows, 2, 1)
 
-// Blackwell. A and B as above with a_box_rows and b_box_rows of a BlackwellConfig; those of MXFP4 are maps of bytes
+// Blackwell. A and B as above with a_box_rows and b_box_rows of a BlackwellConfig; those of four bits are maps of bytes
 // (uint8), each of two elements: K / 2 of them in place of K, 128 in a box row; strides are half as many bytes as
 // elements.
-// ScaleParams: 32-bit words of four scales, no swizzle; KT = ceil(K / 128), MT and NT = ceil(rows of a group / 128)
-//   a  Dense, RowGroups  rank 3  dims (128, KT, MT)     strides (512, 512 KT)           box (128, 2, 1)
+// ScaleParams: 32-bit words of four scales, no swizzle; KT = ceil(K / scale_tile_k), T = stage_scale_tiles, MT and NT =
+// ceil(rows of a group / 128)
+//   a  Dense, RowGroups  rank 3  dims (128, KT, MT)     strides (512, 512 KT)           box (128, T, 1)
 //      Offsets           rank 3  the same with MT = the most tiles that all groups can have: M / 128 + groups
-//      Batched, Masked   rank 4  dims (128, KT, MT, G)  strides (512, 512 KT, 512 KT MT) box (128, 2, 1, 1)
-//   b  not gated         rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, 2, b_scale_tiles, 1)
+//      Batched, Masked   rank 4  dims (128, KT, MT, G)  strides (512, 512 KT, 512 KT MT) box (128, T, 1, 1)
+//   b  not gated         rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, T, b_scale_tiles, 1)
 //      gated (interleaved only)
-//                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, 2)
-//   half_group           rank 5  dims (4, 32, KT, NT, G) strides (16, 512, 512 KT, 512 KT NT) box (4, 32, 2, 1, 1)
+//                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, T)
+//   half_group           rank 5  dims (4, 32, KT, NT, G) strides (16, 512, 512 KT, 512 KT NT) box (4, 32, T, 1, 1)
 //   half_group_values    as GemmParams::b with a box of 16 rows
 //   (the gated map puts the scales of rows 0, 2, 4, ... of 16 before those of 1, 3, 5, ..., as b does with the rows)
 
@@ -312,7 +321,8 @@ constexpr int rank_columns(const BlackwellConfig&) { return 0; }
 constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
 constexpr bool has_scales(const HopperConfig&) { return false; }
-constexpr bool has_scales(const BlackwellConfig& c) { return c.format == OperandFormat::Mxfp4; }
+constexpr bool has_scales(const BlackwellConfig& c) { return has_scales(c.format); }
+constexpr bool has_tensor_scales(const BlackwellConfig& c) { return c.format == OperandFormat::Nvfp4; }
 
 // Rows of one consumer warp group.
 constexpr int warp_group_rows(const HopperConfig& c) {
@@ -389,8 +399,10 @@ constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int co
 }
 
 // Blackwell: a stage holds 128 bytes of every row, and the tiles of scales along them.
-constexpr int stage_elements(const BlackwellConfig& c) { return c.format == OperandFormat::Mxfp4 ? 256 : 64; }
-constexpr int kStageScaleTiles = 256 / kScaleTileK;
+constexpr int stage_elements(const BlackwellConfig& c) { return 128 * 8 / bits_of(c.format); }
+constexpr int stage_scale_tiles(const BlackwellConfig& c) {
+  return has_scales(c) ? stage_elements(c) / scale_tile_k(c.format) : 0;
+}
 constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, schedule; warps 4 to 7: epilogue
 
 // Scheduling::LaunchControl: answers in shared memory. One for the tile that is loaded while another is multiplied and
@@ -424,8 +436,8 @@ constexpr int b_scale_columns(const BlackwellConfig& c) {
 constexpr TensorLayout tensor_layout(const BlackwellConfig& c) {
   TensorLayout at{};
   at.b_scales = c.accumulators * c.block_n;
-  at.a_scales = at.b_scales + kStageScaleTiles * b_scale_columns(c);
-  at.columns = at.a_scales + kStageScaleTiles * a_scale_columns(c);
+  at.a_scales = at.b_scales + stage_scale_tiles(c) * b_scale_columns(c);
+  at.columns = at.a_scales + stage_scale_tiles(c) * a_scale_columns(c);
   return at;
 }
 // What is allocated: a power of two, 32 at least.
@@ -438,8 +450,8 @@ constexpr int tensor_columns(const BlackwellConfig& c) {
 struct BlackwellLayout {
   int a;               // ring of A tiles: stages x 128 x 128 bytes
   int b;               // ring of B tiles: stages x b_stage_rows x 128 bytes
-  int a_scales;        // stages x 2 x 512 bytes
-  int b_scales;        // stages x b_stage_scale_tiles x 2 x 512 bytes
+  int a_scales;        // stages x stage_scale_tiles x 512 bytes
+  int b_scales;        // stages x b_stage_scale_tiles x stage_scale_tiles x 512 bytes
   int staging;         // sink after sink, each store_buffers x staging_bytes
   int sink_maps;       // mapped sink after mapped sink, 128 bytes each
   int bias;            // block_n bf16
@@ -457,8 +469,8 @@ constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeed
   BlackwellLayout at{};
   at.b = at.a + c.stages * a_box_rows(c) * 128;
   at.a_scales = at.b + c.stages * b_stage_rows(c) * 128;
-  at.b_scales = at.a_scales + (has_scales(c) ? c.stages * kStageScaleTiles * kScaleTileBytes : 0);
-  at.staging = at.b_scales + c.stages * b_stage_scale_tiles(c) * kStageScaleTiles * kScaleTileBytes;
+  at.b_scales = at.a_scales + c.stages * stage_scale_tiles(c) * kScaleTileBytes;
+  at.staging = at.b_scales + c.stages * b_stage_scale_tiles(c) * stage_scale_tiles(c) * kScaleTileBytes;
   at.sink_maps = at.staging;
   int mapped = 0;
   for (int i = 0; i < count; ++i) {

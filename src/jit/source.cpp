@@ -28,7 +28,9 @@ const char* name(Grouping value) {
 
 const char* name(Scheduling value) { return value == Scheduling::Static ? "Static" : "LaunchControl"; }
 
-const char* name(OperandFormat value) { return value == OperandFormat::Mxfp4 ? "Mxfp4" : "Bf16"; }
+const char* name(OperandFormat value) {
+  return value == OperandFormat::Mxfp4 ? "Mxfp4" : value == OperandFormat::Nvfp4 ? "Nvfp4" : "Bf16";
+}
 
 const char* name(Multicast value) {
   switch (value) {

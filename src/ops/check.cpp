@@ -110,10 +110,10 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   const bool work = !is_empty(p);
   const int64_t out_width = is_gated(p.activation) ? p.n / 2 : p.n;
   std::vector<Range> inputs, outputs;
-  const int operand_bits = p.format == OperandFormat::Mxfp4 ? 4 : 16;
+  const int operand_bits = bits_of(p.format);
   inputs.push_back(check_matrix("a", "lda", a.a, a.lda, rows, p.k, operand_bits, work));
   inputs.push_back(check_matrix("b", "ldb", a.b, a.ldb, p.groups * p.n, p.k, operand_bits, work));
-  if (p.format == OperandFormat::Mxfp4) {
+  if (has_scales(p.format)) {
     const auto check_scales = [&](const char* name, const void* pointer, size_t bytes) {
       check_pointer(name, pointer, work && bytes > 0, 16);
       const auto begin = reinterpret_cast<uintptr_t>(pointer);
@@ -124,6 +124,14 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   } else if (a.sfa || a.sfb) {
     reject("{} is given, but bf16 operands have no scales", a.sfa ? "sfa" : "sfb");
   }
+  const auto check_tensor_scale = [&](const char* name, const float* pointer, int64_t count) {
+    if (pointer && p.format != OperandFormat::Nvfp4) reject("{} is given, but only NVFP4 operands have one", name);
+    check_pointer(name, pointer, false, 4);
+    const auto begin = reinterpret_cast<uintptr_t>(pointer);
+    inputs.push_back({name, begin, begin + (work && pointer ? uintptr_t(count) * 4 : 0)});
+  };
+  check_tensor_scale("a_tensor_scale", a.a_tensor_scale, 1);
+  check_tensor_scale("b_tensor_scale", a.b_tensor_scale, p.groups);
   if (p.bias) inputs.push_back(check_matrix("bias", "n", a.bias, p.n, p.groups, p.n, 16, work));
   const bool needs_sizes =
       p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups || p.grouping == Grouping::Masked;
@@ -146,6 +154,10 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
 
 }  // namespace
 
+const char* format_name(OperandFormat format) {
+  return format == OperandFormat::Mxfp4 ? "MXFP4" : format == OperandFormat::Nvfp4 ? "NVFP4" : "bf16";
+}
+
 int64_t total_rows(const GemmProblem& p) {
   return p.grouping == Grouping::Batched || p.grouping == Grouping::Masked ? p.groups * p.m : p.m;
 }
@@ -155,7 +167,7 @@ bool is_empty(const GemmProblem& p) { return p.m == 0 || p.n == 0; }
 void check_problem(const GemmProblem& p) {
   check_enum("grouping", p.grouping, Grouping::Pointers);
   check_enum("activation", p.activation, Activation::Reglu);
-  check_enum("format", p.format, OperandFormat::Mxfp4);
+  check_enum("format", p.format, OperandFormat::Nvfp4);
   check_enum("gate", p.gate, GateLayout::SplitUpFirst);
   if (p.pre) check_enum("pre", *p.pre, DataType::F32);
   if (p.out) check_enum("out", *p.out, DataType::F32);
@@ -172,8 +184,9 @@ void check_problem(const GemmProblem& p) {
   if (p.n % n_multiple != 0)
     reject("n is {}, but must be a multiple of {}{}", p.n, n_multiple,
            n_multiple == 16 ? " with a gated activation" : "");
-  if (p.format == OperandFormat::Mxfp4 && p.k % kScaleBlock != 0)
-    reject("k is {}, but must be a multiple of {} with MXFP4 operands", p.k, kScaleBlock);
+  // Rows of four-bit elements are whole 16 bytes.
+  if (has_scales(p.format) && p.k % 32 != 0)
+    reject("k is {}, but must be a multiple of 32 with {} operands", p.k, format_name(p.format));
   if (p.k % 8 != 0) reject("k is {}, but must be a multiple of 8", p.k);
   if (total_rows(p) > kMaxSize) reject("groups * m is {}, but at most {} rows are possible", total_rows(p), kMaxSize);
   if (p.grouping != Grouping::Pointers && p.groups * p.n > kMaxSize)
@@ -182,7 +195,7 @@ void check_problem(const GemmProblem& p) {
   // add a started row of tiles.
   const __int128 row_tiles =
       p.grouping == Grouping::Pointers ? __int128(p.groups) * (p.m / 64 + 2) : total_rows(p) / 64 + 2 * p.groups;
-  if (row_tiles * (p.n / (p.format == OperandFormat::Mxfp4 ? 32 : 64) + 2) > kMaxSize)
+  if (row_tiles * (p.n / (has_scales(p.format) ? 32 : 64) + 2) > kMaxSize)
     reject("m * n is too large: the product of m = {} and n = {} has 2^31 tiles or more", p.m, p.n);
 
   if (!p.pre && !p.out && p.sinks.empty())

@@ -18,6 +18,9 @@ void check_scale_rows(int64_t groups, int64_t rows, int64_t k, int64_t block);
 // Tiles of 128 rows that they have, or with offsets can have.
 int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets);
 
+// As messages say it.
+const char* format_name(OperandFormat format);
+
 // Rows of A and of the outputs in memory, all groups together. Not for Pointers.
 int64_t total_rows(const GemmProblem& problem);
 

@@ -91,15 +91,16 @@ std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
 // Unsupported when a device of this architecture has no kernel for the problem.
 void check_device(int arch, const GemmProblem& p) {
   const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::Unsupported, sentence); };
-  const bool mxfp4 = p.format == OperandFormat::Mxfp4;
+  const bool scaled = has_scales(p.format);
   if (arch != 90 && arch != 100)
     reject(fmt::format("the device is of architecture sm_{}, but gemm needs sm_90a or sm_100a", arch));
-  if (mxfp4 && arch != 100)
-    reject(fmt::format("the device is of architecture sm_{}a, but gemm of MXFP4 operands needs sm_100a", arch));
+  if (scaled && arch != 100)
+    reject(fmt::format("the device is of architecture sm_{}a, but gemm of {} operands needs sm_100a", arch,
+                       format_name(p.format)));
   if (arch == 100 && p.grouping == Grouping::Pointers)
     reject("grouping is Pointers, which gemm has on sm_90a only, but the device is of architecture sm_100a");
-  if (mxfp4 && is_gated(p.activation) && p.gate != GateLayout::Interleaved)
-    reject("gate is split, but gemm of MXFP4 operands has only interleaved gates");
+  if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved)
+    reject(fmt::format("gate is split, but gemm of {} operands has only interleaved gates", format_name(p.format)));
 }
 
 // Of a launch, a multiple of the cluster: as many as the device holds, with launch control all there are.
@@ -187,7 +188,7 @@ struct OperandRows {
   int64_t stride;
 };
 OperandRows rows_of(const GemmProblem& p, int64_t ld) {
-  if (p.format == OperandFormat::Mxfp4) return {CU_TENSOR_MAP_DATA_TYPE_UINT8, p.k / 2, 128, ld / 2};
+  if (has_scales(p.format)) return {CU_TENSOR_MAP_DATA_TYPE_UINT8, p.k / 2, 128, ld / 2};
   return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.k, 64, 2 * ld};
 }
 
@@ -224,12 +225,18 @@ int64_t scale_tiles(int64_t rows) { return (rows + kScaleTileRows - 1) / kScaleT
 int64_t a_scale_tiles(const GemmProblem& p) {
   return p.grouping == Grouping::Offsets ? p.m / kScaleTileRows + p.groups : scale_tiles(p.m);
 }
-int64_t scale_k_tiles(const GemmProblem& p) { return (p.k + kScaleTileK - 1) / kScaleTileK; }
+int64_t scale_k_tiles(const GemmProblem& p) { return (p.k + scale_tile_k(p.format) - 1) / scale_tile_k(p.format); }
+// Those of a stage.
+int stage_scale_tiles(const GemmProblem& p) {
+  BlackwellConfig c;
+  c.format = p.format;
+  return kernel::stage_scale_tiles(c);
+}
 
 TensorMapShape a_scale_shape(const GemmProblem& p) {
   const int64_t k_tiles = scale_k_tiles(p), row = k_tiles * kScaleTileBytes;
   std::vector<Dimension> dimensions = {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
-                                       {k_tiles, kScaleTileBytes, kernel::kStageScaleTiles},
+                                       {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
                                        {a_scale_tiles(p), row, 1}};
   if (is_stacked(p)) dimensions.push_back({p.groups, row * a_scale_tiles(p), 1});
   return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0, dimensions);
@@ -243,11 +250,11 @@ TensorMapShape b_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
                       {8, 32, 8},
                       {2, 16, 2},
                       {2, 256, 2},
-                      {k_tiles * n_tiles * p.groups, kScaleTileBytes, kernel::kStageScaleTiles}});
+                      {k_tiles * n_tiles * p.groups, kScaleTileBytes, stage_scale_tiles(p)}});
   }
   return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
                    {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
-                    {k_tiles, kScaleTileBytes, kernel::kStageScaleTiles},
+                    {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
                     {n_tiles, row, std::max(kernel::b_scale_tiles(c), 1)},
                     {p.groups, row * n_tiles, 1}});
 }
@@ -257,7 +264,7 @@ TensorMapShape half_group_shape(const GemmProblem& p) {
   return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
                    {{4, 0, 4},
                     {32, 16, 32},
-                    {k_tiles, kScaleTileBytes, kernel::kStageScaleTiles},
+                    {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
                     {n_tiles, row, 1},
                     {p.groups, row * n_tiles, 1}});
 }
@@ -360,6 +367,8 @@ void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, 
   kernel::ScaleParams scales{};
   scales.a = driver::make_tensor_map(context, "sfa", encodable(a.sfa), a_scale_shape(p));
   scales.b = driver::make_tensor_map(context, "sfb", encodable(a.sfb), b_scale_shape(prepared.blackwell->config, p));
+  scales.a_tensor_scale = a.a_tensor_scale;
+  scales.b_tensor_scale = a.b_tensor_scale;
   if (kernel::has_half_group(prepared.blackwell->config)) {
     const int64_t ldb = a.ldb ? a.ldb : p.k;
     scales.half_group = driver::make_tensor_map(context, "sfb", encodable(a.sfb), half_group_shape(p));

@@ -68,18 +68,19 @@ int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets) {
 
 size_t a_scale_bytes(const GemmProblem& p) {
   ops::check_problem(p);
-  if (p.format != OperandFormat::Mxfp4) return 0;
+  if (!has_scales(p.format)) return 0;
+  const int block = scale_block(p.format);
   if (p.grouping == Grouping::Offsets) {
     const int64_t tiles = p.m / kScaleTileRows + p.groups;
-    return size_t(blocked_scale_bytes(tiles * kScaleTileRows, p.k));
+    return size_t(blocked_scale_bytes(tiles * kScaleTileRows, p.k, block));
   }
   const bool stacked = p.grouping == Grouping::Batched || p.grouping == Grouping::Masked;
-  return size_t((stacked ? p.groups : 1) * blocked_scale_bytes(p.m, p.k));
+  return size_t((stacked ? p.groups : 1) * blocked_scale_bytes(p.m, p.k, block));
 }
 
 size_t b_scale_bytes(const GemmProblem& p) {
   ops::check_problem(p);
-  return p.format == OperandFormat::Mxfp4 ? size_t(p.groups * blocked_scale_bytes(p.n, p.k)) : 0;
+  return has_scales(p.format) ? size_t(p.groups * blocked_scale_bytes(p.n, p.k, scale_block(p.format))) : 0;
 }
 
 void block_scales(const Device& device, const ScaleBlocking& x) {

@@ -18,7 +18,7 @@ using kernel::BlackwellConfig;
 struct Costs {
   // Dense FP4, about 9 PFLOP/s by datasheet: 9e15 / 2 / 148 / 1.85e9 is 16,400 multiply-adds a clock and SM; bf16 a
   // quarter.
-  double multiply_adds_mxfp4 = 16384, multiply_adds_bf16 = 4096;
+  double multiply_adds_fp4 = 16384, multiply_adds_bf16 = 4096;
   // L2 to an SM: 64 bytes a clock, the width of its port.
   double l2_bytes = 64;
   // HBM: about 8 TB/s by datasheet, nine tenths of it reached by a copy.
@@ -79,12 +79,12 @@ struct Bound {
 void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandidate& candidate) {
   const BlackwellConfig& c = candidate.config;
   const double tiles = count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
-  const bool mxfp4 = c.format == OperandFormat::Mxfp4;
+  const bool fp4 = kernel::has_scales(c);
   const double stages = std::max(1.0, std::ceil(double(s.k) / kernel::stage_elements(c)));
   const double stage_bytes = 128.0 * (kernel::a_box_rows(c) + kernel::b_stage_rows(c)) +
-                             (mxfp4 ? 512.0 * kernel::kStageScaleTiles * (1 + kernel::b_stage_scale_tiles(c)) : 0);
+                             512.0 * kernel::stage_scale_tiles(c) * (1 + kernel::b_stage_scale_tiles(c));
   const std::array<Bound, 3> bounds = {{
-      {128.0 * c.block_n * kernel::stage_elements(c) / (mxfp4 ? kCosts.multiply_adds_mxfp4 : kCosts.multiply_adds_bf16),
+      {128.0 * c.block_n * kernel::stage_elements(c) / (fp4 ? kCosts.multiply_adds_fp4 : kCosts.multiply_adds_bf16),
        "tensor cores"},
       {stage_bytes / kCosts.l2_bytes, "L2"},
       {kCosts.load_latency / (c.stages - 1), "load latency"},
@@ -106,7 +106,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
       scheduling + (c.accumulators == 2 ? waves * std::max(mainloop, epilogue) + std::min(mainloop, epilogue)
                                         : waves * (mainloop + epilogue));
 
-  const double element_bytes = mxfp4 ? 0.5 + 1.0 / kScaleBlock : 2;
+  const double element_bytes = fp4 ? 0.5 + 1.0 / scale_block(c.format) : 2;
   double bytes = 0;
   const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
                              (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
@@ -137,7 +137,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_n && (*s.tile_n < 16 || *s.tile_n > 256 || *s.tile_n % 16 != 0))
     reject(fmt::format("tile_n is {}, but only 16 to 256 in steps of 16 are possible", *s.tile_n));
   if (s.tile_n && *s.tile_n % 32 != 0) {
-    const char* why = s.format != OperandFormat::Mxfp4    ? "with bf16 operands"
+    const char* why = !has_scales(s.format)               ? "with bf16 operands"
                       : s.cluster == 2 || s.tile_m == 256 ? "on a pair of blocks"
                       : is_gated(s.activation)            ? "with a gated activation"
                       : !s.custom_sinks.empty()           ? "with custom sinks"
@@ -184,7 +184,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
       if (s.tile_n && *s.tile_n != block_n) continue;
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
-          (s.format == OperandFormat::Mxfp4 && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
+          (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
         for (Scheduling scheduling : schedulings) add(cluster, block_n, scheduling);
     }
   }
@@ -228,9 +228,9 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
 }
 
 std::string describe(const BlackwellConfig& c) {
-  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}",
-                     c.format == OperandFormat::Mxfp4 ? "mxfp4" : "bf16", kernel::cluster_rows(c), c.block_n,
-                     kernel::stage_elements(c), c.stages, c.accumulators, c.accumulators == 1 ? "" : "s",
+  constexpr const char* kFormats[] = {"bf16", "mxfp4", "nvfp4"};
+  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}", kFormats[int(c.format)], kernel::cluster_rows(c),
+                     c.block_n, kernel::stage_elements(c), c.stages, c.accumulators, c.accumulators == 1 ? "" : "s",
                      c.cluster == 2 ? ", a pair of blocks" : "",
                      c.scheduling == Scheduling::LaunchControl ? ", launch control" : "");
 }

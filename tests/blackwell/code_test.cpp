@@ -21,7 +21,7 @@ GemmProblem problem_of(int turn, std::mt19937_64& random) {
   constexpr Grouping kGroupings[] = {Grouping::Dense, Grouping::Offsets, Grouping::Masked, Grouping::RowGroups,
                                      Grouping::Batched};
   GemmProblem p;
-  p.format = turn % 4 == 3 ? OperandFormat::Bf16 : OperandFormat::Mxfp4;
+  p.format = turn % 4 == 3 ? OperandFormat::Bf16 : turn % 4 == 1 ? OperandFormat::Nvfp4 : OperandFormat::Mxfp4;
   p.grouping = kGroupings[turn % 5];
   p.groups = p.grouping == Grouping::Dense ? 1 : 1 + below(64);
   p.m = int64_t{1} << below(14), p.n = 16 * (1 + below(512)), p.k = 32 * (1 + below(256));

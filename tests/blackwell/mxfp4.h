@@ -1,5 +1,5 @@
-// One MXFP4 product on sm_100a with its answer: random elements and scales, NaN scales wherever no row exists, scales
-// blocked by the library's own kernel; launches, and compares every byte.
+// One MXFP4 or NVFP4 product on sm_100a with its answer: random elements and scales, NaN scales wherever no row exists,
+// scales blocked by the library's own kernel; launches, and compares every byte.
 #pragma once
 #include <cstdlib>
 
@@ -15,38 +15,58 @@ inline double e2m1(int code) {
   return code & 8 ? -kValues[code & 7] : kValues[code & 7];
 }
 inline double e8m0(uint8_t code) { return code == 255 ? std::nan("") : std::ldexp(1.0, code - 127); }
+inline double e4m3(uint8_t code) {  // without its sign, as a scale
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 127) == 127) return std::nan("");
+  return exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+}
 
 // Rows of packed elements with their row-major scales.
 struct Mxfp4Matrix {
+  OperandFormat format = OperandFormat::Mxfp4;
   int64_t rows = 0, k = 0, ld = 0;  // elements
+  int64_t scale_columns = 0;
   std::vector<uint8_t> elements, scales;
 
   Mxfp4Matrix() = default;
-  Mxfp4Matrix(int64_t row_count, int64_t width, int64_t padding, uint64_t seed, int lowest_scale, int highest_scale)
-      : rows(row_count), k(width), ld(width + padding), elements(size_t(rows * ld / 2)), scales(size_t(rows * k / 32)) {
+  // Scales: step apart from lowest_scale on.
+  Mxfp4Matrix(OperandFormat operand, int64_t row_count, int64_t width, int64_t padding, uint64_t seed, int lowest_scale,
+              int highest_scale, int step)
+      : format(operand),
+        rows(row_count),
+        k(width),
+        ld(width + padding),
+        scale_columns(width / scale_block(operand)),
+        elements(size_t(rows * ld / 2)),
+        scales(size_t(rows * scale_columns)) {
     for (size_t i = 0; i < elements.size(); ++i) elements[i] = uint8_t(mix(seed * 77 + i) >> 20);
     for (size_t i = 0; i < scales.size(); ++i)
-      scales[i] = uint8_t(lowest_scale + int((mix(seed * 131 + i) >> 24) % uint64_t(highest_scale - lowest_scale + 1)));
+      scales[i] = uint8_t(
+          lowest_scale + step * int((mix(seed * 131 + i) >> 24) % uint64_t((highest_scale - lowest_scale) / step + 1)));
   }
   // A row that does not exist: its scales are NaN, so that it shows wherever it gets to.
-  void forbid(int64_t row) { std::fill_n(scales.begin() + row * (k / 32), k / 32, 255); }
+  void forbid(int64_t row) { std::fill_n(scales.begin() + row * scale_columns, scale_columns, 255); }
   std::vector<double> row(int64_t r) const {
     std::vector<double> values(static_cast<size_t>(k));
     for (int64_t i = 0; i < k; ++i) {
       const uint8_t pair = elements[size_t(r * ld + i) / 2];
-      values[size_t(i)] = e2m1(i % 2 ? pair >> 4 : pair & 15) * e8m0(scales[size_t(r * (k / 32) + i / 32)]);
+      values[size_t(i)] =
+          e2m1(i % 2 ? pair >> 4 : pair & 15) * scale(size_t(r * scale_columns + i / scale_block(format)));
     }
     return values;
   }
+  double scale(size_t at) const { return format == OperandFormat::Nvfp4 ? e4m3(scales[at]) : e8m0(scales[at]); }
 };
 
 struct Mxfp4Job {
-  GemmProblem problem;        // grouping, types, activation, bias, choices
+  GemmProblem problem;        // grouping, types, activation, bias, choices; Bf16 stands for Mxfp4
   std::vector<int64_t> rows;  // of each group
   int64_t n = 64, k = 64;
   int64_t spare_rows = 3;
   uint64_t seed = 1;
-  int lowest_scale = 127, highest_scale = 128;  // of A and of B
+  int lowest_scale = 127, highest_scale = 128, scale_step = 1;  // of A and of B
+  std::vector<float> a_tensor_scale, b_tensor_scale;            // Nvfp4: [1], [groups]; empty: null
+  bool exact = true;                                            // the sums are exact in float32
 };
 
 class Mxfp4Layer {
@@ -83,7 +103,7 @@ class Mxfp4Layer {
       const std::vector<double> expected = answer(g);
       const uint8_t* const first = got.data() + first_element(first_rows_[g]) * bytes;
       comparison.add(expected, first, type_, job_.rows[g], width_, ld_, first_rows_[g]);
-      if (p.activation != Activation::None || type_ != DataType::F32) continue;
+      if (p.activation != Activation::None || type_ != DataType::F32 || !job_.exact) continue;
       for (int64_t i = 0; i < job_.rows[g]; ++i) {
         for (int64_t j = 0; j < width_; ++j) {
           float value;
@@ -110,7 +130,7 @@ class Mxfp4Layer {
     GemmProblem& p = job_.problem;
     const auto groups = int64_t(job_.rows.size());
     const int64_t most = *std::max_element(job_.rows.begin(), job_.rows.end());
-    p.format = OperandFormat::Mxfp4;
+    if (p.format == OperandFormat::Bf16) p.format = OperandFormat::Mxfp4;
     p.groups = groups, p.n = job_.n, p.k = job_.k;
     std::vector<int32_t> sizes;
     total_rows_ = 0;
@@ -146,8 +166,9 @@ class Mxfp4Layer {
     width_ = p.out && is_gated(p.activation) ? p.n / 2 : p.n;
     ld_ = width_ + 16 / size_of(type_);
 
-    a_ = Mxfp4Matrix(total_rows_, p.k, 64, job_.seed, job_.lowest_scale, job_.highest_scale);
-    b_ = Mxfp4Matrix(groups * p.n, p.k, 32, job_.seed + 1, job_.lowest_scale, job_.highest_scale);
+    a_ = Mxfp4Matrix(p.format, total_rows_, p.k, 64, job_.seed, job_.lowest_scale, job_.highest_scale, job_.scale_step);
+    b_ = Mxfp4Matrix(p.format, groups * p.n, p.k, 32, job_.seed + 1, job_.lowest_scale, job_.highest_scale,
+                     job_.scale_step);
     std::vector<bool> exists(size_t(total_rows_), false);
     for (size_t g = 0; g < job_.rows.size(); ++g) std::fill_n(exists.begin() + first_rows_[g], job_.rows[g], true);
     for (int64_t row = 0; row < total_rows_; ++row) {
@@ -165,7 +186,10 @@ class Mxfp4Layer {
     if (p.bias) x.bias = upload(bias_);
     if (p.grouping != Grouping::Dense && p.grouping != Grouping::Batched)
       x.sizes = static_cast<int32_t*>(upload(sizes));
+    if (!job_.a_tensor_scale.empty()) x.a_tensor_scale = static_cast<float*>(upload(job_.a_tensor_scale));
+    if (!job_.b_tensor_scale.empty()) x.b_tensor_scale = static_cast<float*>(upload(job_.b_tensor_scale));
     ScaleBlocking blocking;
+    blocking.block = scale_block(p.format);
     blocking.from = upload(a_.scales);
     blocking.k = p.k;
     blocking.groups = p.grouping == Grouping::RowGroups ? 1 : groups;
@@ -175,6 +199,7 @@ class Mxfp4Layer {
     x.sfa = blocking.to = buffers_.back().get();
     if (total_rows_ > 0 && p.k > 0) block_scales(device(), blocking);
     ScaleBlocking of_b;
+    of_b.block = scale_block(p.format);
     of_b.from = upload(b_.scales);
     of_b.k = p.k, of_b.groups = groups, of_b.rows = p.n;
     buffers_.emplace_back(std::vector<uint8_t>(b_scale_bytes(p), 255));
@@ -197,13 +222,15 @@ class Mxfp4Layer {
     const GemmProblem& p = job_.problem;
     std::vector<std::vector<double>> b;
     for (int64_t j = 0; j < p.n; ++j) b.push_back(b_.row(int64_t(g) * p.n + j));
+    const double factor = (job_.a_tensor_scale.empty() ? 1.0 : double(job_.a_tensor_scale[0])) *
+                          (job_.b_tensor_scale.empty() ? 1.0 : double(job_.b_tensor_scale[g]));
     std::vector<double> pre;
     for (int64_t i = 0; i < job_.rows[g]; ++i) {
       const std::vector<double> a = a_.row(first_rows_[g] + i);
       for (int64_t j = 0; j < p.n; ++j) {
-        double sum = p.bias ? reference::bf16_to_float(bias_[g * size_t(p.n) + size_t(j)]) : 0.0;
+        double sum = 0;
         for (int64_t k = 0; k < p.k; ++k) sum += a[size_t(k)] * b[size_t(j)][size_t(k)];
-        pre.push_back(sum);
+        pre.push_back(sum * factor + (p.bias ? reference::bf16_to_float(bias_[g * size_t(p.n) + size_t(j)]) : 0.0));
       }
     }
     return p.out ? reference::activate_all(p.activation, p.gate, pre, job_.rows[g], p.n) : pre;

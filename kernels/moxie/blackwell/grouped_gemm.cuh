@@ -16,6 +16,22 @@ constexpr int kEpilogueWarps = 4;
 // the warp that asks, too.
 constexpr uint32_t tile_readers(int cluster) { return cluster * (1 + kEpilogueWarps) + 2; }
 
+// What the sums of products of a group are to be multiplied by.
+MOXIE_DEVICE float tensor_scale(const ScaleParams& scales, int32_t group) {
+  float factor = scales.a_tensor_scale != nullptr ? *scales.a_tensor_scale : 1.0f;
+  if (scales.b_tensor_scale != nullptr) factor *= scales.b_tensor_scale[group];
+  return factor;
+}
+
+template <int kColumns>
+MOXIE_DEVICE void multiply(Fragment<kColumns>& values, float factor) {
+#pragma unroll
+  for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.v[j][i] *= factor;
+  }
+}
+
 // scales: null where the operands have none.
 template <BlackwellConfig C, class... Sinks>
 MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScaleParams* scales,
@@ -102,6 +118,8 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
     typename Loop::Accumulators::Position at;
     while (scheduler.next(tile)) {
       epilogue.prefetch(tile);
+      float factor = 1;
+      if constexpr (has_tensor_scales(C)) factor = tensor_scale(*scales, tile.group);
       const bool computed = tile.k > 0;
       if (computed) accumulators.wait_computed(at);
       // A warp reaches the 32 lanes of its own quarter: 16 rows of each block of the fragments.
@@ -109,6 +127,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       epilogue.run(epilogue.chunk_of(tile, 32, 16), tile, [&](auto& values, int first, int block) {
         if (computed) {
           tensor_load(values.v, own + first + tensor_lane(block * 16));
+          if constexpr (has_tensor_scales(C)) multiply(values, factor);
         } else {
           values = {};
         }

@@ -90,7 +90,9 @@ struct TensorMainloop {
   static constexpr int kStageA = a_box_rows(C) * 128;
   static constexpr int kStageB = b_stage_rows(C) * 128;
   static constexpr int kScaleTiles = b_scale_tiles(C);
-  static constexpr int kElements = stage_elements(C);  // of a row of a stage
+  static constexpr int kStageScaleTiles = stage_scale_tiles(C);
+  static constexpr int kElements = stage_elements(C);    // of a row of a stage
+  static constexpr int kTileK = scale_tile_k(C.format);  // of a row that share a tile of scales
   static constexpr int kStageScalesA = has_scales(C) ? kStageScaleTiles * kScaleTileBytes : 0;
   static constexpr int kStageScalesB = b_stage_scale_tiles(C) * kStageScaleTiles * kScaleTileBytes;
   static constexpr int kWhole = whole_groups(C.block_n);
@@ -197,7 +199,7 @@ struct TensorMainloop {
       uint8_t* to = stages_.b_scales + at_.stage * kStageScalesB;
       const int32_t row_tile = first_column(tile) / kScaleTileRows;
       if constexpr (is_gated(C.activation)) {
-        const int32_t k_tiles = (tile.k + kScaleTileK - 1) / kScaleTileK;
+        const int32_t k_tiles = (tile.k + kTileK - 1) / kTileK;
         const int32_t n_tiles = (tile.n + kScaleTileRows - 1) / kScaleTileRows;
 #pragma unroll
         for (int t = 0; t < kScaleTiles; ++t) {
@@ -290,7 +292,7 @@ struct TensorMainloop {
         const uint64_t b_scales = b_scales_ + at_.stage * (kStageScalesB / 16);
 #pragma unroll
         for (int t = 0; t < kStageScaleTiles; ++t) {
-          if (t * kScaleTileK >= left) break;
+          if (t * kTileK >= left) break;
           const uint32_t to_a = tensor_ + kTensor.a_scales + t * a_scale_columns(C);
           const uint32_t to_b = tensor_ + kTensor.b_scales + t * b_scale_columns(C);
           copy_scales(to_a, a_scales + t * (kScaleTileBytes / 16));

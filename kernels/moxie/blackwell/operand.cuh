@@ -13,7 +13,7 @@ template <>
 struct Operand<OperandFormat::Mxfp4> {
   static constexpr int kStepElements = 64;  // of an instruction
   static constexpr int kRowUnits = 128;     // elements of the tensor map in a row of a stage: bytes
-  static constexpr int kScaleSteps = kScaleTileK / kStepElements;  // instructions that share a tile of scales
+  static constexpr int kScaleSteps = 2;     // instructions that share a tile of scales
 
   // 9.7.16.4.2, the instruction descriptor of kind::mxf4: E2M1 elements, E8M0 scales, dense, float32 result.
   static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {
@@ -26,6 +26,25 @@ struct Operand<OperandFormat::Mxfp4> {
     const uint32_t scale = static_cast<uint32_t>(step % kScaleSteps) * 2;
     cuda::ptx::tcgen05_mma_block_scale_vec_2x(cuda::ptx::kind_mxf4, group, d, a, b,
                                               instruction | scale << 4 | scale << 29, a_scales, b_scales, accumulate);
+  }
+};
+
+// tcgen05.mma.kind::mxf4nvf4.block_scale, scale_vec::4X: 64 elements of each row, four scales, all of their tile.
+template <>
+struct Operand<OperandFormat::Nvfp4> {
+  static constexpr int kStepElements = 64;
+  static constexpr int kRowUnits = 128;
+  static constexpr int kScaleSteps = 1;
+
+  // 9.7.16.4.2, the instruction descriptor of kind::mxf4nvf4: as above, but with UE4M3 scales.
+  static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {
+    return 1u << 7 | 1u << 10 | columns / 8 << 17 | rows / 128 << 27;
+  }
+  template <class Group>
+  static MOXIE_DEVICE void multiply(Group group, uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, int,
+                                    uint32_t a_scales, uint32_t b_scales, bool accumulate) {
+    cuda::ptx::tcgen05_mma_block_scale_vec_4x(cuda::ptx::kind_mxf4nvf4, group, d, a, b, instruction, a_scales, b_scales,
+                                              accumulate);
   }
 };
 
