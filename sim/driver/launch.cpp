@@ -122,6 +122,13 @@ CUresult launch(const char* name, CUfunction handle, const LaunchRequest& reques
 }  // namespace
 
 KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void** params, void** extra) {
+  if (!function.kernel->refusal.empty()) {
+    const std::string text = "kernel '" + function.name + "' cannot be simulated: " + function.kernel->refusal;
+    state().report = text;
+    state().report_code = CUDA_ERROR_NOT_SUPPORTED;
+    std::fprintf(stderr, "%s\n", text.c_str());
+    fail(CUDA_ERROR_NOT_SUPPORTED, text);
+  }
   check_block(function, request);
   check_shared(function, request.dynamic_shared);
   KernelWork work;

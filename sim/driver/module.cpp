@@ -54,12 +54,13 @@ void place_variables(Image& image) {
     for (const auto& r : v.relocations) {
       auto to = image.symbols.find(r.symbol);
       auto from = image.symbols.find(v.name);
-      if (to == image.symbols.end() || from == image.symbols.end()) {
+      const uint64_t function = to == image.symbols.end() ? function_address(*image.module, r.symbol) : 0;
+      if ((to == image.symbols.end() && function == 0) || from == image.symbols.end()) {
         reject_ptx("the initialiser of '" + v.name + "' refers to '" + r.symbol + "', which has no address in memory");
       }
       require(r.offset + sizeof(uint64_t) <= from->second.bytes, CUDA_ERROR_INVALID_PTX,
               "an address outside of '" + v.name + "'");
-      const uint64_t value = to->second.address + static_cast<uint64_t>(r.addend);
+      const uint64_t value = (function != 0 ? function : to->second.address) + static_cast<uint64_t>(r.addend);
       std::memcpy(reinterpret_cast<void*>(from->second.address + r.offset), &value, sizeof value);
     }
   }
@@ -262,10 +263,26 @@ std::shared_ptr<Image> load_image(const std::string& text) {
     place_variables(*image);
     std::unordered_map<std::string, uint64_t> addresses;
     for (auto& [name, symbol] : image->symbols) addresses[name] = symbol.address;
+    // One kernel that cannot be simulated does not keep a program from the others of its module: launching it is the
+    // error. A module of which no kernel can run is refused at once.
+    std::string first_error;
+    bool any = false;
     for (const ptx::Function& f : module->functions) {
       if (!f.is_entry || f.is_declaration) continue;
-      image->kernels[f.name] = prepare(module, f.name, addresses, state().device.arch);
+      try {
+        image->kernels[f.name] = prepare(module, f.name, addresses, state().device.arch);
+        any = true;
+      } catch (const ptx::ParseError& e) {
+        if (first_error.empty()) first_error = e.what();
+        auto refused = std::make_shared<Kernel>();
+        refused->name = f.name;
+        refused->module = module;
+        refused->function = &f;
+        refused->refusal = e.what();
+        image->kernels[f.name] = std::move(refused);
+      }
     }
+    if (!any && !first_error.empty()) reject_ptx(first_error);
   } catch (const ptx::ParseError& e) {
     reject_ptx(e.what());
   } catch (const Unsupported& e) {

@@ -1,10 +1,10 @@
-// bra, brx.idx, call, ret, exit, trap, brkpt, nanosleep (PTX ISA 9.7.12, 9.7.19), bar and barrier (9.7.13.1),
+// bra, brx.idx, exit, trap, brkpt, nanosleep (PTX ISA 9.7.12, 9.7.19), bar and barrier (9.7.13.1),
 // membar and plain fences (9.7.13.4).
 #include <algorithm>
 #include <bit>
 
 #include "sim/isa/address.h"
-#include "sim/isa/external.h"
+#include "sim/isa/scatter.h"
 
 namespace sim {
 namespace {
@@ -40,33 +40,6 @@ bool decode_bra(const ptx::Instruction& source, DecodeContext&, Instr& out) {
   return true;
 }
 
-// Lanes of the mask go each to its own target; the rest of the split goes on.
-template <class Target>
-Step scatter(Warp& warp, uint32_t mask, Target target) {
-  const int next = warp.pc() + 1;
-  const uint32_t staying = warp.splits[warp.current].mask & ~mask;
-  bool first = true;
-  for (uint32_t rest = mask; rest != 0;) {
-    const int pc = target(std::countr_zero(rest));
-    uint32_t lanes = 0;
-    for (uint32_t r = rest; r != 0; r &= r - 1) {
-      const int lane = std::countr_zero(r);
-      if (target(lane) == pc) lanes |= 1u << lane;
-    }
-    rest &= ~lanes;
-    if (first) {
-      Warp::Split& split = warp.splits[warp.current];
-      split.mask = lanes;
-      split.pc = pc;
-      first = false;
-    } else {
-      warp.splits.push_back({pc, lanes, 0, false});
-    }
-  }
-  if (staying != 0) warp.splits.push_back({next, staying, 0, false});
-  return Step::Jump;
-}
-
 Step brx(Warp& warp, const Instr& in, uint32_t mask) {
   const std::vector<int>& table = warp.cta->cluster->launch->kernel->branch_tables[static_cast<size_t>(in.imm)];
   const uint32_t* const index = warp.row<uint32_t>(in.reg[0]);
@@ -88,47 +61,10 @@ bool decode_brx(const ptx::Instruction& source, DecodeContext& context, Instr& o
   return true;
 }
 
-// ---- calls -------------------------------------------------------------------------------------
-
-}  // namespace
-
-void copy_call_values(Warp& warp, const std::vector<Kernel::CallCopy>& copies, uint32_t mask);  // sim/machine/warp.cpp
-
-namespace {
-
-// The results are taken by the instruction that prepare() puts behind the call.
-Step call(Warp& warp, const Instr& in, uint32_t mask) {
-  const Kernel::Call& call = warp.cta->cluster->launch->kernel->calls[static_cast<size_t>(in.imm)];
-  if (!call.external.empty()) {
-    call_external(warp, call, mask);
-    return Step::Next;
-  }
-  copy_call_values(warp, call.arguments, mask);
-  auto* const back = warp.row<int32_t>(call.return_row);
-  const int next = warp.pc() + 1;
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) back[std::countr_zero(rest)] = next;
-  const int target = in.target;
-  return scatter(warp, mask, [&](int) { return target; });
-}
-
-bool decode_call(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  out.imm = context.call(source);
-  out.execute = call;
-  return true;
-}
-
-Step call_return(Warp& warp, const Instr& in, uint32_t mask) {
-  const auto* const back = warp.row<int32_t>(static_cast<uint32_t>(in.imm));
-  return scatter(warp, mask, [&](int lane) { return back[lane]; });
-}
+// ---- ends ---------------------------------------------------------------------------------------
 
 Step exit_lanes(Warp&, const Instr&, uint32_t) { return Step::Exit; }
 
-bool decode_ret(const ptx::Instruction&, DecodeContext& context, Instr& out) {
-  out.execute = context.function().is_entry ? exit_lanes : call_return;
-  out.imm = context.return_row();
-  return true;
-}
 bool decode_exit(const ptx::Instruction&, DecodeContext&, Instr& out) {
   out.execute = exit_lanes;
   return true;
@@ -371,8 +307,6 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
 void register_control() {
   register_opcode("bra", decode_bra);
   register_opcode("brx", decode_brx);
-  register_opcode("call", decode_call);
-  register_opcode("ret", decode_ret);
   register_opcode("exit", decode_exit);
   register_opcode("trap", decode_trap);
   register_opcode("brkpt", decode_pause);

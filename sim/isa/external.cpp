@@ -13,11 +13,17 @@ uint8_t* local_of(Warp& warp, int lane) {
   return warp.local.get() + static_cast<size_t>(lane) * warp.cta->cluster->launch->kernel->local_bytes;
 }
 
+// Where an argument or result stands: in a row, at a fixed place of local memory, or in a frame on the stack.
+uint8_t* place_of(Warp& warp, const Kernel::CallCopy& copy, int lane) {
+  if (copy.from_row) return warp.registers.get() + copy.from + static_cast<uint32_t>(lane) * copy.from_step;
+  uint8_t* const fixed = local_of(warp, lane) + copy.from;
+  if (copy.from_base == UINT32_MAX) return fixed;
+  return fixed + warp.cta->cluster->launch->kernel->stack_base + warp.row<uint64_t>(copy.from_base)[lane];
+}
+
 uint64_t argument(Warp& warp, const Kernel::CallCopy& copy, int lane) {
-  const uint8_t* from = copy.from_row ? warp.registers.get() + copy.from + static_cast<uint32_t>(lane) * copy.from_step
-                                      : local_of(warp, lane) + copy.from;
   uint64_t value = 0;
-  std::memcpy(&value, from, std::min<uint32_t>(8, copy.bytes));
+  std::memcpy(&value, place_of(warp, copy, lane), std::min<uint32_t>(copy.from_row ? copy.from_step : 8, copy.bytes));
   return value;
 }
 
@@ -128,10 +134,7 @@ void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
     std::fflush(stdout);
     for (const Kernel::CallCopy& result : call.results) {
       const auto length = static_cast<uint32_t>(text.size());
-      uint8_t* to = result.from_row
-                        ? warp.registers.get() + result.from + static_cast<uint32_t>(lane) * result.from_step
-                        : local_of(warp, lane) + result.from;
-      std::memcpy(to, &length, 4);
+      std::memcpy(place_of(warp, result, lane), &length, 4);
     }
   }
 }

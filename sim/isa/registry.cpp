@@ -11,6 +11,7 @@ void register_isa() {
   register_move();
   register_memory();
   register_control();
+  register_call();
   register_warp();
   register_atomics();
   register_mbarrier();

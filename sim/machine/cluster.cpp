@@ -53,6 +53,7 @@ void reset_warp(Warp& warp, const Kernel& kernel, bool fresh, uint32_t live) {
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
   warp.barrier_waits.clear();
+  warp.saved_rows.reset();
   warp.max_registers = 0;
   warp.executed = 0;
   // What a register holds before its first write must not depend on the cluster that used this warp before.

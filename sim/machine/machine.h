@@ -69,6 +69,7 @@ struct Kernel {
   std::string name;
   std::shared_ptr<const ptx::Module> module;
   const ptx::Function* function = nullptr;
+  std::string refusal;  // why it cannot be launched, when prepare() did not like it (sim/driver/module.cpp)
   std::vector<Instr> code;
   std::vector<uint32_t> operand_pool;
   uint32_t register_bytes = 0;  // size of a warp's register file, constant rows included
@@ -90,20 +91,47 @@ struct Kernel {
   std::vector<ConstantRow> constants;
   // Tables of brx.idx: code indices. Instr::imm of a brx is an index into this.
   std::vector<std::vector<int>> branch_tables;
-  // Calls: each function has one frame of rows (recursion is refused) and a row that holds each lane's return pc.
-  // A call copies arguments into the callee's parameters; the instruction after it copies the results back.
+  // Calls (sim/isa/call.cpp). Each function has one set of rows, and its .local and .param variables stand at fixed
+  // places of the thread's local memory. Functions that may call themselves, at whatever remove, or that use alloca
+  // have theirs on the thread's stack instead, which lies behind those places; a call that may come back to its caller
+  // saves the caller's rows first.
+  // A call copies arguments into the callee's parameters; the instruction it returns to copies the results back.
   struct CallCopy {
     bool from_row = false, to_row = false;  // a register row, else lane-private local memory
     uint32_t from = 0, to = 0, bytes = 0;
-    uint32_t from_step = 0, to_step = 0;  // bytes of a lane in the row
+    uint32_t from_step = 0, to_step = 0;                    // bytes of a lane in the row; 0: a predicate
+    uint32_t from_base = UINT32_MAX, to_base = UINT32_MAX;  // row of the stack frame that `from`, `to` are in
   };
   struct Call {
     std::vector<CallCopy> arguments, results;
     uint32_t return_row = 0;
+    int target = -1, return_pc = -1, next_pc = -1;
+    int frame = -1;        // of the callee when it has one on the stack
+    int saved_frame = -1;  // of the caller when its rows must be saved
     std::string external;  // a function of the run-time system, without a body
   };
-  std::vector<Call> calls;  // Instr::imm of a call is an index into this
+  std::vector<Call> calls;                                    // Instr::imm of a direct call is an index into this
+  std::vector<std::unordered_map<uint64_t, int>> call_sites;  // and of an indirect one into this: address -> call
+  struct StackFrame {
+    std::string function;
+    uint32_t base_row = 0;  // each lane's offset of the frame in the stack
+    uint32_t bytes = 0;
+    std::vector<std::pair<uint32_t, uint32_t>> rows;  // offset and bytes of each row of the function
+    uint32_t saved_bytes = 0;                         // of a lane in all of them
+    struct Symbol {
+      uint32_t row, bytes;
+      uint64_t offset;
+    };
+    std::vector<Symbol> symbols;  // rows that hold addresses in the frame
+  };
+  std::vector<StackFrame> frames;
+  uint32_t stack_row = UINT32_MAX;  // each lane's stack pointer, from stack_base; UINT32_MAX: no function needs one
+  uint32_t stack_base = 0;
 };
+constexpr uint32_t kStackBytes = 64 << 10;  // of a thread
+
+// What `mov` gives as the address of a function, and an indirect call takes; 0 when there is none of this name.
+uint64_t function_address(const ptx::Module& module, const std::string& name);
 
 // Decoding: a handler of one opcode family looks at source.parts and fills `out` (execute, kind, ...).
 // It uses the context to turn operands into register offsets. Returns false, or throws Unsupported with a
@@ -131,11 +159,15 @@ struct DecodeContext {
     uint64_t address = 0;
   };
   virtual Place place(const std::string& symbol) const = 0;
-  // For brx.idx: index into Kernel::branch_tables, -1 when there is no such table. For call: index into Kernel::calls.
+  // For brx.idx: index into Kernel::branch_tables, -1 when there is no such table. For a direct call: index into
+  // Kernel::calls; for an indirect one: into Kernel::call_sites.
   virtual int branch_table(const std::string& name) = 0;
   virtual int call(const ptx::Instruction& source) = 0;
-  // The row that holds the return pc of each lane in the function being decoded.
+  // The row that holds the return pc of each lane in the function being decoded, and its frame on the stack or -1.
   virtual uint32_t return_row() const = 0;
+  virtual int stack_frame() const = 0;
+  // The row of the stack pointer, for alloca and its like.
+  virtual uint32_t stack_row() const = 0;
 };
 class Unsupported : public std::runtime_error {
  public:
@@ -150,8 +182,8 @@ using Decode = bool (*)(const ptx::Instruction& source, DecodeContext& context, 
 // tried in the order of their registration until one returns true.
 void register_opcode(const char* first_part, Decode decode);
 void register_isa();  // sim/isa/registry.cpp calls every family below
-// sim/isa (synchronous): integer.cpp float.cpp convert.cpp logic.cpp move.cpp memory.cpp control.cpp warp.cpp
-// atomics.cpp
+// sim/isa (synchronous): integer.cpp float.cpp convert.cpp logic.cpp move.cpp memory.cpp control.cpp call.cpp
+// warp.cpp atomics.cpp
 void register_integer();
 void register_float();
 void register_convert();
@@ -159,6 +191,7 @@ void register_logic();
 void register_move();
 void register_memory();
 void register_control();
+void register_call();
 void register_warp();
 void register_atomics();
 // sim/async: mbarrier.cpp copy.cpp tensor_map.cpp fence.cpp wgmma.cpp cluster.cpp (barrier.cluster, mapa, setmaxnreg,
@@ -257,6 +290,8 @@ struct Warp {
   uint32_t live = 0;  // lanes that exist and have not exited
   std::unique_ptr<uint8_t[], void (*)(void*)> registers{nullptr, nullptr};
   std::unique_ptr<uint8_t[]> local;  // kLanes * local_bytes, lane-major
+  // Rows of callers that may be called again before they go on (sim/isa/call.cpp), a stack for each lane.
+  std::unique_ptr<std::array<std::vector<uint8_t>, kLanes>> saved_rows;
 
   // Lanes that stand at different places. The split with the lowest pc runs first; splits at one pc merge.
   struct Split {

@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "sim/isa/call.h"
 #include "sim/isa/external.h"
 #include "sim/machine/machine.h"
 #include "sim/machine/rows.h"
@@ -35,19 +36,19 @@ Step refresh_special(Warp& warp, const Instr& in, uint32_t) {
   fill_row(warp, warp.cta->cluster->launch->kernel->constants[static_cast<size_t>(in.imm)]);
   return Step::Next;
 }
-Step take_results(Warp& warp, const Instr& in, uint32_t mask) {
-  copy_call_values(warp, warp.cta->cluster->launch->kernel->calls[static_cast<size_t>(in.imm)].results, mask);
-  return Step::Next;
-}
 
-// A type's place in a row that it does not fill is the low end.
-uint32_t step_of(Type type) { return row_bytes(type) / kLanes; }
+// A type's place in a row that it does not fill is the low end; a predicate has no bytes of its own.
+uint32_t step_of(Type type) { return type == Type::Pred ? 0 : row_bytes(type) / kLanes; }
+
+constexpr uint64_t kFunctionWindow = 4ull << 56;  // beside those of sim/memory/memory.h
 
 class Preparation final : public DecodeContext {
  public:
   Preparation(std::shared_ptr<const ptx::Module> module, const std::unordered_map<std::string, uint64_t>& symbols,
               int arch)
-      : module_(std::move(module)), symbols_(symbols), arch_(arch), kernel_(std::make_shared<Kernel>()) {}
+      : module_(std::move(module)), symbols_(symbols), arch_(arch), kernel_(std::make_shared<Kernel>()) {
+    for (const ptx::Function& f : module_->functions) functions_[f.name] = &f;
+  }
 
   std::shared_ptr<Kernel> build(const std::string& entry);
 
@@ -61,6 +62,8 @@ class Preparation final : public DecodeContext {
   int branch_table(const std::string& name) override;
   int call(const ptx::Instruction& source) override;
   uint32_t return_row() const override { return frame_->return_row; }
+  int stack_frame() const override { return frame_->stack_frame; }
+  uint32_t stack_row() const override { return kernel_->stack_row; }
 
  private:
   // A function and what it was given.
@@ -69,27 +72,43 @@ class Preparation final : public DecodeContext {
     RowPlan rows;
     uint32_t return_row = 0;
     std::unordered_map<std::string, Place> places;  // its parameters and variables
-    int begin = 0;                                  // in Kernel::code
-    std::vector<int> code_index;                    // of each instruction, and one past
+    int component = 0;     // functions of one component may all call each other, at whatever remove
+    int stack_frame = -1;  // index into Kernel::frames: its variables are on the stack
+    uint32_t base_row = 0;
+    uint32_t local_bytes = 0;
+    std::map<std::pair<uint32_t, uint64_t>, uint32_t> symbol_rows;  // bytes of a lane, offset in the frame -> row
+    int begin = 0;                                                  // in Kernel::code
+    std::vector<int> code_index;                                    // of each instruction, and one past
   };
 
   void check_target(const ptx::Function& function) const;
   const ptx::Function* find(const std::string& name) const;
-  void collect(const ptx::Function& function, std::vector<const ptx::Function*>& order, std::set<std::string>& open);
+  std::vector<const ptx::Function*> callees(const ptx::Function& function, const ptx::Instruction& in);
+  const std::vector<const ptx::Function*>& address_taken();
+  void collect(const ptx::Function& entry);
   void collect_shared(const std::vector<const ptx::Function*>& order);
+  void describe_frames();
+  bool on_stack(const Place& place) const { return frame_->stack_frame >= 0 && place.space == Space::Local; }
   void lay_out(Frame& frame);
   void generate(Frame& frame);
   void decode(const ptx::Instruction& source, Instr& out);
   void finish();
   uint32_t constant(uint8_t bytes, uint64_t bits, Special special);
   uint32_t immediate(const Operand& operand, Type as);
-  Kernel::CallCopy value_place(const Operand& operand, const Frame& frame, Type as) const;
+  Kernel::CallCopy value_place(const Operand& operand, Type as);
+  int call_of(const ptx::Instruction& source, const ptx::Function& callee);
 
   std::shared_ptr<const ptx::Module> module_;
   const std::unordered_map<std::string, uint64_t>& symbols_;
   int arch_;
   std::shared_ptr<Kernel> kernel_;
-  std::vector<std::unique_ptr<Frame>> frames_;
+  std::unordered_map<std::string, const ptx::Function*> functions_;
+  std::vector<const ptx::Function*> address_taken_;
+  bool address_taken_known_ = false;
+  std::vector<std::unique_ptr<Frame>> frames_;  // callees before their callers, where there is such an order
+  std::unordered_map<const ptx::Function*, Frame*> frame_of_;
+  std::vector<Frame*> call_targets_;  // of each of Kernel::calls; null for external functions
+  std::vector<int> site_calls_;       // of the call being generated
   Frame* frame_ = nullptr;
   std::unordered_map<std::string, Place> shared_;  // module-scope .shared
   std::map<std::tuple<uint8_t, uint64_t, int>, uint32_t> constant_rows_;
@@ -108,14 +127,8 @@ class Preparation final : public DecodeContext {
 
 const ptx::Function* Preparation::find(const std::string& written) const {
   const auto alias = module_->aliases.find(written);
-  const std::string& name = alias == module_->aliases.end() ? written : alias->second;
-  const ptx::Function* declaration = nullptr;
-  for (const ptx::Function& f : module_->functions) {
-    if (f.name != name) continue;
-    if (!f.is_declaration) return &f;
-    declaration = &f;
-  }
-  return declaration;
+  const auto found = functions_.find(alias == module_->aliases.end() ? written : alias->second);
+  return found == functions_.end() ? nullptr : found->second;
 }
 
 // Plain targets run on any later architecture, `a` ones on their own, `f` ones on their family (PTX ISA 11.1.2).
@@ -146,25 +159,147 @@ void Preparation::check_target(const ptx::Function& function) const {
   }
 }
 
-// Callees first; a function that calls itself has no single frame.
-void Preparation::collect(const ptx::Function& function, std::vector<const ptx::Function*>& order,
-                          std::set<std::string>& open) {
-  check_target(function);
-  open.insert(function.name);
-  for (const ptx::Instruction& in : function.body) {
-    if (in.parts[0] != "call" || in.operands.size() < 2) continue;
-    const Operand& callee = in.operands[1];
-    if (callee.kind != Operand::Kind::Symbol)
-      throw ParseError(in.where, "'" + in.opcode + "': indirect calls are not supported");
+// Functions that something other than a call names: code that moves their address, initialisers.
+const std::vector<const ptx::Function*>& Preparation::address_taken() {
+  if (address_taken_known_) return address_taken_;
+  address_taken_known_ = true;
+  std::set<const ptx::Function*> seen;
+  const auto take = [&](const std::string& name) {
+    const ptx::Function* f = find(name);
+    if (f != nullptr && !f->is_declaration && !f->is_entry && seen.insert(f).second) address_taken_.push_back(f);
+  };
+  const std::function<void(const Operand&)> visit = [&](const Operand& operand) {
+    if (operand.kind == Operand::Kind::Symbol) take(operand.name);
+    for (const Operand& element : operand.elements) visit(element);
+  };
+  for (const ptx::Variable& v : module_->variables) {
+    for (const auto& r : v.relocations) take(r.symbol);
+  }
+  for (const ptx::Function& f : module_->functions) {
+    for (const ptx::Instruction& in : f.body) {
+      for (size_t i = 0; i < in.operands.size(); ++i) {
+        if (in.parts[0] != "call" || i == 2) visit(in.operands[i]);
+      }
+    }
+  }
+  return address_taken_;
+}
+
+// The functions with a body that a call may reach.
+std::vector<const ptx::Function*> Preparation::callees(const ptx::Function& function, const ptx::Instruction& in) {
+  if (in.operands.size() < 2) return {};
+  const Operand& callee = in.operands[1];
+  if (callee.kind == Operand::Kind::Symbol) {
     const ptx::Function* target = find(callee.name);
     if (target == nullptr) throw ParseError(in.where, "call of '" + callee.name + "', which is not declared");
-    if (target->is_declaration) continue;
-    if (open.count(target->name) > 0)
-      throw ParseError(in.where, "recursive call of '" + target->name + "' is not supported");
-    if (std::find(order.begin(), order.end(), target) == order.end()) collect(*target, order, open);
+    if (target->is_entry) throw ParseError(in.where, "call of '" + callee.name + "', which is a kernel");
+    if (target->is_declaration) return {};
+    return {target};
   }
-  open.erase(function.name);
-  order.push_back(&function);
+  if (in.operands.size() < 4)
+    throw ParseError(in.where, "'" + in.opcode + "': an indirect call needs a list of targets or a prototype");
+  const auto table = function.call_tables.find(in.operands[3].name);
+  const bool known = table != function.call_tables.end();
+  std::vector<const ptx::Function*> targets;
+  if (known && !table->second.is_prototype) {
+    for (const std::string& name : table->second.targets) {
+      const ptx::Function* target = find(name);
+      if (target != nullptr && !target->is_declaration && !target->is_entry) targets.push_back(target);
+    }
+    return targets;
+  }
+  const auto alike = [](const std::vector<ptx::Variable>& a, const std::vector<ptx::Variable>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const ptx::Variable& x, const ptx::Variable& y) { return x.bytes == y.bytes; });
+  };
+  for (const ptx::Function* target : address_taken()) {
+    const bool fits = known
+                          ? alike(target->params, table->second.params) && alike(target->results, table->second.results)
+                          : target->params.size() == in.operands[2].elements.size() &&
+                                target->results.size() == in.operands[0].elements.size();
+    if (fits) targets.push_back(target);
+  }
+  return targets;
+}
+
+// The functions that the kernel can reach, and which of them can come back to themselves: Tarjan's strongly connected
+// components, which end with callees before their callers.
+void Preparation::collect(const ptx::Function& entry) {
+  struct Visit {
+    const ptx::Function* function;
+    std::vector<const ptx::Function*> next;
+    size_t done = 0;
+  };
+  struct Node {
+    int index = -1, low = 0;
+    bool open = false, calls_itself = false;
+  };
+  std::unordered_map<const ptx::Function*, Node> nodes;
+  std::vector<const ptx::Function*> open;
+  std::vector<Visit> path;
+  int count = 0, components = 0;
+  const auto begin = [&](const ptx::Function& f) {
+    check_target(f);
+    Visit visit{&f, {}, 0};
+    for (const ptx::Instruction& in : f.body) {
+      if (in.parts[0] != "call") continue;
+      for (const ptx::Function* callee : callees(f, in)) visit.next.push_back(callee);
+    }
+    std::sort(visit.next.begin(), visit.next.end());
+    visit.next.erase(std::unique(visit.next.begin(), visit.next.end()), visit.next.end());
+    std::sort(visit.next.begin(), visit.next.end(), [](auto a, auto b) { return a->name < b->name; });
+    Node& node = nodes[&f];
+    node.index = node.low = count++;
+    node.open = true;
+    open.push_back(&f);
+    path.push_back(std::move(visit));
+  };
+  begin(entry);
+  while (!path.empty()) {
+    Visit& visit = path.back();
+    Node& node = nodes[visit.function];
+    if (visit.done < visit.next.size()) {
+      const ptx::Function* callee = visit.next[visit.done++];
+      if (callee == visit.function) node.calls_itself = true;
+      const auto known = nodes.find(callee);
+      if (known == nodes.end())
+        begin(*callee);
+      else if (known->second.open)
+        node.low = std::min(node.low, known->second.index);
+      continue;
+    }
+    if (node.low == node.index) {
+      const bool alone = open.back() == visit.function;
+      for (const ptx::Function* member = nullptr; member != visit.function;) {
+        member = open.back();
+        open.pop_back();
+        nodes[member].open = false;
+        frames_.push_back(std::make_unique<Frame>());
+        Frame& frame = *frames_.back();
+        frame.function = member;
+        frame.component = components;
+        frame_of_[member] = &frame;
+        const bool allocates = std::any_of(member->body.begin(), member->body.end(), [](const ptx::Instruction& in) {
+          return in.parts[0] == "alloca" || in.parts[0] == "stacksave" || in.parts[0] == "stackrestore";
+        });
+        if (!member->is_entry && (!alone || node.calls_itself || allocates)) {
+          frame.stack_frame = static_cast<int>(kernel_->frames.size());
+          kernel_->frames.emplace_back().function = member->name;
+        }
+        if ((frame.stack_frame >= 0 || allocates) && kernel_->stack_row == UINT32_MAX) {
+          kernel_->stack_row = next_row_;
+          next_row_ += 8 * kLanes;
+        }
+      }
+      ++components;
+    }
+    const int low = node.low;
+    path.pop_back();
+    if (!path.empty()) {
+      Node& parent = nodes[path.back().function];
+      parent.low = std::min(parent.low, low);
+    }
+  }
 }
 
 // Only the shared variables that the kernel names count, as in a linked program.
@@ -212,10 +347,11 @@ void Preparation::collect_shared(const std::vector<const ptx::Function*>& order)
 void Preparation::lay_out(Frame& frame) {
   const ptx::Function& f = *frame.function;
   const auto local = [&](const ptx::Variable& v) {
-    const uint64_t at = align_up(local_bytes_, static_cast<uint64_t>(std::max(1, v.align)));
+    uint32_t& end = frame.stack_frame >= 0 ? frame.local_bytes : local_bytes_;
+    const uint64_t at = align_up(end, static_cast<uint64_t>(std::max(1, v.align)));
     if (at + v.bytes > (1u << 24)) throw ParseError({1, 1}, "local memory of '" + f.name + "' is over the limit");
     frame.places[v.name] = {true, Space::Local, at};
-    local_bytes_ = static_cast<uint32_t>(at + v.bytes);
+    end = static_cast<uint32_t>(at + v.bytes);
   };
   if (f.is_entry) {
     uint64_t end = 0;
@@ -241,18 +377,11 @@ void Preparation::lay_out(Frame& frame) {
       local(v);
   }
   frame.return_row = next_row_;
-  frame.rows = plan_rows(f, next_row_ + (f.is_entry ? 0 : 128));
+  if (!f.is_entry) next_row_ += 4 * kLanes;
+  frame.base_row = next_row_;
+  if (frame.stack_frame >= 0) next_row_ += 8 * kLanes;
+  frame.rows = plan_rows(f, next_row_);
   next_row_ = frame.rows.end;
-  // Registers that no instruction names still need a row when a parameter stands in one.
-  for (size_t r = 0; r < f.registers.size(); ++r) {
-    if (frame.rows.offset[r] != UINT32_MAX) continue;
-    const bool parameter = std::any_of(f.params.begin(), f.params.end(), [&](const ptx::Variable& v) {
-      return v.space == Space::Reg && v.name == f.registers[r].name;
-    });
-    if (!parameter) continue;
-    frame.rows.offset[r] = next_row_;
-    next_row_ += row_bytes(f.registers[r].type);
-  }
 }
 
 uint32_t Preparation::constant(uint8_t bytes, uint64_t bits, Special special) {
@@ -331,9 +460,14 @@ uint32_t Preparation::offset_of(const Operand& operand, Type as) {
     }
     case Operand::Kind::Symbol: {
       const Place at = place(operand.name);
-      if (!at.found) throw Unsupported("'" + operand.name + "' has no address");
-      const uint64_t address = at.address + static_cast<uint64_t>(operand.addend);
-      return constant(ptx::bytes_of(as) == 4 ? 4 : 8, address, Special::None);
+      const uint64_t function = at.found ? 0 : function_address(*module_, operand.name);
+      if (!at.found && function == 0) throw Unsupported("'" + operand.name + "' has no address");
+      const uint64_t address = (at.found ? at.address : function) + static_cast<uint64_t>(operand.addend);
+      const uint8_t bytes = ptx::bytes_of(as) == 4 ? 4 : 8;
+      if (!on_stack(at)) return constant(bytes, address, Special::None);
+      const auto [row, is_new] = frame_->symbol_rows.try_emplace({bytes, address}, next_row_);
+      if (is_new) next_row_ += bytes * kLanes;
+      return row->second;
     }
     default:
       throw Unsupported("an operand of this kind is not allowed here");
@@ -386,86 +520,101 @@ int Preparation::branch_table(const std::string& name) {
 }
 
 // Where the value of an argument or result stands: a register, a number, or a .param variable in local memory.
-Kernel::CallCopy Preparation::value_place(const Operand& operand, const Frame& frame, Type as) const {
+Kernel::CallCopy Preparation::value_place(const Operand& operand, Type as) {
   Kernel::CallCopy copy;
   if (operand.kind == Operand::Kind::Register) {
     copy.from_row = true;
-    copy.from = frame.rows.offset[static_cast<size_t>(operand.reg)];
-    copy.from_step = step_of(frame.function->registers[static_cast<size_t>(operand.reg)].type);
+    copy.from = frame_->rows.offset[static_cast<size_t>(operand.reg)];
+    copy.from_step = step_of(frame_->function->registers[static_cast<size_t>(operand.reg)].type);
   } else if (operand.kind == Operand::Kind::Symbol) {
     const Place at = place(operand.name);
     if (!at.found || at.space != Space::Local) throw Unsupported("'" + operand.name + "' is not a .param variable");
     copy.from = static_cast<uint32_t>(at.address);
-  } else {
+    if (on_stack(at)) copy.from_base = frame_->base_row;
+  } else if (operand.kind == Operand::Kind::Immediate) {
     copy.from_row = true;
-    copy.from = const_cast<Preparation*>(this)->immediate(operand, as);
-    copy.from_step = ptx::bytes_of(as) == 8 ? 8 : 4;
+    copy.from = immediate(operand, as);
+    copy.from_step = as == Type::Pred ? 0 : ptx::bytes_of(as) == 8 ? 8 : 4;
+  } else {
+    throw Unsupported("an argument or result must be a register, a number or a .param variable");
   }
   return copy;
 }
 
-int Preparation::call(const ptx::Instruction& source) {
-  const Operand& results = source.operands[0];
-  const Operand& arguments = source.operands.size() > 2 ? source.operands[2] : source.operands[0];
-  const ptx::Function* callee = find(source.operands[1].name);
+// A Kernel::Call of the function, by the instruction; its index.
+int Preparation::call_of(const ptx::Instruction& source, const ptx::Function& callee) {
+  const Operand& results = source.operands.at(0);
+  const Operand& arguments = source.operands.at(2);
+  if (arguments.elements.size() != callee.params.size() || results.elements.size() != callee.results.size()) {
+    throw Unsupported("'" + callee.name + "' takes " + std::to_string(callee.params.size()) + " arguments and gives " +
+                      std::to_string(callee.results.size()) + " results");
+  }
+  const auto known = frame_of_.find(&callee);
+  Frame* const target = known == frame_of_.end() ? nullptr : known->second;
+  if (target == nullptr && !is_external_function(callee.name))
+    throw Unsupported("function '" + callee.name + "' has no body");
+  // Where the callee has a parameter or result of its own, as the place that a copy comes from.
+  const auto formal = [&](const ptx::Variable& v) {
+    Kernel::CallCopy copy;
+    copy.from_row = v.space == Space::Reg;
+    if (!copy.from_row) {
+      copy.from = static_cast<uint32_t>(target->places.at(v.name).address);
+      if (target->stack_frame >= 0) copy.from_base = target->base_row;
+      return copy;
+    }
+    for (size_t r = 0; r < callee.registers.size(); ++r) {
+      if (callee.registers[r].name != v.name) continue;
+      copy.from = target->rows.offset[r];
+      copy.from_step = step_of(callee.registers[r].type);
+      return copy;
+    }
+    throw Unsupported("parameter '" + v.name + "' of '" + callee.name + "' has no register");
+  };
+  const auto copied = [](Kernel::CallCopy from, const Kernel::CallCopy& to, const ptx::Variable& v) {
+    from.to_row = to.from_row;
+    from.to = to.from;
+    from.to_step = to.from_step;
+    from.to_base = to.from_base;
+    from.bytes = static_cast<uint32_t>(v.type == Type::Pred ? 1 : v.bytes);
+    if ((from.from_row && from.to_row) && (from.from_step == 0) != (from.to_step == 0))
+      throw Unsupported("'" + v.name + "' is a predicate on one side of the call only");
+    return from;
+  };
   Kernel::Call call;
-  const size_t given = source.operands.size() > 2 ? arguments.elements.size() : 0;
-  if (given != callee->params.size() || results.elements.size() != callee->results.size()) {
-    throw Unsupported("'" + callee->name + "' takes " + std::to_string(callee->params.size()) +
-                      " arguments and gives " + std::to_string(callee->results.size()) + " results");
+  if (target == nullptr) call.external = callee.name;
+  for (size_t i = 0; i < callee.params.size(); ++i) {
+    const ptx::Variable& v = callee.params[i];
+    const Kernel::CallCopy mine = value_place(arguments.elements[i], v.type);
+    call.arguments.push_back(copied(mine, target == nullptr ? mine : formal(v), v));
   }
-  const Frame* target = nullptr;
-  for (const auto& frame : frames_) {
-    if (frame->function == callee) target = frame.get();
+  for (size_t i = 0; i < callee.results.size(); ++i) {
+    const ptx::Variable& v = callee.results[i];
+    if (results.elements[i].kind == Operand::Kind::Sink) continue;
+    if (results.elements[i].kind == Operand::Kind::Immediate) throw Unsupported("a result cannot be a number");
+    const Kernel::CallCopy mine = value_place(results.elements[i], v.type);
+    call.results.push_back(copied(target == nullptr ? mine : formal(v), mine, v));
   }
-  if (target == nullptr) {
-    if (!is_external_function(callee->name)) throw Unsupported("function '" + callee->name + "' has no body");
-    call.external = callee->name;
-    for (size_t i = 0; i < given; ++i) {
-      Kernel::CallCopy copy = value_place(arguments.elements[i], *frame_, callee->params[i].type);
-      copy.bytes = static_cast<uint32_t>(callee->params[i].bytes);
-      call.arguments.push_back(copy);
-    }
-    for (const Operand& result : results.elements) {
-      Kernel::CallCopy copy = value_place(result, *frame_, Type::U32);
-      copy.bytes = 4;
-      call.results.push_back(copy);
-    }
-  } else {
-    const auto formal = [&](const ptx::Variable& v, uint32_t* at, uint32_t* step) {
-      if (v.space != Space::Reg) {
-        *at = static_cast<uint32_t>(target->places.at(v.name).address);
-        return false;
-      }
-      for (size_t r = 0; r < callee->registers.size(); ++r) {
-        if (callee->registers[r].name != v.name) continue;
-        *at = target->rows.offset[r];
-        *step = step_of(callee->registers[r].type);
-        return true;
-      }
-      throw Unsupported("parameter '" + v.name + "' of '" + callee->name + "' has no register");
-    };
-    for (size_t i = 0; i < given; ++i) {
-      Kernel::CallCopy copy = value_place(arguments.elements[i], *frame_, callee->params[i].type);
-      copy.to_row = formal(callee->params[i], &copy.to, &copy.to_step);
-      copy.bytes = static_cast<uint32_t>(callee->params[i].bytes);
-      call.arguments.push_back(copy);
-    }
-    for (size_t i = 0; i < results.elements.size(); ++i) {
-      if (results.elements[i].kind == Operand::Kind::Sink) continue;
-      const Kernel::CallCopy mine = value_place(results.elements[i], *frame_, callee->results[i].type);
-      Kernel::CallCopy copy;
-      copy.from_row = formal(callee->results[i], &copy.from, &copy.from_step);
-      copy.to_row = mine.from_row;
-      copy.to = mine.from;
-      copy.to_step = mine.from_step;
-      copy.bytes = static_cast<uint32_t>(callee->results[i].bytes);
-      call.results.push_back(copy);
-    }
+  if (target != nullptr) {
     call.return_row = target->return_row;
+    call.frame = target->stack_frame;
+    if (target->component == frame_->component) call.saved_frame = frame_->stack_frame;
   }
   kernel_->calls.push_back(std::move(call));
-  return static_cast<int>(kernel_->calls.size()) - 1;
+  call_targets_.push_back(target);
+  const int index = static_cast<int>(kernel_->calls.size()) - 1;
+  site_calls_.push_back(index);
+  return index;
+}
+
+int Preparation::call(const ptx::Instruction& source) {
+  site_calls_.clear();
+  const Operand& callee = source.operands.at(1);
+  if (callee.kind == Operand::Kind::Symbol) return call_of(source, *find(callee.name));
+  std::unordered_map<uint64_t, int> site;
+  for (const ptx::Function* target : callees(*frame_->function, source))
+    site[function_address(*module_, target->name)] = call_of(source, *target);
+  kernel_->call_sites.push_back(std::move(site));
+  return static_cast<int>(kernel_->call_sites.size()) - 1;
 }
 
 void Preparation::decode(const ptx::Instruction& source, Instr& out) {
@@ -499,6 +648,19 @@ void Preparation::generate(Frame& frame) {
     code.back().reg_count = static_cast<uint16_t>(pushed_.size());
     pushed_.clear();
   };
+  static const ptx::Instruction kReturn = [] {
+    ptx::Instruction r;
+    r.opcode = "ret";
+    r.parts = {"ret"};
+    return r;
+  }();
+  if (frame.stack_frame >= 0) {
+    Instr entrance;
+    entrance.execute = enter_function;
+    entrance.imm = frame.stack_frame;
+    entrance.source = frame.function->body.empty() ? &kReturn : &frame.function->body.front();
+    append(entrance);
+  }
   for (const ptx::Instruction& source : frame.function->body) {
     frame.code_index.push_back(static_cast<int>(code.size()));
     Instr in;
@@ -524,21 +686,25 @@ void Preparation::generate(Frame& frame) {
     }
     pushed_ = operands;
     append(in);
-    if (source.parts[0] == "call") {
-      Instr results = in;
-      results.execute = take_results;
-      results.target = -1;
-      append(results);
+    if (source.parts[0] == "call" && !site_calls_.empty()) {
+      // Lanes that come back take the results of the function they were in; those that did not call pass them by.
+      const auto append_step = [&](Execute execute, int call) {
+        Instr step;
+        step.execute = execute;
+        step.imm = call;
+        step.source = &source;
+        append(step);
+      };
+      append_step(pass_results, site_calls_.front());
+      for (int call : site_calls_) {
+        kernel_->calls[static_cast<size_t>(call)].return_pc = static_cast<int>(code.size());
+        append_step(take_results, call);
+      }
+      for (int call : site_calls_) kernel_->calls[static_cast<size_t>(call)].next_pc = static_cast<int>(code.size());
     }
   }
   frame.code_index.push_back(static_cast<int>(code.size()));
   // A body that ends without ret or exit ends there all the same.
-  static const ptx::Instruction kReturn = [] {
-    ptx::Instruction r;
-    r.opcode = "ret";
-    r.parts = {"ret"};
-    return r;
-  }();
   Instr last;
   decode(kReturn, last);
   last.source = frame.function->body.empty() ? &kReturn : &frame.function->body.back();
@@ -557,15 +723,34 @@ void Preparation::finish() {
       kernel_->branch_tables[pending.table].push_back(pending.frame->code_index.at(static_cast<size_t>(target)));
     }
   }
-  for (Instr& in : kernel_->code) {
-    if (in.source == nullptr || in.source->parts[0] != "call" || in.execute == take_results) continue;
-    const ptx::Function* callee = find(in.source->operands[1].name);
-    for (const auto& frame : frames_) {
-      if (frame->function == callee) in.target = frame->begin;
-    }
+  for (size_t i = 0; i < call_targets_.size(); ++i) {
+    if (call_targets_[i] != nullptr) kernel_->calls[i].target = call_targets_[i]->begin;
   }
+  describe_frames();
   kernel_->register_bytes = (next_row_ + 63) / 64 * 64;
-  kernel_->local_bytes = align_up(local_bytes_, 16);
+  kernel_->stack_base = align_up(local_bytes_, 16);
+  kernel_->local_bytes = kernel_->stack_base + (kernel_->stack_row != UINT32_MAX ? kStackBytes : 0);
+}
+
+// What of a function must outlive a call that may come back to it.
+void Preparation::describe_frames() {
+  for (const auto& frame : frames_) {
+    if (frame->stack_frame < 0) continue;
+    Kernel::StackFrame& out = kernel_->frames[static_cast<size_t>(frame->stack_frame)];
+    out.base_row = frame->base_row;
+    out.bytes = frame->local_bytes;
+    std::set<std::pair<uint32_t, uint32_t>> rows = {{frame->return_row, 4 * kLanes}, {frame->base_row, 8 * kLanes}};
+    for (size_t r = 0; r < frame->rows.offset.size(); ++r) {
+      if (frame->rows.offset[r] != UINT32_MAX)
+        rows.insert({frame->rows.offset[r], row_bytes(frame->function->registers[r].type)});
+    }
+    for (const auto& [symbol, row] : frame->symbol_rows) {
+      rows.insert({row, symbol.first * kLanes});
+      out.symbols.push_back({row, symbol.first, symbol.second});
+    }
+    out.rows.assign(rows.begin(), rows.end());
+    for (const auto& [row, bytes] : out.rows) out.saved_bytes += lane_bytes(bytes);
+  }
 }
 
 std::shared_ptr<Kernel> Preparation::build(const std::string& entry) {
@@ -577,15 +762,13 @@ std::shared_ptr<Kernel> Preparation::build(const std::string& entry) {
   kernel_->module = module_;
   kernel_->function = function;
 
+  collect(*function);
   std::vector<const ptx::Function*> order;
-  std::set<std::string> open;
-  collect(*function, order, open);
+  for (const auto& frame : frames_) order.push_back(frame->function);
   collect_shared(order);
   int live = 0;
-  for (const ptx::Function* f : order) {
-    frames_.push_back(std::make_unique<Frame>());
-    frames_.back()->function = f;
-    frame_ = frames_.back().get();
+  for (const auto& frame : frames_) {
+    frame_ = frame.get();
     lay_out(*frame_);
     live = std::max(live, frame_->rows.live_words);
   }
@@ -616,6 +799,15 @@ std::shared_ptr<Kernel> Preparation::build(const std::string& entry) {
 }
 
 }  // namespace
+
+uint64_t function_address(const ptx::Module& module, const std::string& written) {
+  const auto alias = module.aliases.find(written);
+  const std::string& name = alias == module.aliases.end() ? written : alias->second;
+  for (size_t i = 0; i < module.functions.size(); ++i) {
+    if (module.functions[i].name == name && !module.functions[i].is_entry) return kFunctionWindow | 16 * (i + 1);
+  }
+  return 0;
+}
 
 void register_opcode(const char* first_part, Decode decode) { opcodes()[first_part].push_back(decode); }
 

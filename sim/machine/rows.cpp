@@ -112,7 +112,7 @@ bool ends_block(const ptx::Instruction& in) {
   return !in.parts.empty() && kEnders.count(in.parts[0]) > 0;
 }
 
-std::vector<Block> blocks_of(const ptx::Function& function, const std::vector<Effects>& effects) {
+std::vector<Block> blocks_of(const ptx::Function& function, const std::vector<Effects>& effects, size_t registers) {
   const int n = static_cast<int>(function.body.size());
   std::vector<char> starts(n + 1, 0);
   starts[0] = 1;
@@ -126,7 +126,7 @@ std::vector<Block> blocks_of(const ptx::Function& function, const std::vector<Ef
   std::vector<Block> blocks;
   std::vector<int> block_at(n + 1, -1);
   for (int i = 0; i < n;) {
-    Block block(function.registers.size());
+    Block block(registers);
     block.begin = i;
     do ++i;
     while (i < n && !starts[i]);
@@ -166,17 +166,42 @@ uint32_t row_bytes(ptx::Type type) {
 }
 
 RowPlan plan_rows(const ptx::Function& function, uint32_t begin) {
-  const size_t registers = function.registers.size();
   const int n = static_cast<int>(function.body.size());
   RowPlan plan;
-  plan.offset.assign(registers, UINT32_MAX);
+  plan.offset.assign(function.registers.size(), UINT32_MAX);
   plan.end = begin;
-  if (registers == 0 || n == 0) return plan;
 
+  // From here on only the registers that are used count, under numbers of their own: a function may declare a million.
+  std::vector<int> number(function.registers.size(), -1), used;
+  const auto number_of = [&](int r) {
+    if (number[r] < 0) {
+      number[r] = static_cast<int>(used.size());
+      used.push_back(r);
+    }
+    return number[r];
+  };
   std::vector<Effects> effects;
   effects.reserve(n);
-  for (const ptx::Instruction& in : function.body) effects.push_back(effects_of(in));
-  std::vector<Block> blocks = blocks_of(function, effects);
+  for (const ptx::Instruction& in : function.body) {
+    effects.push_back(effects_of(in));
+    for (std::vector<int>* list : {&effects.back().uses, &effects.back().defs}) {
+      for (int& r : *list) r = number_of(r);
+    }
+  }
+  // Callers write parameters and read results of the .reg space, which no instruction of the function shows.
+  std::vector<int> formal;
+  for (const std::vector<ptx::Variable>* list : {&function.params, &function.results}) {
+    for (const ptx::Variable& v : *list) {
+      if (v.space != ptx::Space::Reg) continue;
+      const auto found = std::find_if(function.registers.begin(), function.registers.end(),
+                                      [&](const ptx::Register& r) { return r.name == v.name; });
+      if (found != function.registers.end())
+        formal.push_back(number_of(static_cast<int>(found - function.registers.begin())));
+    }
+  }
+  const size_t registers = used.size();
+  const auto type_of = [&](int r) { return function.registers[used[r]].type; };
+  std::vector<Block> blocks = blocks_of(function, effects, registers);
 
   for (bool changed = true; changed;) {
     changed = false;
@@ -212,14 +237,20 @@ RowPlan plan_rows(const ptx::Function& function, uint32_t begin) {
     }
   }
 
+  for (int r : formal) {
+    cover(r, 0);
+    cover(r, std::max(0, n - 1));
+    intervals[r].kept = true;
+  }
+
   // What is live at once, for the estimate of registers a thread needs.
-  std::vector<int> words(n + 1, 0);
+  std::vector<int> words(n + 2, 0);
   std::vector<int> order;
   for (size_t r = 0; r < registers; ++r) {
     if (intervals[r].last < 0) continue;
     order.push_back(static_cast<int>(r));
-    if (function.registers[r].type == ptx::Type::Pred) continue;
-    const int size = std::max(1, ptx::bytes_of(function.registers[r].type) / 4);
+    if (type_of(static_cast<int>(r)) == ptx::Type::Pred) continue;
+    const int size = std::max(1, ptx::bytes_of(type_of(static_cast<int>(r))) / 4);
     words[intervals[r].first] += size;
     words[intervals[r].last + 1] -= size;
   }
@@ -232,23 +263,23 @@ RowPlan plan_rows(const ptx::Function& function, uint32_t begin) {
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> active;
   std::map<uint32_t, std::vector<uint32_t>> free_rows;
   for (int r : order) {
-    const uint32_t size = row_bytes(function.registers[r].type);
+    const uint32_t size = row_bytes(type_of(r));
     if (intervals[r].kept) {
-      plan.offset[r] = plan.end;
+      plan.offset[used[r]] = plan.end;
       plan.end += size;
       continue;
     }
     while (!active.empty() && active.top().first < intervals[r].first) {
       const int done = active.top().second;
-      free_rows[row_bytes(function.registers[done].type)].push_back(plan.offset[done]);
+      free_rows[row_bytes(type_of(done))].push_back(plan.offset[used[done]]);
       active.pop();
     }
     std::vector<uint32_t>& rows = free_rows[size];
     if (!rows.empty()) {
-      plan.offset[r] = rows.back();
+      plan.offset[used[r]] = rows.back();
       rows.pop_back();
     } else {
-      plan.offset[r] = plan.end;
+      plan.offset[used[r]] = plan.end;
       plan.end += size;
     }
     active.emplace(intervals[r].last, r);

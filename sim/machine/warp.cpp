@@ -189,20 +189,4 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
   return turn;
 }
 
-void copy_call_values(Warp& warp, const std::vector<Kernel::CallCopy>& copies, uint32_t mask) {
-  const uint32_t frame = warp.cta->cluster->launch->kernel->local_bytes;
-  for (const Kernel::CallCopy& copy : copies) {
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-      const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
-      uint8_t* const own = warp.local.get() + size_t{lane} * frame;
-      const uint8_t* from = copy.from_row ? warp.registers.get() + copy.from + lane * copy.from_step : own + copy.from;
-      uint8_t* to = copy.to_row ? warp.registers.get() + copy.to + lane * copy.to_step : own + copy.to;
-      uint32_t bytes = copy.bytes;
-      if (copy.from_row) bytes = std::min(bytes, copy.from_step);
-      if (copy.to_row) bytes = std::min(bytes, copy.to_step);
-      std::memmove(to, from, bytes);
-    }
-  }
-}
-
 }  // namespace sim

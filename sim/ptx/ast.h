@@ -91,7 +91,7 @@ struct Operand {
     Label,      // target = instruction index
     Address,    // [base + addend]: elements[0] is the base (Register, Symbol, Special or Immediate); further
                 // elements are what follows the first comma, e.g. the coordinate Vector of [map, {x, y}]
-    Vector,     // {a, b, ...}: elements. `call` has always {results}, callee, {arguments}[, prototype Symbol]
+    Vector,     // {a, b, ...}: elements. `call` has always {results}, callee, {arguments}[, call table]
     Sink,       // _
   };
   Kind kind = Kind::Sink;
@@ -117,6 +117,13 @@ struct Instruction {
   int file = 0, source_line = 0;  // from the last .loc, 0 when there is none
 };
 
+// What an indirect call may reach: the functions of a .calltargets list, or any with the signature of a .callprototype.
+struct CallTable {
+  bool is_prototype = false;
+  std::vector<std::string> targets;
+  std::vector<Variable> params, results;
+};
+
 struct Function {
   std::string name;
   bool is_entry = false;
@@ -128,6 +135,7 @@ struct Function {
   std::vector<Instruction> body;
   std::unordered_map<std::string, int> labels;                       // name -> instruction index
   std::unordered_map<std::string, std::vector<int>> branch_targets;  // .branchtargets tables
+  std::unordered_map<std::string, CallTable> call_tables;            // .calltargets, .callprototype
   int reqntid[3] = {0, 0, 0}, maxntid[3] = {0, 0, 0};
   int reqnctapercluster[3] = {0, 0, 0};
   int maxnreg = 0, minnctapersm = 0, maxclusterrank = 0;

@@ -84,8 +84,7 @@ struct Scope {
   std::unordered_map<std::string, Range> register_ranges;  // %r<N>
   std::unordered_map<std::string, std::string> variables;  // written name -> unique name
   std::unordered_map<std::string, int> labels;
-  std::unordered_map<std::string, std::string> tables;  // .branchtargets
-  std::unordered_set<std::string> prototypes;           // .callprototype, .calltargets
+  std::unordered_map<std::string, std::string> tables;  // .branchtargets, .callprototype, .calltargets
 };
 
 class Parser {
@@ -128,6 +127,7 @@ class Parser {
   void body(int scope, int depth);
   void statement(int scope, int depth);
   void registers(int scope);
+  std::string new_table(const std::string& label, int scope);
   void after_label(const std::string& label, Location where, int scope);
   void instruction(int scope, std::string_view first_word, Location where, int guard, bool negated);
   void call_operands(Instruction& i, int scope);
@@ -150,7 +150,7 @@ class Parser {
   Module module_;
   Function* f_ = nullptr;  // the function whose body is being read
   std::vector<Scope> scopes_;
-  std::unordered_map<std::string, int> name_uses_;  // within the function
+  std::unordered_map<std::string, int> name_uses_, label_uses_;  // within the function
   struct PendingTable {
     std::string table;
     std::vector<std::pair<std::string, Location>> labels;
@@ -335,6 +335,7 @@ void Parser::function(bool is_entry, bool is_extern) {
   f_ = &f;
   scopes_.clear();
   name_uses_.clear();
+  label_uses_.clear();
   pending_tables_.clear();
   const int outer = new_scope(-1);
   f.is_entry = is_entry;
@@ -780,11 +781,8 @@ void Parser::statement(int scope, int depth) {
 void Parser::after_label(const std::string& label, Location where, int scope) {
   if (in_.accept_directive(".branchtargets")) {
     PendingTable table{label, {}, scope};
-    std::string unique = label;
-    while (f_->branch_targets.count(unique) != 0) unique += "@";
-    table.table = unique;
-    f_->branch_targets[unique] = {};
-    scopes_[scope].tables[label] = unique;
+    table.table = new_table(label, scope);
+    f_->branch_targets[table.table] = {};
     do {
       in_.skip_space();
       const Location at = in_.where();
@@ -802,33 +800,44 @@ void Parser::after_label(const std::string& label, Location where, int scope) {
     return;
   }
   if (in_.accept_directive(".calltargets")) {
+    CallTable& table = f_->call_tables[new_table(label, scope)];
     do {
       in_.skip_space();
       const Location at = in_.where();
-      used_symbols_.push_back({std::string(in_.identifier("a function name")), at});
+      table.targets.emplace_back(in_.identifier("a function name"));
+      used_symbols_.push_back({table.targets.back(), at});
     } while (in_.accept(','));
     in_.expect(';', "after .calltargets");
-    scopes_[scope].prototypes.insert(label);
     return;
   }
   if (in_.accept_directive(".callprototype")) {
-    if (in_.peek() == '(') parameter_list(nullptr, scope);
+    CallTable& table = f_->call_tables[new_table(label, scope)];
+    table.is_prototype = true;
+    if (in_.peek() == '(') table.results = parameter_list(nullptr, scope);
     if (in_.at_identifier())
       in_.identifier("'_'");
     else
       in_.expect('_', "in .callprototype");
-    if (in_.peek() == '(') parameter_list(nullptr, scope);
+    if (in_.peek() == '(') table.params = parameter_list(nullptr, scope);
     Function ignored;
     perf_directives(ignored);
     in_.expect(';', "after .callprototype");
-    scopes_[scope].prototypes.insert(label);
     return;
   }
   const int index = static_cast<int>(f_->body.size());
   if (!scopes_[scope].labels.emplace(label, index).second)
     throw ParseError(where, "label '" + label + "' is defined twice in this scope");
+  const int uses = ++label_uses_[label];
+  f_->labels.emplace(uses == 1 ? label : label + "@" + std::to_string(uses), index);
+}
+
+// Tables of nested scopes may have one name: their names in the function are unique.
+std::string Parser::new_table(const std::string& label, int scope) {
   std::string unique = label;
-  for (int n = 2; !f_->labels.emplace(unique, index).second; ++n) unique = label + "@" + std::to_string(n);
+  if (f_->branch_targets.count(unique) != 0 || f_->call_tables.count(unique) != 0)
+    unique += "@" + std::to_string(f_->branch_targets.size() + f_->call_tables.size());
+  scopes_[scope].tables[label] = unique;
+  return unique;
 }
 
 int Parser::add_register(const std::string& name, Type type) {
@@ -1060,7 +1069,6 @@ void Parser::resolve(Operand& o, const Instruction& i) {
       o.name = it->second;
       return;
     }
-    if (scopes_[s].prototypes.count(o.name) != 0) return;
   }
   used_symbols_.push_back({o.name, i.where});
 }

@@ -568,6 +568,71 @@ TEST_F(SimDriver, BadPtxIsNamedByLine) {
   EXPECT_NE(unknown.log.find("line 7"), std::string::npos) << unknown.log;
 }
 
+// What one kernel of a module cannot do keeps nobody from the others.
+TEST_F(SimDriver, AKernelThatCannotBeSimulatedFailsWhenLaunched) {
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, R"(.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry bad()
+{
+  .reg .b32 %r<2>;
+  frobnicate.u32 %r1, 1;
+  ret;
+}
+.visible .entry good()
+{
+  ret;
+})"));
+  CUfunction good = nullptr, bad = nullptr;
+  OK(CU(cuModuleGetFunction)(&good, module, "good"));
+  OK(CU(cuModuleGetFunction)(&bad, module, "bad"));
+  OK(CU(cuLaunchKernel)(good, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
+  testing::internal::CaptureStderr();
+  FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuLaunchKernel)(bad, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
+  const std::string sentence =
+      "kernel 'bad' cannot be simulated: line 7, column 3: instruction 'frobnicate.u32' is not supported";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), sentence + "\n");
+  const char* text = nullptr;
+  OK(CU(cuGetErrorString)(CUDA_ERROR_NOT_SUPPORTED, &text));
+  EXPECT_EQ(std::string(text).substr(std::string(text).find("kernel")), sentence);
+  OK(CU(cuLaunchKernel)(good, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr)) << "the context is unharmed";
+  OK(CU(cuCtxSynchronize)());
+}
+
+// A table of functions in global memory, as compilers write virtual ones.
+TEST_F(SimDriver, FunctionsAreCalledThroughTablesInMemory) {
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, R"(.version 8.0
+.target sm_90a
+.address_size 64
+.func (.reg .b32 r) twice(.reg .b32 a) { add.u32 r, a, a; ret; }
+.func (.reg .b32 r) square(.reg .b32 a) { mul.lo.u32 r, a, a; ret; }
+.global .align 8 .u64 table[2] = {twice, square};
+.visible .entry k(.param .u64 p_out)
+{
+  .reg .b32 %r<4>; .reg .b64 %rd<6>;
+  mov.u32 %r1, %tid.x;
+  and.b32 %r2, %r1, 1;
+  mov.u64 %rd1, table;
+  mad.wide.u32 %rd1, %r2, 8, %rd1;
+  ld.global.u64 %rd2, [%rd1];
+  call (%r3), %rd2, (%r1), any;
+  any: .callprototype (.reg .b32 _) _ (.reg .b32 _);
+  ld.param.u64 %rd3, [p_out];
+  mad.wide.u32 %rd3, %r1, 4, %rd3;
+  st.global.u32 [%rd3], %r3;
+  ret;
+})"));
+  CUfunction k = nullptr;
+  OK(CU(cuModuleGetFunction)(&k, module, "k"));
+  CUdeviceptr out = allocate(32 * 4);
+  void* params[] = {&out};
+  OK(CU(cuLaunchKernel)(k, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
+  const std::vector<uint32_t> values = download(out, 32);
+  for (uint32_t t = 0; t < 32; ++t) EXPECT_EQ(values[t], t % 2 == 0 ? 2 * t : t * t) << t;
+}
+
 TEST_F(SimDriver, ImagesThatAreNotForThisDevice) {
   std::string other = kPtx;
   other.replace(other.find("sm_90a"), 6, "sm_100a");

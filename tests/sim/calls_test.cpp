@@ -1,0 +1,259 @@
+// Calls that need more than one set of registers a function: recursion, direct and mutual, calls through addresses,
+// and memory that is taken from the stack.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/run_ptx.h"
+
+namespace {
+
+using sim_test::Buffer;
+using sim_test::Params;
+using sim_test::Shape;
+using testing::HasSubstr;
+
+class Calls : public testing::TestWithParam<sim::Order> {
+ protected:
+  // One warp or more, whose threads each leave a number.
+  std::vector<uint32_t> results(const std::string& text, uint32_t threads = 32) {
+    Buffer<uint32_t> out(memory_, threads);
+    Shape shape;
+    shape.block = {threads, 1, 1};
+    shape.order = GetParam();
+    sim_test::run_ptx(text, "k", Params().add(out.address()), memory_, shape);
+    return out.values();
+  }
+  std::string fault(const std::string& text) {
+    Buffer<uint32_t> out(memory_, 32);
+    Shape shape;
+    shape.order = GetParam();
+    return sim_test::fault_of(text, "k", Params().add(out.address()), memory_, shape);
+  }
+  sim::GlobalMemory memory_;
+};
+INSTANTIATE_TEST_SUITE_P(All, Calls, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
+  return std::string(info.param.mode == sim::Mode::Eager  ? "eager"
+                     : info.param.mode == sim::Mode::Lazy ? "lazy"
+                                                          : "random") +
+         std::to_string(info.param.seed);
+});
+
+// A kernel that stores what `body` leaves in %r1, which is the thread's number before.
+std::string kernel(const std::string& body) {
+  return ".visible .entry k(.param .u64 p_out)\n{\n"
+         ".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<5>;\n"
+         "mov.u32 %r1, %tid.x;\nmov.u32 %r2, %r1;\n" +
+         body +
+         "\nld.param.u64 %rd1, [p_out];\nmul.wide.u32 %rd2, %r2, 4;\nadd.s64 %rd1, %rd1, %rd2;\n"
+         "st.global.u32 [%rd1], %r1;\nret;\n}\n";
+}
+
+TEST_P(Calls, RecursionKeepsEachCallersRegisters) {
+  // Lanes leave at different depths, and half of them at a guard.
+  const std::vector<uint32_t> out = results(R"(
+.func (.param .b32 r) fib(.param .b32 n)
+{
+  .reg .b32 %r<6>; .reg .pred %p<3>;
+  ld.param.u32 %r1, [n];
+  mov.u32 %r2, %r1;
+  setp.lt.u32 %p1, %r1, 2;
+  @%p1 bra END;
+  sub.u32 %r3, %r1, 1;
+  { .param .b32 a; .param .b32 b; st.param.b32 [a], %r3; call (b), fib, (a); ld.param.b32 %r2, [b]; }
+  sub.u32 %r3, %r1, 2;
+  { .param .b32 a; .param .b32 b; st.param.b32 [a], %r3; call (b), fib, (a); ld.param.b32 %r4, [b]; }
+  add.u32 %r2, %r2, %r4;
+END:
+  st.param.b32 [r], %r2;
+  ret;
+}
+)" + kernel("rem.u32 %r3, %r1, 11;\n setp.ne.u32 %p1, %r3, 10;\n mov.u32 %r1, 777;\n"
+            "{ .param .b32 a; .param .b32 b; st.param.b32 [b], 777; st.param.b32 [a], "
+            "%r3; @%p1 call (b), fib, (a); ld.param.b32 %r1, [b]; }"),
+                                            64);
+  const uint32_t fib[] = {0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 777};
+  for (uint32_t t = 0; t < 64; ++t) EXPECT_EQ(out[t], fib[t % 11]) << t;
+}
+
+// Register parameters, a predicate among them; two functions that call each other.
+TEST_P(Calls, MutualRecursionThroughRegisterParameters) {
+  const std::vector<uint32_t> out = results(R"(
+.func (.reg .b32 r) odd(.reg .b32 n, .reg .pred flip);
+.func (.reg .b32 r) even(.reg .b32 n, .reg .pred flip)
+{
+  .reg .pred %p<3>; .reg .b32 %m, %one;
+  mov.u32 %one, 1;
+  selp.u32 r, 0, %one, flip;
+  setp.eq.u32 %p1, n, 0;
+  @%p1 ret;
+  sub.u32 %m, n, 1;
+  call (r), odd, (%m, flip);
+  mad.lo.u32 r, n, 16, r;
+  ret;
+}
+.func (.reg .b32 r) odd(.reg .b32 n, .reg .pred flip)
+{
+  .reg .pred %p<3>; .reg .b32 %m;
+  selp.u32 r, 1, 0, flip;
+  setp.eq.u32 %p1, n, 0;
+  @%p1 ret;
+  sub.u32 %m, n, 1;
+  call (r), even, (%m, flip);
+  mad.lo.u32 r, n, 256, r;
+  ret;
+}
+)" + kernel("and.b32 %r3, %r1, 1;\n setp.eq.u32 %p1, %r3, 1;\n shr.u32 %r4, %r1, 1;\n call (%r1), even, (%r4, %p1);"));
+  for (uint32_t t = 0; t < 32; ++t) {
+    uint32_t expected = 0;
+    for (uint32_t n = t / 2, at_even = 1; n > 0; --n, at_even ^= 1) expected += n * (at_even ? 16 : 256);
+    expected += (t / 2 % 2 == 0) != (t % 2 == 1) ? 1 : 0;  // 1 when even ends without flip or odd with it
+    EXPECT_EQ(out[t], expected) << t;
+  }
+}
+
+// The address of an array of the caller goes down through calls of the same function, each with an array of its own.
+TEST_P(Calls, EachCallHasItsOwnVariables) {
+  const std::vector<uint32_t> out = results(R"(
+.func down(.param .b32 n, .param .b64 above)
+{
+  .local .align 8 .b8 own[16];
+  .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;
+  ld.param.u32 %r1, [n];
+  ld.param.u64 %rd1, [above];
+  setp.eq.u32 %p1, %r1, 0;
+  @%p1 ret;
+  mul.lo.u32 %r2, %r1, 10;
+  st.local.u32 [own], %r2;
+  st.local.u32 [own+4], %r1;
+  mov.u64 %rd2, own;
+  cvta.local.u64 %rd3, %rd2;
+  sub.u32 %r3, %r1, 1;
+  { .param .b32 a; .param .b64 b; st.param.b32 [a], %r3; st.param.b64 [b], %rd3; call down, (a, b); }
+  ld.local.u32 %r4, [%rd2];
+  ld.local.u32 %r5, [own+4];
+  ld.u32 %r6, [%rd1];
+  add.u32 %r6, %r6, %r4;
+  mad.lo.u32 %r6, %r5, 1000, %r6;
+  st.u32 [%rd1], %r6;
+  ret;
+}
+)" + kernel(R"(
+  { .local .align 8 .b8 buffer[16];
+    mov.u64 %rd4, buffer; cvta.local.u64 %rd5, %rd4; mov.u32 %r4, 0; st.u32 [%rd5], %r4; and.b32 %r3, %r1, 7;
+    { .param .b32 a; .param .b64 b; st.param.b32 [a], %r3; st.param.b64 [b], %rd5; call down, (a, b); }
+    ld.local.u32 %r1, [buffer]; })"));
+  for (uint32_t t = 0; t < 32; ++t) {
+    uint32_t below = 0;
+    for (uint32_t n = 1; n <= t % 8; ++n) below = n * 10 + below + n * 1000;
+    // Each level adds its own word, which the level below has added to.
+    EXPECT_EQ(out[t], below) << t;
+  }
+}
+
+constexpr char kOperators[] = R"(
+.func (.param .b32 r) plus(.param .b32 a, .param .b32 b)
+{ .reg .b32 x, y; ld.param.u32 x, [a]; ld.param.u32 y, [b]; add.u32 x, x, y; st.param.b32 [r], x; ret; }
+.func (.param .b32 r) times(.param .b32 a, .param .b32 b)
+{ .reg .b32 x, y; ld.param.u32 x, [a]; ld.param.u32 y, [b]; mul.lo.u32 x, x, y; st.param.b32 [r], x; ret; }
+.func (.param .b32 r) choose(.param .b32 a, .param .b32 b)
+{ .reg .b32 x, y; .reg .b64 f; .reg .pred p; ld.param.u32 x, [a]; ld.param.u32 y, [b];
+  mov.u64 f, plus; setp.lt.u32 p, x, 16; @p mov.u64 f, times;
+  { .param .b32 u; .param .b32 v; .param .b32 w; st.param.b32 [u], x; st.param.b32 [v], y;
+    call (w), f, (u, v), kind; kind: .calltargets plus, times; ld.param.b32 x, [w]; }
+  st.param.b32 [r], x; ret; }
+)";
+
+// Lanes of one call go to different functions; a guard keeps some from calling; one of the functions calls another.
+TEST_P(Calls, IndirectCallsPartTheWarp) {
+  const std::vector<uint32_t> out = results(std::string(kOperators) + kernel(R"(
+  mov.u64 %rd3, plus; rem.u32 %r3, %r1, 3; setp.eq.u32 %p1, %r3, 1; setp.eq.u32 %p2, %r3, 2;
+  @%p1 mov.u64 %rd3, times; @%p2 mov.u64 %rd3, choose; setp.ne.u32 %p3, %r1, 9;
+  { .param .b32 a; .param .b32 b; .param .b32 c; st.param.b32 [a], %r1; st.param.b32 [b], 7; st.param.b32 [c], 5;
+    proto: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _);
+    @%p3 call (c), %rd3, (a, b), proto;
+    ld.param.b32 %r1, [c]; })"));
+  for (uint32_t t = 0; t < 32; ++t) {
+    const bool product = t % 3 == 1 || (t % 3 == 2 && t < 16);
+    EXPECT_EQ(out[t], t == 9 ? 5 : product ? t * 7 : t + 7) << t;
+  }
+}
+
+TEST_P(Calls, AnAddressThatIsNoFunctionIsNamed) {
+  EXPECT_THAT(fault(std::string(kOperators) + kernel(R"(
+  mov.u64 %rd3, 4096;
+  { .param .b32 a; .param .b32 c; st.param.b32 [a], %r1; call (c), %rd3, (a, a), proto;
+    proto: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _); })")),
+              HasSubstr("an indirect call takes what is no function that it may call at ptx line"));
+}
+
+TEST_P(Calls, EndlessRecursionOverflowsTheStack) {
+  EXPECT_THAT(fault(R"(
+.func again(.reg .b32 n)
+{ call again, (n); ret; }
+)" + kernel("call again, (%r1);")),
+              HasSubstr("stack overflow in a call of 'again'"));
+}
+
+// Memory of alloca lives until its function returns, or until the stack is restored.
+TEST_P(Calls, AllocaTakesFromTheStackOfEachThread) {
+  const std::vector<uint32_t> out = results(R"(
+.func (.param .b32 r) sum(.param .b32 n)
+{
+  .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;
+  ld.param.u32 %r1, [n];
+  mul.wide.u32 %rd1, %r1, 4;
+  alloca.u64 %rd2, %rd1, 64;
+  and.b64 %rd3, %rd2, 63;
+  cvt.u32.u64 %r5, %rd3;
+  mov.u32 %r2, 0;
+FILL:
+  mul.wide.u32 %rd3, %r2, 4; add.s64 %rd3, %rd2, %rd3; mad.lo.u32 %r3, %r2, %r2, 3; st.local.u32 [%rd3], %r3;
+  add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, %r1; @%p1 bra FILL;
+  mov.u32 %r4, %r5;
+ADD:
+  sub.u32 %r2, %r2, 1; mul.wide.u32 %rd3, %r2, 4; add.s64 %rd3, %rd2, %rd3; ld.local.u32 %r3, [%rd3];
+  add.u32 %r4, %r4, %r3; setp.gt.u32 %p1, %r2, 0; @%p1 bra ADD;
+  st.param.b32 [r], %r4;
+  ret;
+}
+)" + kernel(R"(
+  mov.u32 %r4, 0; mov.u32 %r5, 0; add.u32 %r3, %r1, 1;
+LOOP: // 400 rounds of up to 128 bytes and more would not fit side by side
+  { .param .b32 a; .param .b32 c; st.param.b32 [a], %r3; call (c), sum, (a); ld.param.b32 %r6, [c]; }
+  add.u32 %r4, %r4, %r6;
+  stacksave.u64 %rd4; mov.u64 %rd6, 160; alloca.u64 %rd5, %rd6; st.local.u32 [%rd5+156], %r6;
+  ld.local.u32 %r6, [%rd5+156]; add.u32 %r4, %r4, %r6; stackrestore.u64 %rd4;
+  add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 400; @%p1 bra LOOP;
+  mov.u32 %r1, %r4;)"));
+  for (uint32_t t = 0; t < 32; ++t) {
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i <= t; ++i) sum += i * i + 3;
+    EXPECT_EQ(out[t], 800 * sum) << t;
+  }
+}
+
+TEST_P(Calls, AllocaBeyondTheStackIsAFault) {
+  EXPECT_THAT(fault(kernel("mov.u64 %rd3, 1000000; alloca.u64 %rd4, %rd3;")), HasSubstr("stack overflow in alloca"));
+  EXPECT_THAT(fault(kernel("mov.u64 %rd3, 12; stackrestore.u64 %rd3;")), HasSubstr("that no stacksave gave"));
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    sim_test::prepare_ptx(text, "k");
+  } catch (const sim::ptx::ParseError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(CallForms, WhatCannotBeCalledIsRefusedByLine) {
+  EXPECT_THAT(refusal(".entry other() { ret; }\n" + kernel("call other;")),
+              HasSubstr("line 10, column 1: call of 'other', which is a kernel"));
+  EXPECT_THAT(refusal(".extern .func elsewhere;\n" + kernel("call elsewhere;")), HasSubstr("'elsewhere' has no body"));
+  EXPECT_THAT(refusal(kernel("call %rd1, ();")), HasSubstr("needs a list of targets or a prototype"));
+  EXPECT_THAT(refusal(".func f(.reg .b32 a) { ret; }\n" + kernel("call f;")), HasSubstr("'f' takes 1 arguments"));
+  EXPECT_THAT(refusal(".func f(.reg .pred a) { ret; }\n" + kernel("call f, (%r1);")),
+              HasSubstr("a predicate on one side"));
+}
+
+}  // namespace
