@@ -25,7 +25,8 @@ BulkLane& bulk_lane(Warp& warp, int lane) {
 }
 
 // A copy joins the group that is open; its source is free once that group's clock has passed the stamp.
-Stamp join_bulk_group(BulkLane& bulk) {
+Stamp join_bulk_group(BulkLane& bulk, const Origin& origin) {
+  bulk.last = origin;
   ++bulk.groups.back().reading;
   ++bulk.groups.back().writing;
   bulk.last_used = bulk.committed() + 1;
@@ -119,7 +120,7 @@ std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrie
       signalled = warp.cta->cluster->ctas[rank].get();
     }
     Mbarrier& object = find_mbarrier(warp, *signalled, bar.offset, lane, true);
-    targets.push_back({&cta, to.offset, bar.offset, mbarrier_stamp(object), signalled});
+    targets.push_back({&cta, to.offset, bar.offset, mbarrier_stamp(object, current_origin(warp, lane)), signalled});
   };
   if (!multicast) {
     if (own_only && to.cta != warp.cta)
@@ -225,7 +226,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       if (from.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
       uint8_t* const to = global_pointer(warp, destination, bytes, lane);
-      const Stamp stamp = join_bulk_group(bulk);
+      const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (destination < cluster.maps_high && destination + bytes > cluster.maps_low)
         tensor_map_written(warp, destination, bytes, lane);
@@ -509,7 +510,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     BulkLane& bulk = bulk_lane(warp, lane);
     const uint32_t group = bulk.committed();
-    const Stamp stamp = join_bulk_group(bulk);
+    const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
     use_tensor_map(warp, map_address, lane, {stamp});
     Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four);
     if (!reduction_supports(op, tile.map.element, false))

@@ -48,6 +48,7 @@ Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool 
 
 void mbarrier_expect(const Origin& origin, Mbarrier& barrier, int64_t bytes) {
   barrier.tx += bytes;
+  barrier.expect = origin;
   if (barrier.tx > int64_t{kMbarrierLimit} || barrier.tx < -int64_t{kMbarrierLimit})
     origin.fail(Hazard::MbarrierMisuse, "the transaction count of the mbarrier at shared offset " +
                                             hex(barrier.offset) + " leaves its range: " + std::to_string(barrier.tx));
@@ -64,7 +65,8 @@ void mbarrier_arrive(const Origin& origin, Mbarrier& barrier, uint32_t count) {
   complete_phase_if_done(origin, barrier);
 }
 
-Stamp mbarrier_stamp(Mbarrier& barrier) {
+Stamp mbarrier_stamp(Mbarrier& barrier, const Origin& copy) {
+  barrier.copy = copy;
   barrier.last_copy = barrier.phase + 1;
   return {barrier.agent, barrier.phase + 1};
 }

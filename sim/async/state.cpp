@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdio>
 
+#include "sim/machine/run.h"
+
 namespace sim {
 
 Agent new_agent(Cluster& cluster, AgentInfo info) {
@@ -87,13 +89,10 @@ void finish_async_state(Cluster& cluster) {
   for (auto& cta : cluster.ctas) {
     for (auto& warp : cta->warps) {
       for (auto& [lane, bulk] : warp->async->bulk) {
-        if (!cluster.launch->undrained_exit && bulk.last_used > 0 && warp->view.seen[bulk.read] < bulk.last_used) {
-          throw Fault(Hazard::DataInFlight, std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
-                                                ", warp " + std::to_string(warp->index) + ", lane " +
-                                                std::to_string(lane) +
-                                                " exits while a bulk copy may still read its shared memory: no "
-                                                "cp.async.bulk.wait_group covers its last group");
-        }
+        if (cluster.launch->rules.drained_exit && bulk.last_used > 0 && warp->view.seen[bulk.read] < bulk.last_used)
+          bulk.last.fail(Hazard::DataInFlight,
+                         "a block exits while a bulk copy may still read its shared memory, and no "
+                         "cp.async.bulk.wait_group covers its last group");
       }
     }
     for (auto& [offset, barrier] : cta->async->mbarriers) {
@@ -102,45 +101,46 @@ void finish_async_state(Cluster& cluster) {
       for (auto& other : cluster.ctas) {
         for (auto& warp : other->warps) waited = waited || warp->view.seen[barrier.agent] >= barrier.last_copy;
       }
-      if (!waited) {
-        throw Fault(Hazard::DataInFlight, std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
-                                              " exits while a copy may still write its shared memory: no thread waited "
-                                              "for phase " +
-                                              std::to_string(barrier.last_copy - 1) +
-                                              " of the mbarrier at shared offset " + hex(offset));
-      }
+      if (!waited)
+        barrier.copy.fail(Hazard::DataInFlight, block_text(*cta) +
+                                                    " exits while a copy may still write its shared memory, and no "
+                                                    "thread waited for phase " +
+                                                    std::to_string(barrier.last_copy - 1) +
+                                                    " of the mbarrier at shared offset " + hex(offset));
     }
   }
   for (auto& cta : cluster.ctas) {
-    for (const auto& [agent, epoch] : cta->async->remote) {
+    for (const auto& [agent, remote] : cta->async->remote) {
       bool ordered = false;
-      for (auto& warp : cta->warps) ordered = ordered || warp->view.seen[agent] >= epoch;
-      if (!ordered) {
-        throw Fault(Hazard::Memory, std::string(hazard_name(Hazard::Memory)) + ": " + block_text(*cta) +
-                                        " may have finished when " + describe_agent(cluster, agent) +
-                                        " accesses its shared memory: no barrier.cluster or the like is between");
-      }
+      for (auto& warp : cta->warps) ordered = ordered || warp->view.seen[agent] >= remote.epoch;
+      if (!ordered)
+        remote.by.fail(Hazard::Memory, block_text(*cta) + " may have finished when " + describe_agent(cluster, agent) +
+                                           " accesses its shared memory, and no barrier.cluster or the like is "
+                                           "between");
     }
   }
   cluster.engine.perform_all(cluster);
   for (auto& cta : cluster.ctas) {
     for (auto& [offset, barrier] : cta->async->mbarriers) {
       if (barrier.tx == 0) continue;
-      throw Fault(Hazard::MbarrierMisuse,
-                  std::string(hazard_name(Hazard::MbarrierMisuse)) + ": " + block_text(*cta) + " exits while phase " +
-                      std::to_string(barrier.phase) + " of the mbarrier at shared offset " + hex(offset) +
-                      (barrier.tx > 0 ? " still expects " + std::to_string(barrier.tx) + " bytes"
-                                      : " has received " + std::to_string(-barrier.tx) + " bytes that none expected"));
+      barrier.expect.fail(
+          Hazard::MbarrierMisuse,
+          block_text(*cta) + " exits while phase " + std::to_string(barrier.phase) +
+              " of the mbarrier at shared offset " + hex(offset) +
+              (barrier.tx > 0 ? " still expects " + std::to_string(barrier.tx) + " bytes"
+                              : " has received " + std::to_string(-barrier.tx) + " bytes that none expected"));
     }
   }
 }
 
+Origin current_origin(Warp& warp, int lane) {
+  const std::vector<Instr>& code = warp.cta->cluster->launch->kernel->code;
+  return {&warp, code[static_cast<size_t>(warp.pc())].source, lane};
+}
+
 std::string Origin::text() const {
-  std::string text = source->opcode + " at ptx line " + std::to_string(source->where.line);
-  const auto& files = warp->cta->cluster->launch->kernel->module->files;
-  if (const auto file = files.find(source->file); source->source_line > 0 && file != files.end())
-    text += " (" + file->second + ":" + std::to_string(source->source_line) + ")";
-  text += ", " + block_text(*warp->cta) + ", warp " + std::to_string(warp->index);
+  std::string text = source->opcode + " at " + describe_instruction(*warp->cta->cluster->launch->kernel, source) +
+                     ", " + block_text(*warp->cta) + ", warp " + std::to_string(warp->index);
   if (lane >= 0) text += ", lane " + std::to_string(lane);
   return text;
 }

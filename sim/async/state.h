@@ -21,6 +21,17 @@ struct AgentInfo {
   uint32_t index = 0;  // warp, warpgroup or shared offset
 };
 
+// Who issued an operation that is performed later, for the text of a fault.
+struct Origin {
+  Warp* warp = nullptr;
+  const ptx::Instruction* source = nullptr;
+  int lane = -1;
+  std::string text() const;
+  [[noreturn]] void fail(Hazard hazard, const std::string& what) const;
+};
+// The instruction that the warp is executing.
+Origin current_origin(Warp& warp, int lane);
+
 // PTX ISA 9.7.13.15. Its agent's clock counts the phases completed.
 struct Mbarrier {
   Agent agent = 0;
@@ -31,6 +42,7 @@ struct Mbarrier {
   Stamp init;               // by the initialisation agent of the warp that ran mbarrier.init
   View arriving, released;  // what arrivals of this phase, and of the completed ones, have published
   uint32_t last_copy = 0;   // completion stamp of the last copy that signals here
+  Origin copy, expect;      // that copy; the last that expected bytes, or completed some
 };
 constexpr uint32_t kMbarrierLimit = (1u << 20) - 1;  // 9.7.13.15.2
 
@@ -42,6 +54,7 @@ struct BulkLane {
   };
   std::vector<Group> groups{Group{}};             // the last one is not committed
   uint32_t last_used = 0;                         // number + 1 of the last group that is not empty
+  Origin last;                                    // the last copy
   uint32_t first_reading = 0, first_writing = 0;  // groups before these are known to have read, to be complete
   uint32_t committed() const { return static_cast<uint32_t>(groups.size()) - 1; }
 };
@@ -108,7 +121,11 @@ struct AsyncCtaState {
   std::vector<WarpGroup> warpgroups;
   uint32_t registers_free = 0;  // a lane's registers, summed over the warps, that setmaxnreg.inc may take
   // What warps of other blocks did to this block's shared memory: their agents, and the epoch of the last time.
-  std::map<Agent, uint32_t> remote;
+  struct Remote {
+    uint32_t epoch = 0;
+    Origin by;
+  };
+  std::map<Agent, Remote> remote;
 };
 
 // A tensor map in global memory that the device wrote, or that a copy of this cluster has used.
@@ -173,18 +190,9 @@ inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
 
 // ---- mbarriers ----
 
-// Who issued an operation that is performed later, for the text of a fault.
-struct Origin {
-  Warp* warp = nullptr;
-  const ptx::Instruction* source = nullptr;
-  int lane = -1;
-  std::string text() const;
-  [[noreturn]] void fail(Hazard hazard, const std::string& what) const;
-};
-
 // Remembers an access to another block's shared memory: the block must not exit before it.
 inline void note_remote(Warp& warp, Cta& owner) {
-  if (&owner != warp.cta) owner.async->remote[warp.self] = warp.view.seen[warp.self];
+  if (&owner != warp.cta) owner.async->remote[warp.self] = {warp.view.seen[warp.self], current_origin(warp, -1)};
 }
 // The live object; faults when it is misaligned, not initialised, or its initialisation is not ordered before.
 Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool for_copy = false);
@@ -192,7 +200,7 @@ Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool 
 void mbarrier_expect(const Origin& origin, Mbarrier& barrier, int64_t bytes);  // negative: complete-tx
 void mbarrier_arrive(const Origin& origin, Mbarrier& barrier, uint32_t count);
 // The completion stamp of a copy issued now that will signal the barrier.
-Stamp mbarrier_stamp(Mbarrier& barrier);
+Stamp mbarrier_stamp(Mbarrier& barrier, const Origin& copy);
 // A copy's complete-tx: finds the barrier again; faults (mbarrier misuse) when the phase it was issued in is over.
 void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp issued, uint32_t bytes,
                         const Origin& origin);

@@ -38,7 +38,7 @@ void initialise(State& s) {
   try {
     // Read again at every launch; what is wrong now is said now.
     order_from_environment();
-    undrained_exit_from_environment();
+    rules_from_environment();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     fail(CUDA_ERROR_NO_DEVICE, e.what());

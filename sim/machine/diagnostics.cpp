@@ -48,15 +48,15 @@ const char* hazard_name(Hazard h) {
   return "unknown hazard";
 }
 
-std::string describe_instruction(const Kernel& kernel, const Instr& in) {
-  if (in.source == nullptr) return "an unknown place";
-  std::string text = "ptx line " + std::to_string(in.source->where.line);
-  if (in.source->source_line > 0) {
-    const auto file = kernel.module->files.find(in.source->file);
-    std::string name = file == kernel.module->files.end() ? "file " + std::to_string(in.source->file) : file->second;
+std::string describe_instruction(const Kernel& kernel, const ptx::Instruction* source) {
+  if (source == nullptr) return "an unknown place";
+  std::string text = "ptx line " + std::to_string(source->where.line);
+  if (source->source_line > 0) {
+    const auto file = kernel.module->files.find(source->file);
+    std::string name = file == kernel.module->files.end() ? "file " + std::to_string(source->file) : file->second;
     const size_t slash = name.rfind('/');
     if (slash != std::string::npos) name = name.substr(slash + 1);
-    text += " (" + name + ":" + std::to_string(in.source->source_line) + ")";
+    text += " (" + name + ":" + std::to_string(source->source_line) + ")";
   }
   return text;
 }
@@ -65,7 +65,7 @@ std::string describe_location(const Warp& warp, int lane) {
   const Kernel& kernel = *warp.cta->cluster->launch->kernel;
   std::string text = "at ";
   if (warp.current < warp.splits.size())
-    text += describe_instruction(kernel, kernel.code[static_cast<size_t>(warp.pc())]);
+    text += describe_instruction(kernel, kernel.code[static_cast<size_t>(warp.pc())].source);
   else
     text += "the end";
   text += ", " + block_name(*warp.cta) + ", warp " + std::to_string(warp.index);
@@ -110,7 +110,8 @@ void report_deadlock(Cluster& cluster, const std::string& why) {
         }
         list << "\n  " << block_name(*cta) << " warp " << warp->index;
         if (before.mask != warp->live) list << " lanes " << hex(before.mask);
-        list << ": " << describe_instruction(kernel, in) << ": " << (in.source != nullptr ? in.source->opcode : "?");
+        list << ": " << describe_instruction(kernel, in.source) << ": "
+             << (in.source != nullptr ? in.source->opcode : "?");
         if (!reason.empty()) list << ": " << reason;
       }
       warp->current = 0;
@@ -155,11 +156,24 @@ Order order_from_environment() {
   throw std::invalid_argument("MOXIE_SIM_ORDER is '" + text + "', but must be eager, lazy or random:SEED");
 }
 
-bool undrained_exit_from_environment() {
-  const char* value = std::getenv("MOXIE_SIM_EXIT");
-  if (value == nullptr || *value == 0 || std::string(value) == "undrained") return true;
-  if (std::string(value) == "drained") return false;
-  throw std::invalid_argument("MOXIE_SIM_EXIT is '" + std::string(value) + "', but must be undrained or drained");
+namespace {
+
+// True when the variable is `other`, false when it is `usual` or not set.
+bool chosen(const char* name, const char* usual, const char* other) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == 0 || std::string(value) == usual) return false;
+  if (std::string(value) == other) return true;
+  throw std::invalid_argument(std::string(name) + " is '" + value + "', but must be " + usual + " or " + other);
+}
+
+}  // namespace
+
+Rules rules_from_environment() {
+  Rules rules;
+  rules.drained_exit = chosen("MOXIE_SIM_EXIT", "undrained", "drained");
+  rules.fenced_reads = !chosen("MOXIE_SIM_READS", "fenced", "unfenced");
+  rules.strict_tensor_fences = chosen("MOXIE_SIM_TCGEN05_FENCES", "relaxed", "strict");
+  return rules;
 }
 
 }  // namespace sim

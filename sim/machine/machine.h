@@ -240,8 +240,18 @@ struct Order {
   Mode mode = Mode::Eager;
   uint64_t seed = 0;
 };
-Order order_from_environment();          // MOXIE_SIM_ORDER=eager|lazy|random:SEED
-bool undrained_exit_from_environment();  // MOXIE_SIM_EXIT=undrained|drained: Launch::undrained_exit
+Order order_from_environment();  // MOXIE_SIM_ORDER=eager|lazy|random:SEED
+
+// Where programs in use, or the ISA itself, leave room for two readings. docs/simulator.md gives the reasons.
+struct Rules {
+  // MOXIE_SIM_EXIT=drained: a block must not end while a bulk copy still reads its shared memory.
+  bool drained_exit = false;
+  // MOXIE_SIM_READS=unfenced: a copy may land where the generic proxy has read without a fence.proxy.async between.
+  bool fenced_reads = true;
+  // MOXIE_SIM_TCGEN05_FENCES=strict: tcgen05.fence also around synchronisation that releases and acquires.
+  bool strict_tensor_fences = false;
+};
+Rules rules_from_environment();
 
 // One asynchronous operation that was issued and not yet performed.
 class AsyncOp {
@@ -453,9 +463,7 @@ struct Launch {
   Order order;
   int threads = 0;               // host threads, 0: as many as there are cores
   uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
-  // A block may end while a bulk copy still reads its shared memory: the CUDA programming guide asks for a wait before
-  // that, yet published kernels leave it out, for a GPU keeps the memory until the copy has read it.
-  bool undrained_exit = false;
+  Rules rules;
   std::atomic<uint64_t> instructions{0};
   // What the grids before this one still have to do to memory when it starts, as under programmatic dependent launch:
   // done when the first thread executes griddepcontrol.wait, at the latest when the launch ends.

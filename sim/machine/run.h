@@ -14,6 +14,6 @@ void copy_call_values(Warp& warp, const std::vector<Kernel::CallCopy>& copies, u
 [[noreturn]] void report_deadlock(Cluster& cluster, const std::string& why);
 
 // "ptx line 12 (kernel.cu:34)"
-std::string describe_instruction(const Kernel& kernel, const Instr& in);
+std::string describe_instruction(const Kernel& kernel, const ptx::Instruction* source);
 
 }  // namespace sim

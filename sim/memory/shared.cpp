@@ -111,10 +111,18 @@ void check_in_flight(const Warp& warp, const Cta& owner, const SharedMemory::His
 }
 
 void check_async_readers(const Warp& warp, const Cta& owner, const SharedMemory::History& h, uint32_t offset, int lane,
-                         const char* what, bool generic_too) {
+                         const char* what, bool generic_too, bool fenced = false) {
   for (int i = 0; i < h.readers; ++i) {
     const SharedMemory::Reader& r = h.reader[i];
-    if (!(r.async || generic_too) || seen(warp, r.stamp)) continue;
+    if (!(r.async || generic_too)) continue;
+    if (seen(warp, r.stamp)) {
+      // A read comes before a write of another proxy only by a proxy fence between them (PTX ISA 8.9.5, 8.10.6).
+      if (r.async || !fenced || warp.view.fenced[r.stamp.by] >= r.stamp.at) continue;
+      fault(Hazard::MissingProxyFence, warp, lane,
+            std::string(what) + " " + place_text(warp, owner, offset) + ", which " +
+                describe_agent(*warp.cta->cluster, r.stamp.by) +
+                " has read through the generic proxy, and no fence.proxy.async stands between");
+    }
     fault(Hazard::DataInFlight, warp, lane,
           std::string(what) + " " + place_text(warp, owner, offset) + " while " +
               (r.async ? "it is still being read: " : "it may still be read: ") +
@@ -146,7 +154,8 @@ void check_async(const Warp& warp, const Cta& owner, const SharedMemory::History
   }
   // Who read a granule is not known word by word: a narrow copy is not held against readers of its neighbours.
   if (kind != SharedAccess::Kind::AsyncRead && mask == 0xffff)
-    check_async_readers(warp, owner, h, offset, lane, what, true);
+    check_async_readers(warp, owner, h, offset, lane, what, true,
+                        kind == SharedAccess::Kind::AsyncWrite && warp.cta->cluster->launch->rules.fenced_reads);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ Step execute_alloc(Warp& warp, const Instr& instr, uint32_t mask) {
   if (group.count == 1) {
     const uint32_t column = memory.find_free(columns, nullptr);
     if (column == kTensorColumns) return wait_for(warp, no_space);
-    memory.allocate(column, columns, 1, warp.stamp());
+    memory.allocate(column, columns, 1, current_origin(warp, -1));
     write_address(warp, instr, mask, column);
     return Step::Next;
   }
@@ -82,8 +82,8 @@ Step execute_alloc(Warp& warp, const Instr& instr, uint32_t mask) {
                 std::to_string(peer.request.columns));
     const uint32_t column = memory.find_free(columns, &peer);
     if (column == kTensorColumns) return wait_for(warp, no_space);
-    memory.allocate(column, columns, 2, warp.stamp());
-    peer.allocate(column, columns, 2, peer.request.warp->stamp());
+    memory.allocate(column, columns, 2, current_origin(warp, -1));
+    peer.allocate(column, columns, 2, current_origin(*peer.request.warp, -1));
     request.column = peer.request.column = column;
     request.granted = peer.request.granted = true;
     cluster.event();

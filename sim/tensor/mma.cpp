@@ -298,6 +298,7 @@ void Mma::check(const TensorMark& mark) {
       memory.touch(access, 0, kCellRows, scale_a.column, static_cast<uint32_t>(layout.rows) / 32, false);
       memory.touch(access, 0, kCellRows, scale_b.column, static_cast<uint32_t>(scale_b_columns()), false);
     }
+    if (accumulate) memory.expect_written(access, d_at.column, static_cast<uint32_t>(layout.columns));
     all(d_at.column, layout.columns, true);
   }
 }

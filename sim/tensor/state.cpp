@@ -85,8 +85,8 @@ uint32_t TensorMemory::find_free(uint32_t columns, const TensorMemory* peer) con
   return kTensorColumns;
 }
 
-void TensorMemory::allocate(uint32_t column, uint32_t columns, int cta_group, Stamp stamp) {
-  allocations.push_back({column, columns, cta_group, stamp, false});
+void TensorMemory::allocate(uint32_t column, uint32_t columns, int cta_group, const Origin& by) {
+  allocations.push_back({column, columns, cta_group, by.warp->stamp(), by, false});
   smallest = columns;
   // What nobody has written is not zero on a GPU either.
   for (uint32_t lane = 0; lane < kTensorLanes; ++lane) std::memset(row(lane) + column, 0xff, columns * 4);
@@ -165,6 +165,14 @@ void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cel
       fault(Hazard::TensorMemory, access.warp, access.lane,
             opcode + " touches column " + std::to_string(at) +
                 " of tensor memory and is not ordered after its tcgen05.alloc");
+    // Only asynchronous operations need the fence behind a synchronisation (9.7.16.6.3).
+    const TensorWarp& tensor = *access.warp.tensor;
+    if (tensor.strict && &cta == access.warp.cta && access.mark.by != TensorMark::By::Dealloc &&
+        a->stamp.by != access.warp.self && tensor.ordered[a->stamp.by] < a->stamp.at)
+      fault(Hazard::TensorMemory, access.warp, access.lane,
+            opcode + " touches column " + std::to_string(at) +
+                " of tensor memory, and no tcgen05.fence::after_thread_sync stands between the synchronisation with "
+                "its tcgen05.alloc and this access");
     at = a->column + a->columns;
   }
   collect();
@@ -199,6 +207,19 @@ void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cel
   }
 }
 
+void TensorMemory::expect_written(const TensorAccess& access, uint32_t column, uint32_t columns) const {
+  for (uint32_t cell = 0; cell < kCellRows; ++cell) {
+    for (uint32_t at = column; at < std::min(column + columns, kTensorColumns); ++at) {
+      if (histories_[cells_[size_t{cell} * kTensorColumns + at]].write.by != TensorMark::By::None) return;
+    }
+  }
+  const std::string whose = &cta == access.warp.cta ? "" : " of block rank " + std::to_string(cta.rank);
+  fault(Hazard::TensorMemory, access.warp, access.lane,
+        access.mark.source->opcode + " reads columns " + std::to_string(column) + " to " +
+            std::to_string(column + columns - 1) + " of tensor memory" + whose +
+            ", in which nothing was written since their tcgen05.alloc");
+}
+
 TensorMemory& tensor_memory(Cta& cta) {
   if (!cta.tensor) cta.tensor = {new TensorMemory(cta), [](TensorMemory* m) { delete m; }};
   return *cta.tensor;
@@ -207,9 +228,8 @@ TensorMemory& tensor_memory(Cta& cta) {
 TensorWarp& tensor_warp(Warp& warp) {
   if (!warp.tensor) {
     warp.tensor = {new TensorWarp, [](TensorWarp* w) { delete w; }};
-    const char* const fences = std::getenv("MOXIE_SIM_TCGEN05_FENCES");
-    warp.tensor->strict = fences != nullptr && std::strcmp(fences, "strict") == 0;
     Cluster& cluster = *warp.cta->cluster;
+    warp.tensor->strict = cluster.launch->rules.strict_tensor_fences;
     const AgentInfo info{AgentInfo::Kind::TensorPipe, warp.cta, static_cast<uint32_t>(warp.index)};
     for (TensorTransfers* t : {&warp.tensor->loads, &warp.tensor->stores}) {
       t->published = new_agent(cluster, info);
@@ -254,6 +274,7 @@ TensorGroup tensor_group(Warp& warp, int group, int lane) {
 TensorMark pipe_mark(Warp& warp, int lane, const ptx::Instruction& source) {
   TensorPipe& pipe = tensor_pipe(warp, lane);
   ++pipe.count;
+  pipe.last = {&warp, &source, lane};
   return {TensorMark::By::Pipe, &warp, &pipe, pipe.count, &source};
 }
 
@@ -329,18 +350,17 @@ void finish_tensor_state(Cluster& cluster) {
       if (!warp->tensor) continue;
       for (const auto& [lane, pipe] : warp->tensor->pipes) {
         if (pipe.count == 0 || seen_by_any(pipe.done, pipe.count)) continue;
-        throw Fault(Hazard::DataInFlight,
-                    std::string(hazard_name(Hazard::DataInFlight)) + ": " + block_text(*cta) +
-                        " exits while tcgen05 operations of warp " + std::to_string(warp->index) + ", lane " +
-                        std::to_string(lane) +
-                        " may be in flight: no thread waited for a tcgen05.commit that covers them");
+        pipe.last.fail(Hazard::DataInFlight,
+                       block_text(*cta) +
+                           " exits while tcgen05 operations may be in flight, and no thread waited for a "
+                           "tcgen05.commit that covers them");
       }
     }
     if (!cta->tensor || cta->tensor->allocations.empty()) continue;
     const TensorMemory::Allocation& a = cta->tensor->allocations[0];
-    throw Fault(Hazard::TensorMemory, std::string(hazard_name(Hazard::TensorMemory)) + ": " + block_text(*cta) +
-                                          " exits without tcgen05.dealloc of the " + std::to_string(a.columns) +
-                                          " columns at column " + std::to_string(a.column) + " of tensor memory");
+    a.by.fail(Hazard::TensorMemory, block_text(*cta) + " exits without tcgen05.dealloc of the " +
+                                        std::to_string(a.columns) + " columns at column " + std::to_string(a.column) +
+                                        " of tensor memory");
   }
 }
 

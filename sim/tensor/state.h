@@ -8,8 +8,7 @@
 // dealloc) must be ordered after their completion: a wait on an mbarrier that tcgen05.commit signals. A ld or st must
 // be waited for with tcgen05.wait before anything that conflicts with it, and then be ordered before it. What has
 // completed is ordered by the standard synchronisations too (9.7.16.6.3), if they release and acquire; relaxed ones
-// need the two fences (9.7.16.6.4). Much code has the fences everywhere and much has none:
-// MOXIE_SIM_TCGEN05_FENCES=strict asks for them everywhere.
+// need the two fences (9.7.16.6.4). Rules::strict_tensor_fences asks for them everywhere.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -31,6 +30,7 @@ struct TensorPipe {
   Agent issued = 0;  // clock: operations issued before a fence::before_thread_sync
   Agent done = 0;    // clock: operations whose completion a commit has signalled
   uint32_t count = 0;
+  Origin last;  // operation issued
 };
 
 // tcgen05.ld or tcgen05.st of one warp.
@@ -76,7 +76,8 @@ struct TensorMemory {
   struct Allocation {
     uint32_t column = 0, columns = 0;
     int group = 1;
-    Stamp stamp;           // of the warp of this block that allocated it
+    Stamp stamp;  // of the warp of this block that allocated it
+    Origin by;
     bool leaving = false;  // dealloc.cta_group::2 by this block, not yet by its peer
   };
   struct Request {  // an alloc.cta_group::2 that waits for the peer
@@ -104,12 +105,15 @@ struct TensorMemory {
   bool is_free(uint32_t column, uint32_t columns) const;
   // First place that is free here and, when given, in `peer`; kTensorColumns when there is none.
   uint32_t find_free(uint32_t columns, const TensorMemory* peer) const;
-  void allocate(uint32_t column, uint32_t columns, int group, Stamp stamp);
+  void allocate(uint32_t column, uint32_t columns, int group, const Origin& by);
   Allocation* find(uint32_t column);
   void release(uint32_t column);
 
   // Checks an access to the cells [cell, cell + cells) x [column, column + columns) against what is in flight there and
   // leaves its mark.
+  // Reading what nobody has written since its tcgen05.alloc is an error, but a whole access may take in lanes or
+  // columns that its program does not use: it is one when nothing in the columns was written.
+  void expect_written(const TensorAccess& access, uint32_t column, uint32_t columns) const;
   void touch(const TensorAccess& access, uint32_t cell, uint32_t cells, uint32_t column, uint32_t columns, bool write);
 
  private:

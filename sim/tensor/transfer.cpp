@@ -80,6 +80,7 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
       {f.store ? TensorMark::By::Store : TensorMark::By::Load, &warp, nullptr, ++transfers.count, instr.source}};
   const uint32_t cells = half ? 1 : 2;
   memory.touch(access, at.lane / kCellLanes, cells, at.column, f.columns, f.store);
+  if (!f.store) memory.expect_written(access, at.column, f.columns);
   const bool two = f.shape == Shape::L16x32bx2;
   if (two) memory.touch(access, at.lane / kCellLanes, cells, at.column + f.split, f.columns, f.store);
 

@@ -3,19 +3,24 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "tests/blackwell/mxfp4.h"
 #include "tests/kernels/layer.h"
 
 namespace moxie::mutants {
 
+using Job = std::variant<test::Job, test::Mxfp4Job>;
+
 struct Case {
   std::string name;
-  std::vector<test::Job> jobs;  // of one kernel
+  std::vector<Job> jobs;  // of one kernel
   // What each job's own sink writes, where it has one.
   std::vector<std::shared_ptr<test::Buffer>> sink_outputs;
 };
 
-std::vector<Case> cases();
+std::vector<Case> hopper_cases();     // hopper_cases.cpp
+std::vector<Case> blackwell_cases();  // blackwell_cases.cpp
 
 }  // namespace moxie::mutants

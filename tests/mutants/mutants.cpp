@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -53,16 +54,15 @@ void check(CUresult result, const char* what) {
 #define MOXIE_TEXT_OF(name) #name
 
 // The launch that the library makes for a problem, as a captured graph shows it.
-CUDA_KERNEL_NODE_PARAMS capture(test::Layer& layer) {
+CUDA_KERNEL_NODE_PARAMS capture(const GemmProblem& problem, GemmArguments arguments) {
   CUcontext context = nullptr;
   MOXIE_CALL(cuDevicePrimaryCtxRetain, &context, 0);
   MOXIE_CALL(cuCtxPushCurrent, context);
   CUstream stream = nullptr;
   MOXIE_CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   MOXIE_CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-  layer.arguments().stream = stream;
-  layer.launch();
-  layer.arguments().stream = nullptr;
+  arguments.stream = stream;
+  gemm(test::device(), problem, arguments);
   CUgraph graph = nullptr;  // kept: the parameters lie in it
   MOXIE_CALL(cuStreamEndCapture, stream, &graph);
   CUgraphNode node = nullptr;
@@ -85,75 +85,108 @@ struct Outcome {
   char text[600] = {};
 };
 
-struct Problem {
-  Problem(const test::Job& job, std::shared_ptr<Buffer> sink_buffer) : layer(job), sink(std::move(sink_buffer)) {}
-
-  // What this problem reads, for poison() to hide and reveal() to show.
-  void keep_inputs(const std::map<void*, size_t>& own) {
-    for (const auto& [address, bytes] : own) {
-      if (address == layer.pre_base() || address == layer.out_base() || address == layer.arguments().workspace)
-        continue;
-      const auto* const begin = static_cast<const uint8_t*>(address);
-      inputs.emplace_back(address, std::vector<uint8_t>(begin, begin + bytes));
+// One product of a case on the device, whatever its operands' format.
+class Problem {
+ public:
+  Problem(const Job& job, std::shared_ptr<Buffer> sink) {
+    const auto before = Buffer::live();
+    if (const auto* mxfp4 = std::get_if<test::Mxfp4Job>(&job)) {
+      use(std::make_shared<test::Mxfp4Layer>(*mxfp4));
+    } else {
+      use(std::make_shared<test::Layer>(std::get<test::Job>(job)));
     }
+    // Everything else that it holds is read by the kernel.
+    for (const auto& [address, bytes] : Buffer::live()) {
+      const auto holds = [&, begin = static_cast<const uint8_t*>(address), size = bytes](const void* p) {
+        return p != nullptr && p >= begin && p < begin + size;
+      };
+      if (before.count(address)) continue;
+      if (holds(arguments_->pre) || holds(arguments_->out)) {
+        outputs_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes)});
+      } else if (address != arguments_->workspace) {
+        const auto* const begin = static_cast<const uint8_t*>(address);
+        inputs_.emplace_back(address, std::vector<uint8_t>(begin, begin + bytes));
+      }
+    }
+    if (sink) outputs_.push_back({sink->get<uint8_t>(), std::vector<uint8_t>(sink->size())});
+    sink_ = std::move(sink);
   }
+
+  const GemmProblem& problem() const { return *problem_; }
+  const CUDA_KERNEL_NODE_PARAMS& node() const { return node_; }
+
+  // The right answer, checked against the reference, and the launch that gives it.
+  void learn() {
+    if (sink_) sink_->fill(0xff);
+    run_();
+    for (Output& output : outputs_) std::copy_n(output.address, output.expected.size(), output.expected.begin());
+    node_ = capture(*problem_, *arguments_);
+  }
+
   // The grid before this one writes the inputs, and may do so until griddepcontrol.wait.
   void reveal() const {
-    for (const auto& [address, bytes] : inputs) std::memcpy(address, bytes.data(), bytes.size());
+    for (const auto& [address, bytes] : inputs_) std::memcpy(address, bytes.data(), bytes.size());
   }
 
   // Nothing of an earlier run may help: outputs, tensor maps and inputs are wiped out.
-  void poison() {
-    for (const auto& [address, bytes] : inputs) std::memset(address, 0xff, bytes.size());
-    std::memset(const_cast<void*>(layer.pre_base()), 0xff, expected.pre.size());
-    std::memset(const_cast<void*>(layer.out_base()), 0xff, expected.out.size());
-    if (sink) std::memset(sink->get(), 0xff, sink->size());
-    const GemmArguments& a = layer.arguments();
-    if (a.workspace_bytes > 0) std::memset(a.workspace, 0xff, a.workspace_bytes);
+  void poison() const {
+    for (const auto& [address, bytes] : inputs_) std::memset(address, 0xff, bytes.size());
+    for (const Output& output : outputs_) std::memset(output.address, 0xff, output.expected.size());
+    if (arguments_->workspace_bytes > 0) std::memset(arguments_->workspace, 0xff, arguments_->workspace_bytes);
   }
   bool is_right() const {
-    return same(layer.pre_base(), expected.pre) && same(layer.out_base(), expected.out) &&
-           (!sink || same(sink->get(), expected_sink));
-  }
-  static bool same(const void* got, const std::vector<uint8_t>& expected) {
-    return expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0;
+    return std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
+      return std::memcmp(output.address, output.expected.data(), output.expected.size()) == 0;
+    });
   }
 
-  test::Layer layer;
-  std::shared_ptr<Buffer> sink;
-  std::vector<uint8_t> expected_sink;
-  std::vector<std::pair<void*, std::vector<uint8_t>>> inputs;
-  test::Results expected;
-  CUDA_KERNEL_NODE_PARAMS node{};
+ private:
+  struct Output {
+    uint8_t* address;
+    std::vector<uint8_t> expected;
+  };
+
+  template <class Layer>
+  void use(std::shared_ptr<Layer> layer) {
+    problem_ = &layer->problem();
+    arguments_ = &layer->arguments();
+    run_ = [layer] { layer->check(layer->run()); };
+  }
+
+  std::function<void()> run_;
+  const GemmProblem* problem_ = nullptr;
+  GemmArguments* arguments_ = nullptr;
+  std::shared_ptr<Buffer> sink_;
+  std::vector<Output> outputs_;
+  std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
+  CUDA_KERNEL_NODE_PARAMS node_{};
 };
 
 class Subject {
  public:
   explicit Subject(const Case& c) : name_(c.name) {
     for (size_t i = 0; i < c.jobs.size(); ++i) {
-      const auto before = Buffer::live();
       problems_.push_back(
           std::make_unique<Problem>(c.jobs[i], c.sink_outputs.empty() ? nullptr : c.sink_outputs.at(i)));
-      auto own = Buffer::live();
-      for (const auto& [address, bytes] : before) own.erase(address);
-      problems_.back()->keep_inputs(own);
     }
-    const GemmProblem& first = problems_.front()->layer.problem();
-    const auto prepared = ops::prepare_gemm(ops::figures_of(test::device().info()), first);
-    config_ = prepared->plan.config;
-    shared_bytes_ = kernel::shared_bytes(config_, prepared->needs.data(), int(prepared->needs.size()));
-    jit::Request request = ops::kernel_request(config_, first);
+    const GemmProblem& first = problems_.front()->problem();
+    const DeviceInfo& info = test::device().info();
+    const auto prepared = ops::prepare_gemm(ops::figures_of(info), first);
+    arch_ = info.arch;
+    cluster_ = prepared->blackwell ? prepared->blackwell->config.cluster : prepared->plan.config.cluster;
+    shared_bytes_ = prepared->shared_bytes;
+    jit::Request request = prepared->blackwell ? ops::kernel_request(prepared->blackwell->config, first)
+                                               : ops::kernel_request(prepared->plan.config, first);
     request.kind = jit::ImageKind::Ptx;
+    request.arch = arch_;
+    for (const auto& problem : problems_) {
+      if (ops::prepare_gemm(ops::figures_of(info), problem->problem())->kernel_key != prepared->kernel_key)
+        throw std::runtime_error(name_ + ": its problems do not have one kernel");
+    }
     ptx_ = jit::obtain(request).bytes;
 
     test::set_order("eager");
-    for (const auto& problem : problems_) {
-      if (problem->sink) problem->sink->fill(0xff);
-      problem->expected = problem->layer.run();
-      if (problem->sink) problem->expected_sink = problem->sink->download();
-      problem->layer.check(problem->expected);
-      problem->node = capture(problem->layer);
-    }
+    for (const auto& problem : problems_) problem->learn();
     for (const auto& [address, bytes] : Buffer::live()) memory_.adopt(reinterpret_cast<uint64_t>(address), bytes);
   }
 
@@ -172,7 +205,7 @@ class Subject {
     };
     try {
       module = std::make_shared<const sim::ptx::Module>(sim::ptx::parse(ptx));
-      kernel = sim::prepare(module, jit::kKernelName, symbols(*module), 90);
+      kernel = sim::prepare(module, jit::kKernelName, symbols(*module), arch_);
     } catch (const std::exception& error) {
       return say(Outcome::Rejected, error.what());
     }
@@ -205,18 +238,20 @@ class Subject {
   }
 
   void launch(const sim::Kernel& kernel, const Problem& problem, sim::Order order) {
-    const CUDA_KERNEL_NODE_PARAMS& node = problem.node;
+    const CUDA_KERNEL_NODE_PARAMS& node = problem.node();
     sim::Launch launch;
     launch.kernel = &kernel;
     launch.grid = {node.gridDimX, node.gridDimY, node.gridDimZ};
     launch.block = {node.blockDimX, node.blockDimY, node.blockDimZ};
-    launch.cluster = {uint32_t(config_.cluster), 1, 1};
+    launch.cluster = {uint32_t(cluster_), 1, 1};
     launch.dynamic_shared = uint32_t(shared_bytes_);
     launch.params.resize(kernel.param_bytes);
     for (size_t i = 0; i < kernel.param_offsets.size(); ++i)
       std::memcpy(launch.params.data() + kernel.param_offsets[i], node.kernelParams[i], kernel.param_sizes[i]);
     launch.global = &memory_;
+    launch.arch = arch_;
     launch.order = order;
+    launch.rules = sim::rules_from_environment();
     launch.threads = 1;
     launch.prerequisites = [&] { problem.reveal(); };
     sim::run(launch);
@@ -224,8 +259,7 @@ class Subject {
 
   std::string name_;
   std::vector<std::unique_ptr<Problem>> problems_;
-  kernel::HopperConfig config_;
-  int shared_bytes_ = 0;
+  int arch_ = 90, cluster_ = 1, shared_bytes_ = 0;
   std::string ptx_;
   sim::GlobalMemory memory_;
 };
@@ -327,6 +361,7 @@ std::vector<Explanation> read_explanations(const std::string& path) {
 // ---- the program ---------------------------------------------------------------------------------
 
 struct Options {
+  bool blackwell = false;   // the kernels of sm_100a, else those of sm_90a
   std::string only;         // kernels whose name has this in it
   std::string instruction;  // mutants of instructions that begin so
   size_t sample = 0;        // mutants a kernel, 0: all
@@ -336,7 +371,8 @@ struct Options {
 };
 
 void usage() {
-  std::cout << "mutants [--only TEXT] [--instruction TEXT] [--sample N] [--processes N] [--all] [--explanations FILE]\n"
+  std::cout << "mutants [--arch sm_90a|sm_100a] [--only TEXT] [--instruction TEXT] [--sample N] [--processes N] "
+               "[--all] [--explanations FILE]\n"
                "  Runs mutants of the library's kernels in the simulator. --sample takes N of each kernel's.\n";
 }
 
@@ -348,10 +384,15 @@ std::string place_text(const Mutant& m) {
 
 int run(const Options& options) {
   setenv("MOXIE_SIM_SMS", "2", 1);
+  setenv("MOXIE_SIM_ARCH", options.blackwell ? "sm_100a" : "sm_90a", 1);
+  // The kernels keep to the canonical patterns (PTX ISA 9.7.16.6.4) and drain their stores: all of it must be missed.
+  setenv("MOXIE_SIM_EXIT", "drained", 1);
+  setenv("MOXIE_SIM_TCGEN05_FENCES", "strict", 1);
   std::vector<Explanation> explanations = read_explanations(options.explanations);
   size_t mutants_total = 0, killed_total = 0, explained_total = 0, open_total = 0;
   std::map<std::string, size_t> killers_total;
-  for (const Case& c : cases()) {
+  const std::vector<Case> all = options.blackwell ? blackwell_cases() : hopper_cases();
+  for (const Case& c : all) {
     if (c.name.find(options.only) == std::string::npos) continue;
     const auto start = std::chrono::steady_clock::now();
     Subject subject(c);
@@ -426,13 +467,16 @@ int run(const Options& options) {
     fmt::print("no mutant was asked for\n");
     return 2;
   }
-  fmt::print("\nAll kernels: {} mutants, {} killed ({:.2f} %), {} equivalent, {} open\n", mutants_total, killed_total,
+  fmt::print("\nAll kernels of {}: {} mutants, {} killed ({:.2f} %), {} equivalent, {} open\n",
+             options.blackwell ? "sm_100a" : "sm_90a", mutants_total, killed_total,
              100.0 * double(killed_total) / double(mutants_total), explained_total, open_total);
   for (const auto& [hazard, count] : killers_total) fmt::print("  {:5} {}\n", count, hazard);
   const bool complete = options.only.empty() && options.instruction.empty() && options.sample == 0;
   bool stale = false;
   for (const Explanation& e : explanations) {
-    if (!complete || e.used > 0) continue;
+    const bool asked =
+        std::any_of(all.begin(), all.end(), [&](const Case& c) { return c.name.find(e.kernels) != std::string::npos; });
+    if (!complete || !asked || e.used > 0) continue;
     fmt::print("docs/mutants.md explains a survivor that does not exist: {} {} at {}\n", e.instruction, e.change,
                e.place);
     stale = true;
@@ -452,7 +496,11 @@ int main(int argc, char** argv) {
       return argv[++i];
     };
     try {
-      if (name == "--only") {
+      if (name == "--arch") {
+        const std::string arch = value();
+        if (arch != "sm_90a" && arch != "sm_100a") throw std::runtime_error("sm_90a or sm_100a, not " + arch);
+        options.blackwell = arch == "sm_100a";
+      } else if (name == "--only") {
         options.only = value();
       } else if (name == "--instruction") {
         options.instruction = value();

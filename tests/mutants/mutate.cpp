@@ -265,9 +265,16 @@ std::vector<Change> changes_of(const Statement& s, int block_threads) {
     out.push_back({"8 registers more", raised(s, 8)});
   } else if (starts_with(op, "griddepcontrol.wait")) {
     deleted();
-  } else if (starts_with(op, "tcgen05.wait") || starts_with(op, "tcgen05.fence") || starts_with(op, "tcgen05.commit") ||
-             starts_with(op, "tcgen05.dealloc")) {
+  } else if (starts_with(op, "tcgen05.wait") || starts_with(op, "tcgen05.fence") ||
+             starts_with(op, "tcgen05.dealloc") || starts_with(op, "tcgen05.relinquish_alloc_permit")) {
     deleted();
+  } else if (starts_with(op, "tcgen05.commit")) {
+    deleted();
+    out.push_back({"twice", s.text() + " " + s.text()});
+    if (op.find(".multicast") != std::string::npos) {
+      out.push_back({"only to the second block", s.computed(1, "b16", "and.b16 mutant, {0}, 2;")});
+      out.push_back({"only to the first block", s.computed(1, "b16", "and.b16 mutant, {0}, 1;")});
+    }
   } else if (starts_with(op, "mapa")) {
     out.push_back({"always the first block", s.with_operand(2, "0")});
   }

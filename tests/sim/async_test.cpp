@@ -720,6 +720,7 @@ TEST_P(Orders, RewrittenTensorMap) {
   bar.sync 0;
   mov.u32 %r6, 0;
 GROUP:
+  fence.proxy.async.shared::cta;
   bar.warp.sync 0xffffffff;
   @!%p1 bra PUBLISH;
   ld.global.u64 %rd5, [%rd2];

@@ -389,7 +389,7 @@ TEST_P(ForeignForms, ABlockMayEndWhileAStoreReadsWhenThatIsAllowed) {
     launch.params = Params().add(out.address()).bytes();
     launch.global = &memory_;
     launch.order = GetParam();
-    launch.undrained_exit = allowed;
+    launch.rules.drained_exit = !allowed;
     if (!allowed) {
       EXPECT_THROW(sim::run(launch), sim::Fault);
       continue;

@@ -60,6 +60,12 @@ struct Shape {
   sim::Order order{};
   int arch = 90;
   int threads = 1;
+  // As the environment has them, but blocks must not end with copies in flight.
+  sim::Rules rules = [] {
+    sim::Rules all = sim::rules_from_environment();
+    all.drained_exit = true;
+    return all;
+  }();
 };
 
 // The folder MOXIE_TEST_PTX, when it is set, gets each module once: seeds for scripts/fuzz.
@@ -95,6 +101,7 @@ inline uint64_t run_kernel(const sim::Kernel& kernel, const Params& params, sim:
   launch.global = &memory;
   launch.arch = shape.arch;
   launch.order = shape.order;
+  launch.rules = shape.rules;
   launch.threads = shape.threads;
   sim::run(launch);
   return launch.instructions;

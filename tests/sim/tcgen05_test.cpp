@@ -100,6 +100,7 @@ INITIALISED:
          g + R"(.sync.aligned;
 ALLOCATED:
   bar.sync 0;
+  tcgen05.fence::after_thread_sync;
   ld.shared.u32 %t, [smem];
   shl.b32 %q, %warp, 21;
   add.u32 %q, %q, %t;
@@ -1110,6 +1111,7 @@ const char* const kAlloc = R"(
   tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], 128;
 ALLOCATED:
   bar.sync 0;
+  tcgen05.fence::after_thread_sync;
   ld.shared.u32 %t, [smem];
   shl.b32 %q, %warp, 21;
   add.u32 %q, %q, %t;
@@ -1126,6 +1128,7 @@ const char* const kMma = R"(
   tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;
   tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];
 MULTIPLIED:
+  bar.sync 0;
 )";
 const char* const kWaitMma = R"(
 WAIT0:
@@ -1265,7 +1268,7 @@ WAIT1:
   mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p1, [%bar1], 0;
   @!%p1 bra WAIT1;
 )") + after);
-    return std::string(kAlloc) + "  @%pw1 bra LOADED;\n" + kLoad + kWaitLoad + kUse + before + R"(
+    return std::string(kAlloc) + "  @%pw1 bra LOADED;\n" + kStore + kWaitStore + kLoad + kWaitLoad + kUse + before + R"(
   bar.warp.sync -1;
   @%pe1 bra LOADED;
   mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%bar1];
@@ -1343,7 +1346,8 @@ TEST(Tcgen05Hazards, Addresses) {
   expect_fault(kAlloc + mma + kWaitMma + kFree, Hazard::TensorMemory, "must begin at lane 0");
   // Without the barrier a warp may run ahead of the allocation that it has not seen.
   std::string early = kAlloc;
-  early.replace(early.find("  bar.sync 0;\n  ld.shared.u32 %t, [smem];"), 41, "  mov.u32 %t, 0;");
+  early.erase(early.find("  bar.sync 0;\n"), 14);
+  early.replace(early.find("  ld.shared.u32 %t, [smem];"), 27, "  mov.u32 %t, 0;");
   expect_fault(early + kStore + kWaitStore + kFree, Hazard::TensorMemory, "column 0 of tensor memory");
 }
 

@@ -1,4 +1,4 @@
-// Both schedules with every grouping whose kernel differs, every cluster, and every kind of output.
+// sm_90a: both schedules with every grouping whose kernel differs, every cluster, and every kind of output.
 #include "cases.h"
 
 #include <fstream>
@@ -28,10 +28,10 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
   p.activation = activation, p.gate = gate;
   p.pre = outputs.pre, p.out = outputs.out;
   p.bias = bias;
-  c.name = fmt::format("{}, {}, {}, {}x{}{}{}{}{}", schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
-                       kGroupings[int(grouping)], kClusters[int(multicast)], tile_m, tile_n,
-                       is_gated(activation) ? ", gated" : "", bias ? ", bias" : "",
-                       outputs.pre ? *outputs.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
+  c.name = fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}{}",
+                       schedule == Schedule::Cooperative ? "cooperative" : "ping-pong", kGroupings[int(grouping)],
+                       kClusters[int(multicast)], tile_m, tile_n, is_gated(activation) ? ", gated" : "",
+                       bias ? ", bias" : "", outputs.pre ? *outputs.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
                        outputs.out ? *outputs.out == kBf16 ? ", out bf16" : ", out f32" : "");
   const bool own = grouping == Grouping::Pointers;
   // Tails in every direction; with two multiprocessors each block has at least six tiles of at least four k tiles.
@@ -88,7 +88,8 @@ Case with_plain_sink(Case c) {
   std::ostringstream source;
   source << file.rdbuf();
   c.name += ", plain sink";
-  for (test::Job& job : c.jobs) {
+  for (Job& any : c.jobs) {
+    test::Job& job = std::get<test::Job>(any);
     const int64_t ld = (job.n + 31) / 32;
     const int64_t rows = std::accumulate(job.rows.begin(), job.rows.end(), job.spare_rows);
     c.sink_outputs.push_back(std::make_shared<test::Buffer>(size_t(rows * ld) * sizeof(float)));
@@ -102,7 +103,7 @@ Case with_plain_sink(Case c) {
 
 }  // namespace
 
-std::vector<Case> cases() {
+std::vector<Case> hopper_cases() {
   constexpr auto kCooperative = Schedule::Cooperative, kPingPong = Schedule::PingPong;
   constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
   return {
