@@ -44,8 +44,11 @@ struct GemmProblem {
   bool bias = false;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
-  std::optional<DataType> pre;                   // store pre, as this type
-  std::optional<DataType> out = DataType::Bf16;  // store out, as this type. At least one of the two, or a custom sink
+  // Store pre, store out, as this type: Bf16, F32, Mxfp4 or Mxfp8. At least one of the two, or a custom sink. A
+  // quantised output (rounded from float32 as moxie/quantize.h says) needs n to be a multiple of 32, of 64 where a gate
+  // halves it, and no Grouping::Pointers; pre is not quantised with a gate.
+  std::optional<DataType> pre;
+  std::optional<DataType> out = DataType::Bf16;
   std::vector<CustomSink> sinks;
 
   // Hints and choices; absent: the plan decides.
@@ -64,8 +67,8 @@ struct GemmProblem {
 };
 
 // Where the operands and results are: device pointers, aligned to 16 bytes. Leading dimensions in elements,
-// multiples of 8 (bf16), 32 (MXFP4, NVFP4) or 4 (float32), at least the width; 0 stands for the width. Outputs may not
-// overlap the operands or each other.
+// multiples of 8 (bf16), 32 (MXFP4, NVFP4), 16 (MXFP8) or 4 (float32), at least the width; 0 stands for the width.
+// Outputs may not overlap the operands or each other.
 struct GemmArguments {
   const void* a = nullptr;  // [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
   int64_t lda = 0;
@@ -84,6 +87,11 @@ struct GemmArguments {
   int64_t ld_pre = 0;
   void* out = nullptr;  // [rows of A, n], or [rows of A, n / 2] with a gate
   int64_t ld_out = 0;
+  // E8M0 scales of a quantised output in the blocked layout, pre_scale_bytes() and out_scale_bytes() of them, that a
+  // product of the same grouping takes as sfa. Of every tile of 128 rows that a group has, the places without a row or
+  // a column become 0; other tiles are untouched.
+  void* pre_scales = nullptr;
+  void* out_scales = nullptr;
   // int32 in device memory. Offsets: [groups], entry g the end of group g's rows, the first group starts at row 0;
   // rows past the last end are untouched. RowGroups: [m], the group of each row or -1; groups start at multiples of
   // row_alignment(); rows marked -1 that share a tile with valid rows may be overwritten.

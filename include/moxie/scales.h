@@ -34,6 +34,11 @@ constexpr int64_t blocked_scale_index(int64_t row, int64_t column, int64_t k, in
 size_t a_scale_bytes(const GemmProblem& problem);
 size_t b_scale_bytes(const GemmProblem& problem);
 
+// Bytes that GemmArguments::pre_scales and out_scales must have, whose groups lie as those of sfa do: 0 where the
+// output is not quantised. Throws as above.
+size_t pre_scale_bytes(const GemmProblem& problem);
+size_t out_scale_bytes(const GemmProblem& problem);
+
 // Between row-major and blocked scales, on the device.
 struct ScaleBlocking {
   // block_scales: uint8 [groups, rows, k / block], dense; with offsets [rows, k / block]. unblock_scales: blocked.

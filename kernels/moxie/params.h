@@ -109,7 +109,8 @@ struct HopperConfig {
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
-  int store_buffers = 1;  // staging buffers of each sink and warp group: 1 or 2
+  bool quantized = false;  // an output leaves with scales (epilogue/quantize.cuh)
+  int store_buffers = 1;   // staging buffers of each sink and warp group: 1 or 2
 };
 
 // Everything a Blackwell kernel fixes at compile time except its sinks.
@@ -125,7 +126,8 @@ struct BlackwellConfig {
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
-  int store_buffers = 1;  // staging buffers of each sink: 1 or 2
+  bool quantized = false;  // an output leaves with scales (epilogue/quantize.cuh)
+  int store_buffers = 1;   // staging buffers of each sink: 1 or 2
 };
 
 constexpr int kConsumerWarpGroups = 2;
@@ -246,6 +248,15 @@ struct StoreParams {
   const int64_t* lds = nullptr;     // Pointers: elements between rows of each group
 };
 
+// Argument of a quantised output sink, which stores without a tensor map.
+struct QuantizedStoreParams {
+  uint8_t* base = nullptr;
+  int64_t ld = 0;            // elements between rows
+  int64_t group_stride = 0;  // Batched, Masked: elements between groups
+  uint8_t* scales = nullptr;
+  int64_t group_scales = 0;  // Batched, Masked: bytes between groups
+};
+
 // Tensor maps.
 //
 // All are CU_TENSOR_MAP_INTERLEAVE_NONE, zero fill (OOB_FILL_NONE), element strides 1; dimensions innermost first,
@@ -351,6 +362,7 @@ constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
 }
 template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
+  if (is_quantized(type)) return {};
   return {store_box(c, pre, type).staging_bytes, true};
 }
 

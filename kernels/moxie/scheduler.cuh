@@ -18,7 +18,7 @@ struct Tile {
   int32_t column;     // first column; may lie past n for the second block of a cluster
   int32_t n;          // columns of the product
   int32_t k;
-  int32_t scale_tiles;  // of A's scales before the group's first (Offsets with scales; else 0)
+  int32_t scale_tiles;  // of scales before the group's first (Offsets, where A or an output has scales; else 0)
   MOXIE_DEVICE uint32_t k_tiles() const { return (static_cast<uint32_t>(k) + 63) / 64; }
 };
 
@@ -32,7 +32,7 @@ template <auto C, class Queue = NoQueue>
 class Scheduler {
   static constexpr bool kWalksGroups =
       C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
-  static constexpr bool kCountsScales = has_scales(C) && C.grouping == Grouping::Offsets;
+  static constexpr bool kCountsScales = (has_scales(C) || C.quantized) && C.grouping == Grouping::Offsets;
   static constexpr int kUnitRows = cluster_rows(C);
   static constexpr int kUnitColumns = cluster_columns(C);
 

@@ -100,9 +100,11 @@ std::string type_name(DataType type) {
 
 }  // namespace
 
-std::string store_sink_type(bool pre, DataType type) {
-  return std::string("moxie::kernel::Store<kConfig, moxie::kernel::Value::") + (pre ? "Pre" : "Out") + ", " +
-         type_name(type) + ">";
+SinkSource store_sink(bool pre, DataType type) {
+  const std::string arguments =
+      std::string("<kConfig, moxie::kernel::Value::") + (pre ? "Pre, " : "Out, ") + type_name(type) + ">";
+  if (is_quantized(type)) return {"moxie::kernel::QuantizedStore" + arguments, "moxie/epilogue/quantize.cuh"};
+  return {"moxie::kernel::Store" + arguments, ""};
 }
 
 namespace {
@@ -152,6 +154,7 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
        << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
        << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
        << "    .bias = " << (config.bias ? "true" : "false") << ",\n"
+       << "    .quantized = " << (config.quantized ? "true" : "false") << ",\n"
        << "    .store_buffers = " << config.store_buffers << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
@@ -173,6 +176,7 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
        << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
        << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
        << "    .bias = " << (config.bias ? "true" : "false") << ",\n"
+       << "    .quantized = " << (config.quantized ? "true" : "false") << ",\n"
        << "    .store_buffers = " << config.store_buffers << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";

@@ -14,7 +14,7 @@ struct SinkSource {
 };
 
 // The standard sink that stores pre, or else out, as `type`.
-std::string store_sink_type(bool pre, DataType type);
+SinkSource store_sink(bool pre, DataType type);
 
 // Name of the kernel in the text. Its arguments: GemmParams, for operands with scales ScaleParams, then each sink's
 // Params in the order given.

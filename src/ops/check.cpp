@@ -108,7 +108,6 @@ void check_pointers_grouping(const GemmProblem& p, const GemmArguments& a) {
 void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& workspace) {
   const int64_t rows = total_rows(p);
   const bool work = !is_empty(p);
-  const int64_t out_width = is_gated(p.activation) ? p.n / 2 : p.n;
   std::vector<Range> inputs, outputs;
   const int operand_bits = bits_of(p.format);
   inputs.push_back(check_matrix("a", "lda", a.a, a.lda, rows, p.k, operand_bits, work));
@@ -141,9 +140,19 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
     const int64_t count = !work ? 0 : p.grouping == Grouping::RowGroups ? p.m : p.groups;
     inputs.push_back({"sizes", begin, begin + uintptr_t(count) * 4});
   }
-  if (p.pre) outputs.push_back(check_matrix("pre", "ld_pre", a.pre, a.ld_pre, rows, p.n, 8 * size_of(*p.pre), work));
-  if (p.out)
-    outputs.push_back(check_matrix("out", "ld_out", a.out, a.ld_out, rows, out_width, 8 * size_of(*p.out), work));
+  const auto check_output = [&](const char* name, const char* ld_name, const char* scales_name, bool pre,
+                                std::optional<DataType> type, void* base, int64_t ld, void* scales) {
+    const bool quantized = type && is_quantized(*type);
+    if (scales && !quantized) reject("{} is given, but {} is not quantised", scales_name, name);
+    if (!type) return;
+    outputs.push_back(check_matrix(name, ld_name, base, ld, rows, value_width(p, pre), bits_of(*type), work));
+    if (!quantized) return;
+    check_pointer(scales_name, scales, work, 16);
+    const auto begin = reinterpret_cast<uintptr_t>(scales);
+    outputs.push_back({scales_name, begin, begin + (work ? pre ? pre_scale_bytes(p) : out_scale_bytes(p) : 0)});
+  };
+  check_output("pre", "ld_pre", "pre_scales", true, p.pre, a.pre, a.ld_pre, a.pre_scales);
+  check_output("out", "ld_out", "out_scales", false, p.out, a.out, a.ld_out, a.out_scales);
   for (size_t i = 0; i < outputs.size(); ++i) {
     for (const Range& input : inputs) check_disjoint(outputs[i], input);
     for (size_t j = i + 1; j < outputs.size(); ++j) check_disjoint(outputs[i], outputs[j]);
@@ -162,6 +171,12 @@ int64_t total_rows(const GemmProblem& p) {
   return p.grouping == Grouping::Batched || p.grouping == Grouping::Masked ? p.groups * p.m : p.m;
 }
 
+int64_t value_width(const GemmProblem& p, bool pre) { return !pre && is_gated(p.activation) ? p.n / 2 : p.n; }
+
+bool is_scaled_output(const GemmProblem& p) {
+  return (p.pre && is_quantized(*p.pre)) || (p.out && is_quantized(*p.out));
+}
+
 bool is_empty(const GemmProblem& p) { return p.m == 0 || p.n == 0; }
 
 void check_problem(const GemmProblem& p) {
@@ -169,8 +184,8 @@ void check_problem(const GemmProblem& p) {
   check_enum("activation", p.activation, Activation::Reglu);
   check_enum("format", p.format, OperandFormat::Nvfp4);
   check_enum("gate", p.gate, GateLayout::SplitUpFirst);
-  if (p.pre) check_enum("pre", *p.pre, DataType::F32);
-  if (p.out) check_enum("out", *p.out, DataType::F32);
+  if (p.pre) check_enum("pre", *p.pre, DataType::Mxfp8);
+  if (p.out) check_enum("out", *p.out, DataType::Mxfp8);
   if (p.schedule) check_enum("schedule", *p.schedule, Schedule::PingPong);
   if (p.multicast) check_enum("multicast", *p.multicast, Multicast::B);
   if (p.scheduling) check_enum("scheduling", *p.scheduling, Scheduling::LaunchControl);
@@ -200,6 +215,15 @@ void check_problem(const GemmProblem& p) {
 
   if (!p.pre && !p.out && p.sinks.empty())
     reject("pre, out and sinks are all absent, but at least one output must be asked for");
+  if (p.pre && is_quantized(*p.pre) && is_gated(p.activation))
+    reject("pre is quantised, but that of a gated activation can only be bf16 or float32");
+  if (is_scaled_output(p)) {
+    const bool gated = p.out && is_quantized(*p.out) && is_gated(p.activation);
+    const int64_t multiple = gated ? 2 * kScaleBlock : kScaleBlock;
+    if (p.n % multiple != 0)
+      reject("n is {}, but must be a multiple of {} with a quantised output{}", p.n, multiple,
+             gated ? " and a gate" : "");
+  }
   if (p.sinks.size() > size_t{kMaxSinks})
     reject("sinks has {} entries, but at most {} are possible", p.sinks.size(), kMaxSinks);
   for (size_t i = 0; i < p.sinks.size(); ++i) check_sink(i, p.sinks[i]);

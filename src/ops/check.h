@@ -24,6 +24,11 @@ const char* format_name(OperandFormat format);
 // Rows of A and of the outputs in memory, all groups together. Not for Pointers.
 int64_t total_rows(const GemmProblem& problem);
 
+// Columns of pre or out.
+int64_t value_width(const GemmProblem& problem, bool pre);
+// An output is quantised.
+bool is_scaled_output(const GemmProblem& problem);
+
 // No output element exists, so nothing is to be launched.
 bool is_empty(const GemmProblem& problem);
 

@@ -10,6 +10,7 @@
 
 #include "device_state.h"
 #include "jit/source.h"
+#include "moxie/scales.h"
 #include "ops/check.h"
 
 namespace moxie {
@@ -73,7 +74,7 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   key.add(c.schedule), key.add(c.grouping), key.add(c.block_m), key.add(c.block_n), key.add(c.block_k),
       key.add(c.stages);
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
-      key.add(c.store_buffers);
+      key.add(c.quantized), key.add(c.store_buffers);
   add_outputs(key, p);
   return key.take();
 }
@@ -83,7 +84,7 @@ std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
   key.add(std::string("blackwell")), key.add(c.format), key.add(c.grouping), key.add(c.block_n), key.add(c.stages);
   key.add(c.cluster), key.add(c.accumulators), key.add(c.scheduling), key.add(c.activation), key.add(c.gate),
       key.add(c.bias);
-  key.add(c.store_buffers);
+  key.add(c.quantized), key.add(c.store_buffers);
   add_outputs(key, p);
   return key.take();
 }
@@ -99,6 +100,8 @@ void check_device(int arch, const GemmProblem& p) {
                        format_name(p.format)));
   if (arch == 100 && p.grouping == Grouping::Pointers)
     reject("grouping is Pointers, which gemm has on sm_90a only, but the device is of architecture sm_100a");
+  if (is_scaled_output(p) && p.grouping == Grouping::Pointers)
+    reject("grouping is Pointers, whose outputs cannot be quantised");
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved)
     reject(fmt::format("gate is split, but gemm of {} operands has only interleaved gates", format_name(p.format)));
 }
@@ -288,7 +291,7 @@ TensorMapShape store_shape(const Config& c, const GemmProblem& p, bool pre, Data
 template <class Config>
 kernel::StoreParams store_params(const driver::Context& context, const Config& c, const GemmProblem& p, bool pre,
                                  DataType type, void* base, int64_t ld, void* const* pointers, const int64_t* lds) {
-  const int64_t width = !pre && is_gated(p.activation) ? p.n / 2 : p.n;
+  const int64_t width = value_width(p, pre);
   const bool own = p.grouping == Grouping::Pointers;
   if (ld == 0 || own) ld = width;
   // A float32 template of width 4 (mod 8) is still a multiple of 16 bytes; a bf16 one of width 8 (mod 16) is, too.
@@ -301,6 +304,34 @@ kernel::StoreParams store_params(const driver::Context& context, const Config& c
   params.pointers = pointers;
   params.lds = lds;
   return params;
+}
+
+// Of a plain output or a quantised one.
+struct OutputParams {
+  kernel::StoreParams plain;
+  kernel::QuantizedStoreParams quantized;
+};
+
+template <class Config>
+void* output_params(OutputParams& params, const driver::Context& context, const Config& c, const GemmProblem& p,
+                    const GemmArguments& a, bool pre) {
+  const DataType type = pre ? *p.pre : *p.out;
+  void* const base = pre ? a.pre : a.out;
+  const int64_t ld = pre ? a.ld_pre : a.ld_out;
+  if (!is_quantized(type)) {
+    params.plain = store_params(context, c, p, pre, type, base, ld, pre ? a.pre_pointers : a.out_pointers,
+                                pre ? a.pre_lds : a.out_lds);
+    return &params.plain;
+  }
+  const int64_t width = value_width(p, pre);
+  params.quantized.base = static_cast<uint8_t*>(base);
+  params.quantized.ld = ld == 0 ? width : ld;
+  params.quantized.scales = static_cast<uint8_t*>(pre ? a.pre_scales : a.out_scales);
+  if (is_stacked(p)) {
+    params.quantized.group_stride = params.quantized.ld * p.m;
+    params.quantized.group_scales = blocked_scale_bytes(p.m, width);
+  }
+  return &params.quantized;
 }
 
 // Plan: of Hopper or Blackwell. scales: null where the operands have none.
@@ -333,15 +364,9 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
   int count = 0;
   arguments[count++] = &params;
   if (scales) arguments[count++] = scales;
-  kernel::StoreParams pre, out;
-  if (p.pre) {
-    pre = store_params(context, c, p, true, *p.pre, a.pre, a.ld_pre, a.pre_pointers, a.pre_lds);
-    arguments[count++] = &pre;
-  }
-  if (p.out) {
-    out = store_params(context, c, p, false, *p.out, a.out, a.ld_out, a.out_pointers, a.out_lds);
-    arguments[count++] = &out;
-  }
+  OutputParams pre, out;
+  if (p.pre) arguments[count++] = output_params(pre, context, c, p, a, true);
+  if (p.out) arguments[count++] = output_params(out, context, c, p, a, false);
   for (const CustomSink& sink : p.sinks) arguments[count++] = const_cast<uint8_t*>(sink.params.data());
 
   driver::Context::LaunchShape shape;
@@ -422,8 +447,8 @@ namespace {
 // list, the same text once.
 std::vector<jit::SinkSource> sink_sources(const GemmProblem& p, jit::Request& request) {
   std::vector<jit::SinkSource> sinks;
-  if (p.pre) sinks.push_back({jit::store_sink_type(true, *p.pre), ""});
-  if (p.out) sinks.push_back({jit::store_sink_type(false, *p.out), ""});
+  if (p.pre) sinks.push_back(jit::store_sink(true, *p.pre));
+  if (p.out) sinks.push_back(jit::store_sink(false, *p.out));
   for (const CustomSink& sink : p.sinks) {
     const auto same = std::find_if(request.headers.begin(), request.headers.end(),
                                    [&](const auto& header) { return header.second == sink.source; });

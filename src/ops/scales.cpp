@@ -83,6 +83,22 @@ size_t b_scale_bytes(const GemmProblem& p) {
   return has_scales(p.format) ? size_t(p.groups * blocked_scale_bytes(p.n, p.k, scale_block(p.format))) : 0;
 }
 
+namespace {
+
+size_t output_scale_bytes(const GemmProblem& p, bool pre, std::optional<DataType> type) {
+  ops::check_problem(p);
+  if (!type || !is_quantized(*type)) return 0;
+  const bool offsets = p.grouping == Grouping::Offsets;
+  const bool stacked = p.grouping == Grouping::Batched || p.grouping == Grouping::Masked;
+  const int64_t tiles = ops::scale_row_tiles(stacked || offsets ? p.groups : 1, p.m, offsets);
+  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, ops::value_width(p, pre)));
+}
+
+}  // namespace
+
+size_t pre_scale_bytes(const GemmProblem& p) { return output_scale_bytes(p, true, p.pre); }
+size_t out_scale_bytes(const GemmProblem& p) { return output_scale_bytes(p, false, p.out); }
+
 void block_scales(const Device& device, const ScaleBlocking& x) {
   check(x, x.to, "to");
   convert(device, x, x.from_floats ? kernel::ScaleConversion::BlockFloats : kernel::ScaleConversion::Block);

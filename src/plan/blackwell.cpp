@@ -53,7 +53,8 @@ Work most_without_host(const Shape& shape) {
 
 // Instructions per accumulator element, the load from tensor memory and the store included.
 double instructions(const Shape& s) {
-  double per = 2 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + 2.0 * double(s.custom_sinks.size());
+  double per = 2 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + (scaled_columns(s) > 1 ? 3 : 0) +
+               2.0 * double(s.custom_sinks.size());
   if (s.activation == Activation::GeluErf) return per + 25;
   if (s.activation == Activation::GeluTanh) return per + 10;
   return s.activation == Activation::None ? per : per + 5;
@@ -108,8 +109,8 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
 
   const double element_bytes = fp4 ? 0.5 + 1.0 / scale_block(c.format) : 2;
   double bytes = 0;
-  const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
-                             (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
+  const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
+                             (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
   for (const Rows& r : w.rows) {
     if (r.rows > 0) bytes += r.groups * ((double(s.n) + r.rows) * double(s.k) * element_bytes + r.rows * columns_out);
   }
@@ -136,6 +137,9 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
   if (s.tile_n && (*s.tile_n < 16 || *s.tile_n > 256 || *s.tile_n % 16 != 0))
     reject(fmt::format("tile_n is {}, but only 16 to 256 in steps of 16 are possible", *s.tile_n));
+  if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
+    reject(fmt::format("tile_n is {}, but with a quantised output only multiples of {} are possible", *s.tile_n,
+                       scaled_columns(s)));
   if (s.tile_n && *s.tile_n % 32 != 0) {
     const char* why = !has_scales(s.format)               ? "with bf16 operands"
                       : s.cluster == 2 || s.tile_m == 256 ? "on a pair of blocks"
@@ -161,6 +165,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     c.activation = s.activation;
     c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;
     c.bias = s.bias;
+    c.quantized = scaled_columns(s) > 1;
     if (!fit(s, d, c)) {
       candidate.possible = false;
       candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
@@ -181,7 +186,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     // Groups of rows are aligned to the plan's tiles, and callers mostly align them to 128.
     if (cluster == 2 && (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.cluster && !s.tile_m))) continue;
     for (int block_n = 256; block_n >= 16; block_n -= 16) {
-      if (s.tile_n && *s.tile_n != block_n) continue;
+      if ((s.tile_n && *s.tile_n != block_n) || block_n % scaled_columns(s) != 0) continue;
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
           (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))

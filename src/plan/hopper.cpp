@@ -117,8 +117,8 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   const double compute = pingpong ? waves * hidden + epilogue : waves * (mainloop + epilogue);
 
   double bytes = 0;
-  const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
-                             (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
+  const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
+                             (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
   for (const Rows& r : w.rows) {
     if (r.rows > 0) bytes += r.groups * (double(s.n) * s.k * 2 + r.rows * (s.k * 2 + columns_out));
   }
@@ -145,6 +145,9 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject(fmt::format("tile_m is {}, but only 64, 128 and 256 are possible", *s.tile_m));
   if (s.tile_n && (*s.tile_n < 64 || *s.tile_n > 256 || *s.tile_n % 32 != 0))
     reject(fmt::format("tile_n is {}, but only 64 to 256 in steps of 32 are possible", *s.tile_n));
+  if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
+    reject(fmt::format("tile_n is {}, but with a quantised output only multiples of {} are possible", *s.tile_n,
+                       scaled_columns(s)));
   if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
     reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
   if (s.scheduling && *s.scheduling != Scheduling::Static)
@@ -168,7 +171,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
 bool allowed(const Shape& s, const HopperConfig& c) {
   return (!s.schedule || *s.schedule == c.schedule) && (!s.tile_m || *s.tile_m == c.block_m) &&
          (!s.tile_n || *s.tile_n == c.block_n) && (!s.cluster || *s.cluster == c.cluster) &&
-         (!s.multicast || *s.multicast == c.multicast);
+         (!s.multicast || *s.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
 }
 
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
@@ -186,6 +189,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
       c.activation = s.activation;
       c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;  // one kernel, whatever an unused choice says
       c.bias = s.bias;
+      c.quantized = scaled_columns(s) > 1;
       if (!allowed(s, c) || c.cluster > d.sm_count) continue;
       if (!fit(s, d, c)) {
         candidate.possible = false;

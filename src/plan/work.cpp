@@ -64,6 +64,11 @@ double count_cluster_tiles(const Shape& s, const Work& w, int cluster_rows, int 
   return row_steps * double((s.n + cluster_columns - 1) / cluster_columns);
 }
 
+int scaled_columns(const Shape& s) {
+  if (s.out && is_quantized(*s.out)) return is_gated(s.activation) ? 2 * kScaleBlock : kScaleBlock;
+  return s.pre && is_quantized(*s.pre) ? kScaleBlock : 1;
+}
+
 int choose_panel(const DeviceFigures& d, int block_m, int block_n, int cluster_columns) {
   const double area = double(d.sm_count) * block_m * block_n;
   return std::clamp(int(std::lround(std::sqrt(area) / cluster_columns)), 1, 32);

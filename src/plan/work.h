@@ -31,6 +31,10 @@ double mean_rows(const Work& work);
 // is added on average.
 double count_cluster_tiles(const Shape& shape, const Work& work, int cluster_rows, int cluster_columns);
 
+// A quantised output's scale stands for 32 of its columns, which no two tiles may share: what the width of a tile must
+// be a multiple of; 1 without such an output.
+int scaled_columns(const Shape& shape);
+
 // The staging of every sink.
 template <class Config>
 std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const Config& c) {

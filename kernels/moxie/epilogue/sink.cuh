@@ -58,14 +58,15 @@ struct Fragment {
 // Where a chunk of epilogue_columns accumulator columns lies.
 struct Chunk {
   int32_t group;
-  int32_t row;         // first row of the warp group, within the group (Dense, RowGroups: within the tensor)
-  int32_t rows;        // rows that exist from `row` on; may exceed those of the warp group
-  int32_t row_begin;   // Offsets: the tensor's row where the group begins, else 0
-  int32_t column;      // first column of the product; a gated `out` begins at column / 2
-  int32_t n;           // columns of the product
-  int32_t thread;      // of the warp group, 0 to 127
-  int32_t warp_rows;   // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell
-  int32_t block_rows;  // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
+  int32_t row;          // first row of the warp group, within the group (Dense, RowGroups: within the tensor)
+  int32_t rows;         // rows that exist from `row` on; may exceed those of the warp group
+  int32_t row_begin;    // Offsets: the tensor's row where the group begins, else 0
+  int32_t column;       // first column of the product; a gated `out` begins at column / 2
+  int32_t n;            // columns of the product
+  int32_t thread;       // of the warp group, 0 to 127
+  int32_t warp_rows;    // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell
+  int32_t block_rows;   // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
+  int32_t scale_tiles;  // Offsets: tiles of a quantised output's scales before the group's first, else 0
 
   // First of the 16 rows that this warp has of a block, counted from `row`.
   MOXIE_DEVICE int warp_row(int block) const { return block * block_rows + thread / 32 * warp_rows; }
@@ -170,7 +171,8 @@ class Epilogue {
     // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
     int32_t thread = thread_;
     asm volatile("" : "+r"(thread));
-    return {tile.group, tile.row, tile.rows, tile.row_begin, tile.column, tile.n, thread, warp_rows, block_rows};
+    return {tile.group, tile.row, tile.rows, tile.row_begin, tile.column,
+            tile.n,     thread,   warp_rows, block_rows,     tile.scale_tiles};
   }
 
   // load(values, first, block) fills in the columns from `first` on of the accumulator of 64 rows.

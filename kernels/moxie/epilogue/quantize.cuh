@@ -1,0 +1,121 @@
+// The sink of quantised outputs: pre or out as MXFP4 or MXFP8, straight from float32, with E8M0 scales that leave in
+// the blocked layout (moxie/scales.h), so that the next product reads them as they are. 32 columns of a row share a
+// scale; they lie in the four threads of a quad, which exchange magnitudes and then elements by shuffles: every thread
+// stores eight neighbouring columns with one plain instruction.
+//
+// Every place of a tile of scales that has a row is written, with 0 where there is no row or no column.
+#pragma once
+#include "moxie/epilogue/sink.cuh"
+#include "moxie/microscaling.cuh"
+#include "moxie/scale_tiles.cuh"
+
+namespace moxie::kernel {
+
+template <auto C, Value kTakes, DataType kType>
+class QuantizedStore {
+  static_assert(C.quantized, "the scheduler counts tiles of scales only where it is told to");
+  static_assert(C.grouping != Grouping::Pointers);
+  static_assert(kTakes == Value::Out || !is_gated(C.activation), "columns of a gated pre are not in their order");
+  static constexpr bool kHalved = is_gated(C.activation);
+  static constexpr int kRows = warp_group_rows(C);  // of a chunk
+  static constexpr int kBits = bits_of(kType);
+
+ public:
+  using Params = QuantizedStoreParams;
+  static constexpr Value kValue = kTakes;
+  static constexpr SinkNeeds kNeeds = {};
+
+  MOXIE_DEVICE explicit QuantizedStore(const Params& params) : params_(params) {}
+
+  template <int kColumns>
+  MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) const {
+    static_assert(kColumns % kScaleBlock == 0, "32 columns share a scale: a gated tile is a multiple of 64 wide");
+    const int32_t width = kHalved ? chunk.n / 2 : chunk.n, column = kHalved ? chunk.column / 2 : chunk.column;
+    const int32_t quad_lane = chunk.thread % 4;
+#pragma unroll
+    for (int first = 0; first < kColumns; first += kScaleBlock) {
+      const ScalePlace place(params_, chunk, column + first, width);
+      if (column + first >= width) break;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float x[8];
+        uint32_t amax = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          x[i] = values.v[first / 8 + i / 2][2 * h + i % 2];
+          amax = max(amax, magnitude_bits(x[i]));
+        }
+        amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
+        amax = max(amax, __shfl_xor_sync(~0u, amax, 2));
+        const uint32_t scale = e8m0_scale<kType>(amax);
+        const float factor = e8m0_reciprocal(scale);
+#pragma unroll
+        for (float& value : x) value = scale == kNanE8m0 ? 0.0f : __fmul_rn(value, factor);
+        const int32_t row = chunk.fragment_row(block, h);
+        const bool exists = row < chunk.rows;
+        const int64_t at = chunk.group * params_.group_stride + (chunk.row_begin + chunk.row + row) * params_.ld +
+                           column + first + 8 * quad_lane;
+        if constexpr (kType == DataType::Mxfp4) {
+          const uint32_t word = gather_quad(e2m1x8(x), quad_lane);
+          if (exists) *reinterpret_cast<uint32_t*>(params_.base + at / 2) = word;
+        } else {
+          const uint2 words = gather_quad({e4m3x4(x[0], x[1], x[2], x[3]), e4m3x4(x[4], x[5], x[6], x[7])}, quad_lane);
+          if (exists) *reinterpret_cast<uint2*>(params_.base + at) = words;
+        }
+        place.write(chunk.row + row, quad_lane, exists ? scale : 0);
+      }
+      // Rows of the last tile of scales that no chunk has.
+      if (kRows % kScaleTileRows != 0 && block == kRows / 64 - 1 && chunk.rows <= kRows) {
+        for (int32_t row = chunk.row + kRows + chunk.thread / 4; row < place.end_row; row += 32)
+          place.write(row, quad_lane, 0);
+      }
+    }
+  }
+
+ private:
+  // Where the scales of 32 columns stand.
+  struct ScalePlace {
+    MOXIE_DEVICE ScalePlace(const Params& params, const Chunk& chunk, int32_t column, int32_t width)
+        : k_tiles((width + kScaleTileK - 1) / kScaleTileK),
+          end_row((chunk.row + chunk.rows + kScaleTileRows - 1) / kScaleTileRows * kScaleTileRows),
+          within(column % kScaleTileK / kScaleBlock),
+          is_last(column + kScaleBlock >= width),
+          to(params.scales + chunk.group * params.group_scales +
+             (int64_t{chunk.scale_tiles} * k_tiles + column / kScaleTileK) * kScaleTileBytes + within) {}
+
+    // The first thread of a quad writes the scale, the others the places behind the last column's.
+    MOXIE_DEVICE void write(int32_t row, int32_t quad_lane, uint32_t scale) const {
+      if (row >= end_row || (quad_lane > 0 && !(is_last && within + quad_lane < kScaleTileColumns))) return;
+      to[int64_t{row / kScaleTileRows} * k_tiles * kScaleTileBytes + scale_word(row % kScaleTileRows) + quad_lane] =
+          static_cast<uint8_t>(quad_lane == 0 ? scale : 0);
+    }
+    int32_t k_tiles;
+    int32_t end_row;  // of the tiles that have a row
+    int32_t within;   // of the tile's four columns
+    bool is_last;
+    uint8_t* to;
+  };
+
+  // A thread comes with two columns of each of four groups of eight and leaves with the eight of one group, the one of
+  // its number in the quad.
+  static MOXIE_DEVICE uint32_t gather_quad(uint32_t word, int32_t quad_lane) {
+    uint32_t other = __shfl_xor_sync(~0u, word, 2);
+    word = quad_lane & 2 ? __byte_perm(word, other, 0x3276) : __byte_perm(word, other, 0x5410);
+    other = __shfl_xor_sync(~0u, word, 1);
+    return quad_lane & 1 ? __byte_perm(word, other, 0x3715) : __byte_perm(word, other, 0x6240);
+  }
+  static MOXIE_DEVICE uint2 gather_quad(uint2 words, int32_t quad_lane) {
+    const bool upper = (quad_lane & 2) != 0, odd = (quad_lane & 1) != 0;
+    const uint32_t from_other = __shfl_xor_sync(~0u, upper ? words.x : words.y, 2);
+    // Two groups each of the quad's threads 0 or 1 and 2 or 3.
+    const uint32_t low = upper ? from_other : words.x, high = upper ? words.y : from_other;
+    const uint32_t even_group = __byte_perm(low, high, 0x5410), odd_group = __byte_perm(low, high, 0x7632);
+    const uint32_t got = __shfl_xor_sync(~0u, odd ? even_group : odd_group, 1);
+    const uint32_t left = odd ? got : even_group, right = odd ? odd_group : got;
+    return {__byte_perm(left, right, 0x5410), __byte_perm(left, right, 0x7632)};
+  }
+
+  const Params& params_;
+};
+
+}  // namespace moxie::kernel
