@@ -132,3 +132,17 @@ def group_rows(shape: Shape, turn: int) -> np.ndarray:
     keys = np.log(popularity) + rng.gumbel(size=(tokens, groups))
     chosen = np.argpartition(-keys, shape.top - 1, axis=1)[:, : shape.top]
     return np.bincount(chosen.ravel(), minlength=groups)
+
+
+def list_line(shape: Shape) -> str:
+    """The shape in the words of `moxie plan`: bench/shapes.txt, for moxie bench, tune and pack."""
+    words = f"{shape.rows} {shape.n} {shape.k} --groups {shape.groups} --grouping offsets"
+    words += f" --expected-rows {shape.expected_rows} --activation {shape.activation}"
+    words += " --bias" if shape.bias else ""
+    words += " --outputs pre,out" if shape.pre and shape.out else ""
+    return f"{words}  # {shape.name}"
+
+
+if __name__ == "__main__":
+    print("# The shapes of bench/shapes.py, which writes this list: python3 bench/shapes.py > bench/shapes.txt")
+    print("\n".join(list_line(s) for s in all_shapes() if s.routing == "balanced"))

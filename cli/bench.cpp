@@ -1,20 +1,23 @@
-// moxie bench: times of products on a GPU; of compilation and loading on any machine; on the simulator how fast it is.
-// Each contender is timed by the same code on the same data, so that further ones can stand beside the library.
+// moxie bench: on a GPU times of products, by CUDA graphs, beside two ceilings measured in the same run: the best
+// cuBLASLt product of the same multiply-adds, and a copy. On any machine times of compilation and loading; on the
+// simulator how fast it is.
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <functional>
+#include <limits>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "cli/buffer.h"
 #include "cli/commands.h"
-#include "cli/data.h"
+#include "cli/cublaslt.h"
+#include "cli/gpu_clock.h"
 #include "cli/options.h"
 #include "cli/safetensors.h"
 #include "cli/timing.h"
+#include "cli/work.h"
 #include "moxie/moxie.h"
 
 namespace moxie::cli {
@@ -23,79 +26,26 @@ namespace {
 
 struct Options : ProblemOptions {
   int64_t groups = 8, m = 1024, n = 4096, k = 2048;
+  std::string list;
   bool shape_given = false;
 };
 
 struct Shape {
   std::string name;
-  int64_t groups, rows, n, k;  // rows of each group
-};
-
-// What the library is compared on: inputs rotated past the L2 cache.
-struct Work {
-  Shape shape;
   GemmProblem problem;
-  std::vector<Buffer> a, b, out;
-  Buffer bias, ends, workspace;
 };
 
-struct Contender {
-  std::string name;
-  std::function<void(const Device&, const Work&, int turn)> launch;
-};
-
-void launch_moxie(const Device& device, const Work& work, int turn) {
-  const auto i = static_cast<size_t>(turn) % work.a.size();
-  GemmArguments arguments;
-  arguments.a = work.a[i].as();
-  arguments.b = work.b[i].as();
-  arguments.bias = work.problem.bias ? work.bias.as() : nullptr;
-  arguments.out = work.out[i].as();
-  arguments.sizes = work.ends.as<int32_t>();
-  arguments.workspace = work.workspace.as();
-  arguments.workspace_bytes = work.workspace.bytes();
-  gemm(device, work.problem, arguments);
-}
-
-GemmProblem make_problem(const Shape& shape, const ProblemOptions& options) {
+GemmProblem make_problem(int64_t groups, int64_t rows, int64_t n, int64_t k, const ProblemOptions& options) {
   GemmProblem problem;
   options.apply(problem);
-  problem.pre.reset();
-  if (!problem.out) problem.out = DataType::Bf16;
   problem.grouping = Grouping::Offsets;
-  problem.groups = shape.groups;
-  problem.m = shape.groups * shape.rows;
-  problem.n = shape.n;
-  problem.k = shape.k;
+  problem.groups = groups;
+  problem.m = groups * rows;
+  problem.n = n;
+  problem.k = k;
   problem.bias = true;
-  problem.expected_rows = shape.rows;
+  problem.expected_rows = rows;
   return problem;
-}
-
-Work make_work(const Device& device, const Shape& shape, const ProblemOptions& options) {
-  Work work;
-  work.shape = shape;
-  work.problem = make_problem(shape, options);
-  const GemmProblem& problem = work.problem;
-  std::vector<int32_t> ends;
-  for (int64_t g = 1; g <= shape.groups; ++g) ends.push_back(static_cast<int32_t>(g * shape.rows));
-  const int64_t a_count = problem.m * problem.k, b_count = problem.groups * problem.n * problem.k;
-  const int64_t out_count = problem.m * (is_gated(problem.activation) ? problem.n / 2 : problem.n);
-  const auto set_bytes = static_cast<uint64_t>((a_count + b_count) * 2 + out_count * size_of(*problem.out));
-  const uint64_t sets = device.info().simulated ? 1 : 2 * device.info().l2_bytes / set_bytes + 2;
-  for (uint64_t i = 0; i < sets; ++i) {
-    work.a.emplace_back(device, random_bf16(10 * i + 1, a_count, 1.0f));
-    work.b.emplace_back(device, random_bf16(10 * i + 2, b_count, 0.1f));
-    work.out.emplace_back(device, static_cast<size_t>(out_count * size_of(*problem.out)));
-  }
-  work.bias = Buffer(device, random_bf16(3, problem.groups * problem.n, 1.0f));
-  work.ends = Buffer(device, ends);
-  work.workspace = Buffer(device, workspace_bytes(device, problem));
-  return work;
-}
-
-double flops_of(const GemmProblem& problem) {
-  return 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
 }
 
 // A folder for a cache of its own, gone at the end.
@@ -134,44 +84,108 @@ void print_compile_times(const GemmProblem& problem) {
   fmt::print("first use of a kernel: {:.0f} ms compiled, {:.1f} ms from the cache\n\n", cold * 1e3, warm * 1e3);
 }
 
+std::vector<Shape> shapes_of(const Options& options, bool simulated) {
+  if (!options.list.empty()) {
+    std::vector<std::string> names;
+    std::vector<GemmProblem> problems = read_problems(options.list, &names);
+    std::vector<Shape> shapes;
+    for (size_t i = 0; i < problems.size(); ++i) shapes.push_back({names[i], problems[i]});
+    return shapes;
+  }
+  const auto shape = [&](const char* name, int64_t groups, int64_t rows, int64_t n, int64_t k) {
+    return Shape{name, make_problem(groups, rows, n, k, options)};
+  };
+  if (options.shape_given) return {shape("given", options.groups, options.m, options.n, options.k)};
+  if (simulated) return {shape("4 groups", 4, 128, 512, 512)};
+  return {shape("8 groups", 8, 1024, 4096, 2048), shape("gpt-oss-20b, 4096 tokens", 32, 512, 5760, 2880),
+          shape("gpt-oss-20b, 128 tokens", 32, 16, 5760, 2880)};
+}
+
+std::string extents(const GemmProblem& p) {
+  return fmt::format("{} x ({} x {} x {})", p.groups, (p.m + p.groups - 1) / p.groups, p.n, p.k);
+}
+
+void simulate(const Device& device, const std::vector<Shape>& shapes) {
+  fmt::print("{:<24} {:<24} {:>12} {:>8}  {}\n", "shape", "groups x (M x N x K)", "simulated in", "GFLOP/s", "kernel");
+  for (const Shape& shape : shapes) {
+    const Work work(device, shape.problem);
+    const double seconds = seconds_of([&] {
+      work.launch(0, nullptr);
+      device.synchronize();
+    });
+    fmt::print("{:<24} {:<24} {:>10.2f} s {:>8.1f}  {}\n", shape.name, extents(shape.problem), seconds,
+               flops_of(shape.problem) / seconds * 1e-9, plan_headline(shape.problem, device.info()));
+  }
+}
+
+// cuBLASLt's product of all rows with one group's weights: as many multiply-adds. The fastest of its algorithms.
+struct Dense {
+  Dense(const Device& device, const CublasLt& library, const Work& of, const GpuClock& clock)
+      : work(of),
+        product(library.product(of.problem.m, of.problem.n, of.problem.k)),
+        workspace(device, CublasLt::kWorkspaceBytes) {
+    const auto bytes = static_cast<size_t>(work.problem.m * work.problem.n * 2);
+    for (int i = 0; i < work.turns(); ++i) d.emplace_back(device, bytes);
+    double best = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < product->algorithms(); ++i) {
+      algorithm = i;
+      const double seconds = clock.seconds({launch()}, work.turns(), 3, 5e-4)[0];
+      if (seconds < best) best = seconds, chosen = i;
+    }
+    algorithm = chosen;
+  }
+  Launch launch() {
+    return [this](int turn, Stream stream) {
+      const size_t i = static_cast<size_t>(turn) % d.size();
+      product->run(algorithm, work.a[i].as(), work.b[i % work.b.size()].as(), d[i].as(), workspace.as(), stream);
+    };
+  }
+  const Work& work;
+  std::unique_ptr<CublasLt::Product> product;
+  std::vector<Buffer> d;
+  Buffer workspace;
+  int algorithm = 0, chosen = 0;
+};
+
+void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
+  const GpuClock clock(device);
+  std::string why;
+  const std::unique_ptr<CublasLt> cublaslt = CublasLt::find(&why);
+  if (cublaslt == nullptr) fmt::print("cuBLASLt: {}\n", why);
+  constexpr size_t kCopyBytes = 512 << 20;
+  const Buffer from(device, kCopyBytes), to(device, kCopyBytes);
+  from.clear();
+
+  fmt::print("{:<36} {:<24} {:>10} {:>8} {:>6} {:>8} {:>8} {:>8}  {}\n", "shape", "groups x (M x N x K)", "time",
+             "TFLOP/s", "GB/s", "/cublas", "/copy", "host", "kernel");
+  for (const Shape& shape : shapes) {
+    const Work work(device, shape.problem);
+    std::vector<Launch> contenders = {[&](int turn, Stream stream) { work.launch(turn, stream); },
+                                      [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); }};
+    std::unique_ptr<Dense> dense;
+    if (cublaslt != nullptr) {
+      dense = std::make_unique<Dense>(device, *cublaslt, work, clock);
+      contenders.push_back(dense->launch());
+    }
+    const std::vector<double> seconds = clock.seconds(contenders, work.turns());
+    const double host = clock.host_seconds(contenders[0], work.turns());
+    const double bytes = Work::compulsory_bytes(work.problem) / seconds[0], copied = 2.0 * kCopyBytes / seconds[1];
+    fmt::print("{:<36} {:<24} {:>7.4f} ms {:>8.1f} {:>6.0f} {:>8} {:>8.3f} {:>5.1f} us  {}\n", shape.name,
+               extents(shape.problem), seconds[0] * 1e3, flops_of(shape.problem) / seconds[0] * 1e-12, bytes * 1e-9,
+               dense != nullptr ? fmt::format("{:.3f}", seconds[2] / seconds[0]) : "-", bytes / copied, host * 1e6,
+               plan_headline(shape.problem, device.info()));
+    fflush(stdout);
+  }
+}
+
 int run(const Options& options) {
   const DeviceInfo info = Device::open().info();
-  const bool simulated = info.simulated;
-  std::vector<Shape> shapes;
-  if (options.shape_given) {
-    shapes.push_back({"given", options.groups, options.m, options.n, options.k});
-  } else if (simulated) {
-    shapes.push_back({"4 groups", 4, 128, 512, 512});
-  } else {
-    shapes = {{"8 groups", 8, 1024, 4096, 2048},
-              {"gpt-oss-20b, 16384 rows", 32, 512, 5760, 2880},
-              {"gpt-oss-20b, 512 rows", 32, 16, 5760, 2880}};
-  }
-  fmt::print("{}{}\n", info.name, simulated ? " (simulated)" : "");
-  print_compile_times(make_problem(shapes.front(), options));
+  const std::vector<Shape> shapes = shapes_of(options, info.simulated);
+  fmt::print("{}{}\n", info.name, info.simulated ? " (simulated)" : "");
+  print_compile_times(shapes.front().problem);
 
   const Device device = Device::open();
-  const std::vector<Contender> contenders = {{"moxie", launch_moxie}};
-  fmt::print("{:<24} {:<24} {:>12} {:>8} {:>6}  {}\n", "shape", "groups x (M x N x K)",
-             simulated ? "simulated in" : "time", simulated ? "GFLOP/s" : "TFLOP/s", "GB/s", "kernel");
-  for (const Shape& shape : shapes) {
-    const Work work = make_work(device, shape, options);
-    for (const Contender& contender : contenders) {
-      auto launch = [&](int turn) { contender.launch(device, work, turn); };
-      const double seconds = simulated ? seconds_of([&] {
-        launch(0);
-        device.synchronize();
-      })
-                                       : launch_seconds(device, launch);
-      const double bytes = static_cast<double>(work.a[0].bytes() + work.b[0].bytes() + work.out[0].bytes());
-      fmt::print("{:<24} {:<24} {:>12} {:>8.1f} {:>6}  {}: {}\n", shape.name,
-                 fmt::format("{} x ({} x {} x {})", shape.groups, shape.rows, shape.n, shape.k),
-                 simulated ? fmt::format("{:.2f} s", seconds) : fmt::format("{:.4f} ms", seconds * 1e3),
-                 flops_of(work.problem) / seconds * (simulated ? 1e-9 : 1e-12),
-                 simulated ? "-" : fmt::format("{:.0f}", bytes / seconds * 1e-9), contender.name,
-                 plan_headline(work.problem, info));
-    }
-  }
+  info.simulated ? simulate(device, shapes) : time_on_gpu(device, shapes);
   return 0;
 }
 
@@ -184,6 +198,8 @@ Run add_bench(CLI::App& command) {
   auto* m = command.add_option("--m", options->m, "Rows of each group")->capture_default_str();
   auto* n = command.add_option("--n", options->n, "Columns, before a gate halves them")->capture_default_str();
   auto* k = command.add_option("--k", options->k, "Length of the sums")->capture_default_str();
+  command.add_option("--list", options->list,
+                     "Text file of problems with groups by offsets, one a line in the words of `moxie plan`");
   options->add_to(command);
   return [=] {
     options->shape_given = groups->count() + m->count() + n->count() + k->count() > 0;

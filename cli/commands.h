@@ -15,5 +15,6 @@ Run add_devices(CLI::App& command);
 Run add_plan(CLI::App& command);
 Run add_pack(CLI::App& command);
 Run add_bench(CLI::App& command);
+Run add_tune(CLI::App& command);
 
 }  // namespace moxie::cli

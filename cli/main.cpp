@@ -47,8 +47,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", MOXIE_VERSION);
   app.require_subcommand(0, 1);  // an unknown command is then named as what was not expected
   app.footer(
-      "Environment: MOXIE_DEVICE=auto|cuda|sim, MOXIE_CACHE_DIR (compiled kernels), MOXIE_NVRTC,\n"
-      "MOXIE_SIM_ARCH, MOXIE_SIM_SMS, MOXIE_SIM_ORDER=eager|lazy|random:SEED.\n"
+      "Environment: MOXIE_DEVICE=auto|cuda|sim, MOXIE_CACHE_DIR (compiled kernels), MOXIE_TUNED\n"
+      "(a table of moxie tune), MOXIE_NVRTC, MOXIE_CUBLASLT, MOXIE_SIM_ARCH, MOXIE_SIM_SMS, "
+      "MOXIE_SIM_ORDER=eager|lazy|random:SEED.\n"
       "Exit status: 0 done, 1 failed, 2 wrong usage or input.");
 
   using namespace moxie::cli;
@@ -63,6 +64,7 @@ int main(int argc, char** argv) {
   add("plan", "Which kernel a problem gets, and why", add_plan);
   add("pack", "Compiles the kernels of a list of problems, for machines without a compiler", add_pack);
   add("bench", "Times of products (GPU), of compilation and of the simulator", add_bench);
+  add("tune", "Times the kernels for a list of problems on this GPU and writes a table of the fastest", add_tune);
 
   try {
     app.parse(argc, argv);

@@ -1,7 +1,9 @@
 // See options.h.
 #include "cli/options.h"
 
+#include <algorithm>
 #include <charconv>
+#include <fstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -198,6 +200,41 @@ GemmProblem ShapeOptions::problem() const {
   problem.host_rows = rows;
   if (expected >= 0) problem.expected_rows = expected;
   return problem;
+}
+
+namespace {
+
+GemmProblem problem_of(const std::string& line) {
+  CLI::App words;
+  ShapeOptions shape;
+  shape.add_to(words);
+  words.parse(line);
+  return shape.problem();
+}
+
+}  // namespace
+
+std::vector<GemmProblem> read_problems(const std::string& path, std::vector<std::string>* names) {
+  std::ifstream file(path);
+  if (!file) throw InputError(fmt::format("{}: cannot be opened", path));
+  std::vector<GemmProblem> problems;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const size_t comment = std::min(line.find('#'), line.size());
+    const size_t name = std::min(line.find_first_not_of("# \t\r", comment), line.size());
+    const std::string words = line.substr(0, comment);
+    if (words.find_first_not_of(" \t\r") == std::string::npos) continue;
+    try {
+      problems.push_back(problem_of(words));
+    } catch (const CLI::Error& error) {
+      throw InputError(fmt::format("{}: line {}: {}", path, number, error.what()));
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: line {}: {}", path, number, error.what()));
+    }
+    if (names != nullptr) names->push_back(line.substr(name));
+  }
+  if (problems.empty()) throw InputError(fmt::format("{}: lists no problem", path));
+  return problems;
 }
 
 std::string activation_help() {

@@ -46,6 +46,10 @@ struct ShapeOptions : ProblemOptions {
   GemmProblem problem() const;
 };
 
+// The problems of a text file, one a line in the words of `moxie plan`; # begins a comment. Throws InputError with the
+// line. names: the text of each line's comment.
+std::vector<GemmProblem> read_problems(const std::string& path, std::vector<std::string>* names = nullptr);
+
 // Each activation with its formula, for --help.
 std::string activation_help();
 

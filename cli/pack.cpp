@@ -1,14 +1,11 @@
 // moxie pack: the kernels of a list of problems, compiled into a folder that serves as cache where there is no
 // compiler.
-#include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/safetensors.h"
 #include "moxie/pack.h"
 
 namespace moxie::cli {
@@ -19,35 +16,6 @@ struct Options {
   std::string list, folder, image = "code";
   int arch = 90, sms = 132, threads = 0;
 };
-
-// A line has the words of `moxie plan`.
-GemmProblem problem_of(const std::string& line) {
-  CLI::App words;
-  ShapeOptions shape;
-  shape.add_to(words);
-  words.parse(line);
-  return shape.problem();
-}
-
-std::vector<GemmProblem> read_list(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw InputError(fmt::format("{}: cannot be opened", path));
-  std::vector<GemmProblem> problems;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    line.resize(std::min(line.find('#'), line.size()));
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    try {
-      problems.push_back(problem_of(line));
-    } catch (const CLI::Error& error) {
-      throw InputError(fmt::format("{}: line {}: {}", path, number, error.what()));
-    } catch (const InputError& error) {
-      throw InputError(fmt::format("{}: line {}: {}", path, number, error.what()));
-    }
-  }
-  if (problems.empty()) throw InputError(fmt::format("{}: lists no problem", path));
-  return problems;
-}
 
 }  // namespace
 
@@ -68,7 +36,7 @@ Run add_pack(CLI::App& command) {
     const Names<bool> images = {{"code", false}, {"ptx", true}};
     const PackImage image = choose("--image", options->image, images) ? PackImage::Ptx : PackImage::MachineCode;
     const PackResult result =
-        pack(read_list(options->list), options->folder, options->arch, options->sms, image, options->threads);
+        pack(read_problems(options->list), options->folder, options->arch, options->sms, image, options->threads);
     fmt::print("{}: {} kernel{}, {} compiled now, {} bytes\n", options->folder, result.kernels,
                result.kernels == 1 ? "" : "s", result.compiled, result.bytes);
     return 0;

@@ -214,13 +214,6 @@ const TunedHopper* find_tuned(const Shape& s, double rows, std::span<const Tuned
 
 }  // namespace
 
-std::span<const TunedHopper> tuned_hopper() {
-  static const std::vector<TunedHopper> table = {
-#include "plan/tuned_hopper.inc"
-  };
-  return table;
-}
-
 Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const TunedHopper> tuned) {
   check_choices(s, d);
   const Work work = work_of(s);

@@ -77,8 +77,12 @@ struct TunedHopper {
   Multicast multicast;  // None: no cluster
 };
 
-// src/plan/tuned_hopper.inc.
+// The rows of the file that MOXIE_TUNED names, read once in a process, then src/plan/tuned_hopper.inc: the first that
+// fits is taken. Throws Error(InvalidArgument) with the file and the line that is wrong.
 std::span<const TunedHopper> tuned_hopper();
+// The file's rows, as `moxie tune` writes them: one a line, # begins a comment.
+std::vector<TunedHopper> read_tuned(const std::string& path);
+std::string tuned_line(const TunedHopper& row);  // "offsets 5760 2880 0 24 gated pingpong 64x192 a"
 
 // Throws moxie::Error (InvalidArgument) when the caller's choices exclude each other or every configuration.
 // The caller's choices go before the table, the table before the model.

@@ -1,0 +1,30 @@
+// A product ready to be timed: random operands, several sets of them so that each launch finds its own outside the L2
+// cache, for groups by offsets of equal rows.
+#pragma once
+#include <vector>
+
+#include "cli/buffer.h"
+#include "moxie/gemm.h"
+
+namespace moxie::cli {
+
+double flops_of(const GemmProblem& problem);
+
+struct Work {
+  // Throws InputError when the groups are not given by offsets.
+  Work(const Device& device, const GemmProblem& problem);
+
+  void launch(int turn, Stream stream) const;
+  // With the caller's choices in place of the plan's, its workspace included: what `moxie tune` tries.
+  void launch(const GemmProblem& variant, const Buffer& space, int turn, Stream stream) const;
+  int turns() const { return static_cast<int>(a.size()); }
+  // Each operand and result once: the weights of groups that have rows, and every row.
+  static double compulsory_bytes(const GemmProblem& problem);
+
+  const Device& device;
+  GemmProblem problem;
+  std::vector<Buffer> a, b, pre, out, ends, workspace;  // of every turn; b may have fewer
+  Buffer bias;
+};
+
+}  // namespace moxie::cli
