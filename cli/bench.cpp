@@ -129,7 +129,7 @@ struct Dense {
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < product->algorithms(); ++i) {
       algorithm = i;
-      const double seconds = clock.seconds({launch()}, work.turns(), 3, 5e-4)[0];
+      const double seconds = clock.seconds({{launch()}}, work.turns(), 3, 5e-4)[0];
       if (seconds < best) best = seconds, chosen = i;
     }
     algorithm = chosen;
@@ -160,15 +160,16 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
              "TFLOP/s", "GB/s", "/cublas", "/copy", "host", "kernel");
   for (const Shape& shape : shapes) {
     const Work work(device, shape.problem);
-    std::vector<Launch> contenders = {[&](int turn, Stream stream) { work.launch(turn, stream); },
-                                      [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); }};
+    const Launch ours = [&](int turn, Stream stream) { work.launch(turn, stream); };
+    const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
+    std::vector<Contender> contenders = {{ours}, {copies, false}};
     std::unique_ptr<Dense> dense;
     if (cublaslt != nullptr) {
       dense = std::make_unique<Dense>(device, *cublaslt, work, clock);
-      contenders.push_back(dense->launch());
+      contenders.push_back({dense->launch()});
     }
     const std::vector<double> seconds = clock.seconds(contenders, work.turns());
-    const double host = clock.host_seconds(contenders[0], work.turns());
+    const double host = clock.host_seconds(ours, work.turns());
     const double bytes = Work::compulsory_bytes(work.problem) / seconds[0], copied = 2.0 * kCopyBytes / seconds[1];
     fmt::print("{:<36} {:<24} {:>7.4f} ms {:>8.1f} {:>6.0f} {:>8} {:>8.3f} {:>5.1f} us  {}\n", shape.name,
                extents(shape.problem), seconds[0] * 1e3, flops_of(shape.problem) / seconds[0] * 1e-12, bytes * 1e-9,

@@ -12,17 +12,18 @@
 namespace moxie::cli {
 
 // The launches of one contender, and the events around a replay.
-class GpuClock::Graph {
+class GpuClock::Replay {
  public:
-  Graph(const driver::Driver& driver, Stream stream, const Launch& launch, int launches)
-      : driver_(driver), stream_(stream), launches_(launches) {
+  Replay(const driver::Driver& driver, Stream stream, const Contender& contender, int launches)
+      : driver_(driver), stream_(stream), contender_(contender), launches_(launches) {
     const driver::Functions& call = driver_.call();
     driver_.check(call.cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate");
     driver_.check(call.cuEventCreate(&end_, CU_EVENT_DEFAULT), "cuEventCreate");
+    if (!contender.graph) return;
     driver_.check(call.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
     CUgraph graph = nullptr;
     try {
-      for (int i = 0; i < launches; ++i) launch(i, stream);
+      for (int i = 0; i < launches; ++i) contender.launch(i, stream);
     } catch (...) {
       call.cuStreamEndCapture(stream, &graph);
       if (graph != nullptr) call.cuGraphDestroy(graph);
@@ -33,19 +34,23 @@ class GpuClock::Graph {
     call.cuGraphDestroy(graph);
     driver_.check(result, "cuGraphInstantiateWithFlags");
   }
-  ~Graph() {
+  ~Replay() {
     const driver::Functions& call = driver_.call();
     if (executable_ != nullptr) call.cuGraphExecDestroy(executable_);
     if (start_ != nullptr) call.cuEventDestroy(start_);
     if (end_ != nullptr) call.cuEventDestroy(end_);
   }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
 
-  void replay() const {
+  void run() const {
     const driver::Functions& call = driver_.call();
     driver_.check(call.cuEventRecord(start_, stream_), "cuEventRecord");
-    driver_.check(call.cuGraphLaunch(executable_, stream_), "cuGraphLaunch");
+    if (contender_.graph) {
+      driver_.check(call.cuGraphLaunch(executable_, stream_), "cuGraphLaunch");
+    } else {
+      for (int i = 0; i < launches_; ++i) contender_.launch(i, stream_);
+    }
     driver_.check(call.cuEventRecord(end_, stream_), "cuEventRecord");
   }
   double seconds() const {
@@ -58,6 +63,7 @@ class GpuClock::Graph {
  private:
   const driver::Driver& driver_;
   Stream stream_;
+  const Contender& contender_;
   int launches_;
   CUgraphExec executable_ = nullptr;
   CUevent start_ = nullptr, end_ = nullptr;
@@ -79,24 +85,24 @@ GpuClock::~GpuClock() {
   call.cuDevicePrimaryCtxRelease(0);
 }
 
-std::vector<double> GpuClock::seconds(const std::vector<Launch>& contenders, int turns, int rounds,
+std::vector<double> GpuClock::seconds(const std::vector<Contender>& contenders, int turns, int rounds,
                                       double graph_seconds) const {
-  std::vector<std::unique_ptr<Graph>> graphs;
-  for (const Launch& launch : contenders) {
-    for (int i = 0; i < 3; ++i) launch(i, stream_);
+  std::vector<std::unique_ptr<Replay>> replays;
+  for (const Contender& contender : contenders) {
+    for (int i = 0; i < 3; ++i) contender.launch(i, stream_);
     device_.synchronize(stream_);
-    const Graph rough(driver_, stream_, launch, turns);
-    rough.replay();
+    const Replay rough(driver_, stream_, contender, turns);
+    rough.run();
     const double once = std::max(rough.seconds(), 1e-7);
     const int repeats = static_cast<int>(std::clamp(std::round(graph_seconds / once / turns), 1.0, 50.0));
-    graphs.push_back(std::make_unique<Graph>(driver_, stream_, launch, repeats * turns));
-    graphs.back()->replay();
+    replays.push_back(std::make_unique<Replay>(driver_, stream_, contender, repeats * turns));
+    replays.back()->run();
     device_.synchronize(stream_);
   }
   std::vector<std::vector<double>> times(contenders.size());
-  for (int round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < graphs.size(); ++i) graphs[(i + round) % graphs.size()]->replay();
-    for (size_t i = 0; i < graphs.size(); ++i) times[i].push_back(graphs[i]->seconds());
+  for (size_t round = 0; round < static_cast<size_t>(rounds); ++round) {
+    for (size_t i = 0; i < replays.size(); ++i) replays[(i + round) % replays.size()]->run();
+    for (size_t i = 0; i < replays.size(); ++i) times[i].push_back(replays[i]->seconds());
   }
   std::vector<double> medians;
   for (std::vector<double>& all : times) medians.push_back(median(std::move(all)));

@@ -1,4 +1,4 @@
-// Times of work on a GPU: CUDA graphs of many launches, replayed between two events.
+// Times of work on a GPU: many launches between two events, replayed as a CUDA graph.
 #pragma once
 #include <functional>
 #include <vector>
@@ -15,6 +15,11 @@ namespace moxie::cli {
 // in the L2 cache.
 using Launch = std::function<void(int turn, Stream stream)>;
 
+struct Contender {
+  Launch launch;
+  bool graph = true;  // false for copies: a graph gives them to the copy engine, which is slower than the SMs
+};
+
 class GpuClock {
  public:
   // Makes the device's context current on this thread until the end of the clock.
@@ -24,8 +29,8 @@ class GpuClock {
   GpuClock& operator=(const GpuClock&) = delete;
 
   // Seconds of one launch of each contender: medians over `rounds` replays. The contenders replay by turns, so that
-  // they share the clock rates. Each graph holds every turn equally often and lasts about `graph_seconds`.
-  std::vector<double> seconds(const std::vector<Launch>& contenders, int turns, int rounds = 15,
+  // they share the clock rates. A replay holds every turn equally often and lasts about `graph_seconds`.
+  std::vector<double> seconds(const std::vector<Contender>& contenders, int turns, int rounds = 15,
                               double graph_seconds = 2e-3) const;
 
   // Seconds of the host in one launch that is not captured: the least mean of several batches, so that no batch waits
@@ -35,7 +40,7 @@ class GpuClock {
   void copy(void* to, const void* from, size_t bytes, Stream stream) const;
 
  private:
-  class Graph;
+  class Replay;
   const Device& device_;
   const driver::Driver& driver_;
   Stream stream_ = nullptr;

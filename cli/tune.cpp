@@ -93,10 +93,10 @@ Measured measure(const Device& device, const GpuClock& clock, const GemmProblem&
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::vector<double> seconds(variants.size());
   const auto time = [&](int rounds, double graph_seconds) {
-    std::vector<Launch> launches;
+    std::vector<Contender> launches;
     for (size_t i : order) {
       launches.push_back(
-          [&, i](int turn, Stream stream) { work.launch(variants[i].problem, spaces[i], turn, stream); });
+          {[&, i](int turn, Stream stream) { work.launch(variants[i].problem, spaces[i], turn, stream); }});
     }
     const std::vector<double> found = clock.seconds(launches, work.turns(), rounds, graph_seconds);
     for (size_t j = 0; j < order.size(); ++j) seconds[order[j]] = found[j];

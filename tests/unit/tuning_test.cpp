@@ -128,12 +128,12 @@ TEST(GpuClock, EveryTurnOfEveryContenderIsLaunched) {
   const std::vector<float> expected = fetch();
   work.pre[0].clear();
   int turns = 0;
-  const auto seconds = clock.seconds({[&](int turn, Stream stream) { work.launch(turn, stream); },
-                                      [&](int turn, Stream stream) {
-                                        turns |= 1 << turn;
-                                        clock.copy(work.out[0].as(), work.pre[0].as(), 64, stream);
-                                      }},
-                                     2, 1, 0);
+  const cli::Launch product = [&](int turn, Stream stream) { work.launch(turn, stream); };
+  const cli::Launch copy = [&](int turn, Stream stream) {
+    turns |= 1 << turn;
+    clock.copy(work.out[0].as(), work.pre[0].as(), 64, stream);
+  };
+  const std::vector<double> seconds = clock.seconds({{product}, {copy, false}}, 2, 1, 0);
   EXPECT_EQ(fetch(), expected);
   EXPECT_EQ(turns & 3, 3);
   EXPECT_THAT(seconds, testing::Each(testing::Ge(0)));
