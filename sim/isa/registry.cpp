@@ -1,4 +1,5 @@
 // All families of instructions, in one place: nothing registers itself.
+#include "sim/isa/whole_warp.h"
 #include "sim/machine/machine.h"
 
 namespace sim {
@@ -13,6 +14,7 @@ void register_isa() {
   register_control();
   register_call();
   register_warp();
+  register_mma();
   register_atomics();
   register_mbarrier();
   register_copy();

@@ -5,8 +5,16 @@
 #include <cmath>
 
 #include "sim/isa/address.h"
+#include "sim/isa/whole_warp.h"
 
 namespace sim {
+
+bool require_all_lanes(Warp& warp, uint32_t mask) {
+  if (!converged(warp, mask)) return false;
+  if (mask != kFullMask) fault(Hazard::IllegalUse, warp, -1, "some threads of the warp have exited");
+  return true;
+}
+
 namespace {
 
 using ptx::Operand;
@@ -378,12 +386,6 @@ constexpr uint8_t kTranspose = 0x80;
 
 // Thread t of the warp holds, of each 8x8 matrix of 16-bit elements, elements (t / 4, 2 (t % 4)) and the one right of
 // it; transposed, (2 (t % 4), t / 4) and the one below. Thread 8 i + r gives the address of row r of matrix i.
-bool require_all_lanes(Warp& warp, uint32_t mask) {
-  if (!converged(warp, mask)) return false;
-  if (mask != kFullMask) fault(Hazard::IllegalUse, warp, -1, "some threads of the warp have exited");
-  return true;
-}
-
 uint32_t address_lanes(int matrices) { return matrices == 4 ? kFullMask : (1u << 8 * matrices) - 1; }
 
 Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {

@@ -1,0 +1,473 @@
+// mma.sync (PTX ISA 9.7.14.5): products of small matrices whose fragments lie in the registers of a warp, dense, of
+// every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those of wgmma (sim/async/product.h).
+#include <algorithm>
+#include <bit>
+#include <cfenv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "sim/async/product.h"
+#include "sim/isa/whole_warp.h"
+
+namespace sim {
+namespace {
+
+using ptx::Operand;
+using ptx::Type;
+
+enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, F64, S8, U8, S4, U4, B1, F32, S32, None };
+
+Element element_from(const std::string& name) {
+  static constexpr std::pair<std::string_view, Element> kNames[] = {
+      {"f16", Element::F16},   {"bf16", Element::BF16}, {"tf32", Element::TF32}, {"e4m3", Element::E4M3},
+      {"e5m2", Element::E5M2}, {"f64", Element::F64},   {"s8", Element::S8},     {"u8", Element::U8},
+      {"s4", Element::S4},     {"u4", Element::U4},     {"b1", Element::B1},     {"f32", Element::F32},
+      {"s32", Element::S32}};
+  for (const auto& [text, element] : kNames) {
+    if (text == name) return element;
+  }
+  return Element::None;
+}
+
+int bits_of(Element e) {
+  switch (e) {
+    case Element::F64:
+      return 64;
+    case Element::F32:
+    case Element::S32:
+    case Element::TF32:
+      return 32;
+    case Element::F16:
+    case Element::BF16:
+      return 16;
+    case Element::S4:
+    case Element::U4:
+      return 4;
+    case Element::B1:
+      return 1;
+    default:
+      return 8;
+  }
+}
+
+// What Instr::imm holds.
+struct Product {
+  uint8_t m, k4;  // rows; a quarter of the depth
+  Element a, b, c;
+  Element d;
+  uint8_t rounding;  // of f64: index into kRoundings
+  bool satfinite : 1, by_and : 1, a_by_columns : 1, b_by_rows : 1;
+  int k() const { return k4 * 4; }
+};
+static_assert(sizeof(Product) == sizeof(int64_t));
+
+constexpr int kRoundings[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
+constexpr int kColumns = 8;
+
+// ---- fragments -----------------------------------------------------------------------------------
+
+// With E elements a register, register r of lane 4 g + t holds, of A, row g (+ 8 for odd r when there are 16 rows) and
+// columns t E ... of the block of 4 E columns number r (r / 2 with 16 rows); of B, column g and the rows likewise; of
+// C and D, row g (+ 8 for the second pair) and columns 2 t, 2 t + 1. All shapes but m8n8k4 of f16 follow this
+// (9.7.14.5.2 to 9.7.14.5.13).
+struct Place {
+  int row, first;  // along k
+};
+Place place_in_a(int m, int reg, int lane, int per_register) {
+  const int block = m == 16 ? reg / 2 : reg;
+  return {lane / 4 + (m == 16 ? 8 * (reg % 2) : 0), (block * 4 + lane % 4) * per_register};
+}
+Place place_in_b(int reg, int lane, int per_register) { return {lane / 4, (reg * 4 + lane % 4) * per_register}; }
+
+float to_float(Element e, uint32_t code) {
+  switch (e) {
+    case Element::F16:
+      return f16_to_f32(static_cast<uint16_t>(code));
+    case Element::BF16:
+      return bf16_to_f32(static_cast<uint16_t>(code));
+    case Element::E4M3:
+      return e4m3_to_f32(static_cast<uint8_t>(code));
+    case Element::E5M2:
+      return e5m2_to_f32(static_cast<uint8_t>(code));
+    default:
+      return std::bit_cast<float>(code & 0xffffe000u);  // tf32: 10 bits of the mantissa count
+  }
+}
+
+int32_t to_integer(Element e, uint32_t code) {
+  switch (e) {
+    case Element::S8:
+      return static_cast<int8_t>(code);
+    case Element::S4:
+      return static_cast<int32_t>(code << 28) >> 28;
+    default:
+      return static_cast<int32_t>(code);
+  }
+}
+
+constexpr int kDeepest = 64;
+template <class T>
+struct Operands {
+  T a[16][kDeepest];        // [row][k]
+  T b[kDeepest][kColumns];  // [k][column]
+  T sum[16][kColumns];
+};
+
+template <class T, class Convert>
+void gather(const Warp& warp, const Instr& in, const Product& p, Convert convert, Operands<T>* out) {
+  const int bits = bits_of(p.a), each = 32 / bits;
+  const int of_d = p.m * kColumns * (p.d == Element::F16 ? 16 : 32) / 1024;
+  const int of_a = p.m * p.k() / each / kLanes, of_b = kColumns * p.k() / each / kLanes;
+  const uint32_t mask = bits == 32 ? kFullMask : (1u << bits) - 1;
+  for (int r = 0; r < of_a; ++r) {
+    const uint32_t* const row = warp.row<uint32_t>(in.reg[of_d + r]);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const Place at = place_in_a(p.m, r, lane, each);
+      for (int e = 0; e < each; ++e) out->a[at.row][at.first + e] = convert(p.a, row[lane] >> e * bits & mask);
+    }
+  }
+  for (int r = 0; r < of_b; ++r) {
+    const uint32_t* const row = warp.row<uint32_t>(in.reg[of_d + of_a + r]);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const Place at = place_in_b(r, lane, each);
+      for (int e = 0; e < each; ++e) out->b[at.first + e][at.row] = convert(p.b, row[lane] >> e * bits & mask);
+    }
+  }
+}
+
+int first_c(const Product& p, int bits, int register_bits) {
+  const int accumulators = p.m * kColumns * (p.d == Element::F16 ? 16 : register_bits) / (kLanes * register_bits);
+  return accumulators + (p.m + kColumns) * p.k() * bits / (kLanes * register_bits);
+}
+
+// ---- products ------------------------------------------------------------------------------------
+
+[[gnu::always_inline]] inline void sum_floats(Operands<float>& o, int m, int depth) {
+  for (int i = 0; i < m; ++i) {
+    float sum[kColumns];
+    std::memcpy(sum, o.sum[i], sizeof sum);
+    for (int k = 0; k < depth; ++k) {
+      for (int j = 0; j < kColumns; ++j) sum[j] = std::fma(o.a[i][k], o.b[k][j], sum[j]);
+    }
+    std::memcpy(o.sum[i], sum, sizeof sum);
+  }
+}
+void sum_plainly(Operands<float>& o, int m, int depth) { sum_floats(o, m, depth); }
+#if defined(__x86_64__)
+[[gnu::target("avx2,fma")]] void sum_with_fma(Operands<float>& o, int m, int depth) { sum_floats(o, m, depth); }
+#endif
+
+void multiply_floats(Operands<float>& o, int m, int depth) {
+#if defined(__x86_64__)
+  static const bool fused = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (fused) return sum_with_fma(o, m, depth);
+#endif
+  sum_plainly(o, m, depth);
+}
+
+Step multiply_small(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto p = std::bit_cast<Product>(in.imm);
+  alignas(64) Operands<float> o;
+  gather(warp, in, p, to_float, &o);
+  const bool halves = p.d == Element::F16;
+  const int c = first_c(p, bits_of(p.a), 32);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < p.m / 4; ++i) {
+      const uint32_t word = warp.row<uint32_t>(in.reg[c + (halves ? i / 2 : i)])[lane];
+      o.sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] =
+          halves ? f16_to_f32(static_cast<uint16_t>(word >> i % 2 * 16)) : std::bit_cast<float>(word);
+    }
+  }
+  multiply_floats(o, p.m, p.k());
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int half = 0; half < p.m / 8; ++half) {
+      const float* const pair = o.sum[lane / 4 + 8 * half] + 2 * (lane % 4);
+      if (halves) {
+        warp.row<uint32_t>(in.reg[half])[lane] = f32_to_f16(pair[0]) | static_cast<uint32_t>(f32_to_f16(pair[1])) << 16;
+      } else {
+        warp.row<float>(in.reg[2 * half])[lane] = pair[0];
+        warp.row<float>(in.reg[2 * half + 1])[lane] = pair[1];
+      }
+    }
+  }
+  return Step::Next;
+}
+
+// m8n8k4 of f16 is four products, each by the lanes 4 q ... and 16 + 4 q ... (9.7.14.5.1).
+Step multiply_quads(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto p = std::bit_cast<Product>(in.imm);
+  const int of_d = p.d == Element::F16 ? 4 : 8;
+  const auto half_at = [&](int reg, int lane, int i) {
+    return f16_to_f32(static_cast<uint16_t>(warp.row<uint32_t>(in.reg[reg + i / 2])[lane] >> i % 2 * 16));
+  };
+  const auto place_of = [&](Element type, int lane, int i) {
+    const int high = lane < 16 ? 0 : 4;
+    if (type == Element::F16) return std::pair(lane % 4 + high, i);
+    return std::pair((lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1));
+  };
+  alignas(64) float result[8][kLanes];
+  for (int q = 0; q < 4; ++q) {
+    alignas(64) Operands<float> o;
+    for (int n = 0; n < 8; ++n) {
+      const int lane = 4 * q + n % 4 + (n < 4 ? 0 : 16);
+      for (int i = 0; i < 4; ++i) {
+        const float a = half_at(of_d, lane, i), b = half_at(of_d + 2, lane, i);
+        (p.a_by_columns ? o.a[i + n / 4 * 4][n % 4] : o.a[n][i]) = a;
+        (p.b_by_rows ? o.b[n % 4][i + n / 4 * 4] : o.b[i][n]) = b;
+      }
+      for (int i = 0; i < 8; ++i) {
+        const auto [row, column] = place_of(p.c, lane, i);
+        o.sum[row][column] =
+            p.c == Element::F16 ? half_at(of_d + 4, lane, i) : warp.row<float>(in.reg[of_d + 4 + i])[lane];
+      }
+    }
+    multiply_floats(o, 8, 4);
+    for (int n = 0; n < 8; ++n) {
+      const int lane = 4 * q + n % 4 + (n < 4 ? 0 : 16);
+      for (int i = 0; i < 8; ++i) {
+        const auto [row, column] = place_of(p.d, lane, i);
+        result[i][lane] = o.sum[row][column];
+      }
+    }
+  }
+  for (int i = 0; i < of_d; ++i) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (p.d == Element::F32)
+        warp.row<float>(in.reg[i])[lane] = result[i][lane];
+      else
+        warp.row<uint32_t>(in.reg[i])[lane] =
+            f32_to_f16(result[2 * i][lane]) | static_cast<uint32_t>(f32_to_f16(result[2 * i + 1][lane])) << 16;
+    }
+  }
+  return Step::Next;
+}
+
+int32_t narrowed(int64_t sum, bool saturate) {
+  if (saturate) sum = std::max<int64_t>(INT32_MIN, std::min<int64_t>(INT32_MAX, sum));
+  return static_cast<int32_t>(static_cast<uint32_t>(sum));
+}
+
+template <class Sum>
+void accumulate_integers(Warp& warp, const Instr& in, const Product& p, Sum sum) {
+  const int c = first_c(p, bits_of(p.a), 32);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < p.m / 4; ++i) {
+      const int64_t before = warp.row<int32_t>(in.reg[c + i])[lane];
+      warp.row<int32_t>(in.reg[i])[lane] =
+          narrowed(before + sum(lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2), p.satfinite);
+    }
+  }
+}
+
+Step multiply_integers(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto p = std::bit_cast<Product>(in.imm);
+  Operands<int32_t> o;
+  gather(warp, in, p, to_integer, &o);
+  accumulate_integers(warp, in, p, [&](int row, int column) {
+    int32_t sum = 0;
+    for (int k = 0; k < p.k(); ++k) sum += o.a[row][k] * o.b[k][column];
+    return sum;
+  });
+  return Step::Next;
+}
+
+Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto p = std::bit_cast<Product>(in.imm);
+  const int of_d = p.m / 4, words = p.k() / 32, of_a = p.m * words / kLanes;
+  uint32_t a[16][8], b[kColumns][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int r = 0; r < of_a; ++r) {
+      const Place at = place_in_a(p.m, r, lane, 1);
+      a[at.row][at.first] = warp.row<uint32_t>(in.reg[of_d + r])[lane];
+    }
+    for (int r = 0; r < words / 4; ++r) {
+      const Place at = place_in_b(r, lane, 1);
+      b[at.row][at.first] = warp.row<uint32_t>(in.reg[of_d + of_a + r])[lane];
+    }
+  }
+  accumulate_integers(warp, in, p, [&](int row, int column) {
+    int32_t sum = 0;
+    for (int w = 0; w < words; ++w)
+      sum += std::popcount(p.by_and ? a[row][w] & b[column][w] : a[row][w] ^ b[column][w]);
+    return sum;
+  });
+  return Step::Next;
+}
+
+// Apart, so that no multiplication moves to before or behind the change of rounding.
+[[gnu::noinline]] void multiply_doubles(const double (*a)[16], const double (*b)[kColumns], double (*sum)[kColumns],
+                                        int m, int depth) {
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < kColumns; ++j) {
+      for (int k = 0; k < depth; ++k) sum[i][j] = std::fma(a[i][k], b[k][j], sum[i][j]);
+    }
+  }
+}
+
+Step multiply_f64(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto p = std::bit_cast<Product>(in.imm);
+  const int of_d = p.m / 4, of_a = p.m * p.k() / kLanes, of_b = kColumns * p.k() / kLanes;
+  double a[16][16], b[16][kColumns], sum[16][kColumns];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int r = 0; r < of_a; ++r) {
+      const Place at = place_in_a(p.m, r, lane, 1);
+      a[at.row][at.first] = warp.row<double>(in.reg[of_d + r])[lane];
+    }
+    for (int r = 0; r < of_b; ++r) {
+      const Place at = place_in_b(r, lane, 1);
+      b[at.first][at.row] = warp.row<double>(in.reg[of_d + of_a + r])[lane];
+    }
+    for (int i = 0; i < of_d; ++i)
+      sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = warp.row<double>(in.reg[of_d + of_a + of_b + i])[lane];
+  }
+  std::fesetround(kRoundings[p.rounding]);
+  multiply_doubles(a, b, sum, p.m, p.k());
+  std::fesetround(FE_TONEAREST);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < of_d; ++i)
+      warp.row<double>(in.reg[i])[lane] = sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+  }
+  return Step::Next;
+}
+
+// ---- decoding ------------------------------------------------------------------------------------
+
+void push_fragment(const Operand& operand, DecodeContext& context, int registers, bool doubles, bool destination) {
+  const std::vector<Operand> alone = {operand};
+  const std::vector<Operand>& elements = operand.kind == Operand::Kind::Vector ? operand.elements : alone;
+  if (elements.size() != static_cast<size_t>(registers)) {
+    throw Unsupported("a fragment has " + std::to_string(elements.size()) + " registers and needs " +
+                      std::to_string(registers));
+  }
+  for (const Operand& e : elements) {
+    const bool constant = e.kind == Operand::Kind::Immediate && !destination;
+    if (e.kind != Operand::Kind::Register && !constant) throw Unsupported("a fragment consists of registers");
+    const Type have = context.register_type(e);
+    if (!constant && (have == Type::Pred || ptx::bytes_of(have) != (doubles ? 8 : 4)))
+      throw Unsupported("a register of a fragment does not have " + std::string(doubles ? "64" : "32") + " bits");
+    context.push(e, doubles ? Type::F64 : Type::B32);
+  }
+}
+
+bool shape_exists(const Product& p) {
+  const int width = bits_of(p.a) * p.k();
+  if (p.a == Element::F64) return width == 256 || (p.m == 16 && (width == 512 || width == 1024));
+  if (p.a == Element::F16 && p.m == 8) return p.k4 == 1;
+  return width == 128 || (p.m == 16 && width == 256);
+}
+
+bool types_exist(const Product& p) {
+  switch (p.a) {
+    case Element::F16:
+      if (p.m == 8 && p.b == p.a && p.c == Element::F16 && p.d == Element::F32) return true;
+      return p.b == p.a && p.c == p.d && (p.d == Element::F16 || p.d == Element::F32);
+    case Element::BF16:
+    case Element::TF32:
+      return p.m == 16 && p.b == p.a && p.c == Element::F32 && p.d == Element::F32;
+    case Element::E4M3:
+    case Element::E5M2:
+      return p.m == 16 && (p.b == Element::E4M3 || p.b == Element::E5M2) && p.c == p.d &&
+             (p.d == Element::F16 || p.d == Element::F32);
+    case Element::F64:
+      return p.b == p.a && p.c == p.a && p.d == p.a;
+    case Element::S8:
+    case Element::U8:
+      return (p.b == Element::S8 || p.b == Element::U8) && p.c == Element::S32 && p.d == Element::S32;
+    case Element::S4:
+    case Element::U4:
+      return (p.b == Element::S4 || p.b == Element::U4) && p.c == Element::S32 && p.d == Element::S32;
+    case Element::B1:
+      return p.b == p.a && p.c == Element::S32 && p.d == Element::S32;
+    default:
+      return false;
+  }
+}
+
+Execute execute_of(const Product& p) {
+  switch (p.a) {
+    case Element::F64:
+      return multiply_f64;
+    case Element::S8:
+    case Element::U8:
+    case Element::S4:
+    case Element::U4:
+      return multiply_integers;
+    case Element::B1:
+      return multiply_bits;
+    default:
+      return p.m == 8 ? multiply_quads : multiply_small;
+  }
+}
+
+// mma.sync.aligned.shape.layout.layout{.satfinite|.rnd}.d.a.b.c{.op.popc}
+bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const std::vector<std::string>& parts = source.parts;
+  if (parts.size() > 1 && parts[1].starts_with("sp")) throw Unsupported("sparse products are not supported");
+  if (parts.size() < 10 || parts[1] != "sync" || parts[2] != "aligned") return false;
+  Product p{};
+  int m = 0, n = 0, k = 0, length = 0;
+  if (std::sscanf(parts[3].c_str(), "m%2dn%2dk%3d%n", &m, &n, &k, &length) != 3 ||
+      static_cast<size_t>(length) != parts[3].size())
+    return false;
+  if ((m != 8 && m != 16) || n != kColumns || k <= 0 || k > 256 || k % 4 != 0) return false;
+  p.m = static_cast<uint8_t>(m);
+  p.k4 = static_cast<uint8_t>(k / 4);
+  for (int i : {4, 5}) {
+    if (parts[static_cast<size_t>(i)] != "row" && parts[static_cast<size_t>(i)] != "col") return false;
+  }
+  p.a_by_columns = parts[4] == "col";
+  p.b_by_rows = parts[5] == "row";
+  size_t at = 6;
+  if (parts[at].starts_with("kind::")) throw Unsupported("products of '." + parts[at] + "' need sm_120a");
+  const bool satfinite = parts[at] == "satfinite";
+  const std::string roundings[] = {"rn", "rz", "rm", "rp"};
+  const auto* const rounding = std::find(std::begin(roundings), std::end(roundings), parts[at]);
+  const bool rounds = rounding != std::end(roundings);
+  if (satfinite || rounds) ++at;
+  if (at + 4 > parts.size()) return false;
+  p.d = element_from(parts[at]);
+  p.a = element_from(parts[at + 1]);
+  p.b = element_from(parts[at + 2]);
+  p.c = element_from(parts[at + 3]);
+  at += 4;
+  if (p.a == Element::B1) {
+    if (at + 2 != parts.size() || parts[at + 1] != "popc" || (parts[at] != "xor" && parts[at] != "and")) return false;
+    p.by_and = parts[at] == "and";
+    at += 2;
+  }
+  const bool integer = p.d == Element::S32 && p.a != Element::B1;
+  if (at != parts.size() || (satfinite && !integer) || (rounds && p.a != Element::F64)) return false;
+  p.satfinite = satfinite;
+  p.rounding = static_cast<uint8_t>(rounds ? rounding - std::begin(roundings) : 0);
+  if (!types_exist(p) || !shape_exists(p)) return false;
+  const bool quads = p.a == Element::F16 && p.m == 8;
+  if (!quads && (p.a_by_columns || p.b_by_rows)) return false;
+  if (source.operands.size() != 4) throw Unsupported("it takes 4 operands");
+
+  const bool doubles = p.a == Element::F64;
+  const int register_bits = doubles ? 64 : 32;
+  const auto accumulators = [&](Element e) {
+    return quads ? (e == Element::F16 ? 4 : 8)
+                 : p.m * kColumns * (e == Element::F16 ? 16 : register_bits) / (kLanes * register_bits);
+  };
+  const auto factors = [&](int size) { return quads ? 2 : size * k * bits_of(p.a) / (kLanes * register_bits); };
+  push_fragment(source.operands[0], context, accumulators(p.d), doubles, true);
+  push_fragment(source.operands[1], context, factors(m), doubles, false);
+  push_fragment(source.operands[2], context, factors(kColumns), doubles, false);
+  push_fragment(source.operands[3], context, accumulators(p.c), doubles, false);
+  out.imm = std::bit_cast<int64_t>(p);
+  out.execute = execute_of(p);
+  return true;
+}
+
+}  // namespace
+
+void register_mma() { register_opcode("mma", decode_mma); }
+
+}  // namespace sim
