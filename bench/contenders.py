@@ -26,12 +26,17 @@ class Tensors:
     """Inputs and outputs of a shape: several turns, so that what one reads and writes has left the L2 cache when it comes
     round again."""
 
-    def __init__(self, shape: Shape, l2_bytes: int, seed: int = 1) -> None:
+    def __init__(self, shape: Shape, l2_bytes: int, data: str = "normal", seed: int = 1) -> None:
         self.shape = shape
         generator = torch.Generator(device="cuda").manual_seed(seed)
 
-        def normal(*size: int, scale: float = 1.0) -> torch.Tensor:
-            return (torch.randn(*size, device="cuda", generator=generator, dtype=torch.bfloat16) * scale).contiguous()
+        def fresh(*size: int, scale: float = 1.0) -> torch.Tensor:
+            values = torch.empty(*size, device="cuda", dtype=torch.bfloat16)
+            if data == "normal":
+                return values.normal_(generator=generator).mul_(scale)
+            if data == "uniform":
+                return values.uniform_(-1, 1, generator=generator).mul_(scale * 3**0.5)
+            return values.random_(-4, 5, generator=generator)  # integers: what CUTLASS's examples fill in
 
         weights = 2 * shape.groups * shape.n * shape.k
         active = sum(int((group_rows(shape, t) > 0).sum()) for t in range(4)) / 4
@@ -44,10 +49,10 @@ class Tensors:
         self.ids = [
             torch.repeat_interleave(torch.arange(shape.groups), torch.from_numpy(r)).cuda() for r in self.rows
         ]
-        self.a = [normal(shape.rows, shape.k) for _ in range(self.turns)]
-        weights_of_copy = [normal(shape.groups, shape.n, shape.k, scale=shape.k**-0.5) for _ in range(copies)]
+        self.a = [fresh(shape.rows, shape.k) for _ in range(self.turns)]
+        weights_of_copy = [fresh(shape.groups, shape.n, shape.k, scale=shape.k**-0.5) for _ in range(copies)]
         self.b = [weights_of_copy[t % copies] for t in range(self.turns)]
-        self.bias = normal(shape.groups, shape.n) if shape.bias else None
+        self.bias = fresh(shape.groups, shape.n) if shape.bias else None
         self.out_columns = shape.n // 2 if shape.gated else shape.n
         new = lambda columns: torch.empty(shape.rows, columns, device="cuda", dtype=torch.bfloat16)
         self.pre = [new(shape.n) for _ in range(self.turns)] if shape.pre else None
@@ -185,11 +190,26 @@ class PeerLibrary:
         return self.lib.peer_error().decode()
 
 
+class SameKernel(PeerLibrary):
+    """Moxie storing other outputs than the shape's, by the kernel that the plan chooses for those of the shape: what the
+    fused outputs cost."""
+
+    def make(self, tensors: Tensors) -> PeerRun:
+        outputs, self.outputs, self.choices = self.outputs, None, {}
+        try:
+            self.choices = parse_kernel(PeerRun(self, tensors, 0).detail)
+        finally:
+            self.outputs = outputs
+        return PeerRun(self, tensors, 0)
+
+
 class PeerRun:
     def __init__(self, library: PeerLibrary, tensors: Tensors, variant: int) -> None:
         self.library, self.tensors, lib, shape = library, tensors, library.lib, tensors.shape
         outputs = library.outputs or ",".join(tensors.outputs(0))
         self.names = outputs.split(",")
+        if not set(self.names) <= set(tensors.outputs(0)):
+            raise Refused(f"the shape does not store {outputs} (--outputs pre,out)")
         problem = PeerProblem(
             groups=shape.groups,
             rows=shape.rows,

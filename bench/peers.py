@@ -7,6 +7,7 @@ against float32 sums first; one that fails is reported and left out. Needs a Hop
     python3 bench/peers.py --shapes reference --only moxie,cublaslt,copy --out results.json
     python3 bench/peers.py --out results.json     # everything; --list shows the shapes and contenders
     python3 bench/peers.py --shapes 'gpt-oss-20b.*' --kernels pingpong:128x128:b,cooperative:128x256
+    python3 bench/peers.py --shapes reference --only moxie-pre,moxie-out,moxie-both    # what each output costs
 
 --peer NAME=PATH adds a shared library with the interface of bench/peer.h."""
 
@@ -27,7 +28,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import shapes as shapes_module  # noqa: E402
 
-NAMES = "moxie moxie-pdl copy cublaslt torch-grouped cublaslt-groups triton".split()
+DEFAULT = "moxie moxie-pdl copy cublaslt torch-grouped cublaslt-groups triton".split()
+NAMES = DEFAULT + "moxie-pre moxie-out moxie-both".split()  # the plan's kernel for all outputs, storing some of them
 TOLERANCE = 2e-2  # of contenders that round D to bf16 before the activation; Moxie's own tests are far stricter
 
 
@@ -57,6 +59,9 @@ def make_contenders(names: list[str], arguments: argparse.Namespace) -> tuple[li
             add(name, lambda: c.PeerLibrary(name, moxie))
         elif name == "moxie-pdl":
             add(name, lambda: c.PeerLibrary(name, moxie, {"programmatic": 1}))
+        elif name in ("moxie-pre", "moxie-out", "moxie-both"):
+            outputs = name.removeprefix("moxie-").replace("both", "pre,out")
+            add(name, lambda: c.SameKernel(name, moxie, outputs=outputs))
         elif name == "copy":
             add(name, c.Copy)
         elif name == "cublaslt":
@@ -113,7 +118,7 @@ def measure(shape, contenders, arguments, l2_bytes: int) -> dict:
     import torch
     from contenders import Refused, Tensors, errors
 
-    tensors = Tensors(shape, l2_bytes)
+    tensors = Tensors(shape, l2_bytes, arguments.data)
     record = {
         "shape": shape.name,
         "groups": shape.groups,
@@ -251,6 +256,12 @@ def main() -> int:
     parser.add_argument("--kernels", default="", help="further contenders: Moxie's kernel SCHEDULE:ROWSxCOLUMNS[:a|b]")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="a library as in peer.h")
     parser.add_argument("--outputs", default="", help="pre, out or pre,out in place of what the shapes store")
+    parser.add_argument(
+        "--data",
+        choices=("normal", "uniform", "integers"),
+        default="normal",
+        help="what the operands hold; the GPU's power, and with it its clock, depends on it",
+    )
     parser.add_argument("--out", default="peers.json", help="results, rewritten after every shape")
     parser.add_argument("--lib", help="libmoxie_peer.so")
     parser.add_argument("--rounds", type=int, default=15, help="replays of each contender's graph")
@@ -266,7 +277,7 @@ def main() -> int:
 
         outputs = arguments.outputs.split(",")
         chosen = [dataclasses.replace(s, pre="pre" in outputs, out="out" in outputs) for s in chosen]
-    names = arguments.only.split(",") if arguments.only else list(NAMES)
+    names = arguments.only.split(",") if arguments.only else DEFAULT
     for name in names:
         if name not in NAMES:
             raise SystemExit(f"peers.py: --only: {name} is none of {', '.join(NAMES)}")
@@ -286,6 +297,7 @@ def main() -> int:
         "commit": commit(),
         "machine": machine(),
         "rounds": arguments.rounds,
+        "data": arguments.data,
         "shapes": [],
     }
     contenders, results["absent"] = make_contenders(names, arguments)
