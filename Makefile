@@ -30,7 +30,9 @@ test: build
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
 
 mutants: build
-	MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants $(ARGS)
+	@status=0; for arch in sm_90a sm_100a; do \
+	  MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants --arch $$arch $(ARGS) || status=$$?; \
+	done; exit $$status
 
 fuzz: setup $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS) --target test_sim

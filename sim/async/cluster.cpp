@@ -218,7 +218,12 @@ bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext&, Instr& ou
 
 // kind 1: wait. Grids run one after the other here; what Launch::prerequisites stands for is done at the first wait.
 Step execute_griddepcontrol(Warp& warp, const Instr& instr, uint32_t) {
-  if (instr.kind) warp.cta->cluster->launch->meet_prerequisites();
+  if (instr.kind) {
+    Cluster& cluster = *warp.cta->cluster;
+    cluster.launch->meet_prerequisites();
+    cluster.launch->waited = true;
+    warp.view.seen.raise(cluster.prerequisites, 1);
+  }
   return Step::Next;
 }
 

@@ -226,6 +226,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       if (from.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
       uint8_t* const to = global_pointer(warp, destination, bytes, lane);
+      note_global(warp, destination, bytes, true, lane);
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (destination < cluster.maps_high && destination + bytes > cluster.maps_low)
@@ -247,6 +248,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       from = shared_bytes(*warp.cta, place.offset);
     } else {
       from = global_pointer(warp, source, bytes, lane);
+      note_global(warp, source, bytes, false, lane);
     }
     for (const Target& target : targets) {
       SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);
@@ -363,6 +365,16 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   return tile;
 }
 
+// What a copy of the tile touches in global memory.
+void note_rows(Warp& warp, const Tile& tile, bool write, int lane) {
+  const Cluster& cluster = *warp.cta->cluster;
+  if (cluster.launch->unfinished.empty() && !(write && cluster.logs_writes)) return;
+  const uint32_t first = tile.inside_first * tile.element_bytes, end = tile.inside_end * tile.element_bytes;
+  tile.each_row([&](uint32_t, bool inside, uint64_t address) {
+    if (inside) note_global(warp, address + first, end - first, write, lane);
+  });
+}
+
 void fill_outside(const Tile& tile, uint8_t* row, uint32_t first_byte, uint32_t end_byte) {
   if (tile.map.fill == TensorFill::Zero) {
     std::memset(row + first_byte, 0, end_byte - first_byte);
@@ -473,6 +485,7 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     use_tensor_map(warp, map_address, lane, stamps, {bulk.read, bulk.committed() + 1});
     const auto tile = std::make_shared<const Tile>(
         make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four));
+    note_rows(warp, *tile, false, lane);
     const Origin origin{&warp, instr.source, lane};
     for (const Target& target : targets) {
       // A swizzle permutes 16-byte pieces inside lines of 128 bytes; the box may end inside one.
@@ -515,6 +528,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four);
     if (!reduction_supports(op, tile.map.element, false))
       fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " has no such operation on the tensor map's type");
+    note_rows(warp, tile, true, lane);
     // Only what is stored must have been written; all of the box may be read.
     SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane);
     const uint32_t first = tile.inside_first * tile.element_bytes / 16 * 16;
@@ -603,6 +617,7 @@ Step execute_cp_async(Warp& warp, const Instr& instr, uint32_t mask) {
     if (bytes > instr.width)
       fault(Hazard::IllegalUse, warp, lane, "cp.async with a source size of " + std::to_string(bytes));
     const uint8_t* from = bytes > 0 ? global_pointer(warp, source, bytes, lane) : nullptr;
+    note_global(warp, source, bytes, false, lane);
     SharedAccess(warp, *to.cta, SharedAccess::Kind::CpAsyncWrite, stamp, lane).touch(to.offset, instr.width);
     CopyLane& copies = warp.async->copy_lanes[lane];
     ++copies.groups.back().pending;

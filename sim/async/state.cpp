@@ -2,7 +2,6 @@
 // shared addresses.
 #include "sim/async/state.h"
 
-#include <atomic>
 #include <cstdio>
 
 #include "sim/machine/run.h"
@@ -42,6 +41,8 @@ std::string describe_agent(const Cluster& cluster, Agent agent) {
       return "a cp.async of warp " + number + block;
     case AgentInfo::Kind::TensorPipe:
       return "a tcgen05 operation of warp " + number + block;
+    case AgentInfo::Kind::Prerequisites:
+      return "the grids before";
     case AgentInfo::Kind::Init:
       return "an mbarrier.init of warp " + number + block;
   }
@@ -52,8 +53,7 @@ void create_async_state(Cluster& cluster) {
   cluster.maps_low = UINT64_MAX;
   cluster.maps_high = 0;
   cluster.async = {new AsyncClusterState, [](AsyncClusterState* s) { delete s; }};
-  static std::atomic<uint64_t> count{0};
-  cluster.async->id = ++count;
+  cluster.prerequisites = new_agent(cluster, {AgentInfo::Kind::Prerequisites});
   for (auto& cta : cluster.ctas) {
     cta->async = {new AsyncCtaState, [](AsyncCtaState* s) { delete s; }};
     const uint32_t warps = static_cast<uint32_t>(cta->warps.size());

@@ -15,7 +15,7 @@ namespace sim {
 
 // Who an Agent is, for the text of a fault.
 struct AgentInfo {
-  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe };
+  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe, Prerequisites };
   Kind kind = Kind::Warp;
   const Cta* cta = nullptr;
   uint32_t index = 0;  // warp, warpgroup or shared offset
@@ -143,7 +143,6 @@ struct MapRecord {
 
 struct AsyncClusterState {
   std::vector<AgentInfo> agents;
-  uint64_t id = 0;  // of no other cluster of the process
   std::map<uint64_t, MapRecord> maps;
   std::vector<Stamp> map_releases;          // fence.proxy.tensormap::generic.release
   View cluster_arriving, cluster_released;  // barrier.cluster

@@ -2,7 +2,6 @@
 // prefetch.tensormap (9.7.9.15), and who may use which version of a map that the device rewrites (8.6, 9.7.13.4).
 #include "sim/async/tensor_map.h"
 
-#include <cstddef>
 #include <cstring>
 
 #include "sim/async/state.h"
@@ -25,20 +24,9 @@ struct Encoded {
   uint16_t box[5];
   uint8_t element_strides[5];
   uint8_t element, rank, interleave, swizzle, l2, fill;
-  uint8_t more_unused[7];
-  // Set by tensormap.replace in shared memory: the cluster that did it. Ordinary stores carry it to global memory,
-  // which is how a map that was published by them is known; tensormap.cp_fenceproxy drops it.
-  uint64_t editor;
-  uint64_t still_more_unused[2];
+  uint8_t more_unused[31];
 };
-static_assert(sizeof(Encoded) == kTensorMapBytes && offsetof(Encoded, editor) == 104);
-
-uint64_t editor_of(const uint8_t* map) {
-  uint64_t editor;
-  std::memcpy(&editor, map + offsetof(Encoded, editor), sizeof editor);
-  return editor;
-}
-void set_editor(uint8_t* map, uint64_t editor) { std::memcpy(map + offsetof(Encoded, editor), &editor, sizeof editor); }
+static_assert(sizeof(Encoded) == kTensorMapBytes);
 
 }  // namespace
 
@@ -152,7 +140,7 @@ void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<St
                                    "tensormap.cp_fenceproxy"));
     }
   }
-  if (!record.written && editor_of(reinterpret_cast<const uint8_t*>(address)) == cluster.async->id) {
+  if (!record.written && cluster.written.touches(address, kTensorMapBytes)) {
     bool acquired = false;
     for (const Stamp& stamp : record.acquired) acquired = acquired || seen(warp, stamp);
     if (!acquired)
@@ -300,7 +288,6 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
         break;
     }
     encode(*fields, bytes);
-    if (shared) set_editor(bytes, warp.cta->cluster->async->id);
   }
   return Step::Next;
 }
@@ -324,7 +311,6 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   MapRecord& record = record_of(*warp.cta->cluster, address);
   rewrite(warp, record, address, lane);
   std::memcpy(destination, source.cta->shared.bytes + source.offset, kTensorMapBytes);
-  set_editor(destination, 0);
   record.released = true;
   return Step::Next;
 }

@@ -79,6 +79,13 @@ struct KernelWork {
   Dim3 grid, block, cluster{1, 1, 1};
   unsigned dynamic_shared = 0;
   std::vector<uint8_t> params;
+  bool programmatic = false;  // may start before the kernel before it in the stream has ended
+};
+
+// The last kernel of a stream, for the one behind it.
+struct Grid {
+  std::shared_ptr<ByteSet> written;
+  std::vector<std::shared_ptr<const ByteSet>> unfinished;  // what it may have left unfinished: it did not wait
 };
 
 // A box of bytes from one pitched place to another. Both sides are checked when the work is submitted.
@@ -229,6 +236,7 @@ struct CUstream_st {
   std::map<int, CUlaunchAttributeValue> attributes;
   std::shared_ptr<sim::driver::Capture> capture;
   std::vector<CUgraphNode> dependencies;  // of the next captured node
+  std::optional<sim::driver::Grid> last;  // when nothing but this kernel came last
   bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
 };
 
@@ -298,7 +306,8 @@ struct State {
   CUmemoryPool default_pool = nullptr, current_pool = nullptr;
   std::vector<std::weak_ptr<Capture>> captures;
   uint64_t next_id = 1;
-  std::string report;  // first line of the latest fault, and the code that it led to
+  bool has_dependent_grids = false;  // a loaded module has griddepcontrol: what kernels write is remembered
+  std::string report;                // first line of the latest fault, and the code that it led to
   CUresult report_code = CUDA_SUCCESS;
 };
 State& state();
@@ -385,7 +394,7 @@ extern thread_local bool null_stream_is_per_thread;
 extern thread_local bool in_host_function;
 // Runs the work now, or records it when the stream is capturing. The node, when one was made.
 CUgraphNode submit(Call& c, CUstream_st& stream, Work work, CUgraphNodeType type);
-void execute(Call& c, CUctx_st& context, const Work& work);
+void execute(Call& c, CUctx_st& context, const Work& work, CUstream_st* stream = nullptr);
 void synchronising_call(Call& c);  // the context's failure comes to light
 void forbid_unsafe_in_capture();   // calls that a capture prohibits
 void forbid_synchronisation_in_capture(CUctx_st& context);
@@ -403,6 +412,7 @@ struct LaunchRequest {
   Dim3 grid, block, cluster{0, 0, 0};
   unsigned dynamic_shared = 0;
   bool cooperative = false;
+  bool programmatic = false;
 };
 KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void** params, void** extra);
 

@@ -145,6 +145,7 @@ KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void**
   work.grid = request.grid;
   work.block = request.block;
   work.dynamic_shared = request.dynamic_shared;
+  work.programmatic = request.programmatic;
   work.params = gather_params(*function.kernel, params, extra);
   return work;
 }
@@ -197,12 +198,15 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
       case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
         events.push_back(a.value.launchCompletionEvent.event);
         break;
-      // A kernel may start early or late, at any priority: here it starts once all before it is done.
+      // It runs once all before it is done, but must not rely on that: see Executor.
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+        request.programmatic = a.value.programmaticStreamSerializationAllowed != 0;
+        break;
+      // Any priority will do.
       case CU_LAUNCH_ATTRIBUTE_IGNORE:
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
       case CU_LAUNCH_ATTRIBUTE_PRIORITY:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:

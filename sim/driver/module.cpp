@@ -260,6 +260,10 @@ std::shared_ptr<Image> load_image(const std::string& text) {
     require(target_fits(module->target, state().device.arch), CUDA_ERROR_NO_BINARY_FOR_GPU,
             "the image is for " + module->target + ", the device is " + state().device.target);
     image->module = module;
+    for (const ptx::Function& f : module->functions) {
+      for (const ptx::Instruction& i : f.body)
+        state().has_dependent_grids = state().has_dependent_grids || i.parts[0] == "griddepcontrol";
+    }
     place_variables(*image);
     std::unordered_map<std::string, uint64_t> addresses;
     for (auto& [name, symbol] : image->symbols) addresses[name] = symbol.address;

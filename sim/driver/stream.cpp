@@ -77,6 +77,13 @@ void fill(const SetWork& set) {
   }
 }
 
+// All that was enqueued is done: no kernel to come can meet an unfinished one.
+void forget_grids(CUctx_st& context) {
+  state().streams.each([&](CUstream_st& s) {
+    if (s.context == &context) s.last.reset();
+  });
+}
+
 struct HostFunctionScope {
   HostFunctionScope() { in_host_function = true; }
   ~HostFunctionScope() { in_host_function = false; }
@@ -85,6 +92,7 @@ struct HostFunctionScope {
 struct Executor {
   Call& c;
   CUctx_st& context;
+  CUstream_st* stream;  // null: part of a graph
 
   void operator()(const std::monostate&) const {}
 
@@ -105,6 +113,15 @@ struct Executor {
     } catch (const std::invalid_argument& e) {
       fail(CUDA_ERROR_INVALID_VALUE, e.what());
     }
+    Grid grid;
+    if (stream != nullptr && state().has_dependent_grids) {
+      if (work.programmatic && stream->last) {
+        launch.unfinished = stream->last->unfinished;
+        launch.unfinished.push_back(stream->last->written);
+      }
+      grid.written = std::make_shared<ByteSet>();
+      launch.written = grid.written.get();
+    }
     std::optional<Fault> failure;
     c.unlocked(
         [&] {
@@ -118,6 +135,10 @@ struct Executor {
         },
         true);
     if (failure) report_fault(context, *failure);
+    if (grid.written != nullptr) {
+      if (!launch.waited) grid.unfinished = launch.unfinished;
+      if (state().streams.contains(stream)) stream->last = std::move(grid);
+    }
   }
 
   // Between enqueueing and running (a graph launched later) memory may have been freed.
@@ -175,7 +196,7 @@ struct Executor {
   }
 
   void operator()(const std::shared_ptr<GraphWork>& graph) const {
-    for (const Work& step : graph->steps) execute(c, context, step);
+    for (const Work& step : graph->steps) execute(c, context, step, nullptr);
   }
 };
 
@@ -203,13 +224,18 @@ CUstream_st& live_stream(Call& c, CUstream handle) {
 
 void invalidate(Capture& capture) { capture.invalidated = true; }
 
-void execute(Call& c, CUctx_st& context, const Work& work) {
+void execute(Call& c, CUctx_st& context, const Work& work, CUstream_st* stream) {
   if (context.failure != CUDA_SUCCESS) {
     // Work behind failed work never runs; only callbacks learn of it.
-    if (const auto* callback = std::get_if<CallbackWork>(&work)) Executor{c, context}(*callback);
+    if (const auto* callback = std::get_if<CallbackWork>(&work)) Executor{c, context, stream}(*callback);
     return;
   }
-  std::visit(Executor{c, context}, work);
+  if (stream == nullptr) {
+    forget_grids(context);
+  } else if (!std::holds_alternative<KernelWork>(work)) {
+    stream->last.reset();
+  }
+  std::visit(Executor{c, context, stream}, work);
 }
 
 void legacy_stream_used(CUctx_st& context) {
@@ -250,6 +276,7 @@ void forbid_synchronisation_in_capture(CUctx_st& context) {
 void synchronising_call(Call& c) {
   CUctx_st& context = c.context();
   c.unlocked([] {}, true);  // what other threads have enqueued
+  forget_grids(context);
   if (context.failure == CUDA_SUCCESS) return;
   context.failure_seen = true;
   fail(context.failure, state().report);
@@ -258,7 +285,7 @@ void synchronising_call(Call& c) {
 CUgraphNode submit(Call& c, CUstream_st& stream, Work work, CUgraphNodeType type) {
   if (!capturing(stream.capture)) {
     if (stream.legacy) legacy_stream_used(*stream.context);
-    execute(c, *stream.context, work);
+    execute(c, *stream.context, work, &stream);
     return nullptr;
   }
   check_capture_alive(stream);

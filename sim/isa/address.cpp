@@ -90,7 +90,14 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
       high = std::max(high, at[lane]);
     });
   }
-  const Cluster& cluster = *warp.cta->cluster;
+  Cluster& cluster = *warp.cta->cluster;
+  if ((access != Access::Read && cluster.logs_writes) || !cluster.launch->unfinished.empty()) {
+    if (mask == kFullMask && high - low == uint64_t{kLanes - 1} * size && cluster.launch->unfinished.empty()) {
+      cluster.written.add(low, uint64_t{kLanes} * size);
+    } else {
+      each_lane(mask, [&](int lane) { note_global(warp, at[lane], size, access != Access::Read, lane); });
+    }
+  }
   if (access != Access::Read && low < cluster.maps_high && high + size > cluster.maps_low) {
     each_lane(mask, [&](int lane) { tensor_map_written(warp, at[lane], size, lane); });
   }

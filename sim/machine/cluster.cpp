@@ -82,6 +82,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.waits.clear();
   cluster.sync_objects.clear();
   cluster.instructions = cluster.stores = 0;
+  cluster.written.clear();
   if (fresh) {
     for (uint64_t rank = 0; rank < blocks; ++rank) {
       auto cta = std::make_unique<Cta>();
@@ -242,6 +243,10 @@ void run(Launch& launch) {
   const uint64_t running = running_clusters(launch, clusters);
   host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
 
+  // Whether a tensor map in global memory was stored over is asked when a copy uses it.
+  const bool copies_tensors = std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
+    return in.source != nullptr && in.source->opcode.rfind("cp.async.bulk.tensor", 0) == 0;
+  });
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};
   std::mutex mutex;
   std::exception_ptr failure;
@@ -254,6 +259,10 @@ void run(Launch& launch) {
       finish_tensor_state(cluster);
       finish_async_state(cluster);
       launch.instructions += cluster.instructions;
+      if (launch.written != nullptr) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        launch.written->add(cluster.written);
+      }
       return true;
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex);
@@ -267,6 +276,7 @@ void run(Launch& launch) {
   const auto work = [&] {
     Cluster cluster;
     cluster.stop_above = &failed;
+    cluster.logs_writes = launch.written != nullptr || copies_tensors;
     for (;;) {
       const uint64_t first = next.fetch_add(1);
       if (first >= running || failed.load() < first) return;

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/memory/byte_set.h"
 #include "sim/memory/clock.h"
 #include "sim/memory/memory.h"
 #include "sim/ptx/ast.h"
@@ -423,7 +424,10 @@ struct Cluster {
   std::unordered_map<uint64_t, View> sync_objects;
   bool explaining = false;    // waiting instructions are being asked for their reasons
   uint64_t instructions = 0;  // warp instructions executed
-  uint64_t stores = 0;        // with `events`, what tells work from a livelock
+  bool logs_writes = false;   // this cluster's writes to global memory, copies included, are kept in `written`
+  ByteSet written;
+  Agent prerequisites = 0;  // its clock is 1 for whom a griddepcontrol.wait has come before
+  uint64_t stores = 0;      // with `events`, what tells work from a livelock
   // Clusters of the launch that clusterlaunchcontrol.try_cancel may still take: next, next + step, ... below end.
   struct Pending {
     uint64_t next = 0, step = 1, end = 0;
@@ -433,6 +437,11 @@ struct Cluster {
 
   void run();  // sim/machine/cluster.cpp: to completion, or throws Fault
 };
+
+// A warp touches global memory, itself or by a copy it issues: `written` is kept, and what unfinished grids write is
+// left alone. sim/memory/global.cpp.
+void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
+inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
 
 // Registers of wgmma operations not yet waited for: faults (registers in flight) when `instr` touches one of them.
 // Call it before executing any instruction while warp.wgmma_pending. sim/async/wgmma.cpp.
@@ -465,14 +474,25 @@ struct Launch {
   uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
   Rules rules;
   std::atomic<uint64_t> instructions{0};
-  // What the grids before this one still have to do to memory when it starts, as under programmatic dependent launch:
-  // done when the first thread executes griddepcontrol.wait, at the latest when the launch ends.
+  // Programmatic dependent launch. What the grids before this one may still be writing when it starts: touched before a
+  // griddepcontrol.wait it is a hazard. What this one writes, when `written` is given; whether it has waited.
+  std::vector<std::shared_ptr<const ByteSet>> unfinished;
+  ByteSet* written = nullptr;
+  std::atomic<bool> waited{false};
+  // What the grids before this one still have to do to memory when it starts: done when the first thread executes
+  // griddepcontrol.wait, at the latest when the launch ends.
   std::function<void()> prerequisites;
   std::once_flag prerequisites_met;
   void meet_prerequisites() {
     if (prerequisites) std::call_once(prerequisites_met, prerequisites);
   }
 };
+
+inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
+  Cluster& cluster = *warp.cta->cluster;
+  if (write && cluster.logs_writes) cluster.written.add(address, bytes);
+  if (!cluster.launch->unfinished.empty()) check_unfinished(warp, address, bytes, write, lane);
+}
 
 template <class Describe>
 Step wait_for(Warp& warp, Describe describe) {

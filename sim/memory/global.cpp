@@ -165,6 +165,17 @@ bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t en
   return end <= r.end;
 }
 
+void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
+  const Cluster& cluster = *warp.cta->cluster;
+  if (warp.view.seen[cluster.prerequisites] > 0) return;
+  for (const auto& grid : cluster.launch->unfinished) {
+    if (!grid->touches(address, bytes)) continue;
+    fault(Hazard::DataInFlight, warp, lane,
+          std::string(write ? "writes to" : "reads") + " global memory at " + hex(address) +
+              ", which the grid before may still be writing, and no griddepcontrol.wait stands before it");
+  }
+}
+
 uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (address + size < address || !global_range_cached(memory, address, address + size)) {

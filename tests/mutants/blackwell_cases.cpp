@@ -15,6 +15,7 @@ struct Choice {
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
   std::optional<DataType> pre, out = kBf16;
+  Scheduling scheduling = Scheduling::Static;
 };
 
 template <class AnyJob>
@@ -26,6 +27,7 @@ AnyJob job_of(const Choice& c, std::vector<int64_t> rows, int64_t n, int64_t k) 
   p.cluster = c.cluster, p.tile_n = c.tile_n;
   p.activation = c.activation, p.gate = c.gate, p.bias = c.bias;
   p.pre = c.pre, p.out = c.out;
+  p.scheduling = c.scheduling;
   job.rows = std::move(rows), job.n = n, job.k = k;
   return job;
 }
@@ -35,10 +37,11 @@ Case make_case(const Choice& c) {
   const bool mxfp4 = c.format == OperandFormat::Mxfp4;
   Case result;
   result.name =
-      fmt::format("sm_100a {}, {}, {}, {} wide{}{}{}{}", mxfp4 ? "MXFP4" : "bf16", kGroupings[int(c.grouping)],
+      fmt::format("sm_100a {}, {}, {}, {} wide{}{}{}{}{}", mxfp4 ? "MXFP4" : "bf16", kGroupings[int(c.grouping)],
                   c.cluster == 2 ? "pair" : "one block", c.tile_n,
                   is_gated(c.activation) ? c.gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
-                  c.bias ? ", bias" : "", c.pre ? *c.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
+                  c.bias ? ", bias" : "", c.scheduling == Scheduling::LaunchControl ? ", launch control" : "",
+                  c.pre ? *c.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
                   c.out ? *c.out == kBf16 ? ", out bf16" : ", out f32" : "");
   const auto add = [&](std::vector<int64_t> rows, int64_t n, int64_t k) {
     if (mxfp4) {
@@ -85,6 +88,8 @@ std::vector<Case> blackwell_cases() {
       make_case({kPlain, Grouping::Masked, 2, 64, Activation::GeluTanh, kInterleaved, true, kBf16, kBf16}),
       make_case({kPlain, Grouping::Batched, 2, 128, kNone, kInterleaved, false, {}, kBf16}),
       make_case({kPlain, Grouping::RowGroups, 1, 64, kNone, kInterleaved, true, {}, kF32}),
+      make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, Scheduling::LaunchControl}),
+      make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, true, {}, kF32, Scheduling::LaunchControl}),
   };
 }
 

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstring>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <tuple>
 
@@ -164,8 +167,54 @@ std::string raised(const Statement& s, int step) {
   return s.with_operand(s.operands.size() - 1, std::to_string(std::stoi(s.operands.back()) + step));
 }
 
-void add_barrier_changes(const Statement& s, int block_threads, std::vector<Change>& out) {
-  out.push_back({"id + 1", s.computed(0, "b32", "add.s32 mutant, {0}, 1;")});
+// Operands whose value the text shows: numbers, and registers that are set once, to a number.
+class Constants {
+ public:
+  explicit Constants(const std::vector<Statement>& statements) {
+    std::map<std::string, std::pair<int, std::optional<int>>> set;  // how often, the number
+    for (const Statement& s : statements) {
+      if (s.operands.empty()) continue;
+      auto& [times, number] = set[s.operands[0]];
+      ++times;
+      if (starts_with(s.opcode, "mov.") && s.guard.empty()) number = number_of(s.operands.at(1));
+    }
+    for (const auto& [name, what] : set) {
+      if (what.first == 1 && what.second) values_[name] = *what.second;
+    }
+    for (const Statement& s : statements) {
+      if (starts_with(s.opcode, "bar.sync") || starts_with(s.opcode, "bar.arrive"))
+        barriers_.insert(value(s.operands[0]));
+    }
+  }
+  std::optional<int> value(const std::string& operand) const {
+    const auto found = values_.find(operand);
+    return found != values_.end() ? found->second : number_of(operand);
+  }
+  // The ids of all named barriers; std::nullopt among them where the text does not show one.
+  const std::set<std::optional<int>>& barriers() const { return barriers_; }
+
+ private:
+  static std::optional<int> number_of(const std::string& text) {
+    int number = 0, length = 0;
+    if (std::sscanf(text.c_str(), "%i%n", &number, &length) != 1 || size_t(length) != text.size()) return {};
+    return number;
+  }
+  std::map<std::string, int> values_;
+  std::set<std::optional<int>> barriers_;
+};
+
+void add_barrier_changes(const Statement& s, int block_threads, const Constants& constants, std::vector<Change>& out) {
+  // Another barrier that the kernel uses: one that it does not use is as good as its own.
+  const std::optional<int> id = constants.value(s.operands.at(0));
+  if (constants.barriers().count(std::nullopt) > 0) {
+    out.push_back({"id + 1", s.computed(0, "b32", "add.s32 mutant, {0}, 1;")});
+  } else {
+    for (const std::optional<int>& other : constants.barriers()) {
+      if (other == id) continue;
+      out.push_back({"another id", s.with_operand(0, std::to_string(*other))});
+      break;
+    }
+  }
   out.push_back({"id + 1 in odd warps", s.computed(0, "b32",
                                                    "mov.u32 mutant, %tid.x; bfe.u32 mutant, mutant, 5, 1;"
                                                    " add.s32 mutant, mutant, {0};")});
@@ -199,6 +248,7 @@ void add_wait_changes(const Statement& s, std::vector<Change>& out) {
   out.push_back({"deleted", passed});
   out.push_back({"loop deleted", s.text() + " " + passed});
   out.push_back({"parity flipped", s.computed(2, "b32", "xor.b32 mutant, {0}, 1;")});
+  if (s.opcode.find(".relaxed") != std::string::npos) return;
   const std::string relaxed = s.opcode.find(".acquire") != std::string::npos
                                   ? replaced(s.opcode, ".acquire", ".relaxed")
                                   : replaced(s.opcode, ".parity", ".parity.relaxed.cta");
@@ -215,7 +265,7 @@ std::string plain_map_copy(const Statement& s) {
       address(s.operands.at(0)), address(s.operands.at(1)));
 }
 
-std::vector<Change> changes_of(const Statement& s, int block_threads) {
+std::vector<Change> changes_of(const Statement& s, int block_threads, const Constants& constants) {
   const std::string& op = s.opcode;
   std::vector<Change> out;
   const auto deleted = [&] { out.push_back({"deleted", ""}); };
@@ -241,11 +291,11 @@ std::vector<Change> changes_of(const Statement& s, int block_threads) {
     out.push_back({"only to the first block", s.computed(mask, "b16", "and.b16 mutant, {0}, 1;")});
   } else if (starts_with(op, "bar.sync") || starts_with(op, "barrier.sync")) {
     deleted();
-    add_barrier_changes(s, block_threads, out);
+    add_barrier_changes(s, block_threads, constants, out);
   } else if (starts_with(op, "bar.arrive") || starts_with(op, "barrier.arrive")) {
     deleted();
     out.push_back({"twice", s.text() + " " + s.text()});
-    add_barrier_changes(s, block_threads, out);
+    add_barrier_changes(s, block_threads, constants, out);
   } else if (starts_with(op, "bar.warp.sync")) {
     deleted();
   } else if (starts_with(op, "barrier.cluster.arrive")) {
@@ -266,7 +316,7 @@ std::vector<Change> changes_of(const Statement& s, int block_threads) {
   } else if (starts_with(op, "griddepcontrol.wait")) {
     deleted();
   } else if (starts_with(op, "tcgen05.wait") || starts_with(op, "tcgen05.fence") ||
-             starts_with(op, "tcgen05.dealloc") || starts_with(op, "tcgen05.relinquish_alloc_permit")) {
+             starts_with(op, "tcgen05.dealloc")) {
     deleted();
   } else if (starts_with(op, "tcgen05.commit")) {
     deleted();
@@ -276,7 +326,8 @@ std::vector<Change> changes_of(const Statement& s, int block_threads) {
       out.push_back({"only to the first block", s.computed(1, "b16", "and.b16 mutant, {0}, 1;")});
     }
   } else if (starts_with(op, "mapa")) {
-    out.push_back({"always the first block", s.with_operand(2, "0")});
+    if (constants.value(s.operands.at(2)) != 0) out.push_back({"always the first block", s.with_operand(2, "0")});
+    if (constants.value(s.operands.at(2)) == 0) out.push_back({"the second block", s.with_operand(2, "1")});
   }
   return out;
 }
@@ -295,6 +346,7 @@ std::vector<Mutant> mutants_of(const std::string& ptx, const sim::ptx::Module& m
     std::vector<Statement> statements;
     for (const auto& instruction : function.body)
       statements.push_back(statement_at(ptx, line_starts, instruction.where));
+    const Constants constants(statements);
     for (size_t i = 0; i < statements.size(); ++i) {
       const Statement& s = statements[i];
       const auto add = [&](const Change& change, size_t end) {
@@ -308,7 +360,7 @@ std::vector<Mutant> mutants_of(const std::string& ptx, const sim::ptx::Module& m
         m.replacement = change.text;
         all.push_back(std::move(m));
       };
-      for (const Change& change : changes_of(s, threads)) add(change, s.end);
+      for (const Change& change : changes_of(s, threads, constants)) add(change, s.end);
       const bool pair = starts_with(s.opcode, "barrier.cluster.arrive") && i + 1 < statements.size() &&
                         starts_with(statements[i + 1].opcode, "barrier.cluster.wait");
       if (pair) {

@@ -1288,6 +1288,81 @@ TEST_F(SimDriver, ADeadlockIsALaunchFailure) {
   OK(CU(cuCtxSynchronize)());
 }
 
+// The second kernel of a programmatic dependent launch may begin before the first has ended: it must not touch what
+// that one writes before its griddepcontrol.wait, and may touch everything else.
+TEST_F(SimDriver, ADependentGridMustWait) {
+  const std::string text = R"(
+.version 8.7
+.target sm_90a
+.address_size 64
+.visible .entry first(.param .u64 p_out)
+{
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd1, [p_out];
+  griddepcontrol.launch_dependents;
+  st.global.u32 [%rd1+16], 7;
+  ret;
+}
+.visible .entry second(.param .u64 p_in, .param .u32 p_wait)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<4>;
+  .reg .b64 %rd<2>;
+  ld.param.u64 %rd1, [p_in];
+  ld.param.u32 %r1, [p_wait];
+  ld.global.u32 %r2, [%rd1+20];  // beside what the first one writes
+  setp.eq.u32 %p1, %r1, 0;
+  @%p1 bra READ;
+  griddepcontrol.wait;
+READ:
+  ld.global.u32 %r3, [%rd1+16];
+  add.u32 %r3, %r3, %r2;
+  st.global.u32 [%rd1+16], %r3;
+  ret;
+}
+)";
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, text.c_str()));
+  CUfunction first = nullptr, second = nullptr;
+  OK(CU(cuModuleGetFunction)(&first, module, "first"));
+  OK(CU(cuModuleGetFunction)(&second, module, "second"));
+  CUstream stream = nullptr;
+  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr memory = upload({0, 0, 0, 0, 0, 5});
+  const auto launch_second = [&](bool programmatic, uint32_t waits) {
+    CUlaunchAttribute attribute{};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = programmatic;
+    CUlaunchConfig config{};
+    config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+    config.hStream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    void* params[] = {&memory, &waits};
+    OK(CU(cuLaunchKernelEx)(&config, second, params, nullptr));
+  };
+  void* params[] = {&memory};
+  const auto launch_first = [&] { OK(CU(cuLaunchKernel)(first, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr)); };
+  launch_first(), launch_second(true, 1);   // waits
+  launch_first(), launch_second(false, 0);  // begins when the first has ended
+  launch_first();
+  OK(CU(cuStreamSynchronize)(stream));  // the host has waited
+  launch_second(true, 0);
+  OK(CU(cuStreamSynchronize)(stream));
+  EXPECT_EQ(download(memory, 6)[4], 12u);
+
+  testing::internal::CaptureStderr();
+  launch_first(), launch_second(true, 0);
+  const std::string report = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(report.rfind("data in flight: reads global memory at ", 0), 0u) << report;
+  EXPECT_NE(report.find("which the grid before may still be writing, and no griddepcontrol.wait stands before it"),
+            std::string::npos)
+      << report;
+  FAILS(CUDA_ERROR_LAUNCH_FAILED, CU(cuStreamSynchronize)(stream));
+  OK(CU(cuDevicePrimaryCtxReset)(0));
+}
+
 TEST_F(SimDriver, AGraphOverFreedMemoryFails) {
   CUstream stream = nullptr;
   OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));

@@ -4,6 +4,7 @@
 //   // What is wrong.
 //   // report: the first line of the report, * for anything, {text} for the number of the PTX line that holds the text;
 //              several such lines: one of them
+//   // detail: likewise, a line behind the first; each must be there
 //   // launch: 64 threads, cluster of 2; with "in some orders" at the end it need not be reported in all
 // Parameters, by name: p_in and p_out, 16 KB each; p_maps, two tensor maps of 16 rows of 32 words of p_in, with boxes
 // of 8 rows.
@@ -28,7 +29,7 @@ using sim_test::Shape;
 struct Example {
   std::string name;
   std::string mended, broken;
-  std::vector<std::string> reports;
+  std::vector<std::string> reports, details;
   uint32_t threads = 32, cluster = 1;
   int arch = 90;
   bool in_some_orders = false;
@@ -49,6 +50,7 @@ Example read_example(const std::filesystem::path& path) {
   for (std::string line; std::getline(file, line);) {
     std::string head = line;
     if (take(head, "// report: ")) e.reports.push_back(head);
+    if (take(head, "// detail: ")) e.details.push_back(head);
     if (take(head, "// launch: ")) {
       std::sscanf(head.c_str(), "%u threads, cluster of %u", &e.threads, &e.cluster);
       e.in_some_orders = head.find("in some orders") != std::string::npos;
@@ -118,6 +120,15 @@ bool fits(const std::string& said, const std::string& report, const std::string&
   return true;
 }
 
+bool has_line(const std::string& text, const std::string& pattern, const std::string& kernel) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    line.erase(0, line.find_first_not_of(' '));
+    if (fits(line, pattern, kernel)) return true;
+  }
+  return false;
+}
+
 // The report of a run, empty when there is none.
 std::string run(const Example& e, const std::string& text, const sim::Order& order) {
   sim::GlobalMemory memory;
@@ -168,12 +179,14 @@ TEST_P(Hazards, BrokenIsReported) {
   ASSERT_NE(e.broken, e.mended);
   size_t reported = 0;
   for (const sim::Order& order : orders(e.in_some_orders ? 40 : 5)) {
-    const std::string said = first_line(run(e, e.broken, order));
+    const std::string text = run(e, e.broken, order), said = first_line(text);
     if (said.empty() && e.in_some_orders) continue;
     ++reported;
     EXPECT_TRUE(std::any_of(e.reports.begin(), e.reports.end(),
                             [&](const std::string& report) { return fits(said, report, e.broken); }))
         << "mode " << int(order.mode) << " seed " << order.seed << " said: " << said;
+    for (const std::string& detail : e.details)
+      EXPECT_TRUE(has_line(text, detail, e.broken)) << "no line '" << detail << "' in\n" << text;
   }
   EXPECT_GT(reported, 0u);
 }
