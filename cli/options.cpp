@@ -49,6 +49,7 @@ const Names<DataType> kTypes = {{"bf16", DataType::Bf16}, {"f32", DataType::F32}
 const Names<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
 const Names<Scheduling> kSchedulings = {{"static", Scheduling::Static}, {"launch-control", Scheduling::LaunchControl}};
 const Names<Multicast> kMulticasts = {{"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}};
+const Names<bool> kSwitches = {{"on", true}, {"off", false}};
 
 template <class T>
 std::string find_name(const Names<T>& names, T value) {
@@ -126,6 +127,8 @@ void ProblemOptions::add_to(CLI::App& command) {
                   "Who gives the blocks their tiles (sm_100a): static (dealt out beforehand), launch-control (the "
                   "device, as blocks are done) or auto")
       ->capture_default_str();
+  command.add_option("--swap", swap, "auto, on or off: whether B's rows take the tensor cores' side of 128 (sm_100a)")
+      ->capture_default_str();
   command.footer(activation_help());
 }
 
@@ -152,6 +155,7 @@ void ProblemOptions::apply(GemmProblem& problem) const {
   problem.schedule = choose_or_auto("--schedule", schedule, kSchedules);
   problem.multicast = choose_or_auto("--multicast", multicast, kMulticasts);
   problem.scheduling = choose_or_auto("--scheduler", scheduler, kSchedulings);
+  problem.swap_ab = choose_or_auto("--swap", swap, kSwitches);
   if (!tile.empty()) {
     int rows = 0, columns = 0;
     const char* end = tile.data() + tile.size();

@@ -29,7 +29,7 @@ std::string plan_headline(const GemmProblem& problem, const DeviceInfo& device);
 // What to compute and how, without shapes.
 struct ProblemOptions {
   std::string activation = "none", gate, outputs = "out", out_dtype = "bf16", pre_dtype, schedule = "auto", tile;
-  std::string multicast = "auto", scheduler = "auto";
+  std::string multicast = "auto", scheduler = "auto", swap = "auto";
   int cluster = 0;
   void add_to(CLI::App& command);
   // Throws InputError that names the option.

@@ -64,6 +64,10 @@ struct GemmProblem {
   // sm_100a. LaunchControl computes tiles as the device gets to them, which evens out tiles of unequal length and a GPU
   // that other kernels share; Static deals them out beforehand.
   std::optional<Scheduling> scheduling;
+  // sm_100a: whether B takes the side of the tensor cores that has 128 rows and A the other, which has as few as 16:
+  // for groups of few rows. With it tile_m is 16, 32, 64, 128 or 256 (not for row groups), tile_n 128 times the
+  // cluster. Absent: the plan decides; off where tile_m, tile_n or custom sinks are given.
+  std::optional<bool> swap_ab;
 };
 
 // Where the operands and results are: device pointers, aligned to 16 bytes. Leading dimensions in elements,

@@ -57,4 +57,47 @@ MOXIE_DEVICE void tensor_load(float (&v)[kGroups][4], uint32_t address) {
   }
 }
 
+// 9.7.14.5.17 movmatrix: of an 8 x 8 matrix of 16-bit elements, thread t has elements 2 (t % 4) and the next of row
+// t / 4; it gets those of the transposed matrix.
+MOXIE_DEVICE uint32_t movmatrix_trans(uint32_t pair) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
+// The same of 32-bit elements, as their upper and lower halves.
+MOXIE_DEVICE void transpose_8x8(uint32_t& first, uint32_t& second) {
+  const uint32_t low = movmatrix_trans(__byte_perm(first, second, 0x5410));
+  const uint32_t high = movmatrix_trans(__byte_perm(first, second, 0x7632));
+  first = __byte_perm(low, high, 0x5410);
+  second = __byte_perm(low, high, 0x7632);
+}
+
+// The transpose of the warp's own 32 lanes by 8 kGroups columns: thread t gets column t / 4 + 8 h, lane
+// 8 j + 2 (t % 4) + c in v[j][2 h + c]; zeros from column 8 kGroups on.
+template <int kGroups>
+MOXIE_DEVICE void tensor_load_transposed(float (&v)[4][4], uint32_t address) {
+  static_assert(kGroups == 1 || kGroups == 2);
+  uint32_t raw[2][4 * kGroups];  // of 16 lanes each
+  cuda::ptx::tcgen05_ld_16x256b(raw[0], address);
+  cuda::ptx::tcgen05_ld_16x256b(raw[1], address + tensor_lane(16));
+  cuda::ptx::tcgen05_wait_ld();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 4 * kGroups; ++i) asm volatile("" : "+r"(raw[half][i]));  // as above
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float(&to)[4] = v[2 * half + h];
+      to[2] = to[3] = 0.0f;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        transpose_8x8(raw[half][4 * g + 2 * h], raw[half][4 * g + 2 * h + 1]);
+        to[2 * g] = __uint_as_float(raw[half][4 * g + 2 * h]);
+        to[2 * g + 1] = __uint_as_float(raw[half][4 * g + 2 * h + 1]);
+      }
+    }
+  }
+}
+
 }  // namespace moxie::kernel

@@ -117,10 +117,13 @@ struct HopperConfig {
 struct BlackwellConfig {
   OperandFormat format = OperandFormat::Mxfp4;
   Grouping grouping = Grouping::Dense;
-  int block_n =
-      128;  // columns of a tile: 32 to 256 in steps of 32; with scales on one block without a gate also 16, 48, ...
+  bool swap_ab = false;  // B takes the side of the tensor cores that has 128 rows: for groups of few rows
+  // Columns of the accumulator. Those of a tile: 32 to 256 in steps of 32; with scales on one block without a gate also
+  // 16, 48, ... With swap_ab its rows: 16, 32, 64, 128 or 256.
+  int block_n = 128;
   int stages = 4;        // depth of the operand ring
-  int cluster = 1;       // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile
+  int cluster = 1;       // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile. With
+                         // swap_ab: 128 or 256 columns, half of A's tile
   int accumulators = 2;  // tiles in tensor memory: with 2, one is stored while the next is computed
   Scheduling scheduling = Scheduling::Static;
   Activation activation = Activation::None;
@@ -141,11 +144,20 @@ constexpr bool outputs_need_group_maps(Grouping g) {
   return g == Grouping::Pointers || g == Grouping::Offsets || g == Grouping::Masked;
 }
 
-// Columns of the accumulator that the epilogue handles at once.
+// Whether the accumulator's rows are the product's columns.
+constexpr bool is_transposed(const HopperConfig&) { return false; }
+constexpr bool is_transposed(const BlackwellConfig& c) { return c.swap_ab; }
+
+// Columns of the product that the epilogue handles at once; those that each of its warps has a fragment of.
 constexpr int epilogue_columns(int block_n) { return block_n % 64 == 0 ? 64 : 32; }
 constexpr int epilogue_columns(const HopperConfig& c) { return epilogue_columns(c.block_n); }
 constexpr int epilogue_columns(const BlackwellConfig& c) {
+  if (c.swap_ab) return 128;
   return c.block_n % 32 != 0 ? 16 : epilogue_columns(c.block_n);
+}
+template <class Config>
+constexpr int fragment_columns(const Config& c) {
+  return is_transposed(c) ? 32 : epilogue_columns(c);  // a warp reaches 32 rows of the accumulator
 }
 
 // A tile of Blackwell whose width is no multiple of 32 begins at one only every other time, but the scales of its
@@ -153,7 +165,9 @@ constexpr int epilogue_columns(const BlackwellConfig& c) {
 // then the 16 columns that are left: those before the groups where the tile does not begin at a multiple of 32, else
 // those after.
 constexpr bool has_half_group(const HopperConfig&) { return false; }
-constexpr bool has_half_group(const BlackwellConfig& c) { return has_scales(c.format) && c.block_n % 32 != 0; }
+constexpr bool has_half_group(const BlackwellConfig& c) {
+  return has_scales(c.format) && c.block_n % 32 != 0 && !c.swap_ab;
+}
 constexpr int whole_groups(int block_n) { return block_n / 32 * 32; }  // columns
 constexpr int whole_groups_column(int column) { return (column + 31) / 32 * 32; }
 constexpr int half_group_column(int block_n, int column) {
@@ -296,6 +310,9 @@ struct QuantizedStoreParams {
 //   a  Dense, RowGroups  rank 3  dims (128, KT, MT)     strides (512, 512 KT)           box (128, T, 1)
 //      Offsets           rank 3  the same with MT = the most tiles that all groups can have: M / 128 + groups
 //      Batched, Masked   rank 4  dims (128, KT, MT, G)  strides (512, 512 KT, 512 KT MT) box (128, T, 1, 1)
+//      swap_ab           rank 4  dims (4, 32, KT, MT)   strides (16, 512, 512 KT)       box (4, 32, T, a_scale_tiles)
+//        Batched, Masked rank 5  one dimension G more, stride 512 KT MT, box 1
+//      (a tile begins at any row: the box starts at any lane and any word of it)
 //   b  not gated         rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, T, b_scale_tiles, 1)
 //      gated (interleaved only)
 //                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, T)
@@ -314,20 +331,23 @@ constexpr int b_box_rows(const HopperConfig& c) { return c.multicast == Multicas
 // cluster_rows.
 constexpr int cluster_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? 2 * c.block_m : c.block_m; }
 constexpr int cluster_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? 2 * c.block_n : c.block_n; }
-constexpr int a_box_rows(const BlackwellConfig&) { return 128; }
+constexpr int a_box_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n / c.cluster : 128; }
+constexpr int b_stage_rows(const BlackwellConfig& c) { return c.swap_ab ? 128 : c.block_n / c.cluster; }
 // 16 stands for none.
 constexpr int b_box_rows(const BlackwellConfig& c) {
-  if (!has_half_group(c)) return c.block_n / c.cluster;
+  if (!has_half_group(c)) return b_stage_rows(c);
   return c.block_n > 16 ? whole_groups(c.block_n) : 16;
 }
-constexpr int b_stage_rows(const BlackwellConfig& c) { return c.block_n / c.cluster; }
-constexpr int cluster_rows(const BlackwellConfig& c) { return 128 * c.cluster; }
-constexpr int cluster_columns(const BlackwellConfig& c) { return c.block_n; }
+constexpr int cluster_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128 * c.cluster; }
+constexpr int cluster_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 * c.cluster : c.block_n; }
 // From one block of a cluster to the next.
 constexpr int rank_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? c.block_m : 0; }
 constexpr int rank_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? c.block_n : 0; }
-constexpr int rank_rows(const BlackwellConfig& c) { return c.cluster == 2 ? 128 : 0; }
-constexpr int rank_columns(const BlackwellConfig&) { return 0; }
+constexpr int rank_rows(const BlackwellConfig& c) { return c.cluster == 2 && !c.swap_ab ? 128 : 0; }
+constexpr int rank_columns(const BlackwellConfig& c) { return c.cluster == 2 && c.swap_ab ? 128 : 0; }
+// Columns of the product in a block's tile.
+constexpr int block_columns(const HopperConfig& c) { return c.block_n; }
+constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 : c.block_n; }
 // Warp groups that run the epilogue.
 constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
@@ -339,9 +359,14 @@ constexpr bool has_tensor_scales(const BlackwellConfig& c) { return c.format == 
 constexpr int warp_group_rows(const HopperConfig& c) {
   return c.schedule == Schedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
 }
-constexpr int warp_group_rows(const BlackwellConfig&) { return 128; }
+constexpr int warp_group_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128; }
+// Those that the epilogue handles at once.
+template <class Config>
+constexpr int epilogue_rows(const Config& c) {
+  return is_transposed(c) && warp_group_rows(c) > 32 ? 32 : warp_group_rows(c);
+}
 
-// What one tensor copy of a standard sink moves, and how many it takes for epilogue_columns of the accumulator.
+// What one tensor copy of a standard sink moves, and how many it takes for epilogue_rows x epilogue_columns.
 struct StoreBox {
   int columns;  // elements of a box row
   int rows;
@@ -356,9 +381,9 @@ constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
   const int total = !pre && is_gated(c.activation) ? epilogue_columns(c) / 2 : epilogue_columns(c);
   const int width = total / halves;
   const int columns = width * size_of(type) > 128 ? 128 / size_of(type) : width;
-  return {columns,         warp_group_rows(c),
+  return {columns,         epilogue_rows(c),
           halves,          columns * size_of(type),
-          width / columns, total * size_of(type) * warp_group_rows(c)};
+          width / columns, total * size_of(type) * epilogue_rows(c)};
 }
 template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
@@ -426,12 +451,17 @@ constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divi
 // Tiles of 128 rows that a tile's whole groups can touch: they begin at any multiple of block_n, or of 32.
 constexpr int b_scale_tiles(const BlackwellConfig& c) {
   if (!has_scales(c)) return 0;
+  if (c.swap_ab) return 1;
   const int step = greatest_divisor(has_half_group(c) ? 32 : c.block_n, kScaleTileRows);
   const int columns = whole_groups(c.block_n);
   return columns == 0 ? 0 : (kScaleTileRows - step + columns + kScaleTileRows - 1) / kScaleTileRows;
 }
 // In a stage, for each of its tiles along K.
 constexpr int b_stage_scale_tiles(const BlackwellConfig& c) { return b_scale_tiles(c) + (has_half_group(c) ? 1 : 0); }
+constexpr int a_scale_tiles(const BlackwellConfig& c) {
+  if (!has_scales(c)) return 0;
+  return c.swap_ab && c.block_n > kScaleTileRows ? c.block_n / kScaleTileRows : 1;
+}
 
 // Tensor memory: columns from its first, in the order they lie. A tile of scales takes 4. That of a half group stands
 // behind the last whole group, so it may reach into what follows, which the products before it are done with.
@@ -441,7 +471,7 @@ struct TensorLayout {
   int columns;  // of everything
 };
 constexpr int kTensorColumns = 512;
-constexpr int a_scale_columns(const BlackwellConfig& c) { return has_scales(c) ? 4 : 0; }
+constexpr int a_scale_columns(const BlackwellConfig& c) { return 4 * a_scale_tiles(c); }
 constexpr int b_scale_columns(const BlackwellConfig& c) {
   return has_scales(c) && b_scale_tiles(c) == 0 ? 4 : 4 * b_scale_tiles(c);
 }
@@ -460,13 +490,13 @@ constexpr int tensor_columns(const BlackwellConfig& c) {
 }
 
 struct BlackwellLayout {
-  int a;               // ring of A tiles: stages x 128 x 128 bytes
+  int a;               // ring of A tiles: stages x a_box_rows x 128 bytes
   int b;               // ring of B tiles: stages x b_stage_rows x 128 bytes
-  int a_scales;        // stages x stage_scale_tiles x 512 bytes
+  int a_scales;        // stages x a_scale_tiles x stage_scale_tiles x 512 bytes
   int b_scales;        // stages x b_stage_scale_tiles x stage_scale_tiles x 512 bytes
   int staging;         // sink after sink, each store_buffers x staging_bytes
   int sink_maps;       // mapped sink after mapped sink, 128 bytes each
-  int bias;            // block_n bf16
+  int bias;            // block_columns bf16
   int launch_answers;  // launch_answers x 16 bytes
   int full;            // stages mbarriers
   int empty;           // stages mbarriers
@@ -481,7 +511,7 @@ constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeed
   BlackwellLayout at{};
   at.b = at.a + c.stages * a_box_rows(c) * 128;
   at.a_scales = at.b + c.stages * b_stage_rows(c) * 128;
-  at.b_scales = at.a_scales + c.stages * stage_scale_tiles(c) * kScaleTileBytes;
+  at.b_scales = at.a_scales + c.stages * a_scale_tiles(c) * stage_scale_tiles(c) * kScaleTileBytes;
   at.staging = at.b_scales + c.stages * b_stage_scale_tiles(c) * stage_scale_tiles(c) * kScaleTileBytes;
   at.sink_maps = at.staging;
   int mapped = 0;
@@ -490,7 +520,7 @@ constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeed
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
   at.bias = at.sink_maps + mapped * 128;
-  at.launch_answers = at.bias + (c.bias ? c.block_n * 2 : 0);
+  at.launch_answers = at.bias + (c.bias ? block_columns(c) * 2 : 0);
   at.full = at.launch_answers + launch_answers(c) * kLaunchAnswerBytes;
   at.empty = at.full + c.stages * 8;
   at.computed = at.empty + c.stages * 8;

@@ -168,6 +168,7 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
   text << "\nconstexpr moxie::kernel::BlackwellConfig kConfig{\n"
        << "    .format = moxie::OperandFormat::" << name(config.format) << ",\n"
        << "    .grouping = moxie::Grouping::" << name(config.grouping) << ",\n"
+       << "    .swap_ab = " << (config.swap_ab ? "true" : "false") << ",\n"
        << "    .block_n = " << config.block_n << ",\n"
        << "    .stages = " << config.stages << ",\n"
        << "    .cluster = " << config.cluster << ",\n"

@@ -55,7 +55,7 @@ std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
   key.add(p.grouping), key.add(p.groups), key.add(p.m), key.add(p.n), key.add(p.k), key.add(p.format);
   key.add(p.bias), key.add(p.activation), key.add(p.gate), key.add(p.pre), key.add(p.out);
   key.add(p.host_rows), key.add(p.expected_rows), key.add(p.schedule), key.add(p.tile_m), key.add(p.tile_n);
-  key.add(p.cluster), key.add(p.multicast), key.add(p.scheduling);
+  key.add(p.cluster), key.add(p.multicast), key.add(p.scheduling), key.add(p.swap_ab);
   key.add(p.sinks.size());
   for (const CustomSink& sink : p.sinks) {
     key.add(sink.type), key.add(sink.source), key.add(sink.params.size());
@@ -81,10 +81,9 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
 
 std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
   Key key;
-  key.add(std::string("blackwell")), key.add(c.format), key.add(c.grouping), key.add(c.block_n), key.add(c.stages);
-  key.add(c.cluster), key.add(c.accumulators), key.add(c.scheduling), key.add(c.activation), key.add(c.gate),
-      key.add(c.bias);
-  key.add(c.quantized), key.add(c.store_buffers);
+  key.add(std::string("blackwell")), key.add(c.format), key.add(c.grouping), key.add(c.swap_ab), key.add(c.block_n);
+  key.add(c.stages), key.add(c.cluster), key.add(c.accumulators), key.add(c.scheduling), key.add(c.activation);
+  key.add(c.gate), key.add(c.bias), key.add(c.quantized), key.add(c.store_buffers);
   add_outputs(key, p);
   return key.take();
 }
@@ -236,8 +235,16 @@ int stage_scale_tiles(const GemmProblem& p) {
   return kernel::stage_scale_tiles(c);
 }
 
-TensorMapShape a_scale_shape(const GemmProblem& p) {
+TensorMapShape a_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
   const int64_t k_tiles = scale_k_tiles(p), row = k_tiles * kScaleTileBytes;
+  if (c.swap_ab) {
+    std::vector<Dimension> dimensions = {{4, 0, 4},
+                                         {32, 16, 32},
+                                         {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
+                                         {a_scale_tiles(p), row, kernel::a_scale_tiles(c)}};
+    if (is_stacked(p)) dimensions.push_back({p.groups, row * a_scale_tiles(p), 1});
+    return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0, dimensions);
+  }
   std::vector<Dimension> dimensions = {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
                                        {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
                                        {a_scale_tiles(p), row, 1}};
@@ -390,7 +397,7 @@ void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, 
   }
   const driver::Context& context = device.state().context();
   kernel::ScaleParams scales{};
-  scales.a = driver::make_tensor_map(context, "sfa", encodable(a.sfa), a_scale_shape(p));
+  scales.a = driver::make_tensor_map(context, "sfa", encodable(a.sfa), a_scale_shape(prepared.blackwell->config, p));
   scales.b = driver::make_tensor_map(context, "sfb", encodable(a.sfb), b_scale_shape(prepared.blackwell->config, p));
   scales.a_tensor_scale = a.a_tensor_scale;
   scales.b_tensor_scale = a.b_tensor_scale;
@@ -423,6 +430,7 @@ plan::Shape shape_of(const GemmProblem& p) {
   s.tile_m = p.tile_m, s.tile_n = p.tile_n, s.cluster = p.cluster;
   s.multicast = p.multicast;
   s.scheduling = p.scheduling;
+  s.swap_ab = p.swap_ab;
   return s;
 }
 

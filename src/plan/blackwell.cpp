@@ -51,9 +51,10 @@ Work most_without_host(const Shape& shape) {
   return most_work(s, work_of(s));
 }
 
-// Instructions per accumulator element, the load from tensor memory and the store included.
-double instructions(const Shape& s) {
-  double per = 2 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + (scaled_columns(s) > 1 ? 3 : 0) +
+// Instructions per accumulator element, the load from tensor memory, with swap its transposition, and the store
+// included.
+double instructions(const Shape& s, bool swap) {
+  double per = 2 + (swap ? 3 : 0) + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + (scaled_columns(s) > 1 ? 3 : 0) +
                2.0 * double(s.custom_sinks.size());
   if (s.activation == Activation::GeluErf) return per + 25;
   if (s.activation == Activation::GeluTanh) return per + 10;
@@ -66,10 +67,21 @@ bool has_uneven_tiles(const Shape& s) { return s.grouping == Grouping::Pointers;
 // Blocks of a controlled launch that find no tile: the grid has room for the most tiles there can be. Where the rows
 // are estimated every group may end with half a tile more, whatever m is, so that the choice does not depend on m.
 double empty_blocks(const Shape& s, const Work& w, const BlackwellConfig& c) {
-  if (!w.exact) return 0.5 * double(s.groups) * double((s.n + c.block_n - 1) / c.block_n) * c.cluster;
   const int rows = kernel::cluster_rows(c), columns = kernel::cluster_columns(c);
+  if (!w.exact) return 0.5 * double(s.groups) * double((s.n + columns - 1) / columns) * c.cluster;
   return c.cluster *
          (count_cluster_tiles(s, most_without_host(s), rows, columns) - count_cluster_tiles(s, w, rows, columns));
+}
+
+// Columns of the accumulator that a tile uses on average: with swapped operands only those of rows that exist.
+double used_columns(const Work& w, const BlackwellConfig& c) {
+  if (!c.swap_ab) return c.block_n;
+  double rows = 0, tiles = 0;
+  for (const Rows& r : w.rows) {
+    rows += r.groups * std::ceil(r.rows / 8) * 8;
+    tiles += r.groups * std::ceil(r.rows / c.block_n);
+  }
+  return tiles == 0 ? 8 : std::clamp(rows / tiles, 8.0, double(c.block_n));
 }
 
 struct Bound {
@@ -82,10 +94,12 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   const double tiles = count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
   const bool fp4 = kernel::has_scales(c);
   const double stages = std::max(1.0, std::ceil(double(s.k) / kernel::stage_elements(c)));
-  const double stage_bytes = 128.0 * (kernel::a_box_rows(c) + kernel::b_stage_rows(c)) +
-                             512.0 * kernel::stage_scale_tiles(c) * (1 + kernel::b_stage_scale_tiles(c));
+  const double stage_bytes =
+      128.0 * (kernel::a_box_rows(c) + kernel::b_stage_rows(c)) +
+      512.0 * kernel::stage_scale_tiles(c) * (kernel::a_scale_tiles(c) + kernel::b_stage_scale_tiles(c));
+  const double columns = used_columns(w, c);
   const std::array<Bound, 3> bounds = {{
-      {128.0 * c.block_n * kernel::stage_elements(c) / (fp4 ? kCosts.multiply_adds_fp4 : kCosts.multiply_adds_bf16),
+      {128.0 * columns * kernel::stage_elements(c) / (fp4 ? kCosts.multiply_adds_fp4 : kCosts.multiply_adds_bf16),
        "tensor cores"},
       {stage_bytes / kCosts.l2_bytes, "L2"},
       {kCosts.load_latency / (c.stages - 1), "load latency"},
@@ -93,7 +107,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
                                           [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
   const double mainloop = stages * slowest.cycles * (c.cluster == 2 ? kCosts.pair_slack : 1);
-  const double epilogue = 128.0 * c.block_n * instructions(s) / kCosts.lanes + kCosts.epilogue_fixed;
+  const double epilogue = 128.0 * columns * instructions(s, c.swap_ab) / kCosts.lanes + kCosts.epilogue_fixed;
 
   const double slots = std::max(1, d.sm_count / c.cluster);
   const bool controlled = c.scheduling == Scheduling::LaunchControl, uneven = has_uneven_tiles(s);
@@ -124,11 +138,30 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
+constexpr std::array<int, 5> kSwappedRows = {256, 128, 64, 32, 16};
+
+void check_swapped_choices(const Shape& s, const DeviceFigures& d) {
+  if (scaled_columns(s) > 1) reject("swap_ab is true, but outputs are quantised only where operands are not swapped");
+  if (s.tile_m && std::find(kSwappedRows.begin(), kSwappedRows.end(), *s.tile_m) == kSwappedRows.end())
+    reject(fmt::format("tile_m is {}, but with swap_ab only 16, 32, 64, 128 and 256 are possible", *s.tile_m));
+  if (s.tile_m == 256 && s.grouping == Grouping::RowGroups)
+    reject("tile_m is 256, but with swap_ab row groups have at most 128, to which they are aligned");
+  if (s.tile_n && *s.tile_n != 128 && *s.tile_n != 256)
+    reject(
+        fmt::format("tile_n is {}, but with swap_ab only 128 and, on a pair of blocks, 256 are possible", *s.tile_n));
+  if (s.tile_n && s.cluster && *s.tile_n != 128 * *s.cluster)
+    reject(
+        fmt::format("tile_n is {}, but with swap_ab and cluster {} it is {}", *s.tile_n, *s.cluster, 128 * *s.cluster));
+  if ((s.cluster == 2 || s.tile_n == 256) && d.sm_count < 2)
+    reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
+}
+
 void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.schedule) reject("schedule is given, but the kernels of sm_100a have only one");
   if (s.multicast) reject("multicast is given, but the kernels of sm_100a have none");
   if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
     reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
+  if (s.swap_ab == true) return check_swapped_choices(s, d);
   if (s.tile_m && *s.tile_m != 128 && *s.tile_m != 256)
     reject(fmt::format("tile_m is {}, but only 128 and, on a pair of blocks, 256 are possible", *s.tile_m));
   if (s.tile_m && s.cluster && *s.tile_m != 128 * *s.cluster)
@@ -152,9 +185,10 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
 
 std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d) {
   std::vector<BlackwellCandidate> all;
-  const auto add = [&](int cluster, int block_n, Scheduling scheduling) {
+  const auto add = [&](int cluster, int block_n, bool swap_ab, Scheduling scheduling) {
     BlackwellCandidate candidate;
     BlackwellConfig& c = candidate.config;
+    c.swap_ab = swap_ab;
     c.scheduling = scheduling;
     c.format = s.format;
     c.grouping = s.grouping;
@@ -180,8 +214,21 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
   } else if (bounded || !s.host_rows.empty()) {
     schedulings.push_back(Scheduling::LaunchControl);
   }
+  // A given tile is one of operands that are not swapped, unless the caller says otherwise. Other people's sinks may
+  // count on fragments of 32 columns, which a gated product then does not have.
+  const bool swap = s.swap_ab.value_or(!s.tile_m && !s.tile_n && s.custom_sinks.empty() && scaled_columns(s) == 1);
   for (int cluster : {1, 2}) {
-    if (s.cluster && *s.cluster != cluster) continue;
+    if (!swap || (s.cluster && *s.cluster != cluster) || (s.tile_n && *s.tile_n != 128 * cluster)) continue;
+    if (cluster == 2 && d.sm_count < 2) continue;
+    for (int rows : kSwappedRows) {
+      if (s.tile_m && *s.tile_m != rows) continue;
+      // Callers mostly align groups of rows to 128.
+      if (rows > 128 && s.grouping == Grouping::RowGroups) continue;
+      for (Scheduling scheduling : schedulings) add(cluster, rows, true, scheduling);
+    }
+  }
+  for (int cluster : {1, 2}) {
+    if (s.swap_ab == true || (s.cluster && *s.cluster != cluster)) continue;
     if (s.tile_m && *s.tile_m != 128 * cluster) continue;
     // Groups of rows are aligned to the plan's tiles, and callers mostly align them to 128.
     if (cluster == 2 && (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.cluster && !s.tile_m))) continue;
@@ -190,7 +237,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
           (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
-        for (Scheduling scheduling : schedulings) add(cluster, block_n, scheduling);
+        for (Scheduling scheduling : schedulings) add(cluster, block_n, false, scheduling);
     }
   }
   return all;
@@ -219,10 +266,11 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
         fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} bytes "
                     "of shared memory of a block",
                     d.shared_bytes));
-  plan.source = s.tile_n || s.tile_m || s.cluster || s.scheduling ? "caller's choice" : "model";
+  plan.source = s.tile_n || s.tile_m || s.cluster || s.scheduling || s.swap_ab ? "caller's choice" : "model";
   plan.config = plan.candidates.front().config;
   const BlackwellConfig& c = plan.config;
-  plan.raster_panel = choose_panel(d, 128, c.block_n, kernel::cluster_columns(c));
+  plan.raster_panel = choose_panel(d, kernel::cluster_rows(c) / (c.swap_ab ? 1 : c.cluster), kernel::block_columns(c),
+                                   kernel::cluster_columns(c));
   const Work most = c.scheduling == Scheduling::LaunchControl ? most_without_host(s) : most_work(s, work);
   const double tiles = count_cluster_tiles(s, most, kernel::cluster_rows(c), kernel::cluster_columns(c));
   plan.tiles = int64_t(c.cluster * tiles);
@@ -234,9 +282,10 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
 
 std::string describe(const BlackwellConfig& c) {
   constexpr const char* kFormats[] = {"bf16", "mxfp4", "nvfp4"};
-  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}", kFormats[int(c.format)], kernel::cluster_rows(c),
-                     c.block_n, kernel::stage_elements(c), c.stages, c.accumulators, c.accumulators == 1 ? "" : "s",
-                     c.cluster == 2 ? ", a pair of blocks" : "",
+  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", kFormats[int(c.format)], kernel::cluster_rows(c),
+                     kernel::cluster_columns(c), kernel::stage_elements(c), c.stages, c.accumulators,
+                     c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "",
+                     c.swap_ab ? ", operands swapped" : "",
                      c.scheduling == Scheduling::LaunchControl ? ", launch control" : "");
 }
 

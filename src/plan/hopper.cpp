@@ -152,6 +152,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
   if (s.scheduling && *s.scheduling != Scheduling::Static)
     reject("scheduling is LaunchControl, but the kernels of sm_90a have only static scheduling");
+  if (s.swap_ab == true) reject("swap_ab is true, but the kernels of sm_90a do not swap their operands");
   if (s.multicast && *s.multicast != Multicast::None && s.cluster && *s.cluster == 1)
     reject("multicast of an operand needs cluster 2, but cluster is 1");
   if (s.cluster && *s.cluster == 2 && s.multicast && *s.multicast == Multicast::None)

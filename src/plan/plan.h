@@ -33,6 +33,7 @@ struct Shape {
   std::optional<int> tile_m, tile_n, cluster;
   std::optional<Multicast> multicast;
   std::optional<Scheduling> scheduling;
+  std::optional<bool> swap_ab;
 };
 
 struct Candidate {

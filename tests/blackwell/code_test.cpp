@@ -94,5 +94,29 @@ TEST(Code, EveryWidthOfEachFormatAssembles) {
   }
 }
 
+// Swapped operands: every tile of each format.
+TEST(Code, EverySwappedTileAssembles) {
+  for (int rows = 16; rows <= 256; rows *= 2) {
+    for (const OperandFormat format : {OperandFormat::Mxfp4, OperandFormat::Bf16}) {
+      GemmProblem p;
+      p.format = format;
+      p.grouping = rows == 32 ? Grouping::RowGroups : Grouping::Masked;
+      p.groups = 8, p.m = 4096, p.n = 4096, p.k = 4096;
+      p.bias = true;
+      p.activation = rows == 64 ? Activation::GeluErf : Activation::SwigluOai;
+      p.gate = format == OperandFormat::Bf16 ? GateLayout::Split : GateLayout::Interleaved;
+      p.swap_ab = true;
+      p.tile_m = rows;
+      if (rows == 128) p.cluster = 2;
+      p.pre = DataType::F32;
+      const auto prepared = ops::prepare_gemm(b200(), p);
+      jit::Request request = ops::kernel_request(prepared->blackwell->config, p);
+      std::string log;
+      jit::Compiler::get().compile(request, &log);
+      EXPECT_THAT(log, HasSubstr("0 bytes spill stores, 0 bytes spill loads")) << rows << log;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moxie::test

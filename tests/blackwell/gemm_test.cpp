@@ -11,6 +11,7 @@ constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 Mxfp4Job dense(int64_t m, int64_t n, int64_t k) {
   Mxfp4Job job;
   job.problem.out = kF32;
+  job.problem.swap_ab = false;  // swap_test.cpp has the others
   job.rows = {m};
   job.n = n, job.k = k;
   job.seed = uint64_t(m * 7 + n * 3 + k);

@@ -69,13 +69,13 @@ void expect_equal(const std::string& result, const std::string& name) {
   EXPECT_EQ(different, 0) << "of " << compared << " elements";
 }
 
-class Mxfp4 : public testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {};
+class Mxfp4 : public testing::TestWithParam<std::tuple<std::string, std::string, std::string, std::string>> {};
 
 TEST_P(Mxfp4, EqualsTheGoldenAnswer) {
-  const auto& [name, order, type] = GetParam();
+  const auto& [name, order, type, swap] = GetParam();
   const Folder folder;
   const Finished finished =
-      run_moxie({"gemm", golden(name), folder / "out", "--out-dtype", type}, blackwell(order.c_str()));
+      run_moxie({"gemm", golden(name), folder / "out", "--out-dtype", type, "--swap", swap}, blackwell(order.c_str()));
   ASSERT_EQ(finished.status, 0) << finished.err;
   EXPECT_EQ(finished.err, "");
   expect_equal(folder / "out", name);
@@ -83,10 +83,11 @@ TEST_P(Mxfp4, EqualsTheGoldenAnswer) {
 
 INSTANTIATE_TEST_SUITE_P(Cli, Mxfp4,
                          testing::Combine(testing::Values("dense", "contiguous", "masked"),
-                                          testing::Values("eager", "lazy", "random:3"), testing::Values("f32", "bf16")),
+                                          testing::Values("eager", "lazy", "random:3"), testing::Values("f32", "bf16"),
+                                          testing::Values("off", "on")),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::get<1>(info.param).substr(0, 6) + "_" +
-                                  std::get<2>(info.param);
+                                  std::get<2>(info.param) + (std::get<3>(info.param) == "on" ? "_swapped" : "");
                          });
 
 // The masked file again with its scales blocked beforehand.

@@ -23,7 +23,7 @@ class RowMax {
   template <int kColumns>
   MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) const {
     static_assert(kColumns % 32 == 0, "a span must not lie in two tiles: a gated tile has to be a multiple of 64 wide");
-    const int column = params_.gated ? chunk.column / 2 : chunk.column;
+    const int column = (params_.gated ? chunk.column / 2 : chunk.column) + chunk.warp_column();
     const int width = params_.gated ? chunk.n / 2 : chunk.n;
 #pragma unroll
     for (int first = 0; first < kColumns; first += 32) {
@@ -34,7 +34,8 @@ class RowMax {
         for (int j = first / 8; j < (first + 32) / 8; ++j) {
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
-            if (column + chunk.fragment_column(j, c) < width) largest = fmaxf(largest, fabsf(values.v[j][2 * h + c]));
+            if (column + 8 * j + chunk.thread % 4 * 2 + c < width)
+              largest = fmaxf(largest, fabsf(values.v[j][2 * h + c]));
           }
         }
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));

@@ -122,16 +122,33 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       if constexpr (has_tensor_scales(C)) factor = tensor_scale(*scales, tile.group);
       const bool computed = tile.k > 0;
       if (computed) accumulators.wait_computed(at);
-      // A warp reaches the 32 lanes of its own quarter: 16 rows of each block of the fragments.
+      // A warp reaches the 32 lanes of its own quarter: 16 rows of each block of the fragments, with swap_ab 32 columns
+      // of all blocks.
       const uint32_t own = tensor + at.stage * C.block_n + tensor_lane(warp % 4 * 32);
-      epilogue.run(epilogue.chunk_of(tile, 32, 16), tile, [&](auto& values, int first, int block) {
-        if (computed) {
-          tensor_load(values.v, own + first + tensor_lane(block * 16));
+      if constexpr (C.swap_ab) {
+        const int columns = computed ? Loop::columns_of(tile) : 0;
+        epilogue.run(epilogue.chunk_of(tile, 0, 16, 32), tile, [&](auto& values, int first, int block) {
+          const int column = first + block * 16;
+          if (columns - column > 8) {
+            tensor_load_transposed<2>(values.v, own + column);
+          } else if (columns - column > 0) {
+            tensor_load_transposed<1>(values.v, own + column);
+          } else {
+            values = {};
+            return;
+          }
           if constexpr (has_tensor_scales(C)) multiply(values, factor);
-        } else {
-          values = {};
-        }
-      });
+        });
+      } else {
+        epilogue.run(epilogue.chunk_of(tile, 32, 16, 0), tile, [&](auto& values, int first, int block) {
+          if (computed) {
+            tensor_load(values.v, own + first + tensor_lane(block * 16));
+            if constexpr (has_tensor_scales(C)) multiply(values, factor);
+          } else {
+            values = {};
+          }
+        });
+      }
       if (computed) {
         accumulators.release(at, lane);
         at.advance();

@@ -79,6 +79,8 @@ struct AccumulatorRing {
 template <BlackwellConfig C>
 struct TensorMainloop {
   static_assert(C.block_n >= 16 && C.block_n <= 256 && C.block_n % 16 == 0);
+  // A tile's scales must lie in whole tiles of them, or all in 32 lanes.
+  static_assert(!C.swap_ab || (C.block_n & (C.block_n - 1)) == 0);
   static_assert(C.cluster == 1 || C.cluster == 2);
   static_assert(!has_half_group(C) || (C.cluster == 1 && !is_gated(C.activation)));
   static_assert(C.accumulators == 1 || C.accumulators == 2);
@@ -89,11 +91,11 @@ struct TensorMainloop {
   using Format = Operand<C.format>;
   static constexpr int kStageA = a_box_rows(C) * 128;
   static constexpr int kStageB = b_stage_rows(C) * 128;
-  static constexpr int kScaleTiles = b_scale_tiles(C);
+  static constexpr int kScaleTiles = C.swap_ab ? a_scale_tiles(C) : b_scale_tiles(C);  // of the accumulator's columns
   static constexpr int kStageScaleTiles = stage_scale_tiles(C);
   static constexpr int kElements = stage_elements(C);    // of a row of a stage
   static constexpr int kTileK = scale_tile_k(C.format);  // of a row that share a tile of scales
-  static constexpr int kStageScalesA = has_scales(C) ? kStageScaleTiles * kScaleTileBytes : 0;
+  static constexpr int kStageScalesA = a_scale_tiles(C) * kStageScaleTiles * kScaleTileBytes;
   static constexpr int kStageScalesB = b_stage_scale_tiles(C) * kStageScaleTiles * kScaleTileBytes;
   static constexpr int kWhole = whole_groups(C.block_n);
   static constexpr TensorLayout kTensor = tensor_layout(C);
@@ -107,6 +109,15 @@ struct TensorMainloop {
   // Of the accumulator.
   static MOXIE_DEVICE int32_t first_column(const Tile& tile) {
     return has_half_group(C) ? whole_groups_column(tile.column) : tile.column;
+  }
+  // Those that are computed: with swap_ab no more than rows exist, rounded up to what the instruction takes.
+  static MOXIE_DEVICE int32_t columns_of(const Tile& tile) {
+    if constexpr (C.swap_ab) {
+      constexpr int32_t kStep = Format::kColumnStep * C.cluster > 16 ? 16 : Format::kColumnStep * C.cluster;
+      return min(C.block_n, (tile.rows + kStep - 1) / kStep * kStep);
+    } else {
+      return C.block_n;
+    }
   }
 
   // The ring's memory.
@@ -149,7 +160,9 @@ struct TensorMainloop {
 
     MOXIE_DEVICE void load_a(const Tile& tile, int32_t i) const {
       uint8_t* to = stages_.a + at_.stage * kStageA;
-      const int32_t k = i * Format::kRowUnits, row = tile.row_begin + tile.row;
+      const int32_t k = i * Format::kRowUnits;
+      int32_t row = tile.row_begin + tile.row;
+      if constexpr (C.swap_ab) row += rank_ * columns_of(tile) / C.cluster;  // a pair's blocks load one half each
       if constexpr (kStacked) {
         copy_in(to, gemm_.a, {k, row, tile.group});
       } else {
@@ -164,7 +177,8 @@ struct TensorMainloop {
         if constexpr (kWhole > 0) load_b_rows(to, gemm_.b, tile, k, whole_groups_column(tile.column));
         load_b_rows(to + kWhole * 128, scales_->half_group_values, tile, k, half_group_column(C.block_n, tile.column));
       } else {
-        load_b_rows(to, gemm_.b, tile, k, tile.column + rank_ * b_box_rows(C));  // a pair's blocks load one half each
+        // A pair's blocks load one half each; with swap_ab they have tiles of their own.
+        load_b_rows(to, gemm_.b, tile, k, tile.column + (C.swap_ab ? 0 : rank_ * b_box_rows(C)));
       }
     }
 
@@ -187,30 +201,39 @@ struct TensorMainloop {
     MOXIE_DEVICE void load_a_scales(const Tile& tile, int32_t k) const {
       uint8_t* to = stages_.a_scales + at_.stage * kStageScalesA;
       const int32_t row_tile = tile.scale_tiles + tile.row / kScaleTileRows;
-      if constexpr (kStacked) {
+      if constexpr (C.swap_ab) {
+        // The scale of the tile's first row must come to lane 0, word 0.
+        const int32_t word = tile.row % kScaleTileRows / 32, lane = tile.row % 32;
+        if constexpr (kStacked) {
+          copy_in(to, scales_->a, {word, lane, k, row_tile, tile.group});
+        } else {
+          copy_in(to, scales_->a, {word, lane, k, row_tile});
+        }
+      } else if constexpr (kStacked) {
         copy_in(to, scales_->a, {0, k, row_tile, tile.group});
       } else {
         copy_in(to, scales_->a, {0, k, row_tile});
       }
     }
 
-    // Every block of a pair needs those of all columns.
+    // Every block of a pair needs those of all columns of the accumulator.
     MOXIE_DEVICE void load_b_scales(const Tile& tile, int32_t k) const {
+      constexpr int kTiles = b_scale_tiles(C);
       uint8_t* to = stages_.b_scales + at_.stage * kStageScalesB;
       const int32_t row_tile = first_column(tile) / kScaleTileRows;
       if constexpr (is_gated(C.activation)) {
         const int32_t k_tiles = (tile.k + kTileK - 1) / kTileK;
         const int32_t n_tiles = (tile.n + kScaleTileRows - 1) / kScaleTileRows;
 #pragma unroll
-        for (int t = 0; t < kScaleTiles; ++t) {
+        for (int t = 0; t < kTiles; ++t) {
           copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), scales_->b,
                   {0, 0, 0, 0, (tile.group * n_tiles + row_tile + t) * k_tiles + k});
         }
       } else {
-        if constexpr (kScaleTiles > 0) copy_in(to, scales_->b, {0, k, row_tile, tile.group});
+        if constexpr (kTiles > 0) copy_in(to, scales_->b, {0, k, row_tile, tile.group});
         if constexpr (has_half_group(C)) {
           const int32_t row = half_group_column(C.block_n, tile.column);
-          copy_in(to + kScaleTiles * (kStageScaleTiles * kScaleTileBytes), scales_->half_group,
+          copy_in(to + kTiles * (kStageScaleTiles * kScaleTileBytes), scales_->half_group,
                   {row % kScaleTileRows / 32, row % 32, k, row / kScaleTileRows, tile.group});
         }
       }
@@ -244,10 +267,10 @@ struct TensorMainloop {
     MOXIE_DEVICE Issuer(const Ring& ring, const Accumulators& accumulators, const Stages& stages, uint32_t tensor)
         : ring_(ring),
           accumulators_(accumulators),
-          a_(operand_descriptor(stages.a)),
-          b_(operand_descriptor(stages.b)),
-          a_scales_(scale_descriptor(stages.a_scales)),
-          b_scales_(scale_descriptor(stages.b_scales)),
+          rows_(operand_descriptor(C.swap_ab ? stages.b : stages.a)),
+          columns_(operand_descriptor(C.swap_ab ? stages.a : stages.b)),
+          row_scales_(scale_descriptor(C.swap_ab ? stages.b_scales : stages.a_scales)),
+          column_scales_(scale_descriptor(C.swap_ab ? stages.a_scales : stages.b_scales)),
           tensor_(tensor) {}
 
     MOXIE_DEVICE void multiply(const Tile& tile) {
@@ -255,11 +278,12 @@ struct TensorMainloop {
       if (count == 0) return;  // the epilogue takes zeros for it
       if (elect()) {
         const uint32_t d = tensor_ + accumulator_.stage * C.block_n;
+        const uint32_t instruction = Format::instruction(128 * C.cluster, columns_of(tile));
         accumulators_.wait_stored(accumulator_);
         for (uint32_t i = 0; i < count; ++i) {
           ring_.wait_full(at_);
-          multiply_stage(d, tile.k - static_cast<int32_t>(i) * kElements, i > 0,
-                         kWhole > 0 ? first_column(tile) % kScaleTileRows / 32 : 0);
+          multiply_stage(instruction, d, tile.k - static_cast<int32_t>(i) * kElements, i > 0,
+                         kWhole > 0 && !C.swap_ab ? first_column(tile) % kScaleTileRows / 32 : 0);
           commit(ring_.empty + at_.stage);
           at_.advance();
         }
@@ -284,38 +308,43 @@ struct TensorMainloop {
 
     // left: elements of K from the stage's first on. Instructions wholly past the end are left out. first_scale: of the
     // tile's 32-column groups within its first tile of scales.
-    MOXIE_DEVICE void multiply_stage(uint32_t d, int32_t left, bool accumulate, uint32_t first_scale) const {
-      constexpr uint32_t kInstruction = Format::instruction(128 * C.cluster, C.block_n);
-      const uint64_t a = a_ + at_.stage * (kStageA / 16), b = b_ + at_.stage * (kStageB / 16);
+    MOXIE_DEVICE void multiply_stage(uint32_t instruction, uint32_t d, int32_t left, bool accumulate,
+                                     uint32_t first_scale) const {
+      constexpr int kStageRows = C.swap_ab ? kStageB : kStageA, kStageColumns = C.swap_ab ? kStageA : kStageB;
+      const uint64_t rows = rows_ + at_.stage * (kStageRows / 16),
+                     columns = columns_ + at_.stage * (kStageColumns / 16);
       if constexpr (has_scales(C)) {
-        const uint64_t a_scales = a_scales_ + at_.stage * (kStageScalesA / 16);
-        const uint64_t b_scales = b_scales_ + at_.stage * (kStageScalesB / 16);
+        constexpr int kStageRowScales = C.swap_ab ? kStageScalesB : kStageScalesA;
+        constexpr int kStageColumnScales = C.swap_ab ? kStageScalesA : kStageScalesB;
+        const uint64_t row_scales = row_scales_ + at_.stage * (kStageRowScales / 16);
+        const uint64_t column_scales = column_scales_ + at_.stage * (kStageColumnScales / 16);
 #pragma unroll
         for (int t = 0; t < kStageScaleTiles; ++t) {
           if (t * kTileK >= left) break;
           const uint32_t to_a = tensor_ + kTensor.a_scales + t * a_scale_columns(C);
           const uint32_t to_b = tensor_ + kTensor.b_scales + t * b_scale_columns(C);
-          copy_scales(to_a, a_scales + t * (kScaleTileBytes / 16));
+          const uint32_t to_rows = C.swap_ab ? to_b : to_a, to_columns = C.swap_ab ? to_a : to_b;
+          copy_scales(to_rows, row_scales + t * (kScaleTileBytes / 16));
 #pragma unroll
           for (int n = 0; n < kScaleTiles; ++n)
-            copy_scales(to_b + 4 * n, b_scales + (n * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+            copy_scales(to_columns + 4 * n, column_scales + (n * kStageScaleTiles + t) * (kScaleTileBytes / 16));
           if constexpr (has_half_group(C)) {
-            copy_scales(to_b + first_scale + kWhole / 32,
-                        b_scales + (kScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+            copy_scales(to_columns + first_scale + kWhole / 32,
+                        column_scales + (kScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
           }
 #pragma unroll
           for (int s = 0; s < Format::kScaleSteps; ++s) {
             const int step = t * Format::kScaleSteps + s;
             if (step * Format::kStepElements >= left) break;
-            Format::multiply(Group{}, d, a + step * 2, b + step * 2, kInstruction, step, to_a, to_b + first_scale,
-                             accumulate || step > 0);
+            Format::multiply(Group{}, d, rows + step * 2, columns + step * 2, instruction, step, to_rows,
+                             to_columns + first_scale, accumulate || step > 0);
           }
         }
       } else {
 #pragma unroll
         for (int step = 0; step < kElements / Format::kStepElements; ++step) {
           if (step * Format::kStepElements >= left) break;
-          Format::multiply(Group{}, d, a + step * 2, b + step * 2, kInstruction, accumulate || step > 0);
+          Format::multiply(Group{}, d, rows + step * 2, columns + step * 2, instruction, accumulate || step > 0);
         }
       }
     }
@@ -325,7 +354,8 @@ struct TensorMainloop {
 
     const Ring& ring_;
     const Accumulators& accumulators_;
-    uint64_t a_, b_, a_scales_, b_scales_;  // descriptors of the first stage
+    // Descriptors of the first stage: the operand that gives the accumulator's rows, and the one of its columns.
+    uint64_t rows_, columns_, row_scales_, column_scales_;
     uint32_t tensor_;
     Position at_;
     typename Accumulators::Position accumulator_;

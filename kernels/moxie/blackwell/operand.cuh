@@ -14,6 +14,7 @@ struct Operand<OperandFormat::Mxfp4> {
   static constexpr int kStepElements = 64;  // of an instruction
   static constexpr int kRowUnits = 128;     // elements of the tensor map in a row of a stage: bytes
   static constexpr int kScaleSteps = 2;     // instructions that share a tile of scales
+  static constexpr int kColumnStep = 8;     // of the widths that an instruction of 128 rows has (9.7.16.2)
 
   // 9.7.16.4.2, the instruction descriptor of kind::mxf4: E2M1 elements, E8M0 scales, dense, float32 result.
   static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {
@@ -35,6 +36,7 @@ struct Operand<OperandFormat::Nvfp4> {
   static constexpr int kStepElements = 64;
   static constexpr int kRowUnits = 128;
   static constexpr int kScaleSteps = 1;
+  static constexpr int kColumnStep = 8;
 
   // 9.7.16.4.2, the instruction descriptor of kind::mxf4nvf4: as above, but with UE4M3 scales.
   static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {
@@ -53,6 +55,7 @@ template <>
 struct Operand<OperandFormat::Bf16> {
   static constexpr int kStepElements = 16;
   static constexpr int kRowUnits = 64;
+  static constexpr int kColumnStep = 16;
 
   // 9.7.16.4.2, the instruction descriptor of kind::f16: bf16 elements, dense, float32 result.
   static MOXIE_DEVICE constexpr uint32_t instruction(uint32_t rows, uint32_t columns) {

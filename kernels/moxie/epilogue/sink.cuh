@@ -17,8 +17,9 @@
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
 //     Called by all 128 threads of a warp group, chunk after chunk from left to right, and in each for
-//     block = 0, 1, ... (64 rows each, 16 of every warp: see Chunk). It must write nothing past chunk.rows rows or
-//     past the value's columns.
+//     block = 0, 1, ...: each warp has 16 rows by kColumns columns of it. Which ones, Chunk tells: mostly 16 rows of 64
+//     and all columns, but where the operands are swapped all warps have the same rows and a quarter of the columns
+//     each, and chunks come from top to bottom. It must write nothing past chunk.rows rows or past the value's columns.
 //
 // With kNeeds.staging_bytes > 0, `staging` is that much shared memory, aligned to 1024, which store() fills. Then
 //
@@ -47,32 +48,36 @@ namespace moxie::kernel {
 
 enum class Value { Pre, Out };
 
-// 64 rows by kColumns columns over the 128 threads of a warp group, 16 rows a warp. v[j][2 h + c] is the element in row
-// lane / 4 + 8 h of the warp's, column 8 j + 2 (lane % 4) + c (PTX ISA 9.7.15.5.1.1, the accumulator of wgmma, and
-// 9.7.16.2.3, a load of shape 16x256b from tensor memory).
+// What a warp has of a block: 16 rows by kColumns columns. v[j][2 h + c] is the element in row lane / 4 + 8 h, column
+// 8 j + 2 (lane % 4) + c (PTX ISA 9.7.15.5.1.1, the accumulator of wgmma, and 9.7.16.2.3, a load of shape 16x256b from
+// tensor memory).
 template <int kColumns>
 struct Fragment {
   float v[kColumns / 8][4];
 };
 
-// Where a chunk of epilogue_columns accumulator columns lies.
+// Where a chunk of epilogue_rows by epilogue_columns of the product lies.
 struct Chunk {
   int32_t group;
-  int32_t row;          // first row of the warp group, within the group (Dense, RowGroups: within the tensor)
-  int32_t rows;         // rows that exist from `row` on; may exceed those of the warp group
-  int32_t row_begin;    // Offsets: the tensor's row where the group begins, else 0
-  int32_t column;       // first column of the product; a gated `out` begins at column / 2
-  int32_t n;            // columns of the product
-  int32_t thread;       // of the warp group, 0 to 127
-  int32_t warp_rows;    // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell
-  int32_t block_rows;   // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
-  int32_t scale_tiles;  // Offsets: tiles of a quantised output's scales before the group's first, else 0
+  int32_t row;           // first row of the chunk, within the group (Dense, RowGroups: within the tensor)
+  int32_t rows;          // rows that exist from `row` on; may exceed those of the chunk
+  int32_t row_begin;     // Offsets: the tensor's row where the group begins, else 0
+  int32_t column;        // first column of the product; a gated `out` begins at column / 2
+  int32_t n;             // columns of the product
+  int32_t thread;        // of the warp group, 0 to 127
+  int32_t warp_rows;     // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell, 0 with swapped operands
+  int32_t block_rows;    // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
+  int32_t scale_tiles;   // Offsets: tiles of a quantised output's scales before the group's first, else 0
+  int32_t warp_columns;  // from one warp's columns of the value to the next's: with swapped operands those of a
+                         // fragment, else 0
 
   // First of the 16 rows that this warp has of a block, counted from `row`.
   MOXIE_DEVICE int warp_row(int block) const { return block * block_rows + thread / 32 * warp_rows; }
-  // Row of a fragment's v[..][2 h + ..] counted from `row`, and its column of v[j][.. + c].
+  // First of this warp's columns of the value, counted from the chunk's first.
+  MOXIE_DEVICE int warp_column() const { return thread / 32 * warp_columns; }
+  // Row of a fragment's v[..][2 h + ..] counted from `row`, and column of v[j][.. + c] counted from the chunk's first.
   MOXIE_DEVICE int fragment_row(int block, int h) const { return warp_row(block) + thread % 32 / 4 + h * 8; }
-  MOXIE_DEVICE int fragment_column(int j, int c) const { return j * 8 + thread % 4 * 2 + c; }
+  MOXIE_DEVICE int fragment_column(int j, int c) const { return warp_column() + j * 8 + thread % 4 * 2 + c; }
 };
 
 template <class... Sinks>
@@ -116,9 +121,12 @@ struct SinkTraits {
 template <auto C, class... Sinks>
 class Epilogue {
   using Traits = SinkTraits<C, Sinks...>;
+  static constexpr bool kTransposed = is_transposed(C);
   static constexpr int kRows = warp_group_rows(C);
   static constexpr int kWarpGroups = epilogue_warp_groups(C);
-  static constexpr int kColumns = epilogue_columns(C);
+  static constexpr int kColumns = fragment_columns(C);
+  static constexpr int kBlocks = epilogue_rows(C) / (kTransposed ? 16 : 64);
+  static constexpr int kTileColumns = block_columns(C);
   static constexpr bool kGated = is_gated(C.activation);
   static constexpr int kMapSetBytes = kMapSlots * kMapBytes;  // the slots of one sink and warp group
 
@@ -149,10 +157,10 @@ class Epilogue {
   }
 
   // After the k loop: acc[block] holds 64 rows, as N / 8 groups of 4 values of a Fragment.
-  template <int kBlocks, int kValues>
+  template <int kValues>
   MOXIE_DEVICE void run(float (&acc)[kBlocks][kValues], const Tile& tile) {
     static_assert(kBlocks * 64 == kRows && kValues * 2 == C.block_n);
-    Chunk chunk = chunk_of(tile, 16, 64);
+    Chunk chunk = chunk_of(tile, 16, 64, 0);
     if constexpr (C.schedule == Schedule::Cooperative) {
       chunk.row += warp_group_ * kRows;
       chunk.rows -= warp_group_ * kRows;
@@ -166,16 +174,17 @@ class Epilogue {
     });
   }
 
-  // Rows of the fragments: see Chunk.
-  MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
+  // The tile's first chunk. Rows and columns of the fragments: see Chunk.
+  MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows, int32_t warp_columns) const {
     // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
     int32_t thread = thread_;
     asm volatile("" : "+r"(thread));
-    return {tile.group, tile.row, tile.rows, tile.row_begin, tile.column,
-            tile.n,     thread,   warp_rows, block_rows,     tile.scale_tiles};
+    return {tile.group, tile.row,  tile.rows,  tile.row_begin,   tile.column, tile.n,
+            thread,     warp_rows, block_rows, tile.scale_tiles, warp_columns};
   }
 
-  // load(values, first, block) fills in the columns from `first` on of the accumulator of 64 rows.
+  // load(values, first, block) fills in a fragment of the chunk that begins at column `first` of the tile, where the
+  // accumulator is transposed at that row.
   template <class Load>
   MOXIE_DEVICE void run(Chunk chunk, const Tile& tile, Load&& load) {
     const int32_t thread = chunk.thread;
@@ -184,15 +193,22 @@ class Epilogue {
       if (chunk.group != mapped_group_) move_to_group(chunk, tile);
     }
     if constexpr (C.bias) {
-      if (2 * thread < C.block_n) bias_words()[thread] = bias_;
+      if (2 * thread < kTileColumns) bias_words()[thread] = bias_;
       if constexpr (!Traits::kStaged) bar_sync(barrier_, 128);
     }
+    constexpr int kEnd = kTransposed ? kRows : kTileColumns;
+    constexpr int kStep = kTransposed ? epilogue_rows(C) : kColumns;
 #pragma unroll
-    for (int first = 0; first < C.block_n; first += kColumns) {
-      chunk.column = column_of(tile, first);
-      if (chunk.column >= chunk.n) {
-        if constexpr (has_half_group(C)) continue;
-        break;
+    for (int first = 0; first < kEnd; first += kStep) {
+      if constexpr (kTransposed) {
+        if (first > 0) chunk.row += kStep, chunk.rows -= kStep;
+        if (chunk.rows <= 0) break;
+      } else {
+        chunk.column = column_of(tile, first);
+        if (chunk.column >= chunk.n) {
+          if constexpr (has_half_group(C)) continue;
+          break;
+        }
       }
       if constexpr (Traits::kStaged) {
         // The buffer's copies of store_buffers chunks ago have been read; the bias is in shared memory.
@@ -200,21 +216,25 @@ class Epilogue {
         bar_sync(barrier_, 128);
       }
 #pragma unroll
-      for (int block = 0; block < kRows / 64; ++block) {
+      for (int block = 0; block < kBlocks; ++block) {
         Fragment<kColumns> pre;
         load(pre, first, block);
 #pragma unroll
         for (int j = 0; j < kColumns / 8; ++j) {
           float2 bias = {0.0f, 0.0f};
           if constexpr (C.bias) {
-            const uint32_t pair = bias_words()[(first + 8 * j) / 2 + thread % 4];
+            const uint32_t pair = bias_words()[((kTransposed ? 0 : first) + chunk.fragment_column(j, 0)) / 2];
             bias = {bf16_low(pair), bf16_high(pair)};
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) pre.v[j][i] += i % 2 == 0 ? bias.x : bias.y;
         }
         store<Value::Pre>(pre, chunk, block);
-        if constexpr (Traits::kTakesOut) store<Value::Out>(activate(pre), chunk, block);
+        if constexpr (Traits::kTakesOut) {
+          Chunk of_out = chunk;
+          if constexpr (kGated) of_out.warp_columns /= 2;
+          store<Value::Out>(activate(pre), of_out, block);
+        }
       }
       if constexpr (Traits::kStaged) {
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
@@ -239,7 +259,7 @@ class Epilogue {
   }
 
   MOXIE_DEVICE uint32_t* bias_words() const {
-    return reinterpret_cast<uint32_t*>(shared_ + Traits::kShared.bias + warp_group_ * C.block_n * 2);
+    return reinterpret_cast<uint32_t*>(shared_ + Traits::kShared.bias + warp_group_ * kTileColumns * 2);
   }
 
   // Column of the product that the accumulator's column `first` is.
@@ -253,7 +273,7 @@ class Epilogue {
     }
   }
 
-  // The bias of accumulator columns 2 thread and 2 thread + 1 as a pair of bf16; 0 past the end.
+  // The bias of columns 2 thread and 2 thread + 1 of the tile as a pair of bf16; 0 past the end.
   MOXIE_DEVICE uint32_t load_bias(const Tile& tile) const {
     const uint16_t* bias;
     if constexpr (C.grouping == Grouping::Pointers) {
@@ -263,7 +283,7 @@ class Epilogue {
       bias = static_cast<const uint16_t*>(gemm_.bias) + tile.group * gemm_.bias_stride;
     }
     const int column = 2 * thread_;
-    if (column >= C.block_n) return 0;
+    if (column >= kTileColumns) return 0;
     if constexpr (!kGated) {
       const int of_product = column_of(tile, column);
       return of_product < tile.n ? *reinterpret_cast<const uint32_t*>(bias + of_product) : 0;

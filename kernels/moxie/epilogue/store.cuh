@@ -12,6 +12,7 @@ class Store {
   static constexpr bool kInterleaves = kPre && is_gated(C.activation) && C.gate == GateLayout::Interleaved;
   static constexpr int kElement = size_of(kType);
   static constexpr int kPlane = kBox.rows * kBox.swizzle;  // bytes of one copy's half
+  static constexpr int kCopy = kBox.halves * kPlane;
 
  public:
   using Params = StoreParams;
@@ -26,7 +27,7 @@ class Store {
     const int lane = chunk.thread % 32;
     if constexpr (kInterleaves) {
       // A thread's gate and up pairs are four neighbouring columns.
-      const Cursor to(staging, chunk.fragment_row(block, 0), 4 * (lane % 4));
+      const Cursor to(staging, chunk.fragment_row(block, 0), chunk.warp_column() + 4 * (lane % 4));
 #pragma unroll
       for (int q = 0; q < kColumns / 16; ++q) {
 #pragma unroll
@@ -43,7 +44,7 @@ class Store {
       }
     } else if constexpr (kType == DataType::Bf16) {
       // Two column groups of one half by two row groups of 8 are four matrices of stmatrix.
-      const Cursor to(staging, chunk.warp_row(block) + lane % 16, lane / 16 * 8);
+      const Cursor to(staging, chunk.warp_row(block) + lane % 16, chunk.warp_column() / kBox.halves + lane / 16 * 8);
 #pragma unroll
       for (int half = 0; half < kBox.halves; ++half) {
 #pragma unroll
@@ -55,7 +56,7 @@ class Store {
         }
       }
     } else {
-      const Cursor to(staging, chunk.fragment_row(block, 0), chunk.fragment_column(0, 0));
+      const Cursor to(staging, chunk.fragment_row(block, 0), chunk.warp_column() / kBox.halves + 2 * (lane % 4));
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
@@ -71,7 +72,7 @@ class Store {
     const int column = is_gated(C.activation) && !kInterleaves ? chunk.column / 2 : chunk.column;
 #pragma unroll
     for (int copy = 0; copy < kBox.copies; ++copy) {
-      copy_out(map, column + copy * kBox.columns, chunk.row, chunk.group, staging + copy * kPlane);
+      copy_out(map, column + copy * kBox.columns, chunk.row, chunk.group, staging + copy * kCopy);
     }
   }
 
@@ -98,12 +99,12 @@ class Store {
   // A thread's place in the staging buffer. The swizzle (5.5.6) permutes the 16-byte chunks of a box row by the row
   // modulo 8, so steps by a multiple of 8 rows are plain offsets, and steps along the row are one exclusive or.
   struct Cursor {
-    MOXIE_DEVICE Cursor(uint8_t* staging, int row, int column)
-        : first(staging + row * kBox.swizzle),
-          along((column * kElement) ^ (row * kBox.swizzle >> 3 & (kBox.swizzle - 16))) {}
+    MOXIE_DEVICE Cursor(uint8_t* staging, uint32_t row, uint32_t column)
+        : first(staging + column / kBox.columns * kCopy + row * kBox.swizzle),
+          along((column % kBox.columns * kElement) ^ (row * kBox.swizzle >> 3 & (kBox.swizzle - 16))) {}
     // `half` of a split gate, `rows` and `columns` further on: multiples of 8 and of what the warp covers at once.
     MOXIE_DEVICE uint8_t* at(int half, int rows, int columns) const {
-      return first + ((half + columns / kBox.columns) * kPlane + rows * kBox.swizzle) +
+      return first + (half * kPlane + columns / kBox.columns * kCopy + rows * kBox.swizzle) +
              (along ^ (columns % kBox.columns * kElement));
     }
     uint8_t* first;

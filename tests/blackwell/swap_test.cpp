@@ -1,0 +1,204 @@
+// Products with swapped operands: grouping x rows of a tile x extents x outputs, MXFP4 and bf16, in every order of the
+// simulator. Rows that do not exist have NaN scales, and outputs are poisoned.
+#include "ops/gemm.h"
+#include "plan/plan.h"
+#include "tests/blackwell/mxfp4.h"
+
+namespace moxie::test {
+namespace {
+
+constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
+constexpr Grouping kGroupings[] = {Grouping::Dense, Grouping::Batched, Grouping::Offsets, Grouping::RowGroups,
+                                   Grouping::Masked};
+constexpr const char* kNames[] = {"Dense", "Batched", "Offsets", "RowGroups", "Masked"};
+constexpr const char* kGates[] = {"Plain", "Interleaved", "Split", "SplitUpFirst"};
+
+// Groups of every raggedness, for each grouping.
+std::vector<int64_t> ragged_rows(int grouping, int tile) {
+  if (grouping == 0) return {3 * tile + 17};
+  if (grouping == 1) return {tile + 9, tile + 9, tile + 9};
+  return {0, 1, 7, 8, 9, 17, 0, 2 * tile + 1, 40};
+}
+
+Mxfp4Job swapped(int grouping, int tile_m, int cluster, int64_t n, int64_t k) {
+  Mxfp4Job job;
+  job.problem.grouping = kGroupings[grouping];
+  job.problem.out = kF32;
+  job.problem.swap_ab = true;
+  job.problem.tile_m = tile_m;
+  job.problem.cluster = cluster;
+  job.rows = ragged_rows(grouping, std::min(tile_m, 64));
+  job.n = n, job.k = k;
+  job.seed = uint64_t(grouping * 7 + tile_m * 3 + cluster + n + k);
+  return job;
+}
+
+// Grouping, rows of a tile, blocks of a cluster. All of them with MOXIE_TEST_ALL=1, otherwise a third.
+class Swapped : public testing::TestWithParam<std::tuple<int, int, int>> {
+ protected:
+  int grouping() const { return std::get<0>(GetParam()); }
+  int tile_m() const { return std::get<1>(GetParam()); }
+  int cluster() const { return std::get<2>(GetParam()); }
+};
+std::vector<std::tuple<int, int, int>> tiles() {
+  std::vector<std::tuple<int, int, int>> all;
+  for (int grouping = 0; grouping < 5; ++grouping) {
+    for (int size = 0; size < 5; ++size) {
+      for (int cluster = 1; cluster <= 2; ++cluster) {
+        if (size == 4 && kGroupings[grouping] == Grouping::RowGroups) continue;
+        if (std::getenv("MOXIE_TEST_ALL") || (grouping + size + cluster) % 3 == 0)
+          all.emplace_back(grouping, 16 << size, cluster);
+      }
+    }
+  }
+  return all;
+}
+
+TEST_P(Swapped, Float32) {
+  constexpr int64_t kDepths[] = {32, 96, 160, 736};
+  constexpr int64_t kWidths[] = {8, 128, 136, 328};
+  const int turn = grouping() + tile_m() / 16 + cluster();
+  run_in_all_orders(swapped(grouping(), tile_m(), cluster(), kWidths[turn % 4], kDepths[turn / 2 % 4]));
+}
+TEST_P(Swapped, GatedWithBias) {
+  Mxfp4Job job = swapped(grouping(), tile_m(), cluster(), 304, 160);
+  job.problem.bias = true;
+  job.problem.activation = Activation(int(Activation::Swiglu) + (grouping() + tile_m() / 16) % 4);
+  job.problem.out = tile_m() % 64 ? kBf16 : kF32;
+  job.lowest_scale = 122, job.highest_scale = 126;
+  run_in_all_orders(job);
+}
+INSTANTIATE_TEST_SUITE_P(Mxfp4, Swapped, testing::ValuesIn(tiles()), [](const auto& info) {
+  return fmt::format("{}{}{}", kNames[std::get<0>(info.param)], std::get<1>(info.param),
+                     std::get<2>(info.param) == 2 ? "Pair" : "");
+});
+
+// The rest of what there is to store and to sum, one after the other.
+TEST(Swapped, DepthsAndWidths) {
+  for (int64_t k : {0, 32, 64, 96, 128, 160, 288, 736}) {
+    SCOPED_TRACE(k);
+    run_in_all_orders(swapped(4, 16, 1, 200 + k % 96, k));
+    if (HasFailure()) return;
+  }
+}
+TEST(Swapped, EveryPlainActivation) {
+  for (int activation = 0; activation <= int(Activation::Silu); ++activation) {
+    SCOPED_TRACE(activation);
+    Mxfp4Job job = swapped(2, 32, 1, 136, 96);
+    job.problem.activation = Activation(activation);
+    job.problem.bias = activation % 2 != 0;
+    job.problem.out = activation % 3 ? kBf16 : kF32;
+    job.lowest_scale = 122, job.highest_scale = 126;
+    run_in_all_orders(job);
+    if (HasFailure()) return;
+  }
+}
+TEST(Swapped, GatedPre) {
+  for (const DataType type : {kF32, kBf16}) {
+    Mxfp4Job job = swapped(4, 32, 1, 272, 96);
+    job.problem.activation = Activation::Swiglu;
+    job.problem.pre = type;
+    job.problem.out.reset();
+    run_in_all_orders(job);
+  }
+}
+
+// NVFP4 with its floats for each matrix, and tiles that the device gives out: grouping, blocks of a cluster.
+class SwappedNvfp4 : public testing::TestWithParam<std::tuple<int, int>> {};
+TEST_P(SwappedNvfp4, IsRight) {
+  const auto [grouping, cluster] = GetParam();
+  Mxfp4Job job = swapped(grouping, 16 << (2 * grouping + cluster) % 4, cluster, 208, 224);
+  job.problem.format = OperandFormat::Nvfp4;
+  job.problem.scheduling = Scheduling::LaunchControl;
+  job.lowest_scale = 0x30, job.highest_scale = 0x3c, job.scale_step = 4;
+  job.a_tensor_scale = {0.25f};
+  for (size_t g = 0; g < job.rows.size(); ++g) job.b_tensor_scale.push_back(std::ldexp(1.0f, int(g % 4) - 3));
+  run_in_all_orders(job);
+}
+INSTANTIATE_TEST_SUITE_P(Blackwell, SwappedNvfp4, testing::Combine(testing::Range(0, 5), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}", kNames[std::get<0>(info.param)],
+                                              std::get<1>(info.param) == 2 ? "Pair" : "");
+                         });
+
+// bf16, pre and out, gates interleaved and split: grouping, gate layout (0: none), blocks of a cluster.
+class SwappedBf16 : public testing::TestWithParam<std::tuple<int, int, int>> {};
+TEST_P(SwappedBf16, IsRight) {
+  const auto [grouping, gate, cluster] = GetParam();
+  Job job;
+  GemmProblem& p = job.problem;
+  p.grouping = kGroupings[grouping];
+  p.swap_ab = true;
+  p.cluster = cluster;
+  p.tile_m = 16 << (3 * grouping + 2 * gate + cluster) % 4;
+  p.bias = (grouping + gate) % 2 == 0;
+  p.activation = gate == 0 ? Activation::GeluTanh : Activation::SwigluOai;
+  if (gate > 0) p.gate = GateLayout(gate - 1);
+  p.pre = (grouping + cluster) % 2 ? kF32 : kBf16;
+  p.out = (gate + cluster) % 2 ? kF32 : kBf16;
+  job.n = 336, job.k = 136;
+  job.rows = ragged_rows(grouping, *p.tile_m);
+  job.seed = uint64_t(grouping * 100 + gate * 10 + cluster);
+  run_in_all_orders(job);
+}
+INSTANTIATE_TEST_SUITE_P(Blackwell, SwappedBf16,
+                         testing::Combine(testing::Range(0, 5), testing::Range(0, 4), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}{}", kNames[std::get<0>(info.param)],
+                                              kGates[std::get<1>(info.param)],
+                                              std::get<2>(info.param) == 2 ? "Pair" : "");
+                         });
+
+// What the plan makes of it: rows that the host knows, never an extent that may be padding.
+plan::BlackwellPlan plan_of(const GemmProblem& p) {
+  return plan::make_blackwell_plan(ops::shape_of(p), {100, 148, 232448});
+}
+GemmProblem layer(Grouping grouping, int64_t m) {
+  GemmProblem p;
+  p.format = OperandFormat::Mxfp4;
+  p.grouping = grouping;
+  p.groups = grouping == Grouping::Dense ? 1 : 256;
+  p.m = m, p.n = 4096, p.k = 7168;
+  return p;
+}
+
+TEST(SwapPlan, FewRowsAreSwapped) {
+  for (int64_t rows : {1, 8, 16, 32}) {
+    GemmProblem p = layer(Grouping::Masked, 4096);
+    p.expected_rows = rows;
+    EXPECT_TRUE(plan_of(p).config.swap_ab) << rows;
+    EXPECT_TRUE(plan_of(layer(Grouping::Offsets, 256 * rows)).config.swap_ab) << rows;
+    EXPECT_TRUE(plan_of(layer(Grouping::Batched, rows)).config.swap_ab) << rows;
+  }
+  GemmProblem p = layer(Grouping::Masked, 4096);
+  p.expected_rows = 2048;
+  EXPECT_FALSE(plan_of(p).config.swap_ab);
+  EXPECT_FALSE(plan_of(layer(Grouping::Dense, 8192)).config.swap_ab);
+}
+
+TEST(SwapPlan, PaddingDecidesNothing) {
+  GemmProblem small = layer(Grouping::Masked, 64), large = layer(Grouping::Masked, 8192);
+  small.expected_rows = large.expected_rows = 8;
+  EXPECT_EQ(plan_of(small).config.swap_ab, plan_of(large).config.swap_ab);
+  EXPECT_EQ(plan_of(small).config.block_n, plan_of(large).config.block_n);
+  GemmProblem rows = layer(Grouping::RowGroups, 256 * 128);  // one row each, aligned to 128
+  rows.expected_rows = 1;
+  EXPECT_TRUE(plan_of(rows).config.swap_ab);
+  rows.host_rows.assign(256, 1);
+  EXPECT_TRUE(plan_of(rows).config.swap_ab);
+}
+
+TEST(SwapPlan, TheCallerDecides) {
+  for (const Grouping grouping : kGroupings) {
+    for (int64_t m : {8, 4096}) {
+      GemmProblem p = layer(grouping, m);
+      for (const bool swap : {false, true}) {
+        p.swap_ab = swap;
+        EXPECT_EQ(plan_of(p).config.swap_ab, swap);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moxie::test
