@@ -59,9 +59,9 @@ int run(int count, char** values) {
     if (!list && ptx.empty()) throw std::runtime_error("one of --out, --compare, --list and --ptx is needed");
     return 0;
   }
-  bits::Machine machine;
   const auto start = std::chrono::steady_clock::now();
-  bits::Results results{machine.describe(), machine.run(forms, kFormsAModule)};
+  bits::Results results;
+  results.machine = bits::run_isolated(forms, kFormsAModule, results.forms);
   bits::write(results, out);
   size_t failed = 0;
   for (const bits::Result& r : results.forms) {
@@ -71,7 +71,7 @@ int run(int count, char** values) {
   }
   std::printf("%s: %zu forms, %zu of them not run, %.1f s; %s\n", results.machine.c_str(), forms.size(), failed,
               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), out.c_str());
-  return 0;
+  return failed == 0 ? 0 : 1;
 }
 
 }  // namespace

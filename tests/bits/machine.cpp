@@ -1,8 +1,12 @@
-// Modules from forms, and the driver calls that run them. A form that fails does not take others with it.
+// Modules from forms, the driver calls that run them, and the processes these are made in.
 #include "tests/bits/machine.h"
 
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 
@@ -97,15 +101,6 @@ struct Machine::Driver {
     check(p_cuDevicePrimaryCtxRetain(&context, device));
     check(p_cuCtxSetCurrent(context));
   }
-  // After a failed launch the context is of no more use.
-  void again() {
-    p_cuDevicePrimaryCtxReset(device);
-    module = nullptr;
-    in = out = 0;
-    in_size = out_size = 0;
-    begin();
-  }
-
   void load(const std::string& text) {
     unload();
     char log[4096] = {};
@@ -169,10 +164,10 @@ std::string Machine::describe() const {
   return std::string(name) + ", driver " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-std::vector<Result> Machine::run(const Forms& forms, size_t forms_a_module) {
-  std::vector<Result> results(forms.size());
+void Machine::run(const Forms& forms, size_t first, size_t forms_a_module,
+                  const std::function<void(const Result&)>& done) {
   Driver& d = *driver_;
-  for (size_t first = 0; first < forms.size(); first += forms_a_module) {
+  while (first < forms.size()) {
     const size_t last = std::min(forms.size(), first + forms_a_module);
     bool whole = true;
     try {
@@ -180,25 +175,96 @@ std::vector<Result> Machine::run(const Forms& forms, size_t forms_a_module) {
     } catch (const std::runtime_error&) {
       whole = false;
     }
-    for (size_t i = first; i < last; ++i) {
-      results[i].name = forms[i].name;
+    for (; first < last; ++first) {
+      Result result{forms[first].name, "", {}};
       try {
-        if (!whole) d.load(module_of(forms, i, i + 1));
+        if (!whole) d.load(module_of(forms, first, first + 1));
       } catch (const std::runtime_error& error) {
-        results[i].error = error.what();
+        result.error = error.what();
+        done(result);
         continue;
       }
       try {
-        d.launch(forms[i], "k" + std::to_string(i), results[i].bytes);
+        d.launch(forms[first], "k" + std::to_string(first), result.bytes);
       } catch (const std::runtime_error& error) {
-        results[i].error = error.what();
-        results[i].bytes.clear();
-        d.again();
-        if (whole) d.load(module_of(forms, first, last));
+        result.error = error.what();
+        result.bytes.clear();
+        done(result);
+        return;
       }
+      done(result);
     }
   }
-  return results;
+}
+
+namespace {
+
+constexpr unsigned kSecondsAModule = 300;  // to compile one and run its forms
+
+void put_text(FILE* out, const std::string& text) {
+  const uint64_t size = text.size();
+  std::fwrite(&size, sizeof size, 1, out);
+  std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+}
+bool get_text(FILE* in, std::string& text) {
+  uint64_t size = 0;
+  if (std::fread(&size, sizeof size, 1, in) != 1) return false;
+  text.resize(size);
+  return std::fread(text.data(), 1, text.size(), in) == text.size();
+}
+
+[[noreturn]] void run_child(const Forms& forms, size_t first, size_t forms_a_module, FILE* out) {
+  try {
+    Machine machine;
+    put_text(out, machine.describe());
+    alarm(kSecondsAModule);
+    machine.run(forms, first, forms_a_module, [&](const Result& result) {
+      alarm(kSecondsAModule);
+      put_text(out, result.error);
+      put_text(out, std::string(result.bytes.begin(), result.bytes.end()));
+    });
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "instruction_bits: %s\n", error.what());
+  }
+  std::fflush(stderr);
+  _exit(0);
+}
+
+}  // namespace
+
+std::string run_isolated(const Forms& forms, size_t forms_a_module, std::vector<Result>& results) {
+  std::string machine;
+  while (results.size() < forms.size()) {
+    int ends[2];
+    if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+    const pid_t child = fork();
+    if (child < 0) throw std::runtime_error("no process");
+    if (child == 0) {
+      close(ends[0]);
+      run_child(forms, results.size(), forms_a_module, fdopen(ends[1], "wb"));
+    }
+    close(ends[1]);
+    FILE* const in = fdopen(ends[0], "rb");
+    bool failed = false;
+    if (get_text(in, machine)) {
+      for (std::string error, bytes; results.size() < forms.size() && get_text(in, error) && get_text(in, bytes);) {
+        results.push_back({forms[results.size()].name, error, {bytes.begin(), bytes.end()}});
+        failed = !error.empty();
+      }
+    }
+    std::fclose(in);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (machine.empty()) throw std::runtime_error("the machine cannot be used");
+    // A child that ended without a word about its last form.
+    if (results.size() < forms.size() && !failed)
+      results.push_back({forms[results.size()].name,
+                         WIFSIGNALED(status) ? "the process was ended by signal " + std::to_string(WTERMSIG(status))
+                                             : "the process ended",
+                         {}});
+  }
+  return machine;
 }
 
 }  // namespace bits

@@ -1,5 +1,6 @@
 // A machine that runs forms: whatever libcuda.so.1 the dynamic loader finds, the system's or the simulator's.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,11 +23,16 @@ class Machine {
   Machine();  // throws std::runtime_error
   ~Machine();
   std::string describe() const;
-  std::vector<Result> run(const Forms& forms, size_t forms_a_module);
+  // Runs the forms from `first` on, `forms_a_module` of them compiled together, and gives each result to `done`. Ends
+  // early after a launch that failed: a GPU takes no more work from the process then.
+  void run(const Forms& forms, size_t first, size_t forms_a_module, const std::function<void(const Result&)>& done);
 
  private:
   struct Driver;
   std::unique_ptr<Driver> driver_;
 };
+
+// All forms, in child processes, so that one that fails takes no other with it. Returns the machine's description.
+std::string run_isolated(const Forms& forms, size_t forms_a_module, std::vector<Result>& results);
 
 }  // namespace bits
