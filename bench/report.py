@@ -149,6 +149,14 @@ def goals(results: Results) -> list[tuple[str, str, str]]:
     else:
         add("memory-bound shapes: at least 90% of the copy's rate, compulsory bytes", None)
 
+    replayed = [r["contenders"]["moxie"].get("errors_with_other_sizes") for r in results.shapes.values() if moxie_seconds(r)]
+    replayed = [e for e in replayed if e]
+    wrong = sum(not all(x < 1e-2 for x in e.values()) for e in replayed)
+    add(
+        "a captured graph replays right with other group sizes",
+        f"{len(replayed) - wrong} of {len(replayed)} shapes" if replayed else None,
+        wrong == 0,
+    )
     host = [float(x) for x in re.findall(r"([\d.]+) us ", results.text("host"))]
     add(
         "host time of a call, plan cached, no graph: at most 5 microseconds",
@@ -211,7 +219,7 @@ def plot(path: pathlib.Path, title: str, records: list[dict]) -> None:
     import matplotlib.pyplot as plt
 
     names = [n for n in TITLES if any(seconds(r, n) for r in records)]
-    figure, axes = plt.subplots(figsize=(max(4.5, 0.95 * len(records) + 1.2), 3.4))
+    figure, axes = plt.subplots(figsize=(max(6.5, 0.95 * len(records) + 1.2), 3.4))
     width = 0.85 / max(len(names), 1)
     for i, name in enumerate(names):
         heights = [(floor_of(r) or 0) / t if (t := seconds(r, name)) else 0 for r in records]
