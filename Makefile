@@ -27,6 +27,7 @@ demo: build
 	$(BUILD)/bin/moxie demo
 
 test: build
+	@scripts/setup --test-tools
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
 
 mutants: build

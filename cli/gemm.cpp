@@ -270,10 +270,10 @@ void check_row_groups(const std::vector<int32_t>& groups, int64_t alignment) {
 // Bytes of a result of `rows` times `width`, which the file's shapes do not bound.
 size_t result_bytes(int64_t rows, int64_t width, DataType type) {
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(rows, width, &bytes) || __builtin_mul_overflow(bytes, size_of(type), &bytes)) {
+  if (__builtin_mul_overflow(rows, width, &bytes) || __builtin_mul_overflow(bytes, bits_of(type), &bytes)) {
     throw InputError(fmt::format("tensors 'a' and 'b': a result of {} x {} elements is too large", rows, width));
   }
-  return static_cast<size_t>(bytes);
+  return static_cast<size_t>(bytes / 8);
 }
 
 // Scales in device memory as the kernels read them.
@@ -299,16 +299,89 @@ struct Result {
   DataType type;
   int64_t width;
   Buffer buffer;
+  size_t scale_bytes;
+  Buffer scales;         // of a quantised output, blocked
   Buffer pointers, lds;  // Grouping::Pointers
 
-  Result(const Device& device, std::string output, DataType output_type, int64_t rows, int64_t output_width)
+  Result(const Device& device, std::string output, DataType output_type, int64_t rows, int64_t output_width,
+         size_t bytes_of_scales)
       : name(std::move(output)),
         type(output_type),
         width(output_width),
-        buffer(device, result_bytes(rows, output_width, output_type)) {
+        buffer(device, result_bytes(rows, output_width, output_type)),
+        scale_bytes(bytes_of_scales),
+        scales(device, bytes_of_scales) {
     buffer.clear();
+    scales.clear();
   }
 };
+
+const char* file_type(DataType type) {
+  switch (type) {
+    case DataType::Bf16:
+      return "BF16";
+    case DataType::F32:
+      return "F32";
+    case DataType::Mxfp8:
+      return "F8_E4M3";
+    default:
+      return "U8";  // two elements in a byte
+  }
+}
+
+std::vector<uint8_t> download(const Device& device, const Buffer& buffer, size_t bytes) {
+  std::vector<uint8_t> host(bytes);
+  if (bytes > 0) device.download(host.data(), buffer.as(), bytes);
+  return host;
+}
+
+// Padding rows that share a tile with valid ones may have been written. `clear` is called for each of them.
+template <class Clear>
+void clear_padding(Grouping grouping, const Input& input, Clear&& clear) {
+  for (size_t row = 0; grouping == Grouping::RowGroups && row < input.sizes.size(); ++row) {
+    if (input.sizes[row] < 0) clear(row);
+  }
+}
+
+// NAME_scales as they leave the kernel, or brought to [..., width / 32].
+TensorToWrite scales_tensor(const Device& device, const GemmProblem& problem, const Input& input, const Result& result,
+                            bool blocked, const int32_t* offsets) {
+  const int64_t columns = result.width / kScaleBlock;
+  TensorToWrite tensor{result.name + "_scales", "U8", {static_cast<int64_t>(result.scale_bytes)}, {}};
+  if (blocked) {
+    tensor.data = download(device, result.scales, result.scale_bytes);
+    clear_padding(problem.grouping, input, [&](size_t row) {
+      for (int64_t c = 0; c < columns; ++c)
+        tensor.data[static_cast<size_t>(blocked_scale_index(static_cast<int64_t>(row), c, result.width))] = 0;
+    });
+    return tensor;
+  }
+  tensor.shape = input.a_shape;
+  tensor.shape.back() = columns;
+  const size_t bytes =
+      static_cast<size_t>(std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>()));
+  const Buffer row_major(device, bytes);
+  row_major.clear();
+  ScaleBlocking blocking;
+  blocking.from = result.scales.as();
+  blocking.to = row_major.as();
+  blocking.groups = offsets || input.a_shape.size() == 3 ? problem.groups : 1;
+  blocking.rows = problem.m;
+  blocking.k = result.width;
+  blocking.offsets = offsets;
+  unblock_scales(device, blocking);
+  device.synchronize();
+  tensor.data = download(device, row_major, bytes);
+  if (problem.grouping == Grouping::Masked) {
+    for (int64_t row = 0; row < problem.groups * problem.m; ++row) {
+      if (row % problem.m >= input.group_rows[static_cast<size_t>(row / problem.m)])
+        std::memset(tensor.data.data() + row * columns, 0, static_cast<size_t>(columns));
+    }
+  }
+  clear_padding(problem.grouping, input,
+                [&](size_t row) { std::memset(tensor.data.data() + row * columns, 0, static_cast<size_t>(columns)); });
+  return tensor;
+}
 
 // Turns the file's groups into one pointer, leading dimension and size a group, in device memory.
 struct PointerArrays {
@@ -422,10 +495,11 @@ int run(const Options& options) {
   }
   std::vector<Result> results;
   results.reserve(2);
-  auto add_result = [&](const char* name, std::optional<DataType> type, int64_t width, void*& address,
-                        void* const*& pointers, const int64_t*& lds) {
+  auto add_result = [&](const char* name, std::optional<DataType> type, int64_t width, size_t scale_bytes,
+                        void*& address, void*& scales, void* const*& pointers, const int64_t*& lds) {
     if (!type) return;
-    Result& result = results.emplace_back(device, name, *type, rows, width);
+    Result& result = results.emplace_back(device, name, *type, rows, width, scale_bytes);
+    if (scale_bytes > 0) scales = result.scales.as();
     if (as_pointers) {
       PointerArrays::point(device, input, result);
       pointers = result.pointers.as<void*>();
@@ -434,8 +508,10 @@ int run(const Options& options) {
       address = result.buffer.as();
     }
   };
-  add_result("pre", problem.pre, problem.n, arguments.pre, arguments.pre_pointers, arguments.pre_lds);
-  add_result("out", problem.out, out_width, arguments.out, arguments.out_pointers, arguments.out_lds);
+  add_result("pre", problem.pre, problem.n, pre_scale_bytes(problem), arguments.pre, arguments.pre_scales,
+             arguments.pre_pointers, arguments.pre_lds);
+  add_result("out", problem.out, out_width, out_scale_bytes(problem), arguments.out, arguments.out_scales,
+             arguments.out_pointers, arguments.out_lds);
   const size_t workspace = workspace_bytes(device, problem);
   const Buffer workspace_buffer(device, workspace);
   arguments.workspace = workspace_buffer.as();
@@ -445,16 +521,17 @@ int run(const Options& options) {
 
   std::vector<TensorToWrite> tensors;
   for (const Result& result : results) {
-    TensorToWrite tensor{result.name, result.type == DataType::Bf16 ? "BF16" : "F32", input.a_shape, {}};
-    tensor.shape.back() = result.width;
-    const size_t row_bytes = static_cast<size_t>(result.width) * size_of(result.type);
-    tensor.data.resize(static_cast<size_t>(rows) * row_bytes);
-    if (!tensor.data.empty()) device.download(tensor.data.data(), result.buffer.as(), tensor.data.size());
-    // Padding rows that share a tile with valid ones may have been written.
-    for (size_t row = 0; grouping == Grouping::RowGroups && row < input.sizes.size(); ++row) {
-      if (input.sizes[row] < 0) std::memset(tensor.data.data() + row * row_bytes, 0, row_bytes);
-    }
+    TensorToWrite tensor{result.name, file_type(result.type), input.a_shape, {}};
+    const size_t row_bytes = static_cast<size_t>(result.width) * static_cast<size_t>(bits_of(result.type)) / 8;
+    tensor.shape.back() = result.type == DataType::Mxfp4 ? result.width / 2 : result.width;
+    tensor.data = download(device, result.buffer, static_cast<size_t>(rows) * row_bytes);
+    clear_padding(grouping, input,
+                  [&](size_t row) { std::memset(tensor.data.data() + row * row_bytes, 0, row_bytes); });
     tensors.push_back(std::move(tensor));
+    if (is_quantized(result.type)) {
+      tensors.push_back(scales_tensor(device, problem, input, result, blocked_scales,
+                                      grouping == Grouping::Offsets ? arguments.sizes : nullptr));
+    }
   }
   write_safetensors(options.out_file, tensors);
   return 0;
@@ -474,8 +551,10 @@ Run add_gemm(CLI::App& command) {
           "sfa and sfb F8_E4M3, one for 16 elements, and optional a_tensor_scale [1], b_tensor_scale [G] float32")
       ->required();
   command
-      .add_option("OUT", options->out_file,
-                  "safetensors file to write: pre and out, as chosen; rows of no group are zero")
+      .add_option(
+          "OUT", options->out_file,
+          "safetensors file to write: pre and out, as chosen, of a quantised one also pre_scales, out_scales; rows "
+          "of no group are zero")
       ->required();
   command.add_option("--alpha", options->alpha, "Of swiglu-oai")->capture_default_str();
   command.add_option("--limit", options->limit, "Of swiglu-oai; inf for none")->capture_default_str();
@@ -492,7 +571,8 @@ Run add_gemm(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--scales", options->scales,
-                  "How sfa and sfb lie: row-major [..., K/32 or K/16], or blocked (128 x 4 tiles)")
+                  "How sfa, sfb and the scales of quantised outputs lie: row-major [..., K/32 or K/16], or blocked "
+                  "(128 x 4 tiles)")
       ->capture_default_str();
   options->add_to(command);
   return [options] { return run(*options); };

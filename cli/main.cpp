@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   };
   add("demo", "One expert layer's first product, fused and checked against double precision", add_demo);
   add("gemm", "A grouped product of the tensors in a file", add_gemm);
+  add("quantize", "Tensors of a file to MXFP4, MXFP8 or NVFP4 with their scales, and back", add_quantize);
   add("devices", "The devices that this machine has", add_devices);
   add("plan", "Which kernel a problem gets, and why", add_plan);
   add("pack", "Compiles the kernels of a list of problems, for machines without a compiler", add_pack);

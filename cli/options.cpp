@@ -23,6 +23,7 @@ T choose(const std::string& option, const std::string& text, const Names<T>& nam
 }
 template Grouping choose(const std::string&, const std::string&, const Names<Grouping>&);
 template bool choose(const std::string&, const std::string&, const Names<bool>&);
+template DataType choose(const std::string&, const std::string&, const Names<DataType>&);
 
 const Names<Grouping>& grouping_names() {
   static const Names<Grouping> kNames = {{"dense", Grouping::Dense},     {"batched", Grouping::Batched},
@@ -45,7 +46,8 @@ namespace {
 const Names<GateLayout> kGates = {{"interleaved", GateLayout::Interleaved},
                                   {"split", GateLayout::Split},
                                   {"split-up-first", GateLayout::SplitUpFirst}};
-const Names<DataType> kTypes = {{"bf16", DataType::Bf16}, {"f32", DataType::F32}};
+const Names<DataType> kTypes = {
+    {"bf16", DataType::Bf16}, {"f32", DataType::F32}, {"mxfp4", DataType::Mxfp4}, {"mxfp8", DataType::Mxfp8}};
 const Names<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
 const Names<Scheduling> kSchedulings = {{"static", Scheduling::Static}, {"launch-control", Scheduling::LaunchControl}};
 const Names<Multicast> kMulticasts = {{"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}};
@@ -115,8 +117,8 @@ void ProblemOptions::add_to(CLI::App& command) {
       "--gate", gate,
       "Where gate and up lie along N: interleaved (the default of gated activations), split or split-up-first");
   command.add_option("--outputs", outputs, "pre, out or pre,out")->capture_default_str();
-  command.add_option("--out-dtype", out_dtype, "Elements of out: bf16 or f32")->capture_default_str();
-  command.add_option("--pre-dtype", pre_dtype, "Elements of pre: bf16 or f32; as --out-dtype by default");
+  command.add_option("--out-dtype", out_dtype, "Elements of out: bf16, f32, mxfp4 or mxfp8")->capture_default_str();
+  command.add_option("--pre-dtype", pre_dtype, "Elements of pre, as --out-dtype by default");
   command.add_option("--schedule", schedule, "auto, cooperative or pingpong")->capture_default_str();
   command.add_option("--tile", tile, "Rows and columns of a tile, such as 128x256; by default the plan chooses");
   command.add_option("--cluster", cluster, "Blocks of a cluster, 1 or 2; by default the plan chooses");

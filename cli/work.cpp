@@ -31,6 +31,8 @@ double flops_of(const GemmProblem& problem) {
 
 Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
   if (problem.grouping != Grouping::Offsets) throw InputError("only groups given by offsets are timed");
+  if ((problem.out && is_quantized(*problem.out)) || (problem.pre && is_quantized(*problem.pre)))
+    throw InputError("--out-dtype: only products with bf16 and f32 outputs are timed");
   const uint64_t l2 = device.info().l2_bytes;
   const int64_t b_count = problem.groups * problem.n * problem.k;
   const auto turns =

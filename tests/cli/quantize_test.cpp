@@ -1,0 +1,220 @@
+// `moxie quantize`, and `moxie gemm` with quantised outputs that the next product reads.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/microscaling.h"
+#include "cli/reference.h"
+#include "cli/safetensors.h"
+#include "moxie/scales.h"
+#include "tests/cli/program.h"
+
+namespace moxie::test {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Setting simulated(const char* arch) {
+  Setting setting;
+  setting.environment = {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", arch}, {"MOXIE_SIM_SMS", "4"}};
+  return setting;
+}
+
+void run_well(const Strings& arguments, const char* arch = "sm_100a") {
+  const Finished finished = run_moxie(arguments, simulated(arch));
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  EXPECT_EQ(finished.err, "");
+}
+
+std::vector<uint8_t> floats(size_t count, float scale) {
+  std::vector<uint8_t> bytes(4 * count);
+  for (size_t i = 0; i < count; ++i) {
+    const float x = scale * std::sin(float(i) * 1.7f) * std::exp2(float(i / 32 % 7) - 3);
+    std::memcpy(&bytes[4 * i], &x, 4);
+  }
+  return bytes;
+}
+
+bool same_tensor(const cli::SafetensorsReader& x, const cli::SafetensorsReader& y, const std::string& name) {
+  return x.find(name) != nullptr && y.find(name) != nullptr && x.find(name)->dtype == y.find(name)->dtype &&
+         x.find(name)->shape == y.find(name)->shape && x.read(name) == y.read(name);
+}
+
+class QuantizeFile : public testing::TestWithParam<std::string> {};
+// Host and device make the same file; other tensors and metadata pass; back again every value is one of the format's.
+TEST_P(QuantizeFile, HostAndDeviceAgreeBothWays) {
+  const Folder folder;
+  cli::write_safetensors(folder / "in",
+                         {{"w", "F32", {2, 5, 64}, floats(640, 3)},
+                          {"other", "I32", {1}, {1, 2, 3, 4}},
+                          {"v", "F32", {130, 32}, floats(4160, 1)}},
+                         {{"made", "here"}});
+  for (const char* layout : {"row-major", "blocked"}) {
+    const Strings common = {"--format", GetParam(), "--scales", layout, "--tensors", "w,v"};
+    const auto with = [&](Strings first, const Strings& more) {
+      first.insert(first.end(), common.begin(), common.end());
+      first.insert(first.end(), more.begin(), more.end());
+      return first;
+    };
+    run_well(with({"quantize", folder / "in", folder / "host"}, {}));
+    run_well(with({"quantize", folder / "in", folder / "device"}, {"--on", "device"}), "sm_90a");
+    EXPECT_EQ(read_file(folder / "host"), read_file(folder / "device"));
+    const cli::SafetensorsReader in(folder / "in"), host(folder / "host");
+    EXPECT_TRUE(same_tensor(in, host, "other"));
+    EXPECT_EQ(host.metadata().at("made"), "here");
+    const int64_t block = GetParam() == "nvfp4" ? 16 : 32;
+    EXPECT_EQ(host.find("w")->shape, (std::vector<int64_t>{2, 5, GetParam() == "mxfp8" ? 64 : 32}));
+    EXPECT_EQ(host.find("w_scales")->shape,
+              layout[0] == 'r' ? (std::vector<int64_t>{2, 5, 64 / block}) : (std::vector<int64_t>{2 * 512}));
+    for (const char* dtype : {"bf16", "f32"}) {
+      run_well(with({"quantize", folder / "host", folder / "back"}, {"--reverse", "--dtype", dtype}));
+      run_well(
+          with({"quantize", folder / "host", folder / "back2"}, {"--reverse", "--dtype", dtype, "--on", "device"}));
+      EXPECT_EQ(read_file(folder / "back"), read_file(folder / "back2"));
+    }
+    const cli::SafetensorsReader back(folder / "back");
+    EXPECT_EQ(back.entries().size(), in.entries().size());
+    const auto before = in.read("v"), after = back.read("v");
+    for (size_t i = 0; i < before.size(); i += 4 * 16) {
+      float amax = 0, error = 0;
+      for (size_t j = i; j < i + 4 * 16; j += 4) {
+        float x, y;
+        std::memcpy(&x, &before[j], 4), std::memcpy(&y, &after[j], 4);
+        amax = std::max(amax, std::fabs(x)), error = std::max(error, std::fabs(x - y));
+      }
+      EXPECT_LE(error, 0.26f * amax) << i;  // the coarsest step, and what saturates
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Cli, QuantizeFile, testing::Values("mxfp4", "mxfp8", "nvfp4"));
+
+// quantize, gemm with a quantised output, gemm of that: the chain of an expert layer from file to file.
+TEST(QuantizedGemm, ChainOfFiles) {
+  const Folder folder;
+  const int64_t tokens = 40, hidden = 64, width = 96, groups = 2;
+  std::vector<uint8_t> sizes(8);
+  const int32_t ends[] = {13, 40};
+  std::memcpy(sizes.data(), ends, 8);
+  cli::write_safetensors(folder / "in",
+                         {{"a", "F32", {tokens, hidden}, floats(size_t(tokens * hidden), 2)},
+                          {"b", "F32", {groups, 2 * width, hidden}, floats(size_t(groups * 2 * width * hidden), 1)},
+                          {"offsets", "I32", {groups}, sizes}});
+  run_well({"quantize", folder / "in", folder / "q", "--format", "mxfp4", "--tensors", "a,b"});
+  const auto rename = [&](const std::string& from, const std::string& to,
+                          const std::vector<std::pair<std::string, std::string>>& names,
+                          std::vector<cli::TensorToWrite> more) {
+    const cli::SafetensorsReader file(folder / from);
+    for (const auto& [name, becomes] : names)
+      more.push_back({becomes, file.find(name)->dtype, file.find(name)->shape, file.read(name)});
+    cli::write_safetensors(folder / to, more);
+  };
+  rename("q", "first", {{"a", "a"}, {"a_scales", "sfa"}, {"b", "b"}, {"b_scales", "sfb"}, {"offsets", "offsets"}}, {});
+  const Strings first = {"gemm", folder / "first", folder / "plain", "--activation", "swiglu"};
+  const auto with = [](Strings arguments, const std::string& out, const Strings& more) {
+    arguments[2] = out;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  run_well(with(first, folder / "plain", {"--out-dtype", "f32"}));
+  for (const char* format : {"mxfp4", "mxfp8"}) {
+    SCOPED_TRACE(format);
+    run_well(with(first, folder / "out", {"--out-dtype", format}));
+    const cli::SafetensorsReader plain(folder / "plain"), out(folder / "out");
+    const bool pairs = std::string(format) == "mxfp4";
+    EXPECT_EQ(out.find("out")->dtype, pairs ? "U8" : "F8_E4M3");
+    EXPECT_EQ(out.find("out")->shape, (std::vector<int64_t>{tokens, pairs ? width / 2 : width}));
+    EXPECT_EQ(out.find("out_scales")->shape, (std::vector<int64_t>{tokens, width / 32}));
+    const auto values = plain.read("out");
+    std::vector<float> row(static_cast<size_t>(width));
+    std::vector<uint8_t> elements, scales;
+    for (int64_t r = 0; r < tokens; ++r) {
+      std::vector<uint8_t> e(size_t(pairs ? width / 2 : width)), s(size_t(width / 32));
+      std::memcpy(row.data(), values.data() + r * width * 4, size_t(width) * 4);
+      reference::quantize_row(pairs ? DataType::Mxfp4 : DataType::Mxfp8, row.data(), width, 1, e.data(), s.data());
+      elements.insert(elements.end(), e.begin(), e.end()), scales.insert(scales.end(), s.begin(), s.end());
+    }
+    EXPECT_TRUE(out.read("out") == elements);
+    EXPECT_TRUE(out.read("out_scales") == scales);
+  }
+  // The second product, once from row-major scales and once from the blocked ones.
+  run_well(with(first, folder / "out", {"--out-dtype", "mxfp4"}));
+  const std::vector<uint8_t> weights(size_t(groups * 32 * width / 2), 0x2a);
+  const std::vector<cli::TensorToWrite> more = {{"b", "U8", {groups, 32, width / 2}, weights},
+                                                {"offsets", "I32", {groups}, sizes}};
+  std::vector<cli::TensorToWrite> row_major = more, blocked = more;
+  row_major.push_back(
+      {"sfb", "U8", {groups, 32, width / 32}, std::vector<uint8_t>(size_t(groups * 32 * width / 32), 127)});
+  std::vector<uint8_t> tiles(size_t(groups) * 512, 0);
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t r = 0; r < 32; ++r) std::memset(&tiles[size_t(g * 512 + blocked_scale_index(r, 0, width))], 127, 3);
+  }
+  blocked.push_back({"sfb", "U8", {groups * 512}, tiles});
+  rename("out", "second", {{"out", "a"}, {"out_scales", "sfa"}}, row_major);
+  run_well({"gemm", folder / "second", folder / "result", "--out-dtype", "f32"});
+
+  rename("q", "again", {{"a", "a"}, {"b", "b"}, {"offsets", "offsets"}}, [&] {
+    run_well({"quantize", folder / "in", folder / "qb", "--format", "mxfp4", "--tensors", "b", "--scales", "blocked"});
+    const cli::SafetensorsReader q(folder / "q"), qb(folder / "qb");
+    // Offsets: a tile of 128 rows for each group, and one to spare.
+    std::vector<uint8_t> sfa(2 * 512, 0);
+    const auto rows = q.read("a_scales");
+    for (int64_t r = 0; r < tokens; ++r) {
+      const int64_t g = r < 13 ? 0 : 1, within = r < 13 ? r : r - 13;
+      std::memcpy(&sfa[size_t(g * 512 + blocked_scale_index(within, 0, hidden))], &rows[size_t(r * 2)], 2);
+    }
+    const auto sfb = qb.read("b_scales");
+    return std::vector<cli::TensorToWrite>{{"sfa", "U8", {int64_t(sfa.size())}, sfa},
+                                           {"sfb", "U8", {int64_t(sfb.size())}, sfb}};
+  }());
+  Strings again = with(first, folder / "out", {"--out-dtype", "mxfp4", "--scales", "blocked"});
+  again[1] = folder / "again";
+  run_well(again);
+  rename("out", "second", {{"out", "a"}, {"out_scales", "sfa"}}, blocked);
+  run_well({"gemm", folder / "second", folder / "result2", "--out-dtype", "f32", "--scales", "blocked"});
+  EXPECT_EQ(read_file(folder / "result"), read_file(folder / "result2"));
+}
+
+struct Wrong {
+  const char* name;
+  Strings arguments;
+  const char* says;
+};
+class WrongQuantize : public testing::TestWithParam<Wrong> {};
+TEST_P(WrongQuantize, IsRefusedInOneSentence) {
+  const Folder folder;
+  RawFile file;
+  file.add("x", "F32", {4, 64}).add("i", "I32", {4, 64}).add("flat", "F32", {64}).add("odd", "BF16", {4, 48});
+  file.add("y", "BF16", {2, 32}).add("y_scales", "U8", {7}).add("q", "U8", {4, 32}).add("q_scales", "U8", {4, 3});
+  write_file(folder / "in", file.bytes());
+  Strings arguments = {"quantize", folder / "in", folder / "out"};
+  arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+  const Finished finished = run_moxie(arguments, simulated("sm_100a"));
+  EXPECT_EQ(finished.status, 2) << finished.err;
+  EXPECT_THAT(finished.err, testing::HasSubstr(GetParam().says));
+  EXPECT_EQ(finished.lines_on_stderr(), 1) << finished.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+INSTANTIATE_TEST_SUITE_P(
+    Cli, WrongQuantize,
+    testing::Values(
+        Wrong{"NoFormat", {"--tensors", "x"}, "--format"},
+        Wrong{"Format", {"--format", "mxfp6", "--tensors", "x"}, "'mxfp6' is none of mxfp4, mxfp8, nvfp4"},
+        Wrong{"NoTensors", {"--format", "mxfp4"}, "--tensors"},
+        Wrong{"Missing", {"--format", "mxfp4", "--tensors", "z"}, "tensor 'z' is missing"},
+        Wrong{"Twice", {"--format", "mxfp4", "--tensors", "x,x"}, "'x' is named twice"},
+        Wrong{"Type", {"--format", "mxfp4", "--tensors", "i"}, "tensor 'i' is I32"},
+        Wrong{"Rank", {"--format", "mxfp4", "--tensors", "flat"}, "tensor 'flat' is [64]"},
+        Wrong{"Depth", {"--format", "mxfp4", "--tensors", "odd"}, "must be a multiple of 32"},
+        Wrong{"NameTaken", {"--format", "mxfp4", "--tensors", "y"}, "tensor 'y_scales' is there already"},
+        Wrong{"Layout", {"--format", "mxfp4", "--tensors", "x", "--scales", "tiles"}, "'tiles' is none of"},
+        Wrong{"Place", {"--format", "mxfp4", "--tensors", "x", "--on", "gpu"}, "'gpu' is none of"},
+        Wrong{"ReverseOfFloats", {"--format", "mxfp4", "--tensors", "x", "--reverse"}, "must be U8"},
+        Wrong{"ReverseScales", {"--format", "mxfp4", "--tensors", "q", "--reverse"}, "'q_scales' has 12 bytes"},
+        Wrong{"ReverseTensorScale", {"--format", "nvfp4", "--tensors", "q", "--reverse"}, "'q_scales' has 12 bytes"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace moxie::test
