@@ -21,6 +21,16 @@ std::vector<int32_t> ends_of(const GemmProblem& p, int turn) {
   return ends;
 }
 
+// A block of random values over and over: the weights of a large model would take the host seconds.
+Buffer random_buffer(const Device& device, uint64_t seed, int64_t count, float scale) {
+  constexpr int64_t kBlock = 1 << 24;
+  const std::vector<uint16_t> values = random_bf16(seed, std::min(count, kBlock), scale);
+  Buffer buffer(device, static_cast<size_t>(count) * 2);
+  for (int64_t at = 0; at < count; at += kBlock)
+    device.upload(buffer.as<uint16_t>() + at, values.data(), static_cast<size_t>(std::min(count - at, kBlock)) * 2);
+  return buffer;
+}
+
 int64_t out_columns(const GemmProblem& p) { return is_gated(p.activation) ? p.n / 2 : p.n; }
 
 }  // namespace
@@ -41,8 +51,8 @@ Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
           : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(problem) + 1) + 1, 2, 12);
   const auto copies = std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(2 * b_count + 1) + 1, 1, turns);
   for (uint64_t i = 0; i < turns; ++i) {
-    a.emplace_back(device, random_bf16(10 * i + 1, problem.m * problem.k, 1.0f));
-    if (i < copies) b.emplace_back(device, random_bf16(10 * i + 2, b_count, 0.1f));
+    a.push_back(random_buffer(device, 10 * i + 1, problem.m * problem.k, 1.0f));
+    if (i < copies) b.push_back(random_buffer(device, 10 * i + 2, b_count, 0.1f));
     const auto results = [&](const std::optional<DataType>& type, int64_t columns) {
       return Buffer(device, type ? static_cast<size_t>(problem.m * columns * size_of(*type)) : 0);
     };
@@ -51,7 +61,7 @@ Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
     ends.emplace_back(device, ends_of(problem, static_cast<int>(i)));
     workspace.emplace_back(device, workspace_bytes(device, problem));
   }
-  bias = Buffer(device, random_bf16(3, problem.bias ? problem.groups * problem.n : 0, 1.0f));
+  bias = random_buffer(device, 3, problem.bias ? problem.groups * problem.n : 0, 1.0f);
 }
 
 void Work::launch(int turn, Stream stream) const {
