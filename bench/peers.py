@@ -343,12 +343,19 @@ def main() -> int:
             return 1
         record["took"] = time.time() - begun
         results["shapes"].append(record)
-        pathlib.Path(arguments.out).write_text(json.dumps(results, indent=1))
+        write(pathlib.Path(arguments.out), results)
         print_record(record)
         sys.stdout.flush()
         torch.cuda.empty_cache()
     summary(results)
     return 0
+
+
+def write(path: pathlib.Path, results: dict) -> None:
+    """One line a shape."""
+    head = json.dumps({name: value for name, value in results.items() if name != "shapes"})
+    lines = ",\n".join(json.dumps(record) for record in results["shapes"])
+    path.write_text(f'{head[:-1]}, "shapes": [\n{lines}\n]}}\n')
 
 
 def summary(results: dict) -> None:

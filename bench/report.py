@@ -40,7 +40,7 @@ class Results:
         self.files: dict[str, dict] = {p.stem: json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json"))}
         self.shapes: dict[str, dict] = {}
         for name, content in sorted(self.files.items(), key=lambda item: item[1]["date"]):
-            if name in MODELS or name == "reference":
+            if name in ("shapes", "reference"):
                 self.shapes |= {record["shape"]: record for record in content["shapes"]}
 
     def text(self, name: str) -> str:
@@ -185,7 +185,7 @@ def activation_table(results: Results) -> str:
     text += "| shape | arithmetic | time, us | error |\n| --- | --- | --- | --- |\n"
     for record in results.files["activation"]["shapes"]:
         for name, entry in record["contenders"].items():
-            if "seconds" in entry:
+            if "seconds" in entry and name.startswith("moxie"):
                 title = "ex2, rcp (the library)" if name == "moxie" else name.removeprefix("moxie-")
                 error = max(entry["errors"].values())
                 text += f"| {record['shape']} | {title} | {entry['seconds'] * 1e6:.1f} | {error:.3e} |\n"
