@@ -9,6 +9,7 @@ help:
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser and decoders; needs clang"
+	@echo "make coverage runs the tests and lists which instruction forms they executed in the simulator"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
@@ -40,6 +41,11 @@ fuzz: setup $(BUILD)/CMakeCache.txt
 	cmake --preset fuzz
 	cmake --build build-fuzz -j $(JOBS) --target ptx_fuzz
 	scripts/fuzz $(or $(SECONDS),60)
+
+coverage: build
+	rm -f $(BUILD)/coverage.txt
+	MOXIE_SIM_COVERAGE=$(CURDIR)/$(BUILD)/coverage.txt ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
+	$(BUILD)/bin/sim_coverage $(BUILD)/coverage.txt --forms
 
 bench: build
 	$(BUILD)/bin/bench_host

@@ -6,6 +6,7 @@
 
 #include "sim/async/reduce.h"
 #include "sim/async/state.h"
+#include "sim/machine/coverage.h"
 
 namespace sim {
 
@@ -276,16 +277,37 @@ Step execute_bulk_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
 // A bounding box at its place in the tensor (5.5.3), as rows along dimension 0.
 struct Tile {
   TensorMapFields map;
-  std::array<int64_t, 5> at{};      // coordinates
-  std::array<uint32_t, 5> count{};  // rows visited along each dimension; elements along dimension 0
-  uint32_t element_bytes = 0, row_bytes = 0, rows = 0;
-  uint32_t swizzle_mask = 0;                  // of address bits 7 to 9, XORed to bits 4 to 6 (5.5.7)
-  uint32_t inside_first = 0, inside_end = 0;  // elements of a row inside the tensor along dimension 0
+  std::array<int64_t, 5> at{};       // coordinates
+  std::array<uint32_t, 5> count{};   // rows visited along each dimension; units along dimension 0
+  TensorUnit unit{1, 1, 1};          // coordinates of dimension 0 count these
+  uint32_t row_bytes = 0, rows = 0;  // in shared memory
+  // Of address bits 7 to 9, XORed to the bits from `swizzle_shift` (5.5.7); `flip`: bit 7 is XORed to bit 3 too.
+  uint32_t swizzle_mask = 0, swizzle_shift = 4;
+  bool flip = false;
+  uint32_t inside_first = 0, inside_end = 0;  // units of a row inside the tensor along dimension 0
   std::array<int32_t, 4> four{};              // tile::gather4 and scatter4 (5.5.3.4): rows along dimension 1
   bool has_four = false;
 
   uint32_t bytes() const { return rows * row_bytes; }
-  uint32_t swizzled(uint32_t address) const { return address ^ (address >> 7 & swizzle_mask) << 4; }
+  // Of a piece of 16 bytes.
+  uint32_t swizzled(uint32_t address) const { return address ^ (address >> 7 & swizzle_mask) << swizzle_shift; }
+  // Between a row and its place in shared memory.
+  void put_row(uint8_t* shared, uint32_t to, const uint8_t* row) const {
+    for (uint32_t i = 0; i < row_bytes; i += 16) {
+      uint8_t* const piece = shared + swizzled(to + i);
+      const uint32_t half = flip && (to + i) >> 7 & 1 ? 8 : 0;
+      std::memcpy(piece + half, row + i, 8);
+      std::memcpy(piece + (half ^ 8), row + i + 8, 8);
+    }
+  }
+  void take_row(const uint8_t* shared, uint32_t from, uint8_t* row) const {
+    for (uint32_t i = 0; i < row_bytes; i += 16) {
+      const uint8_t* const piece = shared + swizzled(from + i);
+      const uint32_t half = flip && (from + i) >> 7 & 1 ? 8 : 0;
+      std::memcpy(row + i, piece + half, 8);
+      std::memcpy(row + i + 8, piece + (half ^ 8), 8);
+    }
+  }
 
   // f(row, inside, address of the row's first element: meaningful inside only)
   template <class F>
@@ -293,7 +315,7 @@ struct Tile {
     std::array<uint32_t, 5> i{};
     for (uint32_t row = 0; row < rows; ++row) {
       bool inside = inside_first < inside_end;
-      int64_t address = static_cast<int64_t>(map.address) + at[0] * static_cast<int64_t>(element_bytes);
+      int64_t address = static_cast<int64_t>(map.address) + at[0] * static_cast<int64_t>(unit.global_bytes);
       for (uint32_t d = 1; d < map.rank; ++d) {
         const int64_t c = has_four ? four[row] : at[d] + static_cast<int64_t>(i[d]) * map.element_strides[d];
         inside = inside && c >= 0 && static_cast<uint64_t>(c) < map.dims[d];
@@ -314,7 +336,14 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   if (map.interleave != TensorInterleave::None) illegal("tensor maps with an interleaved layout are not simulated");
   Tile tile;
   tile.map = map;
-  tile.element_bytes = static_cast<uint32_t>(bytes_of(map.element));
+  tile.unit = unit_of(map.element);
+  if (is_packed(map.element)) {
+    if (const std::string why = packed_flaw(map); !why.empty()) illegal("the tensor map is not valid: " + why);
+    const int32_t multiple = is_padded(map.element) ? 128 : static_cast<int32_t>(tile.unit.elements);
+    if (coordinates[0] % multiple != 0)
+      illegal("the first coordinate, " + std::to_string(coordinates[0]) + ", must be a multiple of " +
+              std::to_string(multiple) + " for a type of 4 or 6 bits");
+  }
   tile.rows = 1;
   for (uint32_t d = 0; d < rank; ++d) {
     tile.at[d] = coordinates[d];
@@ -328,7 +357,10 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
         illegal("the tensor map's stride of dimension " + std::to_string(d) + " is not a multiple of 16");
     }
   }
-  tile.row_bytes = tile.count[0] * tile.element_bytes;
+  const auto units = static_cast<int32_t>(tile.unit.elements);
+  tile.count[0] /= tile.unit.elements;
+  tile.at[0] /= units;
+  tile.row_bytes = tile.count[0] * tile.unit.shared_bytes;
   if (tile.row_bytes % 16 != 0) illegal("the inner dimension of the box is not a multiple of 16 bytes");
   if (map.address % 16 != 0) illegal("the tensor's address is not a multiple of 16");
   if (map.fill == TensorFill::Nan && !is_float(map.element)) illegal("NaN fill with an integer type");
@@ -339,6 +371,12 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
       illegal("the inner dimension of the box, " + std::to_string(tile.row_bytes) +
               " bytes, is wider than the swizzle of " + std::to_string(span));
   }
+  if (map.atom != TensorAtom::Bytes16) {
+    if (map.swizzle != TensorSwizzle::Bytes128) illegal("swizzle atoms of 32 and 64 bytes need the 128-byte swizzle");
+    tile.swizzle_shift = map.atom == TensorAtom::Bytes64 ? 6 : 5;
+    tile.swizzle_mask = map.atom == TensorAtom::Bytes64 ? 1 : 3;
+    tile.flip = map.atom == TensorAtom::Bytes32Flip;
+  }
   if (four) {
     if (tile.count[1] != 1) illegal("a tensor map for four rows must have a box of one row");
     tile.has_four = true;
@@ -346,7 +384,7 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     std::copy_n(coordinates + 1, 4, tile.four.begin());
   }
   const int64_t first = std::max<int64_t>(0, -tile.at[0]);
-  const int64_t end = std::min<int64_t>(tile.count[0], static_cast<int64_t>(map.dims[0]) - tile.at[0]);
+  const int64_t end = std::min<int64_t>(tile.count[0], static_cast<int64_t>(map.dims[0]) / units - tile.at[0]);
   if (first < end) {
     tile.inside_first = static_cast<uint32_t>(first);
     tile.inside_end = static_cast<uint32_t>(end);
@@ -355,8 +393,8 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   uint64_t low = UINT64_MAX, high = 0;
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
     if (!inside) return;
-    low = std::min(low, address + tile.inside_first * tile.element_bytes);
-    high = std::max(high, address + tile.inside_end * tile.element_bytes);
+    low = std::min(low, address + tile.inside_first * tile.unit.global_bytes);
+    high = std::max(high, address + tile.inside_end * tile.unit.global_bytes);
   });
   if (low < high && !warp.cta->cluster->launch->global->contains(low, high - low))
     fault(Hazard::Memory, warp, lane,
@@ -369,10 +407,24 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
 void note_rows(Warp& warp, const Tile& tile, bool write, int lane) {
   const Cluster& cluster = *warp.cta->cluster;
   if (cluster.launch->unfinished.empty() && !(write && cluster.logs_writes)) return;
-  const uint32_t first = tile.inside_first * tile.element_bytes, end = tile.inside_end * tile.element_bytes;
+  const uint32_t first = tile.inside_first * tile.unit.global_bytes, end = tile.inside_end * tile.unit.global_bytes;
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
     if (inside) note_global(warp, address + first, end - first, write, lane);
   });
+}
+
+// For the coverage list: what the tensor map chooses.
+void cover_map(const Instr& instr, const TensorMapFields& map) {
+  if (!coverage_wanted()) return;
+  static const char* const kElements[] = {"u8",       "u16",   "u32",       "s32",      "u64",  "s64",
+                                          "f16",      "f32",   "f32.ftz",   "f64",      "bf16", "tf32",
+                                          "tf32.ftz", "b4x16", "b4x16_p64", "b6x16_p32"};
+  static const char* const kSwizzles[] = {"no swizzle", "32-byte swizzle", "64-byte swizzle", "128-byte swizzle"};
+  static const char* const kAtoms[] = {"", " of 32-byte atoms", " of 32-byte atoms with flipped halves",
+                                       " of 64-byte atoms"};
+  cover(instr, kElements[static_cast<int>(map.element)]);
+  cover(instr, std::string(kSwizzles[static_cast<int>(map.swizzle)]) + kAtoms[static_cast<int>(map.atom)]);
+  if (map.fill == TensorFill::Nan) cover(instr, "NaN fill");
 }
 
 void fill_outside(const Tile& tile, uint8_t* row, uint32_t first_byte, uint32_t end_byte) {
@@ -381,7 +433,7 @@ void fill_outside(const Tile& tile, uint8_t* row, uint32_t first_byte, uint32_t 
     return;
   }
   // Every bit but the sign: a NaN in each float format.
-  for (uint32_t i = first_byte; i < end_byte; ++i) row[i] = (i + 1) % tile.element_bytes == 0 ? 0x7f : 0xff;
+  for (uint32_t i = first_byte; i < end_byte; ++i) row[i] = (i + 1) % tile.unit.shared_bytes == 0 ? 0x7f : 0xff;
 }
 
 void flush_subnormals(uint8_t* row, uint32_t bytes) {
@@ -402,11 +454,19 @@ class TensorLoad : public AsyncOp {
     uint8_t* const shared = target_.cta->shared.bytes;
     const bool whole = tile.inside_first == 0 && tile.inside_end == tile.count[0];
     const bool flush = tile.map.element == TensorElement::F32Ftz || tile.map.element == TensorElement::TF32Ftz;
-    const uint32_t first = tile.inside_first * tile.element_bytes, end = tile.inside_end * tile.element_bytes;
+    const uint32_t first = tile.inside_first * tile.unit.shared_bytes, end = tile.inside_end * tile.unit.shared_bytes;
     uint8_t buffer[256 * 8];
     tile.each_row([&](uint32_t row, bool inside, uint64_t address) {
       const uint8_t* source = reinterpret_cast<const uint8_t*>(address);
-      if (!inside || !whole || flush) {
+      if (is_padded(tile.map.element)) {
+        fill_outside(tile, buffer, 0, tile.row_bytes);
+        for (uint32_t i = tile.inside_first; inside && i < tile.inside_end; ++i) {
+          // The padding is not initialised: nobody may count on zeros there.
+          std::memset(buffer + 16 * i, 0xa5, 16);
+          std::memcpy(buffer + 16 * i, source + tile.unit.global_bytes * i, tile.unit.global_bytes);
+        }
+        source = buffer;
+      } else if (!inside || !whole || flush) {
         if (inside) {
           fill_outside(tile, buffer, 0, first);
           std::memcpy(buffer + first, source + first, end - first);
@@ -421,7 +481,7 @@ class TensorLoad : public AsyncOp {
       if (tile.swizzle_mask == 0) {
         std::memcpy(shared + to, source, tile.row_bytes);
       } else {
-        for (uint32_t i = 0; i < tile.row_bytes; i += 16) std::memcpy(shared + tile.swizzled(to + i), source + i, 16);
+        tile.put_row(shared, to, source);
       }
     });
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, tile.bytes(), origin_);
@@ -434,6 +494,15 @@ class TensorLoad : public AsyncOp {
   Target target_;
 };
 
+// b6p2x16: of each byte the low six bits, without gaps (5.5.1.1).
+void pack_six_bits(uint8_t* row, uint32_t bytes) {
+  for (uint32_t i = 0; i < bytes; i += 4) {
+    const uint32_t four =
+        (row[i] & 63u) | (row[i + 1] & 63u) << 6 | (row[i + 2] & 63u) << 12 | (row[i + 3] & 63u) << 18;
+    for (uint32_t b = 0; b < 3; ++b) row[i / 4 * 3 + b] = static_cast<uint8_t>(four >> 8 * b);
+  }
+}
+
 class TensorStore : public AsyncOp {
  public:
   TensorStore(Origin origin, Tile tile, uint32_t offset, uint32_t group, Reduction op)
@@ -441,12 +510,14 @@ class TensorStore : public AsyncOp {
   void perform(Cluster& cluster) override {
     auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, tile_.map.element);
     const uint8_t* const shared = origin_.warp->cta->shared.bytes;
-    const uint32_t first = tile_.inside_first * tile_.element_bytes, end = tile_.inside_end * tile_.element_bytes;
+    const TensorUnit unit = tile_.unit;
+    const uint32_t first = tile_.inside_first * unit.global_bytes, end = tile_.inside_end * unit.global_bytes;
     uint8_t buffer[256 * 8];
     tile_.each_row([&](uint32_t row, bool inside, uint64_t address) {
       if (!inside) return;
       const uint32_t from = offset_ + row * tile_.row_bytes;
-      for (uint32_t i = 0; i < tile_.row_bytes; i += 16) std::memcpy(buffer + i, shared + tile_.swizzled(from + i), 16);
+      tile_.take_row(shared, from, buffer);
+      if (tile_.map.element == TensorElement::B6x16Padded) pack_six_bits(buffer, tile_.row_bytes);
       write->add(reinterpret_cast<uint8_t*>(address) + first, buffer + first, end - first);
     });
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
@@ -486,6 +557,7 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     const auto tile = std::make_shared<const Tile>(
         make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four));
     note_rows(warp, *tile, false, lane);
+    cover_map(instr, tile->map);
     const Origin origin{&warp, instr.source, lane};
     for (const Target& target : targets) {
       // A swizzle permutes 16-byte pieces inside lines of 128 bytes; the box may end inside one.
@@ -526,13 +598,17 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
     use_tensor_map(warp, map_address, lane, {stamp});
     Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), instr.kind, coordinates, four);
+    cover_map(instr, tile.map);
+    if (tile.map.element == TensorElement::B4x16Padded)
+      fault(Hazard::IllegalUse, warp, lane,
+            "a tensor store with a tensor map of type b4x16_p64, which only loads have");
     if (!reduction_supports(op, tile.map.element, false))
       fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " has no such operation on the tensor map's type");
     note_rows(warp, tile, true, lane);
     // Only what is stored must have been written; all of the box may be read.
     SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane);
-    const uint32_t first = tile.inside_first * tile.element_bytes / 16 * 16;
-    const uint32_t end = (tile.inside_end * tile.element_bytes + 15) / 16 * 16;
+    const uint32_t first = tile.inside_first * tile.unit.shared_bytes / 16 * 16;
+    const uint32_t end = (tile.inside_end * tile.unit.shared_bytes + 15) / 16 * 16;
     tile.each_row([&](uint32_t row, bool inside, uint64_t) {
       if (!inside) return;
       const uint32_t offset = from.offset + row * tile.row_bytes;

@@ -23,8 +23,8 @@ struct Encoded {
   uint32_t dims[5];  // less one: a dimension may have 2^32 elements
   uint16_t box[5];
   uint8_t element_strides[5];
-  uint8_t element, rank, interleave, swizzle, l2, fill;
-  uint8_t more_unused[31];
+  uint8_t element, rank, interleave, swizzle, l2, fill, atom;
+  uint8_t more_unused[30];
 };
 static_assert(sizeof(Encoded) == kTensorMapBytes);
 
@@ -46,6 +46,7 @@ void encode(const TensorMapFields& f, uint8_t out[kTensorMapBytes]) {
   e.swizzle = static_cast<uint8_t>(f.swizzle);
   e.l2 = static_cast<uint8_t>(f.l2);
   e.fill = static_cast<uint8_t>(f.fill);
+  e.atom = static_cast<uint8_t>(f.atom);
   std::memcpy(out, &e, sizeof e);
 }
 
@@ -53,7 +54,7 @@ std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]) {
   Encoded e;
   std::memcpy(&e, in, sizeof e);
   if (e.magic != kMagic || e.rank < 1 || e.rank > 5 || e.element >= kTensorElements || e.interleave > 2 ||
-      e.swizzle > 3 || e.l2 > 3 || e.fill > 1)
+      e.swizzle > 3 || e.l2 > 3 || e.fill > 1 || e.atom > 3)
     return std::nullopt;
   TensorMapFields f;
   f.address = e.address;
@@ -69,7 +70,26 @@ std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]) {
   f.swizzle = static_cast<TensorSwizzle>(e.swizzle);
   f.l2 = static_cast<TensorL2>(e.l2);
   f.fill = static_cast<TensorFill>(e.fill);
+  f.atom = static_cast<TensorAtom>(e.atom);
   return f;
+}
+
+std::string packed_flaw(const TensorMapFields& f) {
+  if (f.interleave != TensorInterleave::None) return "types of 4 and 6 bits cannot be interleaved";
+  if (f.fill == TensorFill::Nan) return "types of 4 and 6 bits have no NaN fill";
+  if (!is_padded(f.element)) {
+    if (f.dims[0] % 2 != 0) return "the inner dimension of a 4-bit type must be a multiple of 2 elements";
+    return "";
+  }
+  if (f.dims[0] % 128 != 0) return "the inner dimension of a padded type must be a multiple of 128 elements";
+  if (f.box[0] != 128) return "the inner dimension of the box of a padded type must be 128 elements";
+  if (f.address % 32 != 0) return "the address of a padded type must be a multiple of 32";
+  for (uint32_t d = 0; d + 1 < f.rank; ++d) {
+    if (f.strides[d] % 32 != 0) return "the strides of a padded type must be multiples of 32";
+  }
+  const bool swizzles =
+      f.swizzle == TensorSwizzle::None || (f.swizzle == TensorSwizzle::Bytes128 && f.atom != TensorAtom::Bytes32Flip);
+  return swizzles ? "" : "a padded type has no swizzle but that of 128 bytes, without flipped halves";
 }
 
 // ---- who may use and who may rewrite a map ------------------------------------------------------
@@ -282,6 +302,7 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
         fields->swizzle = static_cast<TensorSwizzle>(value);
         break;
       case Field::Atomicity:
+        fields->atom = static_cast<TensorAtom>(value);
         break;
       case Field::Fill:
         fields->fill = static_cast<TensorFill>(value);
@@ -354,10 +375,10 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
       {"global_dim", Field::GlobalDim, true, 0},
       {"global_stride", Field::GlobalStride, true, 0},
       {"element_stride", Field::ElementStride, true, 0},
-      {"elemtype", Field::Element, false, kTensorElements},
+      {"elemtype", Field::Element, false, 16},
       {"interleave_layout", Field::Interleave, false, 3},
       {"swizzle_mode", Field::Swizzle, false, 4},
-      {"swizzle_atomicity", Field::Atomicity, false, 1},
+      {"swizzle_atomicity", Field::Atomicity, false, 4},
       {"fill_mode", Field::Fill, false, 2},
   };
   for (const auto& f : kFields) {
@@ -370,6 +391,10 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
     if (f.values > 0) {
       const int64_t given = immediate_of(source, value);
       if (given < 0 || given >= f.values) unsupported(source, "new value " + std::to_string(given) + " is not known");
+      const bool later = (f.field == Field::Element && is_packed(static_cast<TensorElement>(given))) ||
+                         (f.field == Field::Atomicity && given > 0);
+      if (later && context.arch() < 100)
+        unsupported(source, "new value " + std::to_string(given) + " needs sm_100 or later");
     }
     context.push(value, wide ? ptx::Type::U64 : ptx::Type::U32);
     if (f.ordinal) {

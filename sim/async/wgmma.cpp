@@ -7,6 +7,7 @@
 
 #include "sim/async/product.h"
 #include "sim/async/state.h"
+#include "sim/machine/coverage.h"
 
 namespace sim {
 
@@ -483,6 +484,22 @@ Step execute_fence(Warp& warp, const Instr&, uint32_t mask) {
   return Step::Next;
 }
 
+// For the coverage list: what the descriptors choose.
+void cover_mma(const Instr& instr, const Form& f, uint64_t a, uint64_t b, bool accumulate) {
+  const auto matrix = [&](const char* name, uint64_t descriptor, bool transposed) {
+    static const char* const kSwizzles[] = {"no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzle"};
+    cover(instr, std::string(name) + (transposed ? " MN-major, " : " K-major, ") + kSwizzles[descriptor >> 62]);
+  };
+  if (f.flags & kRegistersA)
+    cover(instr, "A in registers");
+  else
+    matrix("A", a, f.flags & kTransposeA);
+  matrix("B", b, f.flags & kTransposeB);
+  if (f.flags & kNegateA) cover(instr, "negated A");
+  if (f.flags & kNegateB) cover(instr, "negated B");
+  cover(instr, accumulate ? "D read" : "D not read");
+}
+
 Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   WarpGroup& group = warpgroup_of(warp, mask);
@@ -507,6 +524,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     accumulate = scale != 0;
     if (f.flags & kScaleOne) accumulate = !accumulate;  // a negated predicate
   }
+  if (coverage_wanted()) cover_mma(instr, f, a, b, accumulate);
   const uint32_t number = s.mma_issued++;
   if (number - group.open_first == group.open.size()) {
     group.open.push_back(std::make_unique<MmaRecord>());

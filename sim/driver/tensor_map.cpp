@@ -36,13 +36,19 @@ std::optional<TensorElement> element_of(CUtensorMapDataType type) {
       return TensorElement::TF32;
     case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ:
       return TensorElement::TF32Ftz;
+    case CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B:
+      return TensorElement::B4x16;
+    case CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B:
+      return TensorElement::B4x16Padded;
+    case CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B:
+      return TensorElement::B6x16Padded;
     default:
       return std::nullopt;
   }
 }
 
-[[noreturn]] void unsupported_here(const std::string& what) {
-  fail(state().device.arch < 100 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED, what);
+void needs_sm_100(const std::string& what) {
+  require(state().device.arch >= 100, CUDA_ERROR_INVALID_VALUE, what + " need compute capability 10.0");
 }
 
 TensorSwizzle swizzle_of(CUtensorMapSwizzle swizzle) {
@@ -58,9 +64,23 @@ TensorSwizzle swizzle_of(CUtensorMapSwizzle swizzle) {
     case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B:
     case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B:
     case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B:
-      unsupported_here("swizzles of 32- and 64-byte atoms are not supported");
+      needs_sm_100("swizzles of 32- and 64-byte atoms");
+      return TensorSwizzle::Bytes128;
   }
   fail(CUDA_ERROR_INVALID_VALUE, "unknown swizzle");
+}
+
+TensorAtom atom_of(CUtensorMapSwizzle swizzle) {
+  switch (swizzle) {
+    case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B:
+      return TensorAtom::Bytes32;
+    case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B:
+      return TensorAtom::Bytes32Flip;
+    case CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B:
+      return TensorAtom::Bytes64;
+    default:
+      return TensorAtom::Bytes16;
+  }
 }
 
 void check(bool condition, const std::string& what) { require(condition, CUDA_ERROR_INVALID_VALUE, what); }
@@ -85,7 +105,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     check(type >= CU_TENSOR_MAP_DATA_TYPE_UINT8 && type <= CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B,
           "unknown tensorDataType");
     const auto element = element_of(type);
-    if (!element) unsupported_here("packed 4- and 6-bit data types are not supported");
+    check(element.has_value(), "unknown tensorDataType");
+    if (is_packed(*element)) needs_sm_100("data types of 4 and 6 bits");
     check(interleave >= CU_TENSOR_MAP_INTERLEAVE_NONE && interleave <= CU_TENSOR_MAP_INTERLEAVE_32B,
           "unknown interleave");
     check(l2 >= CU_TENSOR_MAP_L2_PROMOTION_NONE && l2 <= CU_TENSOR_MAP_L2_PROMOTION_L2_256B, "unknown l2Promotion");
@@ -107,6 +128,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     fields.element = *element;
     fields.rank = rank;
     fields.swizzle = swizzle_of(swizzle);
+    fields.atom = atom_of(swizzle);
     check(interleave != CU_TENSOR_MAP_INTERLEAVE_32B || fields.swizzle == TensorSwizzle::Bytes32,
           "an interleave of 32 bytes needs the 32-byte swizzle");
     for (unsigned i = 0; i < rank; ++i) {
@@ -126,7 +148,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                           : "it must be a multiple of 32 and less than 2^40"));
       fields.strides[i] = strides[i];
     }
-    const uint64_t inner = uint64_t{box[0]} * static_cast<uint64_t>(bytes_of(*element));
+    const TensorUnit unit_bytes = unit_of(*element);
+    const uint64_t inner = uint64_t{box[0]} / unit_bytes.elements * unit_bytes.shared_bytes;
     if (plain) {
       check(inner % 16 == 0, "the box is " + std::to_string(inner) + " bytes wide; it must be a multiple of 16");
       const uint64_t span = uint64_t{16} << static_cast<int>(fields.swizzle);  // 32, 64 or 128 bytes
@@ -136,6 +159,10 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     fields.interleave = static_cast<TensorInterleave>(interleave);
     fields.l2 = static_cast<TensorL2>(l2);
     fields.fill = fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ? TensorFill::Zero : TensorFill::Nan;
+    if (is_packed(*element)) {
+      const std::string why = packed_flaw(fields);
+      check(why.empty(), why);
+    }
     encode(fields, reinterpret_cast<uint8_t*>(map));
   });
 }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <thread>
 
+#include "sim/machine/coverage.h"
 #include "sim/machine/machine.h"
 #include "sim/machine/run.h"
 #include "sim/machine/special.h"
@@ -298,6 +299,7 @@ void run(Launch& launch) {
     for (std::thread& worker : workers) worker.join();
   }
   launch.meet_prerequisites();
+  record_coverage(kernel);
   if (failure) std::rethrow_exception(failure);
 }
 

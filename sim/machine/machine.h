@@ -128,6 +128,7 @@ struct Kernel {
   std::vector<StackFrame> frames;
   uint32_t stack_row = UINT32_MAX;  // each lane's stack pointer, from stack_base; UINT32_MAX: no function needs one
   uint32_t stack_base = 0;
+  mutable std::vector<uint8_t> covered;  // by instruction: has been executed (sim/machine/coverage.h); else empty
 };
 constexpr uint32_t kStackBytes = 64 << 10;  // of a thread
 
@@ -182,6 +183,7 @@ using Decode = bool (*)(const ptx::Instruction& source, DecodeContext& context, 
 // Several families may register one first part ("barrier": bar.sync's and barrier.cluster's); the decoders are
 // tried in the order of their registration until one returns true.
 void register_opcode(const char* first_part, Decode decode);
+std::vector<std::string> registered_opcodes();
 void register_isa();  // sim/isa/registry.cpp calls every family below
 // sim/isa (synchronous): integer.cpp float.cpp convert.cpp logic.cpp move.cpp memory.cpp control.cpp call.cpp
 // warp.cpp atomics.cpp

@@ -8,6 +8,7 @@
 
 #include "sim/isa/call.h"
 #include "sim/isa/external.h"
+#include "sim/machine/coverage.h"
 #include "sim/machine/machine.h"
 #include "sim/machine/rows.h"
 #include "sim/machine/run.h"
@@ -795,6 +796,7 @@ std::shared_ptr<Kernel> Preparation::build(const std::string& entry) {
     kernel_->registers_per_thread = limit;
   else
     kernel_->registers_per_thread = std::min(limit, std::max(16, (live + 7) / 8 * 8));
+  if (coverage_wanted()) kernel_->covered.resize(kernel_->code.size());
   return kernel_;
 }
 
@@ -811,10 +813,26 @@ uint64_t function_address(const ptx::Module& module, const std::string& written)
 
 void register_opcode(const char* first_part, Decode decode) { opcodes()[first_part].push_back(decode); }
 
-std::shared_ptr<Kernel> prepare(std::shared_ptr<const ptx::Module> module, const std::string& entry,
-                                const std::unordered_map<std::string, uint64_t>& symbols, int arch) {
+namespace {
+
+void register_once() {
   static const bool registered = (register_isa(), true);
   (void)registered;
+}
+
+}  // namespace
+
+std::vector<std::string> registered_opcodes() {
+  register_once();
+  std::vector<std::string> names;
+  for (const auto& [name, decoders] : opcodes()) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::shared_ptr<Kernel> prepare(std::shared_ptr<const ptx::Module> module, const std::string& entry,
+                                const std::unordered_map<std::string, uint64_t>& symbols, int arch) {
+  register_once();
   return Preparation(std::move(module), symbols, arch).build(entry);
 }
 

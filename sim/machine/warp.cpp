@@ -113,6 +113,8 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
   warp.rotate = false;
 
   const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
+  std::vector<uint8_t>& covered = warp.cta->cluster->launch->kernel->covered;
+  uint8_t* const cover = covered.empty() ? nullptr : covered.data();
   const uint8_t* const file = warp.registers.get();
   Warp::Split* split = &warp.splits[warp.current];
   uint32_t left = quantum;
@@ -133,6 +135,8 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
         continue;
       }
     }
+    if (cover != nullptr) [[unlikely]]
+      std::atomic_ref<uint8_t>(cover[split->pc]).store(1, std::memory_order_relaxed);
     if (warp.wgmma_pending) [[unlikely]]
       check_registers_in_flight(warp, in);
     const Step step = in.execute(warp, in, mask);

@@ -10,6 +10,7 @@
 
 #include "sim/async/product.h"
 #include "sim/isa/small_float.h"
+#include "sim/machine/coverage.h"
 #include "sim/tensor/descriptor.h"
 #include "sim/tensor/product.h"
 #include "sim/tensor/state.h"
@@ -501,6 +502,36 @@ void Mma::perform(Cluster&) {
   }
 }
 
+// For the coverage list: what the descriptors choose.
+void cover_mma(const Instr& instr, const Form& f, const MmaShape& s, const Mma& op) {
+  static const char* const kElements[] = {"f16",  "bf16", "tf32",        "e4m3", "e5m2", "e2m3",
+                                          "e3m2", "e2m1", "e2m1 packed", "s8",   "u8"};
+  static const char* const kResults[] = {"f32", "f16", "s32"};
+  cover(instr, "M " + std::to_string(s.m) + " N " + std::to_string(s.n));
+  cover(instr, std::string(kElements[static_cast<int>(s.a)]) + " x " + kElements[static_cast<int>(s.b)] + " -> " +
+                   kResults[static_cast<int>(s.result)]);
+  const auto matrix = [&](const char* name, const Operand& o) {
+    static const char* const kSwizzles[] = {
+        "no swizzle",     "128-byte swizzle of 32-byte atoms", "128-byte swizzle", "", "64-byte swizzle", "",
+        "32-byte swizzle"};
+    cover(instr, std::string(name) + (o.transposed ? " MN-major, " : " K-major, ") +
+                     kSwizzles[static_cast<int>(o.matrix.swizzle)]);
+    if (o.negated) cover(instr, std::string("negated ") + name);
+  };
+  if (f.a_in_tensor)
+    cover(instr, "A in tensor memory");
+  else
+    matrix("A", op.a);
+  matrix("B", op.b);
+  if (s.saturate) cover(instr, "saturated");
+  if (f.has_mask) cover(instr, "output lanes disabled");
+  if (f.scale_d != 0) cover(instr, "scale of D " + std::to_string(f.scale_d));
+  if (f.scale_vector != 0)
+    cover(instr, std::string(s.scale_e8m0 ? "ue8m0" : "ue4m3") + " scales, ids " + std::to_string(s.scale_a_id) +
+                     " and " + std::to_string(s.scale_b_id));
+  cover(instr, op.accumulate ? "D read" : "D not read");
+}
+
 Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   const Form f = Form::unpack(instr.imm);
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -568,6 +599,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
       const uint64_t zeros = read64(warp, instr, place++, lane);
       if ((zeros >> 39 & 1) != 0 || (zeros >> 56 & 63) != 0) illegal("zero-column masks are not supported");
     }
+    if (coverage_wanted()) cover_mma(instr, f, shape, *op);
     op->check(pipe_mark(warp, lane, *instr.source));
     submit_to_pipe(warp, group, std::move(op));
   }

@@ -1,6 +1,7 @@
 // tcgen05.cp and tcgen05.shift (PTX ISA 9.7.16.9).
 #include <cstring>
 
+#include "sim/machine/coverage.h"
 #include "sim/tensor/descriptor.h"
 #include "sim/tensor/state.h"
 
@@ -156,6 +157,11 @@ Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
       fault(Hazard::TensorMemory, warp, lane,
             instr.source->opcode + " at lane " + std::to_string(at.lane) +
                 " of tensor memory, which its shape does not allow");
+    if (coverage_wanted()) {
+      static const char* const kSwizzles[] = {"no",     "128-byte of 32-byte atoms", "128-byte", "", "64-byte", "",
+                                              "32-byte"};
+      cover(instr, std::string(kSwizzles[descriptor >> 61]) + " swizzle");
+    }
     const TensorGroup group = tensor_group(warp, instr.width, lane);
     auto op = std::make_unique<Copy>(Origin{&warp, instr.source, lane}, form, group, descriptor, at);
     op->check(pipe_mark(warp, lane, *instr.source));

@@ -872,6 +872,7 @@ INSTANTIATE_TEST_SUITE_P(
                     MmaCase{"f16_n64_half", 64, 32, "f16", "f16", "f16", 128, false, true, false, 1, 1, true},
                     MmaCase{"tf32_n32", 32, 16, "f32", "tf32", "tf32"},
                     MmaCase{"tf32_n32_registers", 32, 16, "f32", "tf32", "tf32", 32, false, false, true},
+                    MmaCase{"e4m3_e5m2_n128", 128, 32, "f32", "e4m3", "e5m2"},
                     MmaCase{"e4m3_e5m2_n96", 96, 64, "f32", "e4m3", "e5m2"},
                     MmaCase{"e5m2_n16_half_registers", 16, 32, "f16", "e5m2", "e4m3", 64, false, false, true},
                     MmaCase{"s8_u8_n48", 48, 64, "s32", "s8", "u8", 128, false, false, false, 1, 1, true},

@@ -502,6 +502,8 @@ struct KindCase {
   int scale_d = 0;
   bool masked = false, ashift = false;
   std::string qualifier = {};
+  Swizzle swizzle_a = k128, swizzle_b = k128;  // but for transposed tf32, which has one of its own
+  bool accumulate = true;
 };
 
 float to_half(double x) {  // to nearest even, for values of middling size
@@ -509,6 +511,7 @@ float to_half(double x) {  // to nearest even, for values of middling size
   return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(x, 10 - e)), e - 10));
 }
 uint32_t half_bits(float x) {
+  if (std::fabs(x) > 65504) return std::signbit(x) ? 0xfc00 : 0x7c00;
   uint32_t low = 0, high = 0x7bff;  // codes are in the order of their values
   while (low < high) {
     const uint32_t middle = (low + high) / 2;
@@ -524,7 +527,7 @@ uint32_t half_bits(float x) {
 void run_kind(const KindCase& c, sim::Order order = {}) {
   const int k = c.a == TF32 ? 8 : c.a <= BF16 ? 16 : 32, rows = c.m / c.group, columns = c.n / c.group;
   const auto bytes = [](Type t) { return static_cast<uint32_t>(std::max(8, kFormats[t].bits) / 8); };
-  const Swizzle swizzle = c.kind == "tf32" && (c.mn_a || c.mn_b) ? kAtom32 : k128;
+  const auto swizzle = [&](Swizzle wanted, bool mn) { return c.kind == "tf32" && mn ? kAtom32 : wanted; };
   std::vector<Block> blocks(static_cast<size_t>(c.group));
   for (Block& b : blocks) {
     for (uint32_t& w : b.tensor) {
@@ -534,19 +537,22 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
                      : half_bits(static_cast<float>(x) / 64);
     }
   }
-  const Placement pa = place(0, c.mn_a ? swizzle : k128, c.mn_a, static_cast<uint32_t>(rows), bytes(c.a));
-  const Placement pb = place(48 * 1024, c.mn_b ? swizzle : k128, c.mn_b, static_cast<uint32_t>(columns), bytes(c.b));
+  const Placement pa = place(0, swizzle(c.swizzle_a, c.mn_a), c.mn_a, static_cast<uint32_t>(rows), bytes(c.a));
+  const Placement pb =
+      place(48 * 1024, swizzle(c.swizzle_b, c.mn_b), c.mn_b, static_cast<uint32_t>(columns), bytes(c.b));
   std::vector<float> a(static_cast<size_t>(c.m * k)), b(static_cast<size_t>(c.n * k));
   for (int i = 0; i < c.m; ++i) {
     for (int j = 0; j < k; ++j) {
       const uint32_t code = random_code(c.a);
       a[static_cast<size_t>(i * k + j)] = static_cast<float>(value_of(c.a, code));
       Block& block = blocks[static_cast<size_t>(i / rows)];
-      if (c.a_in_tensor)
-        put_in_tensor(block, c.a, d_place(c.m, c.group, false, i % rows, 0, c.n).lane, 480, static_cast<uint32_t>(j),
-                      code);
-      else
+      if (c.a_in_tensor) {
+        for (int n = 0; n < c.n; n += c.n / 2)  // each part of the lanes has a copy
+          put_in_tensor(block, c.a, d_place(c.m, c.group, false, i % rows, n, c.n).lane, 480, static_cast<uint32_t>(j),
+                        code);
+      } else {
         put_element(block, pa, c.a, static_cast<uint32_t>(i % rows), static_cast<uint32_t>(j), code);
+      }
     }
   }
   for (int i = 0; i < c.n; ++i) {
@@ -573,7 +579,7 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
   body += "  tcgen05.mma.cta_group::" + std::to_string(c.group) + ".kind::" + c.kind + (c.ashift ? ".ashift" : "") +
           c.qualifier + " [%t], " + (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, %x2, " + words + "%p0" +
           (c.scale_d ? ", " + std::to_string(c.scale_d) : "") + ";\n" + commit(c.group);
-  const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, 1}, order);
+  const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}}, order);
   const float sign = (c.flags >> 13 & 1) != (c.flags >> 14 & 1) ? -1.0f : 1.0f;
   for (int i = 0; i < c.m; ++i) {
     const int from = c.ashift && (i + 1) % 128 != 0 ? i + 1 : i;
@@ -585,13 +591,13 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       if (c.d == 2) {
         int64_t sum = 0;
         for (int z = 0; z < k; ++z) sum += static_cast<int64_t>(x[z]) * static_cast<int64_t>(y[z]);
-        sum += static_cast<int32_t>(word);
+        if (c.accumulate) sum += static_cast<int32_t>(word);
         if (c.flags & 8) sum = std::min<int64_t>(std::max<int64_t>(sum, INT32_MIN), INT32_MAX);
         word = static_cast<uint32_t>(sum);
         continue;
       }
       float sum = c.d == 1 ? std::bit_cast<float>(word) : static_cast<float>(value_of(F16, word));
-      sum = std::ldexp(sum, -c.scale_d);
+      sum = c.accumulate ? std::ldexp(sum, -c.scale_d) : 0.0f;
       for (int z = 0; z < k; ++z) sum = std::fma(sign * x[z], y[z], sum);
       word = c.d == 1 ? std::bit_cast<uint32_t>(sum) : half_bits(to_half(sum));
     }
@@ -657,6 +663,8 @@ struct ScaledCase {
   bool e8m0 = true, a_in_tensor = false;
   uint32_t low = 120, range = 16;  // of the scales' codes
   uint32_t flags = 0;
+  Swizzle swizzle_a = k128, swizzle_b = k128;
+  bool mn_a = false, mn_b = false, accumulate = true;
 };
 
 double scale_value(bool e8m0, uint32_t code) {
@@ -670,8 +678,8 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
   for (Block& b : blocks) {
     for (uint32_t& w : b.tensor) w = std::bit_cast<uint32_t>(static_cast<float>(below(1000)) / 16.0f);
   }
-  const Placement pa = place(0, k128, false, static_cast<uint32_t>(rows), 1);
-  const Placement pb = place(48 * 1024, k128, false, static_cast<uint32_t>(columns), 1);
+  const Placement pa = place(0, c.swizzle_a, c.mn_a, static_cast<uint32_t>(rows), 1);
+  const Placement pb = place(48 * 1024, c.swizzle_b, c.mn_b, static_cast<uint32_t>(columns), 1);
   const auto code = [&] {
     return c.e8m0 && c.range != 0 ? c.low + below(c.range) : c.range == 0 ? below(256) : 40 + below(40);
   };
@@ -724,21 +732,21 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
       }
     }
   }
-  const uint32_t idesc = c.flags | c.id_b << 4 | kFormats[c.a].code << 7 | kFormats[c.b].code << 10 |
-                         static_cast<uint32_t>(c.n / 8) << 17 | uint32_t{c.e8m0} << 23 |
-                         static_cast<uint32_t>(c.m / 128) << 27 | c.id_a << 29;
+  const uint32_t idesc = c.flags | uint32_t{c.mn_a} << 15 | uint32_t{c.mn_b} << 16 | c.id_b << 4 |
+                         kFormats[c.a].code << 7 | kFormats[c.b].code << 10 | static_cast<uint32_t>(c.n / 8) << 17 |
+                         uint32_t{c.e8m0} << 23 | static_cast<uint32_t>(c.m / 128) << 27 | c.id_a << 29;
   const std::string body =
       "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w2, %t, 448;\n"
       "  tcgen05.mma.cta_group::" +
       std::to_string(c.group) + ".kind::" + c.kind + ".block_scale" + c.qualifier + " [%t], " +
       (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, %x2, [%w2], [%w2+16], %p0;\n" + commit(c.group);
-  const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, 1}, order);
+  const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}}, order);
   const double sign = (c.flags >> 13 & 1) != (c.flags >> 14 & 1) ? -1 : 1;
   for (int i = 0; i < c.m; ++i) {
     for (int j = 0; j < c.n; ++j) {
       const DPlace p = d_place(c.m, c.group, false, i % rows, j, c.n);
       uint32_t& word = blocks[static_cast<size_t>(i / rows)].at(p.lane, p.column);
-      float sum = std::bit_cast<float>(word);
+      float sum = c.accumulate ? std::bit_cast<float>(word) : 0.0f;
       for (int z = 0; z < k; ++z) {
         const auto x = static_cast<size_t>(i * k + z), y = static_cast<size_t>(j * k + z);
         const double product = sign * a[x] * sa[static_cast<size_t>(i * c.vector + z / chunk)] * b[y] *
@@ -788,6 +796,158 @@ TEST(Tcgen05Mma, ScalesThatAreNanOrExtreme) {
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E4M3, .vector = 1, .qualifier = "", .low = 0, .range = 256});
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E5M2, .vector = 1, .qualifier = "", .low = 0, .range = 4});
   run_scaled({.kind = "mxf4", .a = Packed, .b = Packed, .vector = 2, .qualifier = "", .low = 0, .range = 256});
+}
+
+// ---- every form of every kind: what tests/coverage/required.txt asks for ---------------------------
+
+TEST(Tcgen05Mma, EveryWidth) {
+  for (const int m : {64, 128}) {
+    for (int n = 8; n <= 256; n += 8) run_f16({m, n, 1}, {});
+    for (const int n : {8, 16, 24, 32, 48, 96, 256}) run_kind({.kind = "i8", .a = S8, .b = U8, .m = m, .n = n, .d = 2});
+  }
+  for (const int m : {128, 256}) {
+    for (int n = 16; n <= 256; n += 16) run_f16({m, n, 2}, {});
+  }
+}
+
+struct Kind {
+  const char* name;
+  Type type;
+  uint32_t d;
+};
+constexpr Kind kKinds[] = {{"f16", BF16, 1}, {"tf32", TF32, 1}, {"f8f6f4", E5M2, 1}, {"i8", S8, 2}};
+constexpr Swizzle kSwizzles[] = {kNone, k32, k64, k128};
+
+TEST(Tcgen05Mma, EveryKindWithEachModifier) {
+  for (const Kind& kind : kKinds) {
+    KindCase base{.kind = kind.name, .a = kind.type, .b = kind.type, .n = 32, .d = kind.d};
+    for (const int group : {1, 2}) {
+      base.group = group;
+      for (const int m : {64 * group, 128 * group}) {
+        base.m = m;
+        for (const bool a_in_tensor : {false, true}) {
+          KindCase c = base;
+          c.a_in_tensor = a_in_tensor;
+          run_kind(c);
+          c.accumulate = false;
+          run_kind(c);
+          c.accumulate = true;
+          c.masked = true;
+          run_kind(c);
+        }
+      }
+    }
+    base.group = 1;
+    base.m = 128;
+    for (const char* op : {"fill", "use", "lastuse", "discard"}) {
+      KindCase c = base;
+      c.qualifier = std::string(".collector::a::") + op;
+      run_kind(c);
+    }
+    if (kind.d == 2) continue;
+    for (uint32_t sign = 1; sign < 4; ++sign) {
+      KindCase c = base;
+      c.flags = sign << 13;
+      run_kind(c);
+      c.a_in_tensor = true;
+      run_kind(c);
+    }
+    if (kind.type == E5M2) continue;
+    for (int scale = 1; scale < 16; ++scale) {
+      KindCase c = base;
+      c.scale_d = scale;
+      run_kind(c);
+    }
+  }
+  for (const Type a : {S8, U8}) {
+    for (const Type b : {S8, U8}) {
+      run_kind({.kind = "i8", .a = a, .b = b, .n = 16, .d = 2});
+      run_kind({.kind = "i8", .a = a, .b = b, .n = 16, .d = 2, .flags = 8});
+    }
+  }
+  for (const Type a : {E4M3, E5M2, E2M3, E3M2, E2M1}) {
+    for (const Type b : {E4M3, E5M2, E2M3, E3M2, E2M1}) run_kind({.kind = "f8f6f4", .a = a, .b = b, .n = 16, .d = 0});
+  }
+}
+
+TEST(Tcgen05Mma, EverySharedMemoryLayoutOfEveryKind) {
+  for (const Kind& kind : kKinds) {
+    for (const Swizzle swizzle : kSwizzles) {
+      for (int major = 0; major < 4; ++major) {
+        const KindCase c{.kind = kind.name,
+                         .a = kind.type,
+                         .b = kind.type,
+                         .n = 48,
+                         .d = kind.d,
+                         .mn_a = (major & 1) != 0,
+                         .mn_b = (major & 2) != 0,
+                         .swizzle_a = swizzle,
+                         .swizzle_b = swizzle};
+        run_kind(c);
+      }
+    }
+  }
+  for (const Type type : {E2M3, E3M2, E2M1}) {
+    for (const Swizzle swizzle : kSwizzles)
+      run_kind({.kind = "f8f6f4", .a = type, .b = type, .n = 24, .swizzle_a = swizzle, .swizzle_b = swizzle});
+  }
+}
+
+TEST(Tcgen05Mma, BlockScaledInEveryForm) {
+  for (const Type a : {E4M3, E5M2, E2M3, E3M2, E2M1}) {
+    for (const Type b : {E4M3, E5M2, E2M3, E3M2, E2M1}) run_scaled({"mxf8f6f4", a, b, 1, "", 128, 16});
+  }
+  for (uint32_t id = 0; id < 16; ++id) run_scaled({"mxf8f6f4", E4M3, E2M3, 1, "", 128, 24, 1, id % 4, id / 4});
+  for (uint32_t id = 0; id < 4; ++id) run_scaled({"mxf4", Packed, Packed, 2, "", 128, 24, 1, id % 2 * 2, id / 2 * 2});
+  struct Scaled {
+    const char* kind;
+    Type type;
+    int vector;
+    std::vector<const char*> qualifiers;
+  };
+  const std::vector<Scaled> kinds = {{"mxf8f6f4", E4M3, 1, {"", ".block32", ".scale_vec::1X"}},
+                                     {"mxf4", Packed, 2, {"", ".block32", ".scale_vec::2X"}},
+                                     {"mxf4nvf4", Packed, 2, {".block32", ".scale_vec::2X"}},
+                                     {"mxf4nvf4", Packed, 4, {".block16", ".scale_vec::4X"}}};
+  for (const Scaled& kind : kinds) {
+    for (const char* qualifier : kind.qualifiers) {
+      for (const auto& [m, group] : {std::pair(128, 1), std::pair(128, 2), std::pair(256, 2)}) {
+        ScaledCase c{kind.kind, kind.type, kind.type, kind.vector, qualifier, m, 32, group};
+        run_scaled(c);
+        c.a_in_tensor = true;
+        run_scaled(c);
+        c.accumulate = false;
+        run_scaled(c);
+      }
+    }
+    ScaledCase base{kind.kind, kind.type, kind.type, kind.vector, kind.qualifiers.back(), 128, 16};
+    for (uint32_t sign = 1; sign < 4; ++sign) {
+      ScaledCase c = base;
+      c.flags = sign << 13;
+      run_scaled(c);
+    }
+    for (const char* op : {"fill", "use", "lastuse", "discard"}) {
+      ScaledCase c = base;
+      c.qualifier += std::string(".collector::a::") + op;
+      run_scaled(c);
+    }
+    if (kind.vector == 4) {
+      for (const bool e8m0 : {false, true}) {
+        ScaledCase c = base;
+        c.e8m0 = e8m0;
+        run_scaled(c);
+      }
+    }
+    for (const Swizzle swizzle : kSwizzles) {
+      for (int major = 0; major < (kind.type == Packed ? 1 : 4); ++major) {
+        ScaledCase c = base;
+        c.swizzle_a = c.swizzle_b = swizzle;
+        c.mn_a = (major & 1) != 0;
+        c.mn_b = (major & 2) != 0;
+        run_scaled(c);
+      }
+    }
+  }
 }
 
 // ---- cp and shift (9.7.16.9) ----------------------------------------------------------------------
@@ -870,6 +1030,23 @@ TEST(Tcgen05Copy, EveryShapeMulticastAndFormat) {
       }
     }
   }
+}
+
+TEST(Tcgen05Copy, SwizzleOfLargerAtoms) {
+  const Placement p = place(1024, kAtom32, false, 128, 1);
+  std::vector<Block> blocks(1);
+  for (uint8_t& x : blocks[0].shared) x = static_cast<uint8_t>(rng()());
+  std::vector<Block> want = blocks;
+  for (int r = 0; r < 128; ++r) {
+    for (uint32_t i = 0; i < 32; ++i) {
+      uint32_t& word = want[0].at(r, static_cast<int>(i / 4));
+      const uint32_t byte = blocks[0].shared[p.offset(static_cast<uint32_t>(r), i, 1)];
+      word = (word & ~(0xffu << i % 4 * 8)) | byte << i % 4 * 8;
+    }
+  }
+  const std::string body = "  tcgen05.cp.cta_group::1.128x256b [%t], %a0;\n" + commit();
+  for (const sim::Order order : all_orders())
+    expect_images(run_machine(body, blocks, {p.descriptor()}, order), want, "cp of 32-byte atoms");
 }
 
 TEST(Tcgen05Shift, MovesRowsOfOneWarpDown) {
