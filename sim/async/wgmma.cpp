@@ -2,6 +2,7 @@
 // registers. The operations of a warpgroup are one queue; those of a group that accumulate in the same registers
 // are multiplied together.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int kWarps = 4, kRows = 64;
 
-enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, S8, U8 };
+enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, S8, U8, B1 };  // B1: by bytes
 enum class Result : uint8_t { F32, F16, S32 };
 
 int element_bytes(Element e) { return e == Element::TF32 ? 4 : e <= Element::BF16 ? 2 : 1; }
@@ -167,6 +168,7 @@ float to_float(Element e, const uint8_t* bytes) {
     case Element::S8:
       return static_cast<float>(static_cast<int8_t>(*bytes));
     case Element::U8:
+    case Element::B1:
       return static_cast<float>(*bytes);
   }
   return 0;
@@ -331,8 +333,10 @@ void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecor
         const int row = 16 * w + lane / 4 + 8 * (i / 2 % 2);
         const int column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
         int64_t sum = record.accumulate ? d[lane] : 0;
-        for (int k = 0; k < f.k; ++k)
-          sum += a[static_cast<size_t>(row * f.k + k)] * b[static_cast<size_t>(column * f.k + k)];
+        for (int k = 0; k < f.k; ++k) {
+          const int x = a[static_cast<size_t>(row * f.k + k)], y = b[static_cast<size_t>(column * f.k + k)];
+          sum += f.a == Element::B1 ? std::popcount(static_cast<uint32_t>(x & y)) : x * y;
+        }
         if (f.flags & kSaturate) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
         d[lane] = static_cast<int32_t>(static_cast<uint32_t>(sum));
       }
@@ -636,17 +640,22 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
       types.push_back(parts[i]);
     }
   }
+  const bool bits = types.size() == 5 && types[1] == "b1" && types[3] == "and" && types[4] == "popc";
+  if (bits) types.resize(3);
   if (types.size() != 3 || n < 8 || n > 256 || n % 8 != 0) unsupported(source, "the form is not known");
   const auto element = [&](const std::string& name) {
-    static const char* const kNames[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8"};
-    for (uint8_t i = 0; i < 7; ++i) {
+    static const char* const kNames[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"};
+    for (uint8_t i = 0; i < 8; ++i) {
       if (name == kNames[i]) return static_cast<Element>(i);
     }
     unsupported(source, "type ." + name + " is not known");
   };
   const Element a = element(types[1]), b = element(types[2]);
   const bool integer = a >= Element::S8, fp8 = a == Element::E4M3 || a == Element::E5M2;
-  const bool b_fits = integer ? b >= Element::S8 : fp8 ? b == Element::E4M3 || b == Element::E5M2 : a == b;
+  const bool b_fits = a == Element::B1 || b == Element::B1 ? a == b && bits && !(out.flags & kSaturate)
+                      : integer                            ? b >= Element::S8
+                      : fp8                                ? b == Element::E4M3 || b == Element::E5M2
+                                                           : a == b;
   Result result = Result::F32;
   if (types[0] == "f16" && (a == Element::F16 || fp8)) {
     result = Result::F16;
@@ -655,7 +664,7 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   } else if (types[0] != "f32" || integer) {
     unsupported(source, "the accumulator type does not fit");
   }
-  if (!b_fits || k != 32 / element_bytes(a)) unsupported(source, "types and shape do not fit");
+  if (!b_fits || k != (bits ? 256 : 32 / element_bytes(a))) unsupported(source, "types and shape do not fit");
   if (integer && n > 32 && n % 16 != 0) unsupported(source, "the shape is not known");
   out.width = static_cast<uint8_t>(n / 8);
   out.kind = static_cast<uint8_t>(result);

@@ -121,6 +121,18 @@ struct FmaRelu {
   }
 };
 
+// .oob: +0 where an operand is the NaN that tensor copies fill in outside of a tensor (5.5.3.3).
+template <class E, bool kRelu>
+struct FmaOob {
+  static E apply(E a, E b, E c) {
+    const bool outside = a.bits == kCanonicalNan16 || b.bits == kCanonicalNan16 || c.bits == kCanonicalNan16;
+    if constexpr (kRelu)
+      return outside ? E{} : FmaRelu<E, false>::apply(a, b, c);
+    else
+      return outside ? E{} : Fma<E, false, false>::apply(a, b, c);
+  }
+};
+
 // 9.7.5: operands of a small type, computed and kept in f32.
 template <class E, bool kSaturate>
 struct AddMixed {
@@ -208,6 +220,7 @@ bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, I
   if (!pair32 && !is_float(f.peek_type())) return false;
   const int rounding = take_rounding(f);
   const bool ftz = f.take("ftz"), sat = f.take("sat"), relu = f.take("relu");
+  const bool oob = source.parts[0] == "fma" && f.take("oob");
   if (kFused && rounding < 0) f.unsupported("it needs a rounding modifier");
   const Type t = pair32 ? Type::B64 : f.type();
   const Type from = f.type();  // 9.7.5: add.f32.f16
@@ -231,6 +244,23 @@ bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, I
   }
   operands(t, t, t);
   const bool nearest = rounding <= kRn;
+  if constexpr (kFused) {
+    if (oob) {
+      if (ftz || sat || !nearest) return f.choose(nullptr);
+      switch (t) {
+        case Type::F16:
+          return f.choose(relu ? &lanes<FmaOob<Half, true>> : &lanes<FmaOob<Half, false>>);
+        case Type::F16x2:
+          return f.choose(relu ? &lanes<Both<FmaOob<Half, true>>> : &lanes<Both<FmaOob<Half, false>>>);
+        case Type::BF16:
+          return f.choose(relu ? &lanes<FmaOob<Bfloat, true>> : &lanes<FmaOob<Bfloat, false>>);
+        case Type::BF16x2:
+          return f.choose(relu ? &lanes<Both<FmaOob<Bfloat, true>>> : &lanes<Both<FmaOob<Bfloat, false>>>);
+        default:
+          return f.choose(nullptr);
+      }
+    }
+  }
   if (relu) {
     if constexpr (kFused) {
       if (sat || !nearest) return f.choose(nullptr);

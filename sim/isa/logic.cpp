@@ -194,6 +194,11 @@ inline float comparable(Flushed v) {
   const uint32_t bits = std::bit_cast<uint32_t>(v.value);
   return std::bit_cast<float>((bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits);
 }
+struct FlushedHalf {
+  Half value;
+};
+inline float flushed(Half v) { return (v.bits & 0x7c00u) == 0 ? 0.0f : widen(v); }  // zeros of both signs are equal
+inline float comparable(FlushedHalf v) { return flushed(v.value); }
 // Packed halves: Pair compares its low half, High its high one.
 template <class E>
 struct High {
@@ -207,6 +212,16 @@ template <class E>
 inline float comparable(Pair<E> v) {
   return widen(v.lo);
 }
+
+// The same with .ftz.
+struct LowFlushed {
+  Half lo, hi;
+};
+struct HighFlushed {
+  Half lo, hi;
+};
+inline float comparable(LowFlushed v) { return flushed(v.lo); }
+inline float comparable(HighFlushed v) { return flushed(v.hi); }
 
 template <Relation kRelation, class V>
 bool holds(V a, V b) {
@@ -258,12 +273,16 @@ enum Compared : uint8_t {
   kHighF16,
   kLowBF16,
   kHighBF16,
+  kF16Flushed,
+  kLowF16Flushed,
+  kHighF16Flushed,
 };
-constexpr std::array<std::array<CompareRows, 5>, 15> kTable = {
-    kComparisons<uint16_t>,   kComparisons<uint32_t>,     kComparisons<uint64_t>,    kComparisons<int16_t>,
-    kComparisons<int32_t>,    kComparisons<int64_t>,      kComparisons<float>,       kComparisons<Flushed>,
-    kComparisons<double>,     kComparisons<Half>,         kComparisons<Bfloat>,      kComparisons<Pair<Half>>,
-    kComparisons<High<Half>>, kComparisons<Pair<Bfloat>>, kComparisons<High<Bfloat>>};
+constexpr std::array<std::array<CompareRows, 5>, 18> kTable = {
+    kComparisons<uint16_t>,   kComparisons<uint32_t>,     kComparisons<uint64_t>,     kComparisons<int16_t>,
+    kComparisons<int32_t>,    kComparisons<int64_t>,      kComparisons<float>,        kComparisons<Flushed>,
+    kComparisons<double>,     kComparisons<Half>,         kComparisons<Bfloat>,       kComparisons<Pair<Half>>,
+    kComparisons<High<Half>>, kComparisons<Pair<Bfloat>>, kComparisons<High<Bfloat>>, kComparisons<FlushedHalf>,
+    kComparisons<LowFlushed>, kComparisons<HighFlushed>};
 
 struct Comparison {
   Type type = Type::None;
@@ -328,13 +347,13 @@ Comparison take_comparison(Form& f) {
       c.row = kF64;
       break;
     case Type::F16:
-      c.row = kF16;
+      c.row = ftz ? kF16Flushed : kF16;
       break;
     case Type::BF16:
       c.row = kBF16;
       break;
     case Type::F16x2:
-      c.row = kLowF16, c.packed = true;
+      c.row = ftz ? kLowF16Flushed : kLowF16, c.packed = true;
       break;
     case Type::BF16x2:
       c.row = kLowBF16, c.packed = true;
@@ -344,7 +363,8 @@ Comparison take_comparison(Form& f) {
   }
   if (is_float(c.type)) {
     if (unsigned_name) f.unsupported("lo, ls, hi and hs compare unsigned integers");
-    if (ftz && c.type != Type::F32) f.unsupported(".ftz is supported for f32 only");
+    if (ftz && c.type != Type::F32 && c.type != Type::F16 && c.type != Type::F16x2)
+      f.unsupported(".ftz is for f32, f16 and f16x2");
   } else {
     if (ftz || (name >= 6 && name < 14)) f.unsupported("this comparison needs a floating-point type");
     if (is_bits(c.type) && !equality) f.unsupported("bit-size types compare by eq and ne only");
