@@ -774,6 +774,52 @@ Step execute_cp_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
+// ---- st.async, red.async: 9.7.9.12, 9.7.13.7 -----------------------------------------------------
+
+class AsyncStore : public AsyncOp {
+ public:
+  AsyncStore(Origin origin, Target target, const std::array<uint8_t, 16>& value, uint32_t bytes, Reduction op,
+             TensorElement element)
+      : origin_(origin), target_(target), value_(value), bytes_(bytes), op_(op), element_(element) {}
+  void perform(Cluster& cluster) override {
+    reduce_elements(op_, element_, shared_bytes(*target_.cta, target_.offset), value_.data(), bytes_);
+    mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
+  }
+  std::string describe() const override { return origin_.text(); }
+
+ private:
+  Origin origin_;
+  Target target_;
+  std::array<uint8_t, 16> value_;
+  uint32_t bytes_;
+  Reduction op_;
+  TensorElement element_;
+};
+
+// reg: destination (2), mbarrier (2), values. kind: values of a lane, width: bytes of each. imm: reduction.
+Step execute_async_store(Warp& warp, const Instr& instr, uint32_t mask) {
+  Cluster& cluster = *warp.cta->cluster;
+  const uint32_t bytes = uint32_t{instr.kind} * instr.width;
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const uint64_t destination = read_address(warp, instr, 0, 0, lane);
+    const uint64_t barrier = read_address(warp, instr, 2, 1, lane);
+    check_alignment(warp, lane, "destination address", destination & 0xffffff, bytes);
+    std::array<uint8_t, 16> value{};
+    for (uint32_t i = 0; i < instr.kind; ++i) {
+      const uint64_t bits = instr.width == 8 ? read64(warp, instr, static_cast<int>(4 + i), lane)
+                                             : read32(warp, instr, static_cast<int>(4 + i), lane);
+      std::memcpy(value.data() + i * instr.width, &bits, instr.width);
+    }
+    const Target target = targets_of(warp, destination, barrier, false, false, 0, lane)[0];
+    SharedAccess(warp, *target.cta, SharedAccess::Kind::CpAsyncWrite, target.stamp, lane).touch(target.offset, bytes);
+    cluster.engine.submit(cluster, std::make_unique<AsyncStore>(Origin{&warp, instr.source, lane}, target, value, bytes,
+                                                                static_cast<Reduction>(instr.imm),
+                                                                static_cast<TensorElement>(instr.type)));
+  }
+  return Step::Next;
+}
+
 // ---- decoding -----------------------------------------------------------------------------------
 
 std::optional<TensorElement> element_from_name(const std::string& name) {
@@ -886,6 +932,35 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   out.imm = multicast ? 7 : 6;
   push_coordinates(context, out, source, operands[1]);
   out.execute = execute_tensor_load;
+  return true;
+}
+
+bool decode_async_store(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  if (source.parts.size() < 2 || source.parts[1] != "async") return false;
+  const bool reduce = source.parts[0] == "red";
+  if (!has_part(source, "mbarrier::complete_tx::bytes") || !has_part(source, "shared::cluster"))
+    unsupported(source, "only the forms into .shared::cluster that signal an mbarrier are known");
+  const std::optional<TensorElement> element = element_from_name(source.parts.back());
+  Reduction op = Reduction::None;
+  for (const std::string& part : source.parts) {
+    if (reduce && op == Reduction::None) op = reduction_from_name(part).value_or(Reduction::None);
+  }
+  if (!element || reduce != (op != Reduction::None) || !reduction_supports(op, *element, true))
+    unsupported(source, "the operation on that type is not known");
+  out.kind = has_part(source, "v4") ? 4 : has_part(source, "v2") ? 2 : 1;
+  out.width = static_cast<uint8_t>(bytes_of(*element));
+  if (out.width < 4 || out.kind * out.width > 16 || (reduce && out.kind != 1))
+    unsupported(source, "the form is not known");
+  need_operands(source, 3);
+  const ptx::Operand& value = source.operands[1];
+  if ((value.kind == ptx::Operand::Kind::Vector ? value.elements.size() : 1) != out.kind)
+    unsupported(source, "the vector has the wrong number of elements");
+  push_address(context, out, source.operands[0], 0);
+  push_address(context, out, source.operands[2], 1);
+  context.push(value, out.width == 8 ? ptx::Type::B64 : ptx::Type::B32);
+  out.imm = static_cast<int64_t>(op);
+  out.type = static_cast<uint8_t>(*element);
+  out.execute = execute_async_store;
   return true;
 }
 
@@ -1004,6 +1079,10 @@ bool decode_cp(const ptx::Instruction& source, DecodeContext& context, Instr& ou
 
 }  // namespace
 
-void register_copy() { register_opcode("cp", decode_cp); }
+void register_copy() {
+  register_opcode("cp", decode_cp);
+  register_opcode("st", decode_async_store);
+  register_opcode("red", decode_async_store);
+}
 
 }  // namespace sim

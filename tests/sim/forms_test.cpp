@@ -3,8 +3,8 @@
 // against a direct computation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
-#include <numeric>
 #include <random>
 
 #include "run_ptx.h"
@@ -408,6 +408,93 @@ TEST(Forms, TrapExitAndActiveLanes) {
                      Params().add(out.address()).add(out.address()), memory, shape)
                 .find("trap"),
             std::string::npos);
+}
+
+// ---- st.async and red.async into the other block (9.7.9.12, 9.7.13.7)
+// ------------------------------------------------
+
+struct AsyncStoreCase {
+  const char *instruction, *value;
+  size_t words;
+  uint32_t (*f)(uint32_t, uint32_t);  // null: the value replaces what was there
+};
+
+TEST(Forms, AsynchronousStoresAndReductions) {
+  const std::string to = ".shared::cluster.mbarrier::complete_tx::bytes.";
+  const AsyncStoreCase cases[] = {
+      {"st.async", "b32 [%r4], %r0", 1, nullptr},
+      {"st.async", "f32 [%r4], %f0", 1, nullptr},
+      {"st.async", "b64 [%r4], %d0", 2, nullptr},
+      {"st.async", "v2.b32 [%r4], {%r0, %r1}", 2, nullptr},
+      {"st.async", "v2.u64 [%r4], {%d0, %d1}", 4, nullptr},
+      {"st.async", "v4.b32 [%r4], {%r0, %r1, %r2, %r3}", 4, nullptr},
+      {"red.async.relaxed.cluster", "add.u32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return a + b; }},
+      {"red.async.relaxed.cluster", "inc.u32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return a >= b ? 0 : a + 1; }},
+      {"red.async.relaxed.cluster", "dec.u32 [%r4], %r0", 1,
+       [](uint32_t a, uint32_t b) { return a == 0 || a > b ? b : a - 1; }},
+      {"red.async.relaxed.cluster", "min.s32 [%r4], %r0", 1,
+       [](uint32_t a, uint32_t b) {
+         return static_cast<uint32_t>(std::min(static_cast<int32_t>(a), static_cast<int32_t>(b)));
+       }},
+      {"red.async.relaxed.cluster", "max.u32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return std::max(a, b); }},
+      {"red.async.relaxed.cluster", "and.b32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return a & b; }},
+      {"red.async.relaxed.cluster", "or.b32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return a | b; }},
+      {"red.async.relaxed.cluster", "xor.b32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return a ^ b; }}};
+  for (const AsyncStoreCase& c : cases) {
+    for (const sim::Order& order : all_orders()) {
+      sim::GlobalMemory memory;
+      const auto before = random_words(512), values = random_words(512);
+      auto both = before;
+      both.insert(both.end(), values.begin(), values.end());
+      Buffer<uint32_t> in(memory, both), out(memory, size_t{512}, 0u);
+      Shape shape;
+      shape.grid = shape.cluster = {2, 1, 1};
+      shape.block = {128, 1, 1};
+      shape.dynamic_shared = 2048 + 16;
+      shape.order = order;
+      const std::string text = plain(R"(
+  ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%from];
+  mad.lo.u32 %x, %me, 16, %s;
+  st.shared.v4.u32 [%x], {%r0, %r1, %r2, %r3};
+  ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%from+2048];
+  mov.b64 %d0, {%r0, %r1};
+  mov.b64 %d1, {%r2, %r3};
+  mov.b32 %f0, %r0;
+  add.u32 %r5, %s, 2048;
+  mov.u32 %r6, %cluster_ctarank;
+  setp.eq.u32 %p0, %me, 0;
+  @%p0 mbarrier.init.shared::cta.b64 [%r5], 1;
+  setp.eq.u32 %p1, %r6, 1;
+  and.pred %p2, %p0, %p1;
+  @%p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], )" +
+                                     std::to_string(c.words * 4 * 128) + R"(;
+  fence.mbarrier_init.release.cluster;
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+  mapa.shared::cluster.u32 %r4, %x, 1;
+  mapa.shared::cluster.u32 %r7, %r5, 1;
+  @%p1 bra WAIT;
+  )" + c.instruction + to + c.value + R"(, [%r7];
+  bra DONE;
+WAIT:
+  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p3, [%r5], 0;
+  @!%p3 bra WAIT;
+  ld.shared.v4.u32 {%r0, %r1, %r2, %r3}, [%x];
+  st.global.v4.u32 [%to], {%r0, %r1, %r2, %r3};
+DONE:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+)");
+      run_ptx(text, "k", Params().add(in.address()).add(out.address()), memory, shape);
+      for (size_t t = 0; t < 128; ++t) {
+        for (size_t i = 0; i < 4; ++i) {
+          const uint32_t old = before[4 * t + i], value = values[4 * t + i];
+          const uint32_t want = i >= c.words ? old : c.f != nullptr ? c.f(old, value) : value;
+          ASSERT_EQ(out[4 * t + i], want) << c.instruction << " " << c.value;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
