@@ -66,7 +66,7 @@ struct GemmProblem {
   std::optional<Scheduling> scheduling;
   // sm_100a: whether B takes the side of the tensor cores that has 128 rows and A the other, which has as few as 16:
   // for groups of few rows. With it tile_m is 16, 32, 64, 128 or 256 (not for row groups), tile_n 128 times the
-  // cluster. Absent: the plan decides; off where tile_m, tile_n or custom sinks are given.
+  // cluster. Absent: the plan decides; off where tile_m or tile_n is given.
   std::optional<bool> swap_ab;
 };
 

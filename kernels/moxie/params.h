@@ -178,7 +178,17 @@ constexpr int half_group_column(int block_n, int column) {
 struct SinkNeeds {
   int staging_bytes = 0;    // per warp group and buffer, a multiple of 1024; 0 when it stores directly
   bool tensor_map = false;  // stores through a tensor map (rewritten per group where outputs_need_group_maps)
+  bool narrow = false;      // takes fragments of 16 columns as well as wider ones
 };
+
+// With swapped operands a warp has 16 columns of a gated product. Where a sink wants 32, neighbours exchange halves.
+constexpr bool exchanges_fragments(const HopperConfig&, const SinkNeeds*, int) { return false; }
+constexpr bool exchanges_fragments(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
+  bool narrow = true;
+  for (int i = 0; i < count; ++i) narrow = narrow && needs[i].narrow;
+  return c.swap_ab && is_gated(c.activation) && !narrow;
+}
+constexpr int kExchangeBytes = 128 * 8 * 4;  // a fragment of 16 columns a thread
 
 // Group g of Grouping::Pointers, all arrays in device memory, one entry a group.
 struct GroupArrays {
@@ -388,7 +398,7 @@ constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
 template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   if (is_quantized(type)) return {};
-  return {store_box(c, pre, type).staging_bytes, true};
+  return {store_box(c, pre, type).staging_bytes, true, true};
 }
 
 // 128-byte maps in global memory per block (block i's begin at workspace + i * 128 * workspace_maps, workspace 128-byte
@@ -496,6 +506,7 @@ struct BlackwellLayout {
   int b_scales;        // stages x b_stage_scale_tiles x stage_scale_tiles x 512 bytes
   int staging;         // sink after sink, each store_buffers x staging_bytes
   int sink_maps;       // mapped sink after mapped sink, 128 bytes each
+  int exchange;        // exchanges_fragments: kExchangeBytes
   int bias;            // block_columns bf16
   int launch_answers;  // launch_answers x 16 bytes
   int full;            // stages mbarriers
@@ -519,7 +530,8 @@ constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeed
     at.sink_maps += c.store_buffers * needs[i].staging_bytes;
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
-  at.bias = at.sink_maps + mapped * 128;
+  at.exchange = at.sink_maps + mapped * 128;
+  at.bias = at.exchange + (exchanges_fragments(c, needs, count) ? kExchangeBytes : 0);
   at.launch_answers = at.bias + (c.bias ? block_columns(c) * 2 : 0);
   at.full = at.launch_answers + launch_answers(c) * kLaunchAnswerBytes;
   at.empty = at.full + c.stages * 8;

@@ -59,7 +59,7 @@ std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
   key.add(p.sinks.size());
   for (const CustomSink& sink : p.sinks) {
     key.add(sink.type), key.add(sink.source), key.add(sink.params.size());
-    key.add(sink.needs.staging_bytes), key.add(sink.needs.tensor_map);
+    key.add(sink.needs.staging_bytes), key.add(sink.needs.tensor_map), key.add(sink.needs.narrow);
   }
   return key.take();
 }

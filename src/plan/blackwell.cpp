@@ -141,9 +141,10 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
 constexpr std::array<int, 5> kSwappedRows = {256, 128, 64, 32, 16};
 
 void check_swapped_choices(const Shape& s, const DeviceFigures& d) {
-  if (scaled_columns(s) > 1) reject("swap_ab is true, but outputs are quantised only where operands are not swapped");
   if (s.tile_m && std::find(kSwappedRows.begin(), kSwappedRows.end(), *s.tile_m) == kSwappedRows.end())
     reject(fmt::format("tile_m is {}, but with swap_ab only 16, 32, 64, 128 and 256 are possible", *s.tile_m));
+  if (s.tile_m && *s.tile_m != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1)
+    reject(fmt::format("tile_m is {}, but with swap_ab row groups with a quantised output have 128", *s.tile_m));
   if (s.tile_m == 256 && s.grouping == Grouping::RowGroups)
     reject("tile_m is 256, but with swap_ab row groups have at most 128, to which they are aligned");
   if (s.tile_n && *s.tile_n != 128 && *s.tile_n != 256)
@@ -214,15 +215,15 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
   } else if (bounded || !s.host_rows.empty()) {
     schedulings.push_back(Scheduling::LaunchControl);
   }
-  // A given tile is one of operands that are not swapped, unless the caller says otherwise. Other people's sinks may
-  // count on fragments of 32 columns, which a gated product then does not have.
-  const bool swap = s.swap_ab.value_or(!s.tile_m && !s.tile_n && s.custom_sinks.empty() && scaled_columns(s) == 1);
+  // A given tile is one of operands that are not swapped, unless the caller says otherwise.
+  const bool swap = s.swap_ab.value_or(!s.tile_m && !s.tile_n);
   for (int cluster : {1, 2}) {
     if (!swap || (s.cluster && *s.cluster != cluster) || (s.tile_n && *s.tile_n != 128 * cluster)) continue;
     if (cluster == 2 && d.sm_count < 2) continue;
     for (int rows : kSwappedRows) {
       if (s.tile_m && *s.tile_m != rows) continue;
-      // Callers mostly align groups of rows to 128.
+      // Callers mostly align groups of rows to 128, and a quantised output's scales lie in tiles of as many.
+      if (rows != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1) continue;
       if (rows > 128 && s.grouping == Grouping::RowGroups) continue;
       for (Scheduling scheduling : schedulings) add(cluster, rows, true, scheduling);
     }

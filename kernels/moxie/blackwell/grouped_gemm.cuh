@@ -127,7 +127,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       const uint32_t own = tensor + at.stage * C.block_n + tensor_lane(warp % 4 * 32);
       if constexpr (C.swap_ab) {
         const int columns = computed ? Loop::columns_of(tile) : 0;
-        epilogue.run(epilogue.chunk_of(tile, 0, 16, 32), tile, [&](auto& values, int first, int block) {
+        epilogue.run(epilogue.chunk_of(tile, 0, 16), tile, [&](auto& values, int first, int block) {
           const int column = first + block * 16;
           if (columns - column > 8) {
             tensor_load_transposed<2>(values.v, own + column);
@@ -140,7 +140,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
           if constexpr (has_tensor_scales(C)) multiply(values, factor);
         });
       } else {
-        epilogue.run(epilogue.chunk_of(tile, 32, 16, 0), tile, [&](auto& values, int first, int block) {
+        epilogue.run(epilogue.chunk_of(tile, 32, 16), tile, [&](auto& values, int first, int block) {
           if (computed) {
             tensor_load(values.v, own + first + tensor_lane(block * 16));
             if constexpr (has_tensor_scales(C)) multiply(values, factor);

@@ -17,7 +17,7 @@ class QuantizedStore {
   static_assert(C.grouping != Grouping::Pointers);
   static_assert(kTakes == Value::Out || !is_gated(C.activation), "columns of a gated pre are not in their order");
   static constexpr bool kHalved = is_gated(C.activation);
-  static constexpr int kRows = warp_group_rows(C);  // of a chunk
+  static constexpr int kRows = epilogue_rows(C);  // of a chunk
   static constexpr int kBits = bits_of(kType);
 
  public:
@@ -30,7 +30,8 @@ class QuantizedStore {
   template <int kColumns>
   MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) const {
     static_assert(kColumns % kScaleBlock == 0, "32 columns share a scale: a gated tile is a multiple of 64 wide");
-    const int32_t width = kHalved ? chunk.n / 2 : chunk.n, column = kHalved ? chunk.column / 2 : chunk.column;
+    const int32_t width = kHalved ? chunk.n / 2 : chunk.n;
+    const int32_t column = (kHalved ? chunk.column / 2 : chunk.column) + chunk.warp_column();
     const int32_t quad_lane = chunk.thread % 4;
 #pragma unroll
     for (int first = 0; first < kColumns; first += kScaleBlock) {
@@ -64,9 +65,10 @@ class QuantizedStore {
         }
         place.write(chunk.row + row, quad_lane, exists ? scale : 0);
       }
-      // Rows of the last tile of scales that no chunk has.
-      if (kRows % kScaleTileRows != 0 && block == kRows / 64 - 1 && chunk.rows <= kRows) {
-        for (int32_t row = chunk.row + kRows + chunk.thread / 4; row < place.end_row; row += 32)
+      // Rows of the last tile of scales that no chunk has, dealt out to the warps that have these columns.
+      if (kRows % kScaleTileRows != 0 && block == chunk.blocks - 1 && chunk.rows <= kRows) {
+        const int32_t start = chunk.warp() % chunk.row_warps * 8 + chunk.thread % 32 / 4;
+        for (int32_t row = chunk.row + kRows + start; row < place.end_row; row += 8 * chunk.row_warps)
           place.write(row, quad_lane, 0);
       }
     }

@@ -16,10 +16,10 @@
 //
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
-//     Called by all 128 threads of a warp group, chunk after chunk from left to right, and in each for
-//     block = 0, 1, ...: each warp has 16 rows by kColumns columns of it. Which ones, Chunk tells: mostly 16 rows of 64
-//     and all columns, but where the operands are swapped all warps have the same rows and a quarter of the columns
-//     each, and chunks come from top to bottom. It must write nothing past chunk.rows rows or past the value's columns.
+//     Called by whole warps, chunk after chunk from left to right, and in each for block = 0 to chunk.blocks - 1: a warp
+//     has 16 rows by kColumns columns of it, a multiple of 32 (with kNeeds.narrow 16, too). Which ones, Chunk tells:
+//     mostly 16 rows of 64 and all columns, but where the operands are swapped warps lie side by side, some may have
+//     none, and chunks come from top to bottom. It must write nothing past chunk.rows rows or past the value's columns.
 //
 // With kNeeds.staging_bytes > 0, `staging` is that much shared memory, aligned to 1024, which store() fills. Then
 //
@@ -68,13 +68,15 @@ struct Chunk {
   int32_t warp_rows;     // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell, 0 with swapped operands
   int32_t block_rows;    // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
   int32_t scale_tiles;   // Offsets: tiles of a quantised output's scales before the group's first, else 0
-  int32_t warp_columns;  // from one warp's columns of the value to the next's: with swapped operands those of a
-                         // fragment, else 0
+  int32_t blocks;
+  int32_t row_warps;     // warps one below the other: 4, with swapped operands 1 or 2
+  int32_t warp_columns;  // and from those to the ones beside them, columns of the value; else 0
 
   // First of the 16 rows that this warp has of a block, counted from `row`.
-  MOXIE_DEVICE int warp_row(int block) const { return block * block_rows + thread / 32 * warp_rows; }
+  MOXIE_DEVICE int warp_row(int block) const { return block * block_rows + warp() % row_warps * warp_rows; }
   // First of this warp's columns of the value, counted from the chunk's first.
-  MOXIE_DEVICE int warp_column() const { return thread / 32 * warp_columns; }
+  MOXIE_DEVICE int warp_column() const { return warp() / row_warps * warp_columns; }
+  MOXIE_DEVICE int warp() const { return static_cast<int>(static_cast<uint32_t>(thread) / 32); }
   // Row of a fragment's v[..][2 h + ..] counted from `row`, and column of v[j][.. + c] counted from the chunk's first.
   MOXIE_DEVICE int fragment_row(int block, int h) const { return warp_row(block) + thread % 32 / 4 + h * 8; }
   MOXIE_DEVICE int fragment_column(int j, int c) const { return warp_column() + j * 8 + thread % 4 * 2 + c; }
@@ -115,7 +117,10 @@ struct SinkTraits {
   static constexpr bool kGroupMap = Sink::kNeeds.tensor_map&& outputs_need_group_maps(C.grouping);
   static constexpr int kGroupMaps = (int{kGroupMap<Sinks>} + ...);
   static constexpr auto kShared = shared_layout(C, kNeeds, kCount);
+  static constexpr bool kExchanges = exchanges_fragments(C, kNeeds, kCount);
 };
+
+constexpr int kExchangeBarrier = 2;  // and the one after it: named barriers for the pairs of warps of a single epilogue
 
 // The epilogue of one consumer warp group.
 template <auto C, class... Sinks>
@@ -160,7 +165,7 @@ class Epilogue {
   template <int kValues>
   MOXIE_DEVICE void run(float (&acc)[kBlocks][kValues], const Tile& tile) {
     static_assert(kBlocks * 64 == kRows && kValues * 2 == C.block_n);
-    Chunk chunk = chunk_of(tile, 16, 64, 0);
+    Chunk chunk = chunk_of(tile, 16, 64);
     if constexpr (C.schedule == Schedule::Cooperative) {
       chunk.row += warp_group_ * kRows;
       chunk.rows -= warp_group_ * kRows;
@@ -175,12 +180,20 @@ class Epilogue {
   }
 
   // The tile's first chunk. Rows and columns of the fragments: see Chunk.
-  MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows, int32_t warp_columns) const {
+  MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
     // Opaque, so that no address made of it is computed before the k loop and occupies a register through it.
     int32_t thread = thread_;
     asm volatile("" : "+r"(thread));
-    return {tile.group, tile.row,  tile.rows,  tile.row_begin,   tile.column, tile.n,
-            thread,     warp_rows, block_rows, tile.scale_tiles, warp_columns};
+    Chunk chunk;
+    chunk.group = tile.group, chunk.row = tile.row, chunk.rows = tile.rows, chunk.row_begin = tile.row_begin;
+    chunk.column = tile.column, chunk.n = tile.n;
+    chunk.thread = thread;
+    chunk.warp_rows = warp_rows, chunk.block_rows = block_rows;
+    chunk.scale_tiles = tile.scale_tiles;
+    chunk.blocks = kBlocks;
+    chunk.row_warps = kTransposed ? 1 : 4;
+    chunk.warp_columns = kTransposed ? kColumns : 0;
+    return chunk;
   }
 
   // load(values, first, block) fills in a fragment of the chunk that begins at column `first` of the tile, where the
@@ -215,6 +228,7 @@ class Epilogue {
         if (issuing_warp_ && elect()) wait_for_staging();
         bar_sync(barrier_, 128);
       }
+      Fragment<kColumns / 2> narrow[Traits::kExchanges ? kBlocks : 1];
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         Fragment<kColumns> pre;
@@ -230,12 +244,15 @@ class Epilogue {
           for (int i = 0; i < 4; ++i) pre.v[j][i] += i % 2 == 0 ? bias.x : bias.y;
         }
         store<Value::Pre>(pre, chunk, block);
-        if constexpr (Traits::kTakesOut) {
+        if constexpr (Traits::kTakesOut && Traits::kExchanges) {
+          narrow[block] = activate(pre);
+        } else if constexpr (Traits::kTakesOut) {
           Chunk of_out = chunk;
           if constexpr (kGated) of_out.warp_columns /= 2;
           store<Value::Out>(activate(pre), of_out, block);
         }
       }
+      if constexpr (Traits::kTakesOut && Traits::kExchanges) store_exchanged(narrow, chunk);
       if constexpr (Traits::kStaged) {
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         bar_sync(barrier_, 128);
@@ -317,6 +334,37 @@ class Epilogue {
       }
     }
     return out;
+  }
+
+  // Each warp gives half of its 16 columns' rows to its neighbour, the only ones where there are 16 to the left one, and
+  // gets the columns beside the rows that it keeps.
+  template <int kWidth>
+  MOXIE_DEVICE void store_exchanged(const Fragment<kWidth> (&own)[kBlocks], const Chunk& chunk) {
+    static_assert(kWidth == 16 && kBlocks <= 2);
+    const int warp = chunk.warp(), lane = chunk.thread % 32;
+    const bool right = warp % 2 != 0;
+    const int barrier = kExchangeBarrier + warp / 2;
+    float* const buffer = reinterpret_cast<float*>(shared_ + Traits::kShared.exchange);
+    bar_sync(barrier, 64);  // the neighbour has read what lay there before
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      buffer[(warp * 8 + i) * 32 + lane] = right ? own[0].v[i / 4][i % 4] : own[kBlocks - 1].v[i / 4][i % 4];
+    bar_sync(barrier, 64);
+    if (kBlocks == 1 && right) return;
+    Fragment<32> wide;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float kept = right ? own[kBlocks - 1].v[i / 4][i % 4] : own[0].v[i / 4][i % 4];
+      const float got = buffer[((warp ^ 1) * 8 + i) * 32 + lane];
+      wide.v[i / 4][i % 4] = right ? got : kept;
+      wide.v[2 + i / 4][i % 4] = right ? kept : got;
+    }
+    Chunk of_out = chunk;
+    of_out.blocks = 1;
+    of_out.row_warps = kBlocks;
+    of_out.warp_rows = 16;
+    of_out.warp_columns = 16 * kBlocks;
+    store<Value::Out>(wide, of_out, 0);
   }
 
   template <Value kValue, int kWidth>
