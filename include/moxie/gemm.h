@@ -39,7 +39,7 @@ struct GemmProblem {
   int64_t n = 0;  // columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. (Pointers:
                   // the most of any group)
   int64_t k = 0;  // a multiple of 8 (bf16) or 32 (MXFP4, NVFP4); 0 is allowed (Pointers: the most of any group)
-  // Mxfp4 and Nvfp4 need sm_100a and no split gate. Grouping::Pointers needs sm_90a.
+  // Mxfp4 and Nvfp4 need sm_100a, and n a multiple of 64 with a split gate. Grouping::Pointers needs sm_90a.
   OperandFormat format = OperandFormat::Bf16;
   bool bias = false;
   Activation activation = Activation::None;

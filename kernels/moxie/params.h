@@ -144,6 +144,15 @@ constexpr bool outputs_need_group_maps(Grouping g) {
   return g == Grouping::Pointers || g == Grouping::Offsets || g == Grouping::Masked;
 }
 
+template <class Config>
+constexpr bool gate_is_split(const Config& c) {
+  return is_gated(c.activation) && c.gate != GateLayout::Interleaved;
+}
+// Scales cannot be gathered from both halves of N, so a split gate takes two products there, with rows of B's first
+// half and with those of the second; they stand side by side in the accumulator.
+constexpr int products(const HopperConfig&) { return 1; }
+constexpr int products(const BlackwellConfig& c) { return has_scales(c.format) && gate_is_split(c) ? 2 : 1; }
+
 // Whether the accumulator's rows are the product's columns.
 constexpr bool is_transposed(const HopperConfig&) { return false; }
 constexpr bool is_transposed(const BlackwellConfig& c) { return c.swap_ab; }
@@ -152,12 +161,12 @@ constexpr bool is_transposed(const BlackwellConfig& c) { return c.swap_ab; }
 constexpr int epilogue_columns(int block_n) { return block_n % 64 == 0 ? 64 : 32; }
 constexpr int epilogue_columns(const HopperConfig& c) { return epilogue_columns(c.block_n); }
 constexpr int epilogue_columns(const BlackwellConfig& c) {
-  if (c.swap_ab) return 128;
+  if (c.swap_ab) return 128 * products(c);
   return c.block_n % 32 != 0 ? 16 : epilogue_columns(c.block_n);
 }
 template <class Config>
 constexpr int fragment_columns(const Config& c) {
-  return is_transposed(c) ? 32 : epilogue_columns(c);  // a warp reaches 32 rows of the accumulator
+  return is_transposed(c) ? 32 * products(c) : epilogue_columns(c);  // a warp reaches 32 rows of the accumulator
 }
 
 // A tile of Blackwell whose width is no multiple of 32 begins at one only every other time, but the scales of its
@@ -186,7 +195,7 @@ constexpr bool exchanges_fragments(const HopperConfig&, const SinkNeeds*, int) {
 constexpr bool exchanges_fragments(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
   bool narrow = true;
   for (int i = 0; i < count; ++i) narrow = narrow && needs[i].narrow;
-  return c.swap_ab && is_gated(c.activation) && !narrow;
+  return c.swap_ab && is_gated(c.activation) && products(c) == 1 && !narrow;
 }
 constexpr int kExchangeBytes = 128 * 8 * 4;  // a fragment of 16 columns a thread
 
@@ -323,17 +332,14 @@ struct QuantizedStoreParams {
 //      swap_ab           rank 4  dims (4, 32, KT, MT)   strides (16, 512, 512 KT)       box (4, 32, T, a_scale_tiles)
 //        Batched, Masked rank 5  one dimension G more, stride 512 KT MT, box 1
 //      (a tile begins at any row: the box starts at any lane and any word of it)
-//   b  not gated         rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, T, b_scale_tiles, 1)
-//      gated (interleaved only)
+//   b  not gated, split  rank 4  dims (128, KT, NT, G)  strides (512, 512 KT, 512 KT NT) box (128, T, b_scale_tiles, 1)
+//      gated, interleaved
 //                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, T)
 //   half_group           rank 5  dims (4, 32, KT, NT, G) strides (16, 512, 512 KT, 512 KT NT) box (4, 32, T, 1, 1)
 //   half_group_values    as GemmParams::b with a box of 16 rows
 //   (the gated map puts the scales of rows 0, 2, 4, ... of 16 before those of 1, 3, 5, ..., as b does with the rows)
+// Where there are two products the map of B is the one without a gate.
 
-template <class Config>
-constexpr bool gate_is_split(const Config& c) {
-  return is_gated(c.activation) && c.gate != GateLayout::Interleaved;
-}
 // Rows of the A and B boxes: each block of a cluster loads half of the operand that both use.
 constexpr int a_box_rows(const HopperConfig& c) { return c.multicast == Multicast::A ? c.block_m / 2 : c.block_m; }
 constexpr int b_box_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? c.block_n / 2 : c.block_n; }
@@ -342,22 +348,24 @@ constexpr int b_box_rows(const HopperConfig& c) { return c.multicast == Multicas
 constexpr int cluster_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? 2 * c.block_m : c.block_m; }
 constexpr int cluster_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? 2 * c.block_n : c.block_n; }
 constexpr int a_box_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n / c.cluster : 128; }
-constexpr int b_stage_rows(const BlackwellConfig& c) { return c.swap_ab ? 128 : c.block_n / c.cluster; }
+constexpr int b_stage_rows(const BlackwellConfig& c) { return c.swap_ab ? 128 * products(c) : c.block_n / c.cluster; }
 // 16 stands for none.
 constexpr int b_box_rows(const BlackwellConfig& c) {
-  if (!has_half_group(c)) return b_stage_rows(c);
+  if (!has_half_group(c)) return b_stage_rows(c) / products(c);
   return c.block_n > 16 ? whole_groups(c.block_n) : 16;
 }
 constexpr int cluster_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128 * c.cluster; }
-constexpr int cluster_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 * c.cluster : c.block_n; }
+constexpr int cluster_columns(const BlackwellConfig& c) {
+  return c.swap_ab ? 128 * products(c) * c.cluster : c.block_n;
+}
 // From one block of a cluster to the next.
 constexpr int rank_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? c.block_m : 0; }
 constexpr int rank_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? c.block_n : 0; }
 constexpr int rank_rows(const BlackwellConfig& c) { return c.cluster == 2 && !c.swap_ab ? 128 : 0; }
-constexpr int rank_columns(const BlackwellConfig& c) { return c.cluster == 2 && c.swap_ab ? 128 : 0; }
+constexpr int rank_columns(const BlackwellConfig& c) { return c.cluster == 2 && c.swap_ab ? 128 * products(c) : 0; }
 // Columns of the product in a block's tile.
 constexpr int block_columns(const HopperConfig& c) { return c.block_n; }
-constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 : c.block_n; }
+constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 * products(c) : c.block_n; }
 // Warp groups that run the epilogue.
 constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
@@ -458,16 +466,21 @@ constexpr int launch_answers(const BlackwellConfig& c) { return c.scheduling == 
 constexpr int kLaunchAnswerBytes = 16;
 
 constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
-// Tiles of 128 rows that a tile's whole groups can touch: they begin at any multiple of block_n, or of 32.
+// Tiles of 128 rows that a tile's whole groups can touch, for each product: they begin at any multiple of block_n, or
+// of 32.
 constexpr int b_scale_tiles(const BlackwellConfig& c) {
   if (!has_scales(c)) return 0;
+  if (products(c) == 2)
+    return (kScaleTileRows - 32 + (c.swap_ab ? 128 : c.block_n / 2) + kScaleTileRows - 1) / kScaleTileRows;
   if (c.swap_ab) return 1;
   const int step = greatest_divisor(has_half_group(c) ? 32 : c.block_n, kScaleTileRows);
   const int columns = whole_groups(c.block_n);
   return columns == 0 ? 0 : (kScaleTileRows - step + columns + kScaleTileRows - 1) / kScaleTileRows;
 }
 // In a stage, for each of its tiles along K.
-constexpr int b_stage_scale_tiles(const BlackwellConfig& c) { return b_scale_tiles(c) + (has_half_group(c) ? 1 : 0); }
+constexpr int b_stage_scale_tiles(const BlackwellConfig& c) {
+  return b_scale_tiles(c) * products(c) + (has_half_group(c) ? 1 : 0);
+}
 constexpr int a_scale_tiles(const BlackwellConfig& c) {
   if (!has_scales(c)) return 0;
   return c.swap_ab && c.block_n > kScaleTileRows ? c.block_n / kScaleTileRows : 1;
@@ -483,11 +496,12 @@ struct TensorLayout {
 constexpr int kTensorColumns = 512;
 constexpr int a_scale_columns(const BlackwellConfig& c) { return 4 * a_scale_tiles(c); }
 constexpr int b_scale_columns(const BlackwellConfig& c) {
-  return has_scales(c) && b_scale_tiles(c) == 0 ? 4 : 4 * b_scale_tiles(c);
+  return has_scales(c) && b_scale_tiles(c) == 0 ? 4 : 4 * b_scale_tiles(c) * products(c);
 }
+constexpr int accumulator_columns(const BlackwellConfig& c) { return c.swap_ab ? products(c) * c.block_n : c.block_n; }
 constexpr TensorLayout tensor_layout(const BlackwellConfig& c) {
   TensorLayout at{};
-  at.b_scales = c.accumulators * c.block_n;
+  at.b_scales = c.accumulators * accumulator_columns(c);
   at.a_scales = at.b_scales + stage_scale_tiles(c) * b_scale_columns(c);
   at.columns = at.a_scales + stage_scale_tiles(c) * a_scale_columns(c);
   return at;

@@ -101,8 +101,9 @@ void check_device(int arch, const GemmProblem& p) {
     reject("grouping is Pointers, which gemm has on sm_90a only, but the device is of architecture sm_100a");
   if (is_scaled_output(p) && p.grouping == Grouping::Pointers)
     reject("grouping is Pointers, whose outputs cannot be quantised");
-  if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved)
-    reject(fmt::format("gate is split, but gemm of {} operands has only interleaved gates", format_name(p.format)));
+  if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)
+    reject(fmt::format("n is {}, but gemm of {} operands with a split gate needs a multiple of 64", p.n,
+                       format_name(p.format)));
 }
 
 // Of a launch, a multiple of the cluster: as many as the device holds, with launch control all there are.
@@ -209,7 +210,7 @@ template <class Config>
 TensorMapShape b_shape(const Config& c, const GemmProblem& p, int64_t ldb, int rows) {
   const OperandRows row = rows_of(p, ldb);
   std::vector<Dimension> dimensions = {{row.k, 0, row.box}};
-  if (!is_gated(c.activation)) {
+  if (!is_gated(c.activation) || kernel::products(c) == 2) {
     dimensions.push_back({p.n, row.stride, rows});
   } else {
     const bool split = kernel::gate_is_split(c);
@@ -254,7 +255,7 @@ TensorMapShape a_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
 
 TensorMapShape b_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
   const int64_t k_tiles = scale_k_tiles(p), n_tiles = scale_tiles(p.n), row = k_tiles * kScaleTileBytes;
-  if (is_gated(p.activation)) {
+  if (is_gated(p.activation) && kernel::products(c) == 1) {
     return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
                      {{4, 0, 4},
                       {8, 32, 8},

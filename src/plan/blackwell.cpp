@@ -29,6 +29,8 @@ struct Costs {
   double prologue = 3000;
   // Two blocks that feed each other wait for the slower one.
   double pair_slack = 1.03;
+  // No GPU has measured swapped operands yet: they must be clearly better.
+  double swap_slack = 1.02;
   // One epilogue warp group issues to 128 lanes, but waits for its loads and barriers most of the time. A quarter of
   // them ranks the widths on 4096 x 4096 x 7168 as DeepGEMM's sweep (pull request 348) did: 256 columns with their
   // epilogue exposed 7% behind two accumulators.
@@ -81,7 +83,7 @@ double used_columns(const Work& w, const BlackwellConfig& c) {
     rows += r.groups * std::ceil(r.rows / 8) * 8;
     tiles += r.groups * std::ceil(r.rows / c.block_n);
   }
-  return tiles == 0 ? 8 : std::clamp(rows / tiles, 8.0, double(c.block_n));
+  return kernel::products(c) * (tiles == 0 ? 8 : std::clamp(rows / tiles, 8.0, double(c.block_n)));
 }
 
 struct Bound {
@@ -106,7 +108,8 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   }};
   const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
                                           [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
-  const double mainloop = stages * slowest.cycles * (c.cluster == 2 ? kCosts.pair_slack : 1);
+  const double mainloop = stages * slowest.cycles * (c.cluster == 2 ? kCosts.pair_slack : 1) *
+                          (c.swap_ab ? kCosts.swap_slack : 1);
   const double epilogue = 128.0 * columns * instructions(s, c.swap_ab) / kCosts.lanes + kCosts.epilogue_fixed;
 
   const double slots = std::max(1, d.sm_count / c.cluster);
@@ -140,6 +143,13 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
 
 constexpr std::array<int, 5> kSwappedRows = {256, 128, 64, 32, 16};
 
+// A split gate of operands with scales: see kernel::products.
+bool has_two_products(const Shape& s) {
+  return has_scales(s.format) && is_gated(s.activation) && s.gate != GateLayout::Interleaved;
+}
+// Of a block's tile.
+int swapped_columns(const Shape& s) { return has_two_products(s) ? 256 : 128; }
+
 void check_swapped_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_m && std::find(kSwappedRows.begin(), kSwappedRows.end(), *s.tile_m) == kSwappedRows.end())
     reject(fmt::format("tile_m is {}, but with swap_ab only 16, 32, 64, 128 and 256 are possible", *s.tile_m));
@@ -147,13 +157,16 @@ void check_swapped_choices(const Shape& s, const DeviceFigures& d) {
     reject(fmt::format("tile_m is {}, but with swap_ab row groups with a quantised output have 128", *s.tile_m));
   if (s.tile_m == 256 && s.grouping == Grouping::RowGroups)
     reject("tile_m is 256, but with swap_ab row groups have at most 128, to which they are aligned");
-  if (s.tile_n && *s.tile_n != 128 && *s.tile_n != 256)
-    reject(
-        fmt::format("tile_n is {}, but with swap_ab only 128 and, on a pair of blocks, 256 are possible", *s.tile_n));
-  if (s.tile_n && s.cluster && *s.tile_n != 128 * *s.cluster)
-    reject(
-        fmt::format("tile_n is {}, but with swap_ab and cluster {} it is {}", *s.tile_n, *s.cluster, 128 * *s.cluster));
-  if ((s.cluster == 2 || s.tile_n == 256) && d.sm_count < 2)
+  const int columns = swapped_columns(s);
+  if (s.tile_n && *s.tile_n != columns && *s.tile_n != 2 * columns)
+    reject(fmt::format("tile_n is {}, but with swap_ab only {} and, on a pair of blocks, {} are possible", *s.tile_n,
+                       columns, 2 * columns));
+  if (s.tile_n && s.cluster && *s.tile_n != columns * *s.cluster)
+    reject(fmt::format("tile_n is {}, but with swap_ab and cluster {} it is {}", *s.tile_n, *s.cluster,
+                       columns * *s.cluster));
+  if (s.tile_m == 256 && has_two_products(s))
+    reject("tile_m is 256, but with swap_ab and a split gate at most 128 rows fit the tensor memory");
+  if ((s.cluster == 2 || s.tile_n == 2 * columns) && d.sm_count < 2)
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
 }
 
@@ -174,6 +187,8 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
     reject(fmt::format("tile_n is {}, but with a quantised output only multiples of {} are possible", *s.tile_n,
                        scaled_columns(s)));
+  if (s.tile_n && *s.tile_n % 64 != 0 && has_two_products(s))
+    reject(fmt::format("tile_n is {}, but with a split gate only multiples of 64 are possible", *s.tile_n));
   if (s.tile_n && *s.tile_n % 32 != 0) {
     const char* why = !has_scales(s.format)               ? "with bf16 operands"
                       : s.cluster == 2 || s.tile_m == 256 ? "on a pair of blocks"
@@ -195,10 +210,10 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     c.grouping = s.grouping;
     c.cluster = cluster;
     c.block_n = block_n;
-    c.accumulators = 2;
-    if (kernel::tensor_layout(c).columns > kernel::kTensorColumns) c.accumulators = 1;
     c.activation = s.activation;
     c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;
+    c.accumulators = 2;
+    if (kernel::tensor_layout(c).columns > kernel::kTensorColumns) c.accumulators = 1;
     c.bias = s.bias;
     c.quantized = scaled_columns(s) > 1;
     if (!fit(s, d, c)) {
@@ -218,13 +233,14 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
   // A given tile is one of operands that are not swapped, unless the caller says otherwise.
   const bool swap = s.swap_ab.value_or(!s.tile_m && !s.tile_n);
   for (int cluster : {1, 2}) {
-    if (!swap || (s.cluster && *s.cluster != cluster) || (s.tile_n && *s.tile_n != 128 * cluster)) continue;
+    if (!swap || (s.cluster && *s.cluster != cluster) || (s.tile_n && *s.tile_n != swapped_columns(s) * cluster))
+      continue;
     if (cluster == 2 && d.sm_count < 2) continue;
     for (int rows : kSwappedRows) {
       if (s.tile_m && *s.tile_m != rows) continue;
       // Callers mostly align groups of rows to 128, and a quantised output's scales lie in tiles of as many.
       if (rows != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1) continue;
-      if (rows > 128 && s.grouping == Grouping::RowGroups) continue;
+      if (rows > 128 && (s.grouping == Grouping::RowGroups || has_two_products(s))) continue;
       for (Scheduling scheduling : schedulings) add(cluster, rows, true, scheduling);
     }
   }
@@ -235,6 +251,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     if (cluster == 2 && (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.cluster && !s.tile_m))) continue;
     for (int block_n = 256; block_n >= 16; block_n -= 16) {
       if ((s.tile_n && *s.tile_n != block_n) || block_n % scaled_columns(s) != 0) continue;
+      if (has_two_products(s) && block_n % 64 != 0) continue;
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
           (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))

@@ -43,6 +43,20 @@ TEST_P(QuantizedOutput, Mxfp8WithoutAGate) {
   job.n = 352, job.padding = 48;
   check_quantized_output(job);
 }
+TEST_P(QuantizedOutput, Swapped) {
+  OutputJob job = first_product(std::get<0>(GetParam()).grouping, std::get<0>(GetParam()).rows);
+  job.problem.cluster = std::get<1>(GetParam());
+  job.problem.swap_ab = true;
+  const bool row_groups = job.grouping == Grouping::RowGroups;
+  job.problem.tile_m = row_groups ? 128 : 16;
+  check_quantized_output(job);
+  if (HasFailure()) return;
+  job.problem.activation = Activation::Silu;
+  job.type = DataType::Mxfp8;
+  if (!row_groups) job.problem.tile_m = 64;
+  job.n = 352, job.padding = 48;
+  check_quantized_output(job);
+}
 INSTANTIATE_TEST_SUITE_P(Blackwell, QuantizedOutput,
                          testing::Combine(testing::ValuesIn(groupings()), testing::Values(1, 2)), [](const auto& info) {
                            return grouping_name(std::get<0>(info.param)) + (std::get<1>(info.param) == 2 ? "Pair" : "");

@@ -120,7 +120,7 @@ TEST(Nvfp4, WrongCalls) {
          p.format = OperandFormat::Mxfp4;
          x.a_tensor_scale = static_cast<const float*>(x.sfa);
        }},
-      {"gate is split", [](auto& p, auto&) { p.activation = Activation::Swiglu, p.gate = GateLayout::Split; }},
+      {"n is 48", [](auto& p, auto&) { p.activation = Activation::Swiglu, p.gate = GateLayout::Split, p.n = 48; }},
   };
   for (const Wrong& wrong : all) {
     GemmProblem p = layer.problem();

@@ -103,6 +103,29 @@ TEST(Swapped, GatedPre) {
   }
 }
 
+// Grouping, blocks of a cluster.
+class SwappedSplit : public testing::TestWithParam<std::tuple<int, int>> {};
+TEST_P(SwappedSplit, IsRight) {
+  const auto [grouping, cluster] = GetParam();
+  Mxfp4Job job = swapped(grouping, 16 << (grouping + cluster) % 4, cluster, 64 * (3 + 2 * grouping), 160);
+  job.problem.bias = true;
+  job.problem.activation = Activation::Geglu;
+  job.problem.gate = grouping % 2 ? GateLayout::Split : GateLayout::SplitUpFirst;
+  if ((grouping + cluster) % 3 == 0) {
+    job.problem.pre = kF32;
+    job.problem.out.reset();
+  } else {
+    job.problem.out = cluster == 1 ? kBf16 : kF32;
+  }
+  job.lowest_scale = 122, job.highest_scale = 126;
+  run_in_all_orders(job);
+}
+INSTANTIATE_TEST_SUITE_P(Mxfp4, SwappedSplit, testing::Combine(testing::Range(0, 5), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}", kNames[std::get<0>(info.param)],
+                                              std::get<1>(info.param) == 2 ? "Pair" : "");
+                         });
+
 // NVFP4 with its floats for each matrix, and tiles that the device gives out: grouping, blocks of a cluster.
 class SwappedNvfp4 : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(SwappedNvfp4, IsRight) {

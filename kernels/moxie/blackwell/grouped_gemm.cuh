@@ -32,6 +32,25 @@ MOXIE_DEVICE void multiply(Fragment<kColumns>& values, float factor) {
   }
 }
 
+// load(fragment, product) for each product; their groups of eight columns alternate, as the rows of a gathered B do.
+template <int kProducts, int kColumns, class Load>
+MOXIE_DEVICE void load_products(Fragment<kColumns>& values, Load&& load) {
+  if constexpr (kProducts == 1) {
+    load(values, 0);
+  } else {
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      Fragment<kColumns / 2> part;
+      load(part, p);
+#pragma unroll
+      for (int j = 0; j < kColumns / 16; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values.v[2 * j + p][i] = part.v[j][i];
+      }
+    }
+  }
+}
+
 // scales: null where the operands have none.
 template <BlackwellConfig C, class... Sinks>
 MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScaleParams* scales,
@@ -124,25 +143,31 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       if (computed) accumulators.wait_computed(at);
       // A warp reaches the 32 lanes of its own quarter: 16 rows of each block of the fragments, with swap_ab 32 columns
       // of all blocks.
-      const uint32_t own = tensor + at.stage * C.block_n + tensor_lane(warp % 4 * 32);
+      const uint32_t own = tensor + at.stage * accumulator_columns(C) + tensor_lane(warp % 4 * 32);
+      constexpr int kProducts = Loop::kProducts, kProductColumns = accumulator_columns(C) / kProducts;
       if constexpr (C.swap_ab) {
         const int columns = computed ? Loop::columns_of(tile) : 0;
         epilogue.run(epilogue.chunk_of(tile, 0, 16), tile, [&](auto& values, int first, int block) {
           const int column = first + block * 16;
-          if (columns - column > 8) {
-            tensor_load_transposed<2>(values.v, own + column);
-          } else if (columns - column > 0) {
-            tensor_load_transposed<1>(values.v, own + column);
-          } else {
+          if (columns - column <= 0) {
             values = {};
             return;
           }
+          load_products<kProducts>(values, [&](auto& part, int p) {
+            if (columns - column > 8) {
+              tensor_load_transposed<2>(part.v, own + p * kProductColumns + column);
+            } else {
+              tensor_load_transposed<1>(part.v, own + p * kProductColumns + column);
+            }
+          });
           if constexpr (has_tensor_scales(C)) multiply(values, factor);
         });
       } else {
         epilogue.run(epilogue.chunk_of(tile, 32, 16), tile, [&](auto& values, int first, int block) {
           if (computed) {
-            tensor_load(values.v, own + first + tensor_lane(block * 16));
+            load_products<kProducts>(values, [&](auto& part, int p) {
+              tensor_load(part.v, own + p * kProductColumns + first / kProducts + tensor_lane(block * 16));
+            });
             if constexpr (has_tensor_scales(C)) multiply(values, factor);
           } else {
             values = {};

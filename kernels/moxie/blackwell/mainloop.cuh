@@ -82,16 +82,18 @@ struct TensorMainloop {
   // A tile's scales must lie in whole tiles of them, or all in 32 lanes.
   static_assert(!C.swap_ab || (C.block_n & (C.block_n - 1)) == 0);
   static_assert(C.cluster == 1 || C.cluster == 2);
+  static constexpr int kProducts = products(C);
+  static_assert(kProducts == 1 || C.swap_ab || C.block_n % 64 == 0);
   static_assert(!has_half_group(C) || (C.cluster == 1 && !is_gated(C.activation)));
   static_assert(C.accumulators == 1 || C.accumulators == 2);
   static_assert(tensor_layout(C).columns <= kTensorColumns, "one accumulator, or a narrower tile");
   static_assert(C.grouping != Grouping::Pointers, "no per-group maps of the operands");
-  static_assert(!has_scales(C) || !gate_is_split(C), "the scales of gate and up rows must stand in the same tile");
-
   using Format = Operand<C.format>;
   static constexpr int kStageA = a_box_rows(C) * 128;
   static constexpr int kStageB = b_stage_rows(C) * 128;
-  static constexpr int kScaleTiles = C.swap_ab ? a_scale_tiles(C) : b_scale_tiles(C);  // of the accumulator's columns
+  // Tiles of scales of the accumulator's rows and of its columns.
+  static constexpr int kRowScaleTiles = C.swap_ab ? b_scale_tiles(C) * kProducts : a_scale_tiles(C);
+  static constexpr int kColumnScaleTiles = C.swap_ab ? a_scale_tiles(C) : b_scale_tiles(C) * kProducts;
   static constexpr int kStageScaleTiles = stage_scale_tiles(C);
   static constexpr int kElements = stage_elements(C);    // of a row of a stage
   static constexpr int kTileK = scale_tile_k(C.format);  // of a row that share a tile of scales
@@ -110,14 +112,18 @@ struct TensorMainloop {
   static MOXIE_DEVICE int32_t first_column(const Tile& tile) {
     return has_half_group(C) ? whole_groups_column(tile.column) : tile.column;
   }
-  // Those that are computed: with swap_ab no more than rows exist, rounded up to what the instruction takes.
+  // Those that a product computes: with swap_ab no more than rows exist, rounded up to what the instruction takes.
   static MOXIE_DEVICE int32_t columns_of(const Tile& tile) {
     if constexpr (C.swap_ab) {
       constexpr int32_t kStep = Format::kColumnStep * C.cluster > 16 ? 16 : Format::kColumnStep * C.cluster;
       return min(C.block_n, (tile.rows + kStep - 1) / kStep * kStep);
     } else {
-      return C.block_n;
+      return C.block_n / kProducts;
     }
+  }
+  // Row of B where a product's tile begins.
+  static MOXIE_DEVICE int32_t product_row(const Tile& tile, int product) {
+    return product * (tile.n / 2) + tile.column / 2;
   }
 
   // The ring's memory.
@@ -178,13 +184,18 @@ struct TensorMainloop {
         load_b_rows(to + kWhole * 128, scales_->half_group_values, tile, k, half_group_column(C.block_n, tile.column));
       } else {
         // A pair's blocks load one half each; with swap_ab they have tiles of their own.
-        load_b_rows(to, gemm_.b, tile, k, tile.column + (C.swap_ab ? 0 : rank_ * b_box_rows(C)));
+        const int32_t own = C.swap_ab ? 0 : rank_ * b_box_rows(C);
+#pragma unroll
+        for (int p = 0; p < kProducts; ++p) {
+          load_b_rows(to + p * b_box_rows(C) * 128, gemm_.b, tile, k,
+                      own + (kProducts == 2 ? product_row(tile, p) : tile.column));
+        }
       }
     }
 
     MOXIE_DEVICE void load_b_rows(uint8_t* to, const TensorMap& map, const Tile& tile, int32_t k,
                                   int32_t column) const {
-      if constexpr (is_gated(C.activation)) {
+      if constexpr (is_gated(C.activation) && kProducts == 1) {
         if constexpr (C.grouping == Grouping::Dense) {
           copy_in(to, map, {k, 0, 0, column / 16});
         } else {
@@ -221,7 +232,13 @@ struct TensorMainloop {
       constexpr int kTiles = b_scale_tiles(C);
       uint8_t* to = stages_.b_scales + at_.stage * kStageScalesB;
       const int32_t row_tile = first_column(tile) / kScaleTileRows;
-      if constexpr (is_gated(C.activation)) {
+      if constexpr (kProducts == 2) {
+#pragma unroll
+        for (int p = 0; p < 2; ++p) {
+          copy_in(to + p * kTiles * (kStageScaleTiles * kScaleTileBytes), scales_->b,
+                  {0, k, product_row(tile, p) / kScaleTileRows, tile.group});
+        }
+      } else if constexpr (is_gated(C.activation)) {
         const int32_t k_tiles = (tile.k + kTileK - 1) / kTileK;
         const int32_t n_tiles = (tile.n + kScaleTileRows - 1) / kScaleTileRows;
 #pragma unroll
@@ -277,13 +294,18 @@ struct TensorMainloop {
       const uint32_t count = stages_of(tile.k);
       if (count == 0) return;  // the epilogue takes zeros for it
       if (elect()) {
-        const uint32_t d = tensor_ + accumulator_.stage * C.block_n;
+        const uint32_t d = tensor_ + accumulator_.stage * accumulator_columns(C);
+        uint32_t first_scale[kProducts] = {};
+        if constexpr (kProducts == 2) {
+          for (int p = 0; p < 2; ++p) first_scale[p] = product_row(tile, p) % kScaleTileRows / 32;
+        } else if constexpr (kWhole > 0 && !C.swap_ab) {
+          first_scale[0] = first_column(tile) % kScaleTileRows / 32;
+        }
         const uint32_t instruction = Format::instruction(128 * C.cluster, columns_of(tile));
         accumulators_.wait_stored(accumulator_);
         for (uint32_t i = 0; i < count; ++i) {
           ring_.wait_full(at_);
-          multiply_stage(instruction, d, tile.k - static_cast<int32_t>(i) * kElements, i > 0,
-                         kWhole > 0 && !C.swap_ab ? first_column(tile) % kScaleTileRows / 32 : 0);
+          multiply_stage(instruction, d, tile.k - static_cast<int32_t>(i) * kElements, i > 0, first_scale);
           commit(ring_.empty + at_.stage);
           at_.advance();
         }
@@ -307,9 +329,9 @@ struct TensorMainloop {
     }
 
     // left: elements of K from the stage's first on. Instructions wholly past the end are left out. first_scale: of the
-    // tile's 32-column groups within its first tile of scales.
+    // 32 rows of B that a product begins with, within its first tile of scales.
     MOXIE_DEVICE void multiply_stage(uint32_t instruction, uint32_t d, int32_t left, bool accumulate,
-                                     uint32_t first_scale) const {
+                                     const uint32_t (&first_scale)[kProducts]) const {
       constexpr int kStageRows = C.swap_ab ? kStageB : kStageA, kStageColumns = C.swap_ab ? kStageA : kStageB;
       const uint64_t rows = rows_ + at_.stage * (kStageRows / 16),
                      columns = columns_ + at_.stage * (kStageColumns / 16);
@@ -324,20 +346,31 @@ struct TensorMainloop {
           const uint32_t to_a = tensor_ + kTensor.a_scales + t * a_scale_columns(C);
           const uint32_t to_b = tensor_ + kTensor.b_scales + t * b_scale_columns(C);
           const uint32_t to_rows = C.swap_ab ? to_b : to_a, to_columns = C.swap_ab ? to_a : to_b;
-          copy_scales(to_rows, row_scales + t * (kScaleTileBytes / 16));
 #pragma unroll
-          for (int n = 0; n < kScaleTiles; ++n)
+          for (int n = 0; n < kRowScaleTiles; ++n)
+            copy_scales(to_rows + 4 * n, row_scales + (n * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+#pragma unroll
+          for (int n = 0; n < kColumnScaleTiles; ++n)
             copy_scales(to_columns + 4 * n, column_scales + (n * kStageScaleTiles + t) * (kScaleTileBytes / 16));
           if constexpr (has_half_group(C)) {
-            copy_scales(to_columns + first_scale + kWhole / 32,
-                        column_scales + (kScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+            copy_scales(to_columns + first_scale[0] + kWhole / 32,
+                        column_scales + (kColumnScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
           }
 #pragma unroll
           for (int s = 0; s < Format::kScaleSteps; ++s) {
             const int step = t * Format::kScaleSteps + s;
             if (step * Format::kStepElements >= left) break;
-            Format::multiply(Group{}, d, rows + step * 2, columns + step * 2, instruction, step, to_rows,
-                             to_columns + first_scale, accumulate || step > 0);
+#pragma unroll
+            for (int p = 0; p < kProducts; ++p) {
+              // Of B: its rows in the stage, its scales in tensor memory.
+              const uint64_t own_rows = p * (b_box_rows(C) * 128 / 16);
+              const uint32_t own_scales = p * 4 * b_scale_tiles(C) + first_scale[p];
+              Format::multiply(Group{}, d + p * (accumulator_columns(C) / 2),
+                               rows + step * 2 + (C.swap_ab ? own_rows : 0),
+                               columns + step * 2 + (C.swap_ab ? 0 : own_rows), instruction, step,
+                               to_rows + (C.swap_ab ? own_scales : 0), to_columns + (C.swap_ab ? 0 : own_scales),
+                               accumulate || step > 0);
+            }
           }
         }
       } else {

@@ -16,10 +16,11 @@
 //
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
-//     Called by whole warps, chunk after chunk from left to right, and in each for block = 0 to chunk.blocks - 1: a warp
-//     has 16 rows by kColumns columns of it, a multiple of 32 (with kNeeds.narrow 16, too). Which ones, Chunk tells:
-//     mostly 16 rows of 64 and all columns, but where the operands are swapped warps lie side by side, some may have
-//     none, and chunks come from top to bottom. It must write nothing past chunk.rows rows or past the value's columns.
+//     Called by whole warps, chunk after chunk from left to right, and in each for block = 0 to chunk.blocks - 1: a
+//     warp has 16 rows by kColumns columns of it, a multiple of 32 (with kNeeds.narrow 16, too). Which ones, Chunk
+//     tells: mostly 16 rows of 64 and all columns, but where the operands are swapped warps lie side by side, some may
+//     have none, and chunks come from top to bottom. It must write nothing past chunk.rows rows or past the value's
+//     columns.
 //
 // With kNeeds.staging_bytes > 0, `staging` is that much shared memory, aligned to 1024, which store() fills. Then
 //
@@ -59,15 +60,15 @@ struct Fragment {
 // Where a chunk of epilogue_rows by epilogue_columns of the product lies.
 struct Chunk {
   int32_t group;
-  int32_t row;           // first row of the chunk, within the group (Dense, RowGroups: within the tensor)
-  int32_t rows;          // rows that exist from `row` on; may exceed those of the chunk
-  int32_t row_begin;     // Offsets: the tensor's row where the group begins, else 0
-  int32_t column;        // first column of the product; a gated `out` begins at column / 2
-  int32_t n;             // columns of the product
-  int32_t thread;        // of the warp group, 0 to 127
-  int32_t warp_rows;     // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell, 0 with swapped operands
-  int32_t block_rows;    // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
-  int32_t scale_tiles;   // Offsets: tiles of a quantised output's scales before the group's first, else 0
+  int32_t row;          // first row of the chunk, within the group (Dense, RowGroups: within the tensor)
+  int32_t rows;         // rows that exist from `row` on; may exceed those of the chunk
+  int32_t row_begin;    // Offsets: the tensor's row where the group begins, else 0
+  int32_t column;       // first column of the product; a gated `out` begins at column / 2
+  int32_t n;            // columns of the product
+  int32_t thread;       // of the warp group, 0 to 127
+  int32_t warp_rows;    // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell, 0 with swapped operands
+  int32_t block_rows;   // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
+  int32_t scale_tiles;  // Offsets: tiles of a quantised output's scales before the group's first, else 0
   int32_t blocks;
   int32_t row_warps;     // warps one below the other: 4, with swapped operands 1 or 2
   int32_t warp_columns;  // and from those to the ones beside them, columns of the value; else 0
@@ -336,8 +337,8 @@ class Epilogue {
     return out;
   }
 
-  // Each warp gives half of its 16 columns' rows to its neighbour, the only ones where there are 16 to the left one, and
-  // gets the columns beside the rows that it keeps.
+  // Each warp gives half of its 16 columns' rows to its neighbour, the only ones where there are 16 to the left one,
+  // and gets the columns beside the rows that it keeps.
   template <int kWidth>
   MOXIE_DEVICE void store_exchanged(const Fragment<kWidth> (&own)[kBlocks], const Chunk& chunk) {
     static_assert(kWidth == 16 && kBlocks <= 2);
