@@ -252,4 +252,58 @@ int compare(const Forms& forms, const Results& first, const Results& second, boo
   return outside;
 }
 
+namespace {
+
+uint64_t digest_of(const Form& form, const std::vector<uint8_t>& bytes) {
+  const Layout l = layout_of(form.result);
+  std::string canonical(bytes.begin(), bytes.end());
+  const uint64_t nan = (uint64_t{1} << (l.exponent_bits + l.mantissa_bits)) - 1;
+  for (size_t i = 0;
+       l.exponent_bits != 0 && !form.agreement.nan_bits && i < bytes.size() / static_cast<size_t>(l.bytes); ++i)
+    if (is_nan(element(bytes, i, l.bytes), l))
+      std::memcpy(canonical.data() + i * static_cast<size_t>(l.bytes), &nan, static_cast<size_t>(l.bytes));
+  return seed_of(canonical);
+}
+
+}  // namespace
+
+void write_digest(const Forms& forms, const Results& results, const std::string& path) {
+  std::map<std::string, const Result*> by_name;
+  for (const Result& r : results.forms) by_name[r.name] = &r;
+  FILE* const out = std::fopen(path.c_str(), "w");
+  if (out == nullptr) throw std::runtime_error("cannot write " + path);
+  std::fprintf(out, "# %s\n", results.machine.c_str());
+  for (const Form& form : forms) {
+    const auto found = by_name.find(form.name);
+    if (!form.agreement.defined || found == by_name.end() || !found->second->error.empty()) continue;
+    std::fprintf(out, "%08llx %016llx\n", static_cast<unsigned long long>(seed_of(form.name) & 0xffffffff),
+                 static_cast<unsigned long long>(digest_of(form, found->second->bytes)));
+  }
+  std::fclose(out);
+}
+
+int check_digest(const Forms& forms, const Results& results, const std::string& path) {
+  std::ifstream in(path);
+  if (!in) throw std::runtime_error("cannot read " + path);
+  std::map<uint64_t, uint64_t> wanted;
+  for (std::string line; std::getline(in, line);) {
+    unsigned long long name = 0, digest = 0;
+    if (std::sscanf(line.c_str(), "%llx %llx", &name, &digest) == 2) wanted[name] = digest;
+  }
+  std::map<std::string, const Result*> by_name;
+  for (const Result& r : results.forms) by_name[r.name] = &r;
+  int different = 0, compared = 0;
+  for (const Form& form : forms) {
+    const auto want = wanted.find(seed_of(form.name) & 0xffffffff);
+    const auto found = by_name.find(form.name);
+    if (want == wanted.end() || found == by_name.end()) continue;
+    ++compared;
+    if (found->second->error.empty() && digest_of(form, found->second->bytes) == want->second) continue;
+    ++different;
+    std::printf("%s: not the bits of %s\n", form.name.c_str(), path.c_str());
+  }
+  std::printf("%d of %d forms differ from %s\n", different, compared, path.c_str());
+  return compared == 0 ? 1 : different;
+}
+
 }  // namespace bits

@@ -14,4 +14,9 @@ Results read(const std::string& path);
 // Prints the table, forms outside of their bounds, and with `all` every form; returns how many are outside.
 int compare(const Forms& forms, const Results& first, const Results& second, bool all);
 
+// A line for each form whose bits are defined: a hash of its name, one of its result with all NaNs made one.
+void write_digest(const Forms& forms, const Results& results, const std::string& path);
+// Prints the forms whose result differs from the digest's; returns how many.
+int check_digest(const Forms& forms, const Results& results, const std::string& path);
+
 }  // namespace bits

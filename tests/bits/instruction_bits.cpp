@@ -5,6 +5,8 @@
 //   LD_LIBRARY_PATH=lib/moxie/sim bin/instruction_bits --out sim.bits     in the simulator
 //   bin/instruction_bits --compare sim.bits gpu.bits                      the table; exit code 1 when a form is outside
 //
+// --digest RESULTS FILE keeps hashes of the defined bits, --check FILE compares the bits of a run with such hashes: the
+// tests hold the simulator to those of an H200 (tests/bits/h200.digest).
 // --filter TEXT keeps the forms whose names hold TEXT, --list prints names, --ptx FOLDER writes the modules, --all adds
 // a line for each form to the comparison.
 #include <chrono>
@@ -21,7 +23,7 @@ namespace {
 constexpr size_t kFormsAModule = 64;
 
 int run(int count, char** values) {
-  std::string out, filter, ptx, first, second;
+  std::string out, filter, ptx, first, second, check, results_file, digest;
   bool list = false, all = false;
   for (int i = 1; i < count; ++i) {
     const std::string option = values[i];
@@ -37,6 +39,10 @@ int run(int count, char** values) {
       ptx = next();
     else if (option == "--compare")
       first = next(), second = next();
+    else if (option == "--digest")
+      results_file = next(), digest = next();
+    else if (option == "--check")
+      check = next();
     else if (option == "--list")
       list = true;
     else if (option == "--all")
@@ -55,14 +61,16 @@ int run(int count, char** values) {
       std::ofstream(ptx + "/" + std::to_string(at) + ".ptx")
           << bits::module_of(forms, at, std::min(forms.size(), at + kFormsAModule));
   if (!first.empty()) return bits::compare(forms, bits::read(first), bits::read(second), all) == 0 ? 0 : 1;
-  if (out.empty()) {
-    if (!list && ptx.empty()) throw std::runtime_error("one of --out, --compare, --list and --ptx is needed");
+  if (!digest.empty()) bits::write_digest(forms, bits::read(results_file), digest);
+  if (out.empty() && check.empty()) {
+    if (!list && ptx.empty() && digest.empty())
+      throw std::runtime_error("one of --out, --check, --compare, --digest, --list and --ptx is needed");
     return 0;
   }
   const auto start = std::chrono::steady_clock::now();
   bits::Results results;
   results.machine = bits::run_isolated(forms, kFormsAModule, results.forms);
-  bits::write(results, out);
+  if (!out.empty()) bits::write(results, out);
   size_t failed = 0;
   for (const bits::Result& r : results.forms) {
     if (r.error.empty()) continue;
@@ -71,6 +79,7 @@ int run(int count, char** values) {
   }
   std::printf("%s: %zu forms, %zu of them not run, %.1f s; %s\n", results.machine.c_str(), forms.size(), failed,
               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), out.c_str());
+  if (!check.empty() && bits::check_digest(forms, results, check) != 0) return 1;
   return failed == 0 ? 0 : 1;
 }
 
