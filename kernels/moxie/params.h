@@ -111,6 +111,8 @@ struct HopperConfig {
   bool bias = false;
   bool quantized = false;  // an output leaves with scales (epilogue/quantize.cuh)
   int store_buffers = 1;   // staging buffers of each sink and warp group: 1 or 2
+  int epilogue_n =
+      64;  // columns of the accumulator that the epilogue handles at once: 32, or 64 if they divide block_n
 };
 
 // Everything a Blackwell kernel fixes at compile time except its sinks.
@@ -159,7 +161,7 @@ constexpr bool is_transposed(const BlackwellConfig& c) { return c.swap_ab; }
 
 // Columns of the product that the epilogue handles at once; those that each of its warps has a fragment of.
 constexpr int epilogue_columns(int block_n) { return block_n % 64 == 0 ? 64 : 32; }
-constexpr int epilogue_columns(const HopperConfig& c) { return epilogue_columns(c.block_n); }
+constexpr int epilogue_columns(const HopperConfig& c) { return c.block_n % c.epilogue_n == 0 ? c.epilogue_n : 32; }
 constexpr int epilogue_columns(const BlackwellConfig& c) {
   if (c.swap_ab) return 128 * products(c);
   return c.block_n % 32 != 0 ? 16 : epilogue_columns(c.block_n);

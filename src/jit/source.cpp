@@ -156,6 +156,7 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
        << "    .bias = " << (config.bias ? "true" : "false") << ",\n"
        << "    .quantized = " << (config.quantized ? "true" : "false") << ",\n"
        << "    .store_buffers = " << config.store_buffers << ",\n"
+       << "    .epilogue_n = " << config.epilogue_n << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
   add_entry(text, "hopper_grouped_gemm", "kThreads", Scales::NotAsked, sinks.size());

@@ -287,8 +287,8 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   plan.source = s.tile_n || s.tile_m || s.cluster || s.scheduling || s.swap_ab ? "caller's choice" : "model";
   plan.config = plan.candidates.front().config;
   const BlackwellConfig& c = plan.config;
-  plan.raster_panel = choose_panel(d, kernel::cluster_rows(c) / (c.swap_ab ? 1 : c.cluster), kernel::block_columns(c),
-                                   kernel::cluster_columns(c));
+  plan.raster_panel = choose_panel(s, d, kernel::cluster_rows(c) / (c.swap_ab ? 1 : c.cluster),
+                                   kernel::block_columns(c), kernel::cluster_columns(c));
   const Work most = c.scheduling == Scheduling::LaunchControl ? most_without_host(s) : most_work(s, work);
   const double tiles = count_cluster_tiles(s, most, kernel::cluster_rows(c), kernel::cluster_columns(c));
   plan.tiles = int64_t(c.cluster * tiles);

@@ -14,30 +14,29 @@ namespace {
 
 using kernel::HopperConfig;
 
-// The figures of the cost model, in cycles of the SM clock and bytes.
+// The figures of the cost model, in cycles of a clock of 1.5 GHz and bytes. Fitted to the times of 650 kernels on one
+// H200 under full load (bench/results/tune-h200.json): relative error 4% near the best kernel of a shape.
 struct Costs {
-  // wgmma m64nNk16 takes N / 2 cycles: 2048 multiply-adds a clock and SM (990 TFLOP/s = 132 SMs * 1.83 GHz * 2 * 2048).
-  double multiply_adds = 2048;
-  // One shared-memory access of 128 bytes a clock; wgmma reads its A and B from there, the copies write them there.
-  double shared_bytes = 128;
-  // L2 to SMs: 5120 bytes a clock (two partitions of 40 slices, 64 bytes each), divided among 132 SMs.
-  double l2_bytes = 5120.0 / 132;
-  // HBM: 4.3 TB/s measured by a copy, at 1.75 GHz.
-  double hbm_bytes = 4.3e12 / 1.75e9;
-  // From issuing a tensor copy to its mbarrier's completion: an L2 hit of about 270 cycles plus the copy's own set-up
-  // and size.
-  double load_latency = 800;
-  // A block's start: barriers, maps, the first operands from HBM.
-  double prologue = 2500;
-  // Two blocks that feed each other wait for the slower one.
-  double cluster_slack = 1.03;
-  // Issue slots: an SM issues to 128 lanes a clock when both consumer warp groups run, one warp group alone reaches
-  // about half of it.
-  double lanes = 128, lanes_alone = 72;
-  // Fixed part of an epilogue: draining wgmma, staging barriers, the store's hand-over.
-  double epilogue_fixed = 500;
-  // Rewriting a tensor map and acquiring it, per tile that begins a group.
-  double group_change = 700;
+  double clock = 1.5e9;
+  // Multiply-adds a clock and SM. wgmma does 2048; what is lost is the start of each k loop and the clock, which falls
+  // with the power that a schedule takes.
+  double cooperative_rate = 1650, pingpong_rate = 1940;
+  // Bytes a clock that an SM gets of its own loads, and of what its peer in the cluster multicasts to it.
+  double own_bytes = 57, multicast_bytes = 200;
+  // From issuing a tensor copy to its mbarrier's completion, under load.
+  double load_latency = 1500;
+  // Two blocks that feed each other wait for the slower one; two that share A are further apart in B.
+  double share_a = 1.09, share_b = 1.07;
+  // Tiles of less than 128 columns were never the fastest, even where they alone filled the device.
+  double narrow = 1.3;
+  // Cycles of a cooperative epilogue, which nothing hides: for each accumulator and instruction, and fixed.
+  double epilogue_instruction = 0.0075, epilogue_fixed = 2200;
+  // Ping-pong: the hand-over between the warp groups, and the last tile's epilogue.
+  double turn = 230, last_epilogue_instruction = 0.001;
+  double hbm_bytes = 4.35e12;  // a second
+  // How far computing and memory traffic overlap: the exponent of a norm, where 1 is not at all.
+  double overlap = 3.7;
+  double launch = 5.8e-6;  // seconds, the first operands' way from HBM included
 };
 constexpr Costs kCosts;
 
@@ -86,48 +85,50 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   const double tiles = count_tiles(s, w, c);
   const double m = c.block_m, n = c.block_n, k = c.block_k;
 
-  // One k-tile. wgmma reads 64 rows of A and all of B for every 64 rows of the tile.
+  // One k-tile.
   const double loaded = (m + n) * k * 2;
-  const double from_l2 =
+  const double own =
       (m * (c.multicast == Multicast::A ? 0.5 : 1) + n * (c.multicast == Multicast::B ? 0.5 : 1)) * k * 2;
-  const std::array<Bound, 4> bounds = {{
-      {m * n * k / kCosts.multiply_adds, "tensor cores"},
-      {(m / 64 * (64 + n) * k * 2 + loaded) / kCosts.shared_bytes, "shared memory"},
-      {from_l2 / kCosts.l2_bytes, "L2"},
+  const bool pingpong = c.schedule == Schedule::PingPong;
+  const std::array<Bound, 3> bounds = {{
+      {m * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
+      {own / kCosts.own_bytes + (loaded - own) / kCosts.multicast_bytes, "loads"},
       {kCosts.load_latency / (c.stages - 1), "load latency"},
   }};
   const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
                                           [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
-  const double mainloop = k_tiles * slowest.cycles * (c.cluster == 2 ? kCosts.cluster_slack : 1);
-
-  double changes = 0;  // per tile
-  if (kernel::outputs_need_group_maps(c.grouping) && tiles > 0) {
-    double groups = 0;
-    for (const Rows& r : w.rows) groups += r.rows > 0 ? r.groups : 0;
-    changes = std::min(1.0, groups * std::min<double>(d.sm_count, tiles / std::max(groups, 1.0)) / tiles);
-  }
-  const bool pingpong = c.schedule == Schedule::PingPong;
-  const double epilogue = m * n * instructions(s) / (pingpong ? kCosts.lanes_alone : kCosts.lanes) +
-                          kCosts.epilogue_fixed + changes * kCosts.group_change;
+  double stage = 0;  // bounds that are nearly equal slow each other
+  for (const Bound& bound : bounds) stage += std::pow(bound.cycles / slowest.cycles, 8);
+  stage = slowest.cycles * std::pow(stage, 1.0 / 8);
+  const double mainloop = k_tiles * stage *
+                          (c.cluster == 1                ? 1
+                           : c.multicast == Multicast::A ? kCosts.share_a
+                                                         : kCosts.share_b);
+  const double epilogue =
+      m * n * instructions(s) * (pingpong ? kCosts.last_epilogue_instruction : kCosts.epilogue_instruction) +
+      (pingpong ? 0 : kCosts.epilogue_fixed);
 
   // Each SM works through its share of the tiles.
   const double slots = d.sm_count / c.cluster * c.cluster;
   const double waves = tiles == 0 ? 0 : w.exact ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
-  const double hidden = std::max(mainloop, (mainloop + epilogue) / 2);
-  const double compute = pingpong ? waves * hidden + epilogue : waves * (mainloop + epilogue);
+  const double compute =
+      (pingpong ? waves * (mainloop + kCosts.turn) + epilogue : waves * (mainloop + epilogue)) / kCosts.clock;
 
   double bytes = 0;
-  const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
-                             (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
+  const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
+                             (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
   for (const Rows& r : w.rows) {
     if (r.rows > 0) bytes += r.groups * (double(s.n) * s.k * 2 + r.rows * (s.k * 2 + columns_out));
   }
   const double memory = bytes / kCosts.hbm_bytes;
 
-  // Compute and memory traffic overlap, but not wholly.
-  candidate.cycles = kCosts.prologue + std::max(compute, memory) + 0.1 * std::min(compute, memory);
+  const double most = std::max({compute, memory, 1e-12});
+  const double both =
+      most *
+      std::pow(std::pow(compute / most, kCosts.overlap) + std::pow(memory / most, kCosts.overlap), 1 / kCosts.overlap);
+  candidate.cycles = (kCosts.launch + both) * kCosts.clock;
   const char* why = memory > compute ? "HBM" : slowest.name;
-  if (memory <= compute && (pingpong ? hidden > mainloop : epilogue > mainloop)) why = "epilogue";
+  if (memory <= compute && !pingpong && epilogue > mainloop) why = "epilogue";
   candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM, mainloop {:.0f}, epilogue {:.0f}{}", why, tiles, waves,
                                  mainloop, epilogue, pingpong ? " (hidden)" : "");
 }
@@ -175,6 +176,30 @@ bool allowed(const Shape& s, const HopperConfig& c) {
          (!s.multicast || *s.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
 }
 
+// Chooses stages, store buffers and the columns that the epilogue handles at once; false when not even two stages fit.
+// Ping-pong hides its epilogue but takes 64 bytes of operands a clock at 128x128, which an SM can barely get: only a
+// deep ring keeps the tensor cores fed, so staging gives way to stages. A cooperative epilogue is not hidden: beyond
+// four stages, larger and more staging gains more (bench/notes/hopper.md).
+bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
+  HopperConfig best;
+  best.stages = 0;
+  const auto rank = [](const HopperConfig& x) {
+    const int last = x.schedule == Schedule::PingPong ? -x.epilogue_n : x.epilogue_n;
+    return std::array{x.schedule == Schedule::PingPong ? x.stages : std::min(x.stages, 4), last, x.store_buffers};
+  };
+  for (int epilogue_n : {64, 32}) {
+    if (c.block_n % epilogue_n != 0 || epilogue_n < scaled_columns(s)) continue;
+    for (int buffers : {1, 2}) {
+      c.epilogue_n = epilogue_n;
+      c.store_buffers = buffers;
+      if (deepest_ring(s, d, c) > 0 && (best.stages == 0 || rank(c) > rank(best))) best = c;
+    }
+  }
+  if (best.stages == 0) return false;
+  c = best;
+  return true;
+}
+
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
   std::vector<Candidate> all;
   const auto add = [&](Schedule schedule, const int(&tile)[2]) {
@@ -192,7 +217,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
       c.bias = s.bias;
       c.quantized = scaled_columns(s) > 1;
       if (!allowed(s, c) || c.cluster > d.sm_count) continue;
-      if (!fit(s, d, c)) {
+      if (!choose_staging(s, d, c)) {
         candidate.possible = false;
         candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
       }
@@ -246,7 +271,8 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
     }
   }
   plan.config = plan.candidates.front().config;
-  plan.raster_panel = choose_panel(d, plan.config.block_m, plan.config.block_n, kernel::cluster_columns(plan.config));
+  plan.raster_panel =
+      choose_panel(s, d, plan.config.block_m, plan.config.block_n, kernel::cluster_columns(plan.config));
 
   plan.tiles = int64_t(count_tiles(s, most_work(s, work), plan.config));
   return plan;

@@ -30,7 +30,10 @@ Work work_of(const Shape& s) {
     w.exact = true;
     w.rows.push_back({double(s.m), double(s.groups)});
   } else {
-    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : estimated_rows(s), double(s.groups)});
+    // With a hint, m may tell how many groups have rows at all: a token meets few of them.
+    const bool shared = s.grouping == Grouping::Offsets && s.expected_rows;
+    w.rows.push_back({s.expected_rows ? double(*s.expected_rows) : estimated_rows(s),
+                      double(shared ? std::min(s.groups, s.m) : s.groups)});
   }
   return w;
 }
@@ -69,9 +72,12 @@ int scaled_columns(const Shape& s) {
   return s.pre && is_quantized(*s.pre) ? kScaleBlock : 1;
 }
 
-int choose_panel(const DeviceFigures& d, int block_m, int block_n, int cluster_columns) {
+int choose_panel(const Shape& s, const DeviceFigures& d, int block_m, int block_n, int cluster_columns) {
   const double area = double(d.sm_count) * block_m * block_n;
-  return std::clamp(int(std::lround(std::sqrt(area) / cluster_columns)), 1, 32);
+  const double square = std::clamp(std::round(std::sqrt(area) / cluster_columns), 1.0, 32.0);
+  const double columns = double((s.n + cluster_columns - 1) / cluster_columns);
+  const double panels = std::max(1.0, std::ceil(columns / (1.1 * square)));
+  return std::max(1, int(std::ceil(columns / panels)));
 }
 
 std::string describe_shape(const Shape& s, const DeviceFigures& d) {

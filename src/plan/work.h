@@ -45,25 +45,29 @@ std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const Config& c) {
   return needs;
 }
 
-// Chooses stages and store buffers: the deepest ring of up to 8 that fits, two store buffers when four stages remain.
-// False when not even two stages fit.
+// Sets stages to the deepest ring of up to 8 that fits beside the sinks' staging; 0 when not even two stages do.
+template <class Config>
+int deepest_ring(const Shape& s, const DeviceFigures& d, Config& c) {
+  const auto needs = sink_needs(s, c);
+  for (c.stages = 8; c.stages >= 2; --c.stages) {
+    if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
+  }
+  return c.stages = 0;
+}
+
+// Chooses stages and store buffers: the deepest ring, two store buffers when four stages remain. False when not even
+// two stages fit.
 template <class Config>
 bool fit(const Shape& s, const DeviceFigures& d, Config& c) {
-  const auto needs = sink_needs(s, c);
-  const auto stages = [&](int buffers) {
-    c.store_buffers = buffers;
-    for (c.stages = 8; c.stages >= 2; --c.stages) {
-      if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
-    }
-    return 0;
-  };
-  if (stages(2) >= 4) return true;
-  return stages(1) >= 2;
+  c.store_buffers = 2;
+  if (deepest_ring(s, d, c) >= 4) return true;
+  c.store_buffers = 1;
+  return deepest_ring(s, d, c) >= 2;
 }
 
 // Cluster columns walked together: the part of the product in flight on the device at once is then about square, and
-// reads the least of A and B.
-int choose_panel(const DeviceFigures& device, int block_m, int block_n, int cluster_columns);
+// reads the least of A and B. All panels are about as wide: one of a single column would read A for nothing.
+int choose_panel(const Shape& shape, const DeviceFigures& device, int block_m, int block_n, int cluster_columns);
 
 // The first line of an explanation.
 std::string describe_shape(const Shape& shape, const DeviceFigures& device);
