@@ -108,8 +108,8 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   }};
   const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
                                           [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
-  const double mainloop = stages * slowest.cycles * (c.cluster == 2 ? kCosts.pair_slack : 1) *
-                          (c.swap_ab ? kCosts.swap_slack : 1);
+  const double mainloop =
+      stages * slowest.cycles * (c.cluster == 2 ? kCosts.pair_slack : 1) * (c.swap_ab ? kCosts.swap_slack : 1);
   const double epilogue = 128.0 * columns * instructions(s, c.swap_ab) / kCosts.lanes + kCosts.epilogue_fixed;
 
   const double slots = std::max(1, d.sm_count / c.cluster);

@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
               {8, 2},
               "U8",
               "sm_100a",
-              "gate is split"},
+              "n is 16, but gemm of MXFP4 operands with a split gate needs a multiple of 64"},
         Wrong{"Schedule", {"--schedule", "pingpong"}, {8, 32}, {8, 2}, "U8", "sm_100a", "schedule is given"},
         Wrong{"Tile", {"--tile", "128x40"}, {8, 32}, {8, 2}, "U8", "sm_100a", "tile_n is 40"}),
     [](const auto& info) { return info.param.name; });
