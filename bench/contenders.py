@@ -177,7 +177,7 @@ class PeerLibrary:
             try:
                 run = PeerRun(self, tensors, variant)
                 time = quick_time(run.run, tensors.turns)
-            except Refused as refused:
+            except (Refused, RuntimeError) as refused:
                 why = str(refused)
                 continue
             if best is None or time < best_time:

@@ -154,7 +154,7 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
   if (cublaslt == nullptr) fmt::print("cuBLASLt: {}\n", why);
   constexpr size_t kCopyBytes = 512 << 20;
   const Buffer from(device, kCopyBytes), to(device, kCopyBytes);
-  from.clear();
+  device.fill(from.as(), 0x5a, kCopyBytes);
 
   fmt::print("{:<36} {:<24} {:>10} {:>8} {:>6} {:>8} {:>8} {:>8}  {}\n", "shape", "groups x (M x N x K)", "time",
              "TFLOP/s", "GB/s", "/cublas", "/copy", "host", "kernel");

@@ -1,0 +1,100 @@
+// The library behind the interface of bench/peer.h, which bench/peers.py loads, gives the library's own results.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "bench/peer.h"
+#include "cli/buffer.h"
+#include "cli/data.h"
+#include "moxie/moxie.h"
+
+namespace moxie::test {
+namespace {
+
+class Peer : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto folder = std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path();
+    const std::string path = (folder / "../../libmoxie_peer.so").string();
+    library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library_, nullptr) << dlerror();
+  }
+  template <class F>
+  F* find(const char* name) {
+    return reinterpret_cast<F*>(dlsym(library_, name));
+  }
+  void* library_ = nullptr;
+};
+#define MOXIE_PEER(name) find<decltype(::name)>(#name)
+
+PeerProblem problem() {
+  PeerProblem p{};
+  p.groups = 3, p.rows = 70, p.n = 128, p.k = 64;
+  p.activation = PEER_SWIGLU_OAI;
+  p.bias = p.pre = p.out = 1;
+  p.schedule = p.multicast = -1;
+  return p;
+}
+
+TEST_F(Peer, GivesTheLibrarysResults) {
+  const Device device = Device::open();
+  const PeerProblem p = problem();
+  const cli::Buffer a(device, cli::random_bf16(1, p.rows * p.k, 1)), b(device, cli::random_bf16(2, 3 * p.n * p.k, 1)),
+      bias(device, cli::random_bf16(3, 3 * p.n, 1)), ends(device, std::vector<int32_t>{20, 20, 70});
+  const size_t pre_bytes = size_t(p.rows * p.n) * 2, out_bytes = pre_bytes / 2;
+  const cli::Buffer pre(device, pre_bytes), out(device, out_bytes);
+  const auto fetch = [&] {
+    std::vector<uint16_t> values((pre_bytes + out_bytes) / 2);
+    device.download(values.data(), pre.as(), pre_bytes);
+    device.download(values.data() + pre_bytes / 2, out.as(), out_bytes);
+    pre.clear(), out.clear();
+    return values;
+  };
+
+  GemmProblem same;
+  same.grouping = Grouping::Offsets;
+  same.groups = p.groups, same.m = p.rows, same.n = p.n, same.k = p.k;
+  same.bias = true;
+  same.activation = Activation::SwigluOai;
+  same.pre = DataType::Bf16;
+  const cli::Buffer workspace(device, workspace_bytes(device, same));
+  GemmArguments arguments;
+  arguments.a = a.as(), arguments.b = b.as(), arguments.bias = bias.as(), arguments.sizes = ends.as<int32_t>();
+  arguments.pre = pre.as(), arguments.out = out.as();
+  arguments.workspace = workspace.as(), arguments.workspace_bytes = workspace.bytes();
+  gemm(device, same, arguments);
+  device.synchronize();
+  const std::vector<uint16_t> expected = fetch();
+
+  void* created = MOXIE_PEER(peer_create)(&p);
+  ASSERT_NE(created, nullptr) << MOXIE_PEER(peer_error)();
+  EXPECT_THAT(MOXIE_PEER(peer_describe)(created), testing::HasSubstr("stages"));
+  EXPECT_EQ(MOXIE_PEER(peer_workspace_bytes)(created), static_cast<int64_t>(workspace_bytes(device, same)));
+  PeerTensors tensors{a.as(),         b.as(), bias.as(), ends.as<int32_t>(), nullptr, pre.as(), out.as(),
+                      workspace.as(), 1.702f, 7.0f};
+  void* bound = MOXIE_PEER(peer_bind)(created, &tensors);
+  ASSERT_NE(bound, nullptr);
+  EXPECT_EQ(MOXIE_PEER(peer_launch)(bound, nullptr), 0) << MOXIE_PEER(peer_error)();
+  device.synchronize();
+  EXPECT_EQ(fetch(), expected);
+
+  tensors.out = const_cast<void*>(tensors.pre);
+  void* wrong = MOXIE_PEER(peer_bind)(created, &tensors);
+  EXPECT_NE(MOXIE_PEER(peer_launch)(wrong, nullptr), 0);
+  EXPECT_THAT(MOXIE_PEER(peer_error)(), testing::HasSubstr("out"));
+  MOXIE_PEER(peer_unbind)(wrong);
+  MOXIE_PEER(peer_unbind)(bound);
+  MOXIE_PEER(peer_destroy)(created);
+}
+
+TEST_F(Peer, RefusesWithASentence) {
+  PeerProblem p = problem();
+  p.n = 12;
+  EXPECT_EQ(MOXIE_PEER(peer_create)(&p), nullptr);
+  EXPECT_THAT(MOXIE_PEER(peer_error)(), testing::HasSubstr("n"));
+}
+
+}  // namespace
+}  // namespace moxie::test
