@@ -10,12 +10,13 @@ constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 struct Choice {
   OperandFormat format;
   Grouping grouping;
-  int cluster, tile_n;
+  int cluster, width;  // columns of a tile; with swapped operands its rows
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
   std::optional<DataType> pre, out = kBf16;
   Scheduling scheduling = Scheduling::Static;
+  bool swap_ab = false;
 };
 
 template <class AnyJob>
@@ -24,7 +25,8 @@ AnyJob job_of(const Choice& c, std::vector<int64_t> rows, int64_t n, int64_t k) 
   job.seed = 5;
   GemmProblem& p = job.problem;
   p.grouping = c.grouping;
-  p.cluster = c.cluster, p.tile_n = c.tile_n;
+  p.cluster = c.cluster, p.swap_ab = c.swap_ab;
+  (c.swap_ab ? p.tile_m : p.tile_n) = c.width;
   p.activation = c.activation, p.gate = c.gate, p.bias = c.bias;
   p.pre = c.pre, p.out = c.out;
   p.scheduling = c.scheduling;
@@ -37,8 +39,8 @@ Case make_case(const Choice& c) {
   const bool mxfp4 = c.format == OperandFormat::Mxfp4;
   Case result;
   result.name =
-      fmt::format("sm_100a {}, {}, {}, {} wide{}{}{}{}{}", mxfp4 ? "MXFP4" : "bf16", kGroupings[int(c.grouping)],
-                  c.cluster == 2 ? "pair" : "one block", c.tile_n,
+      fmt::format("sm_100a {}, {}, {}, {} {}{}{}{}{}{}", mxfp4 ? "MXFP4" : "bf16", kGroupings[int(c.grouping)],
+                  c.cluster == 2 ? "pair" : "one block", c.width, c.swap_ab ? "rows, swapped" : "wide",
                   is_gated(c.activation) ? c.gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
                   c.bias ? ", bias" : "", c.scheduling == Scheduling::LaunchControl ? ", launch control" : "",
                   c.pre ? *c.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
@@ -53,18 +55,19 @@ Case make_case(const Choice& c) {
     }
   };
   // Tails in every direction. Two multiprocessors share at least six tiles of at least four stages.
-  const int64_t tile_m = 128 * c.cluster, n = 2 * c.tile_n + 16, k = mxfp4 ? 4 * 256 - 96 : 4 * 64 + 24;
+  const int64_t side = 128 * c.cluster, tile_m = c.swap_ab ? c.width : side;
+  const int64_t n = 2 * (c.swap_ab ? side : c.width) + 16, k = mxfp4 ? 4 * 256 - 96 : 4 * 64 + 24;
   std::vector<int64_t> large = {tile_m + 9, 5, 0, tile_m, 17, 40};
   if (c.grouping == Grouping::Dense) large = {2 * tile_m + 40};
   if (c.grouping == Grouping::Batched) large.assign(3, tile_m + 9);
   add(large, n, k);
   add({large[0]}, n, 0);  // nothing to sum over
-  // Groups of one tile and one stage: another group with every tile, so that maps are rewritten while the copies of
-  // the groups before are in flight.
+  // Groups of one tile, one store and one stage: another group with every tile, so that maps are rewritten while the
+  // copies of the groups before are in flight.
   if (c.grouping != Grouping::Dense) {
     std::vector<int64_t> small = {7, 3, 1, 0, 7, 2, 9, 4, 1, 5, 3, 8};
     if (c.grouping == Grouping::Batched) small.assign(12, 5);
-    add(small, c.tile_n, mxfp4 ? 96 : 72);
+    add(small, 32, mxfp4 ? 96 : 72);
   }
   return result;
 }
@@ -88,6 +91,8 @@ std::vector<Case> blackwell_cases() {
       make_case({kPlain, Grouping::Masked, 2, 64, Activation::GeluTanh, kInterleaved, true, kBf16, kBf16}),
       make_case({kPlain, Grouping::Batched, 2, 128, kNone, kInterleaved, false, {}, kBf16}),
       make_case({kPlain, Grouping::RowGroups, 1, 64, kNone, kInterleaved, true, {}, kF32}),
+      make_case({kMxfp4, Grouping::Offsets, 1, 32, kNone, kInterleaved, true, {}, kBf16, Scheduling::Static, true}),
+      make_case({kPlain, Grouping::Masked, 2, 32, kNone, kInterleaved, false, {}, kF32, Scheduling::Static, true}),
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, Scheduling::LaunchControl}),
       make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, true, {}, kF32, Scheduling::LaunchControl}),
   };

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -101,7 +102,7 @@ class Problem {
         return p != nullptr && p >= begin && p < begin + size;
       };
       if (before.count(address)) continue;
-      if (holds(arguments_->pre) || holds(arguments_->out)) {
+      if (holds(written_[0]) || holds(written_[1])) {
         outputs_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes)});
       } else if (address != arguments_->workspace) {
         const auto* const begin = static_cast<const uint8_t*>(address);
@@ -148,6 +149,11 @@ class Problem {
 
   template <class Layer>
   void use(std::shared_ptr<Layer> layer) {
+    if constexpr (std::is_same_v<Layer, test::Layer>) {
+      written_ = {layer->pre_base(), layer->out_base()};
+    } else {
+      written_ = {layer->arguments().pre, layer->arguments().out};
+    }
     problem_ = &layer->problem();
     arguments_ = &layer->arguments();
     run_ = [layer] { layer->check(layer->run()); };
@@ -156,6 +162,7 @@ class Problem {
   std::function<void()> run_;
   const GemmProblem* problem_ = nullptr;
   GemmArguments* arguments_ = nullptr;
+  std::array<const void*, 2> written_{};  // places in the outputs, or null
   std::shared_ptr<Buffer> sink_;
   std::vector<Output> outputs_;
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
@@ -319,15 +326,24 @@ class Farm {
 
 // ---- explanations --------------------------------------------------------------------------------
 
-// A row of the table under "Survivors" in docs/mutants.md: | `instruction` | change | `part of a source line` | part of
-// the kernel's name | proof |. The instruction is a beginning; an empty part fits everything.
+// A row of the table under "Survivors" in docs/mutants.md: | `instruction` | change | `part of a source line` | parts
+// of the kernel's name, with commas between | proof |. The instruction is a beginning; an empty part fits everything.
 struct Explanation {
   std::string instruction, change, place, kernels;
   int used = 0;
 
+  bool is_for(const std::string& name) const {
+    std::istringstream parts(kernels);
+    for (std::string part; std::getline(parts >> std::ws, part, ',');) {
+      if (name.find(part) == std::string::npos) return false;
+    }
+    return true;
+  }
+
   bool fits(const Mutant& m, const std::string& name) const {
-    if (m.instruction.compare(0, instruction.size(), instruction) != 0 || m.change != change) return false;
-    if (name.find(kernels) == std::string::npos) return false;
+    if (m.instruction.compare(0, instruction.size(), instruction) != 0) return false;
+    if (!change.empty() && m.change != change) return false;
+    if (!is_for(name)) return false;
     if (place.empty()) return true;
     return std::any_of(m.origin.begin(), m.origin.end(),
                        [&](const std::string& line) { return line.find(place) != std::string::npos; });
@@ -474,8 +490,7 @@ int run(const Options& options) {
   const bool complete = options.only.empty() && options.instruction.empty() && options.sample == 0;
   bool stale = false;
   for (const Explanation& e : explanations) {
-    const bool asked =
-        std::any_of(all.begin(), all.end(), [&](const Case& c) { return c.name.find(e.kernels) != std::string::npos; });
+    const bool asked = std::any_of(all.begin(), all.end(), [&](const Case& c) { return e.is_for(c.name); });
     if (!complete || !asked || e.used > 0) continue;
     fmt::print("docs/mutants.md explains a survivor that does not exist: {} {} at {}\n", e.instruction, e.change,
                e.place);

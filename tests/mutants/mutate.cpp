@@ -173,7 +173,7 @@ class Constants {
   explicit Constants(const std::vector<Statement>& statements) {
     std::map<std::string, std::pair<int, std::optional<int>>> set;  // how often, the number
     for (const Statement& s : statements) {
-      if (s.operands.empty()) continue;
+      if (s.operands.empty() || starts_with(s.opcode, "bar.")) continue;  // a barrier sets nothing
       auto& [times, number] = set[s.operands[0]];
       ++times;
       if (starts_with(s.opcode, "mov.") && s.guard.empty()) number = number_of(s.operands.at(1));

@@ -77,7 +77,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
   const Queue queue = [&] {
     if constexpr (kControlled) {
       return Queue(shared + kShared.launch_answers, reinterpret_cast<uint64_t*>(shared + kShared.answered),
-                   reinterpret_cast<uint64_t*>(shared + kShared.taken), warp == 3);
+                   reinterpret_cast<uint64_t*>(shared + kShared.taken));
     } else {
       return Queue();
     }
@@ -102,15 +102,12 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
   if (warp == 2) {
     cuda::ptx::tcgen05_alloc(typename Loop::Group{}, tensor_address, kColumns);
     cuda::ptx::tcgen05_relinquish_alloc_permit(typename Loop::Group{});
-    cuda::ptx::tcgen05_fence_before_thread_sync();
   }
-  __syncwarp();
   if constexpr (C.cluster > 1) {
     barrier_cluster_sync();  // the peer's copies and arrivals must find the barriers initialised
   } else {
     __syncthreads();
   }
-  cuda::ptx::tcgen05_fence_after_thread_sync();
   const uint32_t tensor = *tensor_address;
 
   // Everything above touched no global memory; from here on the results of the kernel before this one are needed.
@@ -126,7 +123,11 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
     typename Loop::Issuer issuer(ring, accumulators, stages, tensor);
     while (scheduler.next(tile)) issuer.multiply(tile);
   } else if (kControlled && warp == 3 && blockIdx.x % C.cluster == 0) {
-    while (scheduler.next(tile)) {
+    if constexpr (kControlled) {
+      const auto asking = queue.asking();
+      Scheduler<C, cuda::std::remove_cv_t<decltype(asking)>> walk(gemm, asking);
+      while (walk.next(tile)) {
+      }
     }
   } else if (warp >= 4) {
     uint8_t* slots = nullptr;
@@ -180,19 +181,14 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       }
     }
     epilogue.finish();
-    cuda::ptx::tcgen05_fence_before_thread_sync();
   }
 
-  __syncwarp();
   if constexpr (C.cluster > 1) {
     barrier_cluster_sync();  // the peer may still use this block's barriers and shared memory
   } else {
     __syncthreads();
   }
-  if (warp == 2) {
-    cuda::ptx::tcgen05_fence_after_thread_sync();
-    cuda::ptx::tcgen05_dealloc(typename Loop::Group{}, tensor, kColumns);
-  }
+  if (warp == 2) cuda::ptx::tcgen05_dealloc(typename Loop::Group{}, tensor, kColumns);
 }
 
 }  // namespace moxie::kernel

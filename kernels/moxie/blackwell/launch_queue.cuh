@@ -8,12 +8,13 @@
 
 namespace moxie::kernel {
 
-template <int kAnswers, int kCluster>
+// kAsks: for the warp that asks, of a pair only the first block's.
+template <int kAnswers, int kCluster, bool kAsks = false>
 class LaunchQueue {
  public:
-  // asks: whether the calling warp is the one that asks, of a pair only the first block's.
-  MOXIE_DEVICE LaunchQueue(uint8_t* answers, uint64_t* answered, uint64_t* taken, bool asks)
-      : answers_(answers), answered_(answered), taken_(taken), asks_(asks) {}
+  MOXIE_DEVICE LaunchQueue(uint8_t* answers, uint64_t* answered, uint64_t* taken)
+      : answers_(answers), answered_(answered), taken_(taken) {}
+  MOXIE_DEVICE LaunchQueue<kAnswers, kCluster, true> asking() const { return {answers_, answered_, taken_}; }
 
   // One thread of the block. readers: warps of the cluster that call next().
   MOXIE_DEVICE void init(uint32_t readers) const {
@@ -26,7 +27,7 @@ class LaunchQueue {
   // Whole warp: the number of another cluster to compute the tile of; false, and then to be asked no more, when every
   // cluster has started.
   MOXIE_DEVICE bool next(uint32_t& cluster) {
-    if (asks_) ask();
+    if constexpr (kAsks) ask();
     wait_parity<kCluster>(answered_ + at_.stage, at_.phase);
     const longlong2 answer = *reinterpret_cast<const longlong2*>(answers_ + at_.stage * kLaunchAnswerBytes);
     const bool more = cuda::ptx::clusterlaunchcontrol_query_cancel_is_canceled(answer);
@@ -45,7 +46,6 @@ class LaunchQueue {
                                    taken_ + at_.stage);
       }
     }
-    __syncwarp();
     at_.advance();
     return more;
   }
@@ -68,13 +68,11 @@ class LaunchQueue {
                                            answered, kLaunchAnswerBytes);
       cuda::ptx::clusterlaunchcontrol_try_cancel(answer, answered);
     }
-    __syncwarp();
   }
 
   uint8_t* answers_;
   uint64_t* answered_;
   uint64_t* taken_;
-  bool asks_;
   RingPosition<kAnswers> at_;
 };
 

@@ -58,20 +58,30 @@ struct AccumulatorRing {
     wait_parity<kCluster>(computed + at.stage, at.phase);
     cuda::ptx::tcgen05_fence_after_thread_sync();
   }
+  // `stored` hands over tensor memory alone, which the fences order beside relaxed operations (9.7.16.6.4.4).
   MOXIE_DEVICE void wait_stored(const Position& at) const {
-    wait_parity<kCluster>(stored + at.stage, at.phase ^ 1);
+    while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_relaxed, scope(), stored + at.stage, at.phase ^ 1)) {
+    }
     cuda::ptx::tcgen05_fence_after_thread_sync();
   }
-  // One epilogue warp, after its loads have been waited for.
+  // One epilogue warp, after its loads, which are the whole warp's, have been waited for.
   MOXIE_DEVICE void release(const Position& at, int lane) const {
     cuda::ptx::tcgen05_fence_before_thread_sync();
-    __syncwarp();
     if (lane != 0) return;
     if constexpr (kCluster > 1) {
-      mbarrier_arrive_at(stored + at.stage, 0);
+      cuda::ptx::mbarrier_arrive(cuda::ptx::sem_relaxed, scope(), cuda::ptx::space_cluster,
+                                 in_block(stored + at.stage, 0));
     } else {
-      cuda::ptx::mbarrier_arrive(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
-                                 stored + at.stage);
+      cuda::ptx::mbarrier_arrive(cuda::ptx::sem_relaxed, scope(), cuda::ptx::space_shared, stored + at.stage);
+    }
+  }
+
+ private:
+  static MOXIE_DEVICE constexpr auto scope() {
+    if constexpr (kCluster > 1) {
+      return cuda::ptx::scope_cluster;
+    } else {
+      return cuda::ptx::scope_cta;
     }
   }
 };
@@ -158,7 +168,6 @@ struct TensorMainloop {
       } else {
         at_.advance(count);
       }
-      __syncwarp();
     }
 
    private:
@@ -314,7 +323,6 @@ struct TensorMainloop {
         at_.advance(count);
       }
       accumulator_.advance();
-      __syncwarp();
     }
 
    private:
