@@ -1,5 +1,8 @@
 // Products with swapped operands: grouping x rows of a tile x extents x outputs, MXFP4 and bf16, in every order of the
 // simulator. Rows that do not exist have NaN scales, and outputs are poisoned.
+#include <fstream>
+#include <sstream>
+
 #include "ops/gemm.h"
 #include "plan/plan.h"
 #include "tests/blackwell/mxfp4.h"
@@ -171,6 +174,56 @@ INSTANTIATE_TEST_SUITE_P(Blackwell, SwappedBf16,
                                               kGates[std::get<1>(info.param)],
                                               std::get<2>(info.param) == 2 ? "Pair" : "");
                          });
+
+// A sink of the caller's own, which wants fragments of 32 columns: the largest of each 32 of a row (row_max_sink.cuh).
+struct RowMaxParams {
+  float* base;
+  int64_t ld, group_rows;
+  int32_t gated, unused = 0;
+};
+TEST(Swapped, ASinkOfTheCallersOwn) {
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  ASSERT_TRUE(file) << "the tests run from the source folder";
+  std::ostringstream text;
+  text << file.rdbuf();
+  for (const bool gated : {false, true}) {
+    for (const int tile_m : {16, 64}) {
+      Job job;
+      job.problem.grouping = Grouping::Offsets;
+      job.problem.swap_ab = true, job.problem.tile_m = tile_m;
+      job.problem.activation = gated ? Activation::Swiglu : Activation::Relu;
+      job.rows = {7, 0, 70, 17};
+      job.n = 336, job.k = 72;
+      const int64_t width = gated ? job.n / 2 : job.n, ld = (width + 31) / 32, rows = 7 + 70 + 17;
+      const Buffer largest(size_t((rows + 1) * ld) * sizeof(float));
+      const RowMaxParams params{largest.get<float>(), ld, 0, gated};
+      CustomSink sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
+      std::memcpy(sink.params.data(), &params, sizeof(params));
+      job.problem.sinks = {sink};
+      Layer layer(job);
+      for (const char* order : orders()) {
+        set_order(order);
+        largest.fill(0xff);
+        layer.check(layer.run());
+        const std::vector<uint8_t> bytes = largest.download();
+        std::vector<float> got(bytes.size() / sizeof(float));
+        std::memcpy(got.data(), bytes.data(), bytes.size());
+        for (size_t g = 0; g < job.rows.size(); ++g) {
+          const std::vector<double> out = layer.expected_out(g);
+          for (int64_t i = 0; i < job.rows[g] * ld; ++i) {
+            const double* const row = out.data() + i / ld * width;
+            double wanted = 0;
+            for (int64_t c = i % ld * 32; c < std::min(width, i % ld * 32 + 32); ++c)
+              wanted = std::max(wanted, std::abs(row[c]));
+            ASSERT_NEAR(got[size_t(layer.first_rows()[g] * ld + i)], wanted, 1e-4 * std::max(1.0, wanted))
+                << order << " group " << g << " place " << i;
+          }
+        }
+        for (size_t i = size_t(rows * ld); i < got.size(); ++i) ASSERT_TRUE(std::isnan(got[i])) << "written at " << i;
+      }
+    }
+  }
+}
 
 // What the plan makes of it: rows that the host knows, never an extent that may be padding.
 plan::BlackwellPlan plan_of(const GemmProblem& p) {
