@@ -49,6 +49,7 @@ coverage: build
 
 bench: build
 	$(BUILD)/bin/bench_host
+	$(BUILD)/bin/bench_simulator
 	$(BUILD)/bin/moxie bench
 
 bundle:
