@@ -40,41 +40,12 @@ void gather(const Warp& warp, const Instr& in, int base, uint64_t* at) {
         "misaligned address " + hex(at[bad]) + ", which is not a multiple of " + std::to_string(alignment));
 }
 
-void touch_shared(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane, Access access) {
-  if (access != Access::Write) shared_generic_read(warp, owner, offset, size, lane);
-  if (access != Access::Read) shared_generic_write(warp, owner, offset, size, lane);
-}
-
-// One look at the shadow for each run of neighbouring lanes rather than one for each lane.
-void touch_lanes(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access) {
-  const auto lane_by_lane = [&](uint32_t lanes) {
-    each_lane(lanes,
-              [&](int lane) { touch_shared(warp, owner, static_cast<uint32_t>(offset[lane]), size, lane, access); });
-  };
-  uint64_t low = UINT64_MAX, high = 0;
-  each_lane(mask, [&](int lane) {
-    low = std::min(low, offset[lane]);
-    high = std::max(high, offset[lane]);
-  });
-  const int shift = std::countr_zero(size);
-  if (!std::has_single_bit(size) || (high - low) >> shift >= 64) {
-    lane_by_lane(mask);
-    return;
-  }
-  uint64_t touched = 0;
-  each_lane(mask, [&](int lane) { touched |= 1ull << ((offset[lane] - low) >> shift); });
-  try {
-    while (touched != 0) {
-      const int first = std::countr_zero(touched);
-      const int length = std::countr_one(touched >> first);
-      touch_shared(warp, owner, static_cast<uint32_t>(low) + (static_cast<uint32_t>(first) << shift),
-                   static_cast<uint32_t>(length) << shift, -1, access);
-      touched &= first + length >= 64 ? 0 : ~0ull << (first + length);
-    }
-  } catch (const Fault&) {
-    lane_by_lane(mask);  // to name the lane
-    throw;
-  }
+// Whether all 32 lanes' bytes follow each other.
+bool is_row(const uint64_t* at, uint32_t mask, uint32_t size) {
+  if (mask != kFullMask) return false;
+  uint64_t difference = 0;
+  for (uint64_t lane = 0; lane < kLanes; ++lane) difference |= at[lane] ^ (at[0] + lane * size);
+  return difference == 0;
 }
 
 void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, Pointers* out) {
@@ -103,6 +74,7 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   }
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (high + size > high && global_range_cached(memory, low, high + size)) {
+    if (is_row(at, mask, size)) out->row = reinterpret_cast<uint8_t*>(at[0]);
     std::memcpy(out->at, at, sizeof out->at);
     return;
   }
@@ -111,14 +83,20 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
 
 // `at` holds shared::cluster addresses: offset, or (rank + 1) << 24 | offset.
 void resolve_shared(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool cluster_wide,
-                    Pointers* out) {
+                    bool strong, Pointers* out) {
   Cta& own = *warp.cta;
   Cluster& cluster = *own.cluster;
   uint64_t any = 0;
   each_lane(mask, [&](int lane) { any |= at[lane]; });
   if (any >> 24 == 0) [[likely]] {
-    touch_lanes(warp, own, at, mask, size, access);
-    each_lane(mask, [&](int lane) { out->at[lane] = own.shared.bytes + at[lane]; });
+    const bool row = is_row(at, mask, size);
+    shared_warp_access(warp, own, at, mask, size, access, strong, row);
+    if (row) out->row = own.shared.bytes + at[0];
+    if (mask == kFullMask) {
+      for (int lane = 0; lane < kLanes; ++lane) out->at[lane] = own.shared.bytes + at[lane];
+    } else {
+      each_lane(mask, [&](int lane) { out->at[lane] = own.shared.bytes + at[lane]; });
+    }
     return;
   }
   uint64_t offset[kLanes] = {};
@@ -146,27 +124,10 @@ void resolve_shared(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
       lanes |= 1u << lane;
       offset[lane] = at[lane] & 0xffffff;
     });
-    touch_lanes(warp, owner, offset, lanes, size, access);
+    shared_warp_access(warp, owner, offset, lanes, size, access, strong, false);
     each_lane(lanes, [&](int lane) { out->at[lane] = owner.shared.bytes + offset[lane]; });
     rest &= ~lanes;
   }
-}
-
-// Order between lanes. Strong accesses and atomics need none.
-void note_lanes(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool strong) {
-  Cluster& cluster = *warp.cta->cluster;
-  each_lane(mask, [&](int lane) {
-    const uint64_t rank = at[lane] >> 24;
-    Cta& owner = rank == 0 ? *warp.cta : *cluster.ctas[rank - 1];
-    const auto offset = static_cast<uint32_t>(at[lane] & 0xffffff);
-    if (access == Access::Read) {
-      if (!strong) shared_lane_read(warp, owner, offset, size, lane);
-    } else if (strong || access == Access::ReadWrite) {
-      owner.shared.lanes.forget(offset, size);
-    } else {
-      shared_lane_write(warp, owner, offset, size, lane);
-    }
-  });
 }
 
 void resolve_local(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Pointers* out) {
@@ -279,12 +240,10 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
       resolve_global(warp, at, mask, size, access, out);
       return;
     case AddressSpace::SharedCta:
-      resolve_shared(warp, at, mask, size, access, false, out);
-      note_lanes(warp, at, mask, size, access, in.flags & kStrong);
+      resolve_shared(warp, at, mask, size, access, false, in.flags & kStrong, out);
       return;
     case AddressSpace::SharedCluster:
-      resolve_shared(warp, at, mask, size, access, true, out);
-      note_lanes(warp, at, mask, size, access, in.flags & kStrong);
+      resolve_shared(warp, at, mask, size, access, true, in.flags & kStrong, out);
       return;
     case AddressSpace::Local:
       resolve_local(warp, at, mask, size, out);
@@ -309,8 +268,7 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
     if (window == 0) {
       resolve_global(warp, at, lanes, size, access, out);
     } else if (window == kSharedWindow) {
-      resolve_shared(warp, inside, lanes, size, access, true, out);
-      note_lanes(warp, inside, lanes, size, access, in.flags & kStrong);
+      resolve_shared(warp, inside, lanes, size, access, true, in.flags & kStrong, out);
     } else if (window == kLocalWindow) {
       resolve_local(warp, inside, lanes, size, out);
     } else if (window == kParamWindow) {

@@ -8,7 +8,6 @@
 namespace sim {
 
 enum class AddressSpace : uint8_t { Generic, Global, SharedCta, SharedCluster, Local, Param };
-enum class Access : uint8_t { Read, Write, ReadWrite };
 
 // The modifiers that ld, st, atom, red and others have in common.
 struct MemoryForm {
@@ -30,6 +29,7 @@ uint8_t sync_flags(const MemoryForm& form);
 // the memory it names, or is in flight. `base` is the index of the base in in.reg.
 struct Pointers {
   uint8_t* at[kLanes];
+  uint8_t* row = nullptr;  // where lane 0's bytes are, when all 32 lanes' follow each other
 };
 void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size,
              uint32_t alignment, Access access, Pointers* out);

@@ -28,6 +28,30 @@ To converted(From from) {
     return static_cast<To>(from);
 }
 
+// Vectors of kCount elements that lie one after the other, lane by lane.
+template <class Memory, class Register, int kCount>
+void load_row(Warp& warp, const Instr& in, const uint8_t* from) {
+  for (int e = 0; e < kCount; ++e) {
+    if (in.reg[e] == kNoReg) continue;
+    Register* const d = warp.row<Register>(in.reg[e]);
+    Memory values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane)
+      std::memcpy(&values[lane], from + sizeof(Memory) * static_cast<size_t>(lane * kCount + e), sizeof(Memory));
+    for (int lane = 0; lane < kLanes; ++lane) d[lane] = converted<Register>(values[lane]);
+  }
+}
+template <class Memory, class Register, int kCount>
+void store_row(Warp& warp, const Instr& in, uint8_t* to) {
+  for (int e = 0; e < kCount; ++e) {
+    if (in.reg[1 + e] == kNoReg) continue;
+    const Register* const s = warp.row<Register>(in.reg[1 + e]);
+    Memory values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) values[lane] = converted<Memory>(s[lane]);
+    for (int lane = 0; lane < kLanes; ++lane)
+      std::memcpy(to + sizeof(Memory) * static_cast<size_t>(lane * kCount + e), &values[lane], sizeof(Memory));
+  }
+}
+
 template <class Memory, class Register>
 Step load(Warp& warp, const Instr& in, uint32_t mask) {
   const int count = in.width;
@@ -36,6 +60,11 @@ Step load(Warp& warp, const Instr& in, uint32_t mask) {
   const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
   resolve(warp, in, space, count, mask, size, size, Access::Read, &p);
   if (in.flags & kStrong) synchronise(warp, in, space, count, mask, true, false);
+  if (p.row != nullptr) {
+    if (count == 1) return load_row<Memory, Register, 1>(warp, in, p.row), Step::Next;
+    if (count == 2) return load_row<Memory, Register, 2>(warp, in, p.row), Step::Next;
+    if (count == 4) return load_row<Memory, Register, 4>(warp, in, p.row), Step::Next;
+  }
   for (int e = 0; e < count; ++e) {
     if (in.reg[e] == kNoReg) continue;
     Register* const d = warp.row<Register>(in.reg[e]);
@@ -77,6 +106,11 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
   const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
   resolve(warp, in, space, 0, mask, size, size, Access::Write, &p);
   if (in.flags & kStrong) synchronise(warp, in, space, 0, mask, false, true);
+  if (p.row != nullptr) {
+    if (count == 1) return store_row<Memory, Register, 1>(warp, in, p.row), Step::Next;
+    if (count == 2) return store_row<Memory, Register, 2>(warp, in, p.row), Step::Next;
+    if (count == 4) return store_row<Memory, Register, 4>(warp, in, p.row), Step::Next;
+  }
   for (int e = 0; e < count; ++e) {
     if (in.reg[1 + e] == kNoReg) continue;
     const Register* const s = warp.row<Register>(in.reg[1 + e]);

@@ -385,7 +385,14 @@ bool decode_bar_warp(const ptx::Instruction& source, DecodeContext& context, Ins
 constexpr uint8_t kTranspose = 0x80;
 
 // Thread t of the warp holds, of each 8x8 matrix of 16-bit elements, elements (t / 4, 2 (t % 4)) and the one right of
-// it; transposed, (2 (t % 4), t / 4) and the one below. Thread 8 i + r gives the address of row r of matrix i.
+// it: the warp's words are the rows one after the other. Transposed, (2 (t % 4), t / 4) and the one below. Thread 8 i +
+// r gives the address of row r of matrix i.
+void transpose(const uint16_t from[8][8], uint16_t to[8][8]) {
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 8; ++j) to[i][j] = from[j][i];
+  }
+}
+
 uint32_t address_lanes(int matrices) { return matrices == 4 ? kFullMask : (1u << 8 * matrices) - 1; }
 
 Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
@@ -394,15 +401,11 @@ Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   Pointers p;
   resolve(warp, in, static_cast<AddressSpace>(in.kind), matrices, address_lanes(matrices), 16, 16, Access::Read, &p);
   for (int m = 0; m < matrices; ++m) {
-    uint16_t element[8][8];
+    uint16_t element[8][8], turned[8][8];
     for (int row = 0; row < 8; ++row) std::memcpy(element[row], p.at[8 * m + row], 16);
-    uint32_t* const d = warp.row<uint32_t>(in.reg[m]);
-    for (int t = 0; t < kLanes; ++t) {
-      const int i = t / 4, j = 2 * (t % 4);
-      const uint16_t low = in.flags & kTranspose ? element[j][i] : element[i][j];
-      const uint16_t high = in.flags & kTranspose ? element[j + 1][i] : element[i][j + 1];
-      d[t] = low | static_cast<uint32_t>(high) << 16;
-    }
+    const bool turn = in.flags & kTranspose;
+    if (turn) transpose(element, turned);
+    std::memcpy(warp.row<uint32_t>(in.reg[m]), turn ? turned : element, sizeof element);
   }
   return Step::Next;
 }
@@ -413,15 +416,11 @@ Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   Pointers p;
   resolve(warp, in, static_cast<AddressSpace>(in.kind), 0, address_lanes(matrices), 16, 16, Access::Write, &p);
   for (int m = 0; m < matrices; ++m) {
-    uint16_t element[8][8];
-    const uint32_t* const s = warp.row<uint32_t>(in.reg[1 + m]);
-    for (int t = 0; t < kLanes; ++t) {
-      const int i = t / 4, j = 2 * (t % 4);
-      const auto low = static_cast<uint16_t>(s[t]), high = static_cast<uint16_t>(s[t] >> 16);
-      (in.flags & kTranspose ? element[j][i] : element[i][j]) = low;
-      (in.flags & kTranspose ? element[j + 1][i] : element[i][j + 1]) = high;
-    }
-    for (int row = 0; row < 8; ++row) std::memcpy(p.at[8 * m + row], element[row], 16);
+    uint16_t element[8][8], turned[8][8];
+    std::memcpy(element, warp.row<uint32_t>(in.reg[1 + m]), sizeof element);
+    const bool turn = in.flags & kTranspose;
+    if (turn) transpose(element, turned);
+    for (int row = 0; row < 8; ++row) std::memcpy(p.at[8 * m + row], (turn ? turned : element)[row], 16);
   }
   return Step::Next;
 }

@@ -3,6 +3,7 @@
 // What it reports is unordered for certain: a release by the writing lane and after it any acquire by the warp count as
 // order.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -11,40 +12,85 @@ namespace sim {
 
 class LaneOrder {
  public:
-  void create(uint32_t shared_bytes) { words_.assign((shared_bytes + 3) / 4, 0); }
+  void create(uint32_t shared_bytes) {
+    words_.assign((shared_bytes + 3) / 4, 0);
+    warps_.clear();
+  }
 
   // A plain store of `size` bytes by a lane. Parts of words are not followed.
   void write(uint32_t warp, int lane, uint32_t offset, uint32_t size);
+  // The same by the lanes of the mask, each at its offset. `row`: all 32, one after the other in memory.
+  void write(uint32_t warp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row);
   // Stores that need no order (atomics, volatile, other blocks', asynchronous ones).
-  void forget(uint32_t offset, uint32_t size);
+  void forget(uint32_t offset, uint32_t size) {
+    std::fill(words_.begin() + offset / 4, words_.begin() + (offset + size + 3) / 4, 0u);
+  }
   // What the lanes of `mask` wrote so far may now be known to others.
   void release(uint32_t warp, uint32_t mask) {
     if (warp >= warps_.size()) return;  // has written nothing
-    for (; mask != 0; mask &= mask - 1) ++warps_[warp].released[__builtin_ctz(mask)];
+    WarpOrder& order = warps_[warp];
+    if (++order.time == kTimes) return forget_warp(warp);
+    if (mask == ~0u) {
+      order.released.fill(order.time);
+      return;
+    }
+    for (; mask != 0; mask &= mask - 1) order.released[__builtin_ctz(mask)] = order.time;
   }
   // A lane of the warp has observed others: what its lanes released until now may have come back to it.
   void acquire(uint32_t warp) {
-    if (warp < warps_.size()) warps_[warp].visible = warps_[warp].released;
+    if (warp >= warps_.size()) return;
+    WarpOrder& order = warps_[warp];
+    order.visible = order.released;
+    uint32_t floor = ~0u;
+    for (size_t lane = 0; lane < 32; ++lane) floor = std::min(floor, order.visible[lane] | ~order.writes[lane]);
+    order.floor = floor;
   }
   // A lane of the same warp whose store to these bytes is not ordered before a read by `reader`; -1: there is none.
-  int unordered_writer(uint32_t warp, int reader, uint32_t offset, uint32_t size) const;
+  int unordered_writer(uint32_t warp, int reader, uint32_t offset, uint32_t size) const {
+    if (warp >= warps_.size()) return -1;
+    const WarpOrder& order = warps_[warp];
+    for (uint32_t word = offset / 4; word < (offset + size + 3) / 4; ++word) {
+      const uint32_t now = words_[word];
+      const int lane = unordered(order, warp, now);
+      if (lane >= 0 && lane != reader) return lane;
+    }
+    return -1;
+  }
+  // The same for reads by the lanes of the mask, each at its offset: whether there is none.
+  bool ordered(uint32_t warp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row) const;
 
  private:
-  static constexpr uint32_t kEpochs = 1u << 21;
-  // 0: nothing known; else epoch << 11 | lane << 6 | warp + 1.
+  static constexpr uint32_t kTimes = 1u << 21;
+  // 0: nothing known; else (warp + 1) << 26 | time << 5 | lane.
   std::vector<uint32_t> words_;
-  // By lane: how often it has released, and how many of those times may be known to the other lanes.
+  static uint32_t mark_of(uint32_t warp, uint32_t time) { return (warp + 1) << 26 | time << 5; }
+  // The marks that a warp has made since a time are `first` and the `count` - 1 that follow it.
+  struct Marks {
+    uint32_t first, count;
+    Marks(uint32_t warp, uint32_t since)
+        : first(mark_of(warp, 0) + std::min(since, kTimes) * 32), count(mark_of(warp + 1, 0) - first) {}
+  };
+  // Time is counted in releases of the warp. A store at time t is ordered once t < visible of its lane.
   struct WarpOrder {
-    std::array<uint32_t, 32> released{}, visible{};
+    uint32_t time = 1;
+    uint32_t floor = 0;  // a store before it is ordered whichever lane made it
+    alignas(64) std::array<uint32_t, 32> released{}, visible{};
+    std::array<uint32_t, 32> writes{};  // all ones for lanes that ever stored
+    uint32_t writers = 0;               // those lanes
   };
   std::vector<WarpOrder> warps_;
 
-  // The lane of `warp` whose unordered write the word holds, or -1.
-  int unordered(uint32_t warp, uint32_t word) const {
-    if (word == 0 || (word & 63) != warp + 1) return -1;
-    const uint32_t lane = word >> 6 & 31;
-    return ((word >> 11) - warps_[warp].visible[lane]) % kEpochs < kEpochs / 2 ? static_cast<int>(lane) : -1;
+  WarpOrder& writer(uint32_t warp, uint32_t lanes);
+  void forget_warp(uint32_t warp);
+  // The lane of `warp` whose unordered write the word is, or -1.
+  static int unordered(const WarpOrder& order, uint32_t warp, uint32_t word) {
+    if (word >> 26 != warp + 1) return -1;
+    const uint32_t lane = word & 31;
+    return (word >> 5) % kTimes < order.visible[lane] ? -1 : static_cast<int>(lane);
   }
+  static uint32_t doubtful_row(const uint32_t* words, uint32_t size, Marks since);
+  template <int kWords>
+  static bool doubtful(const uint32_t* words, const uint64_t* offset, uint32_t mask, Marks since);
 };
 
 }  // namespace sim

@@ -1,6 +1,7 @@
 // The memories: global (allocations with bounds, shared by all blocks), shared (one per block, with a shadow
 // that records who touched what), and the generic address space that holds them.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -16,6 +17,8 @@ namespace sim {
 
 struct Warp;
 struct Cta;
+
+enum class Access : uint8_t { Read, Write, ReadWrite };
 
 // Generic addresses. A global address is the host address of its byte. The windows lie above user space:
 //   shared: kSharedWindow | (block rank + 1) << 24 | offset  -- cvta.shared of an own (rank-less) address names the own
@@ -89,8 +92,19 @@ struct SharedMemory {
   void create(uint32_t size);
   uint32_t with_reader(uint32_t history, Stamp stamp, bool async);
   uint32_t add_history(const History& history);
-  void collect();  // drops histories that no granule has, when there are many
+  // The history of granules that a warp has written in an epoch, and nobody touched since.
+  uint32_t written_by(Stamp stamp);
+  // Drops histories that no granule has, when there are many.
+  void collect() {
+    if (histories.size() >= collect_at) drop_unused();
+  }
+  void drop_unused();
   size_t collect_at = 8192;
+  struct Written {
+    Stamp stamp;
+    uint32_t history = 0;
+  };
+  std::array<Written, 16> written{};  // by Stamp::by, of the last epochs
 };
 
 // Accesses of the generic proxy (ld, st, atom, ldmatrix, stmatrix, ...): bounds, uninitialised reads, data in
@@ -102,6 +116,10 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
 // The stamp is what others must observe before the bytes may be touched again.
 void shared_async_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
 void shared_async_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
+// A plain or `strong` access of the lanes of the mask at offset[lane], `size` bytes each (a power of two, aligned),
+// with the order between the warp's lanes. `row`: all 32 lanes are there, one after the other.
+void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
+                        bool strong, bool row);
 // Order between the lanes of one warp: a plain read or write by `lane`; a read by the whole warp has lane -1.
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
 void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);

@@ -10,13 +10,14 @@
 namespace sim {
 
 void SharedMemory::create(uint32_t bytes_wanted) {
+  if (data == nullptr || size != bytes_wanted) data = std::make_unique_for_overwrite<uint8_t[]>(bytes_wanted + 1024);
   size = bytes_wanted;
-  data = std::make_unique<uint8_t[]>(size + 1024);
   bytes = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(data.get()) + 1023) & ~uintptr_t{1023});
   // What a program has not written is not zero on a GPU either: all ones is a NaN in every float format.
   std::memset(bytes, 0xff, size);
   shadow.assign((size + 15) / 16, Granule{});
   histories.assign(1, History{});
+  written = {};
   lanes.create(size);
 }
 
@@ -45,13 +46,24 @@ uint32_t SharedMemory::with_reader(uint32_t index, Stamp stamp, bool async) {
   if (place < 0) place = 0;
   fresh.reader[place] = {stamp, async};
   const uint32_t result = add_history(fresh);
-  histories[index].next_stamp = stamp;
-  histories[index].next = result;
+  for (const uint32_t from : {index, result}) {
+    histories[from].next_stamp = stamp;
+    histories[from].next = result;
+  }
   return result;
 }
 
-void SharedMemory::collect() {
-  if (histories.size() < collect_at) return;
+uint32_t SharedMemory::written_by(Stamp stamp) {
+  Written& last = written[stamp.by % written.size()];
+  if (last.stamp.by == stamp.by && last.stamp.at == stamp.at) return last.history;
+  History fresh;
+  fresh.kind = Write::Generic;
+  fresh.write = stamp;
+  last = {stamp, add_history(fresh)};
+  return last.history;
+}
+
+void SharedMemory::drop_unused() {
   std::vector<uint32_t> renamed(histories.size(), UINT32_MAX);
   std::vector<History> kept(1, histories[0]);
   renamed[0] = 0;
@@ -67,6 +79,7 @@ void SharedMemory::collect() {
   }
   collect_at = std::max<size_t>(8192, 2 * kept.size());
   histories = std::move(kept);
+  written = {};
 }
 
 namespace {
@@ -160,59 +173,134 @@ void check_async(const Warp& warp, const Cta& owner, const SharedMemory::History
 
 }  // namespace
 
-void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
-  SharedMemory& memory = owner.shared;
-  if (offset > memory.size || size > memory.size - offset) out_of_bounds(warp, owner, offset, size, lane);
-  note_remote(warp, owner);
-  memory.collect();
-  const uint32_t end = offset + size;
-  const Stamp stamp = warp.stamp();
-  for (uint32_t at = offset; at < end;) {
-    SharedMemory::Granule& granule = memory.shadow[at >> 4];
-    const uint32_t stop = std::min(end, (at | 15) + 1);
-    const uint32_t mask = ((1u << (stop - at)) - 1) << (at & 15);
-    if (granule.mbarrier && (granule.mbarrier & ((mask & 0xff ? 1 : 0) | (mask >> 8 ? 2 : 0))))
-      touches_mbarrier(warp, owner, at, lane, "reads");
-    const SharedMemory::History& h = memory.histories[granule.history];
-    check_in_flight(warp, owner, h, at, lane, "reads", mask);
-    if ((granule.written & mask) != mask) uninitialised(warp, owner, at, lane);
-    granule.history = memory.with_reader(granule.history, stamp, false);
-    at = stop;
+namespace {
+
+// Reads or writes of one instruction by the generic proxy, granule by granule. What one granule's history becomes is
+// kept for the others with the same one.
+template <bool kWrite>
+class GenericAccess {
+ public:
+  GenericAccess(Warp& warp, Cta& owner) : warp_(warp), owner_(owner), memory_(owner.shared), stamp_(warp.stamp()) {
+    memory_.collect();
+    shadow_ = memory_.shadow.data();
+  }
+  // Bytes of the mask of a granule.
+  void touch(uint32_t granule, uint32_t mask, int lane) {
+    SharedMemory::Granule& g = shadow_[granule];
+    const bool known = (g.history == before_ || g.history == after_) && g.mbarrier == 0;
+    if constexpr (kWrite) {
+      if (!known) [[unlikely]]
+        return step(g, granule, mask, lane);
+      g.written |= static_cast<uint16_t>(mask);
+      g.history = after_;
+    } else {
+      if (!known || (g.written & mask) != mask) [[unlikely]]
+        return step(g, granule, mask, lane);
+      g.history = after_;
+    }
+  }
+  void touch_range(uint32_t offset, uint32_t size, int lane) {
+    if (offset > memory_.size || size > memory_.size - offset) out_of_bounds(warp_, owner_, offset, size, lane);
+    const uint32_t end = offset + size;
+    for (uint32_t at = offset; at < end;) {
+      const uint32_t stop = std::min(end, (at | 15) + 1);
+      touch(at >> 4, ((1u << (stop - at)) - 1) << (at & 15), lane);
+      at = stop;
+    }
+  }
+
+ private:
+  [[gnu::noinline]] void step(SharedMemory::Granule& g, uint32_t granule, uint32_t mask, int lane) {
+    const uint32_t at = granule * 16 + static_cast<uint32_t>(__builtin_ctz(mask));
+    const char* const what = kWrite ? "writes to" : "reads";
+    if (g.mbarrier && (g.mbarrier & ((mask & 0xff ? 1 : 0) | (mask >> 8 ? 2 : 0))))
+      touches_mbarrier(warp_, owner_, at, lane, what);
+    const SharedMemory::History& h = memory_.histories[g.history];
+    const bool by_word = h.kind == SharedMemory::Write::CpAsync;  // what holds for these bytes need not for others
+    const uint32_t before = g.history;
+    check_in_flight(warp_, owner_, h, at, lane, what, mask);
+    if constexpr (kWrite) {
+      check_async_readers(warp_, owner_, h, at, lane, what, false);
+      g.history = memory_.written_by(stamp_);
+      g.written |= static_cast<uint16_t>(mask);
+    } else {
+      if ((g.written & mask) != mask) uninitialised(warp_, owner_, at, lane);
+      g.history = memory_.with_reader(before, stamp_, false);
+    }
+    before_ = by_word ? UINT32_MAX : before;
+    after_ = by_word && !kWrite ? UINT32_MAX : g.history;
+  }
+
+  Warp& warp_;
+  Cta& owner_;
+  SharedMemory& memory_;
+  const Stamp stamp_;
+  SharedMemory::Granule* shadow_;
+  uint32_t before_ = UINT32_MAX, after_ = UINT32_MAX;
+};
+
+template <bool kWrite>
+void generic_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, bool row) {
+  const SharedMemory& memory = owner.shared;
+  GenericAccess<kWrite> access(warp, owner);
+  if (row && size <= 16 && offset[0] % 16 == 0 && offset[0] + uint64_t{32} * size <= memory.size) {
+    const uint32_t first = static_cast<uint32_t>(offset[0]) >> 4;
+    const auto lanes = static_cast<int>(16 / size);  // of a granule
+    for (uint32_t i = 0; i < 2 * size; ++i) access.touch(first + i, 0xffff, static_cast<int>(i) * lanes);
+    return;
+  }
+  if (size > 16) {
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      access.touch_range(static_cast<uint32_t>(offset[lane]), size, lane);
+    }
+    return;
+  }
+  // An aligned access of up to 16 bytes lies in one granule.
+  const uint32_t bytes = (1u << size) - 1;
+  const auto one = [&](int lane) {
+    const auto at = static_cast<uint32_t>(offset[lane]);
+    if (at > memory.size || size > memory.size - at) out_of_bounds(warp, owner, at, size, lane);
+    access.touch(at >> 4, bytes << (at & 15), lane);
+  };
+  if (mask == kFullMask) {
+    for (int lane = 0; lane < kLanes; ++lane) one(lane);
+  } else {
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(__builtin_ctz(rest));
   }
 }
 
-void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
-  SharedMemory& memory = owner.shared;
-  if (offset > memory.size || size > memory.size - offset) out_of_bounds(warp, owner, offset, size, lane);
+}  // namespace
+
+void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
+                        bool strong, bool row) {
   note_remote(warp, owner);
-  memory.collect();
-  const uint32_t end = offset + size;
-  const Stamp stamp = warp.stamp();
-  for (uint32_t at = offset; at < end;) {
-    SharedMemory::Granule& granule = memory.shadow[at >> 4];
-    const uint32_t stop = std::min(end, (at | 15) + 1);
-    const uint32_t mask = ((1u << (stop - at)) - 1) << (at & 15);
-    if (granule.mbarrier && (granule.mbarrier & ((mask & 0xff ? 1 : 0) | (mask >> 8 ? 2 : 0))))
-      touches_mbarrier(warp, owner, at, lane, "writes to");
-    const SharedMemory::History& h = memory.histories[granule.history];
-    if (h.kind != SharedMemory::Write::Generic || h.write.by != stamp.by || h.write.at != stamp.at || h.readers != 0) {
-      check_in_flight(warp, owner, h, at, lane, "writes to", mask);
-      check_async_readers(warp, owner, h, at, lane, "writes to", false);
-      // Neighbours written in the same epoch share the history.
-      SharedMemory::History& last = memory.histories.back();
-      if (last.kind == SharedMemory::Write::Generic && last.write.by == stamp.by && last.write.at == stamp.at &&
-          last.readers == 0) {
-        granule.history = static_cast<uint32_t>(memory.histories.size()) - 1;
-      } else {
-        SharedMemory::History fresh;
-        fresh.kind = SharedMemory::Write::Generic;
-        fresh.write = stamp;
-        granule.history = memory.add_history(fresh);
-      }
+  if (access != Access::Write) generic_access<false>(warp, owner, offset, mask, size, row);
+  if (access != Access::Read) generic_access<true>(warp, owner, offset, mask, size, row);
+  LaneOrder& lanes = owner.shared.lanes;
+  const auto self = static_cast<uint32_t>(warp.index);
+  if (access == Access::Read) {
+    if (strong || &owner != warp.cta || lanes.ordered(self, offset, mask, size, row)) return;
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      shared_lane_read(warp, owner, static_cast<uint32_t>(offset[lane]), size, lane);
     }
-    granule.written |= static_cast<uint16_t>(mask);
-    at = stop;
+  } else if (access == Access::Write && !strong && &owner == warp.cta) {
+    lanes.write(self, offset, mask, size, row);
+  } else {
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
+      lanes.forget(static_cast<uint32_t>(offset[__builtin_ctz(rest)]), size);
   }
+}
+
+void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
+  note_remote(warp, owner);
+  GenericAccess<false>(warp, owner).touch_range(offset, size, lane);
+}
+
+void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
+  note_remote(warp, owner);
+  GenericAccess<true>(warp, owner).touch_range(offset, size, lane);
 }
 
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
