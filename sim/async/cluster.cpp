@@ -35,7 +35,7 @@ Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   if (s.cluster_arrived & mask)
     fault(Hazard::IllegalUse, warp, first_lane(s.cluster_arrived & mask),
           "barrier.cluster.arrive twice before the barrier completes");
-  cluster.async->cluster_arriving.join(instr.kind ? warp.fence_view : warp.view);
+  warp.publish(cluster.async->cluster_arriving, Scope::Wide, instr.kind);
   if (!instr.kind) {
     warp.new_epoch();
     release_lanes(warp, mask);
@@ -71,7 +71,7 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     });
   }
   s.cluster_waiting &= ~mask;
-  warp.acquire_from(cluster.async->cluster_released);
+  warp.observe(cluster.async->cluster_released, Scope::Wide);
   return Step::Next;
 }
 

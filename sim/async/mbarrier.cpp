@@ -184,7 +184,7 @@ Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
     const SharedPlace place = place_of(warp, instr, at, lane);
     Mbarrier& barrier = find_mbarrier(warp, *place.cta, place.offset, lane);
     if (std::find(published, published + count_published, &barrier) == published + count_published) {
-      barrier.arriving.join(instr.width & kRelaxed ? warp.fence_view : warp.view);
+      warp.publish(barrier.arriving, instr.type ? Scope::Wide : Scope::Cta, instr.width & kRelaxed);
       published[count_published++] = &barrier;
     }
     if (instr.width & kHasState) {
@@ -261,11 +261,8 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     complete |= 1u << lane;
     if (&barrier == acquired) return;
     acquired = &barrier;
-    View& into = instr.width & kRelaxed ? warp.read_view : warp.view;
-    if (instr.width & kRelaxed) warp.has_read = true;
-    into.join(barrier.released);
-    if (&into == &warp.view) acquire_lanes(warp);
-    into.seen.raise(barrier.agent, barrier.phase);
+    warp.observe(barrier.released, instr.type ? Scope::Wide : Scope::Cta, instr.width & kRelaxed);
+    (instr.width & kRelaxed ? warp.read_view : warp.view).seen.raise(barrier.agent, barrier.phase);
   });
   Step step = Step::Next;
   if (instr.width & kTry && complete == 0 && missing != nullptr) {
@@ -316,6 +313,7 @@ bool decode_mbarrier(const ptx::Instruction& source, DecodeContext& context, Ins
   if (!has_part(source, "shared") && !has_part(source, "shared::cta") && !has_part(source, "shared::cluster"))
     out.flags |= kGenericFlag;
   if (has_part(source, "relaxed")) out.width |= kRelaxed;
+  out.type = has_part(source, "cluster");  // the scope; .cta where none is given (9.7.13.15.13, 9.7.13.15.16)
   if (op == "init" || op == "expect_tx" || op == "complete_tx") {
     expect_operands(2, 2);
     push_address(context, out, operands[0], 0);

@@ -63,6 +63,7 @@ void create_async_state(Cluster& cluster) {
       warp.async = {new AsyncWarpState, [](AsyncWarpState* s) { delete s; }};
       warp.self = new_agent(cluster, {AgentInfo::Kind::Warp, cta.get(), w});
       warp.view.seen.raise(warp.self, 1);  // a stamp of 0 means never
+      if (cluster.ctas.size() > 1) warp.view.caused.raise(warp.self, 1);
       warp.async->init = new_agent(cluster, {AgentInfo::Kind::Init, cta.get(), w});
     }
     cta->async->warpgroups.resize((warps + 3) / 4);

@@ -38,6 +38,7 @@ void initialise(State& s) {
   try {
     // Read again at every launch; what is wrong now is said now.
     order_from_environment();
+    threads_from_environment();
     rules_from_environment();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -109,6 +109,7 @@ struct Executor {
     launch.multiprocessors = static_cast<uint32_t>(state().device.sm_count);
     try {
       launch.order = order_from_environment();
+      launch.threads = threads_from_environment();
       launch.rules = rules_from_environment();
     } catch (const std::invalid_argument& e) {
       fail(CUDA_ERROR_INVALID_VALUE, e.what());

@@ -48,7 +48,8 @@ bool is_row(const uint64_t* at, uint32_t mask, uint32_t size) {
   return difference == 0;
 }
 
-void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, Pointers* out) {
+void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool strong,
+                    Pointers* out) {
   uint64_t low = UINT64_MAX, high = 0;
   if (mask == kFullMask) {
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -72,6 +73,8 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   if (access != Access::Read && low < cluster.maps_high && high + size > cluster.maps_low) {
     each_lane(mask, [&](int lane) { tensor_map_written(warp, at[lane], size, lane); });
   }
+  if (cluster.ctas.size() > 1) [[unlikely]]
+    global_warp_access(warp, at, mask, size, access, strong);
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (high + size > high && global_range_cached(memory, low, high + size)) {
     if (is_row(at, mask, size)) out->row = reinterpret_cast<uint8_t*>(at[0]);
@@ -202,8 +205,11 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
     form->release |= part != "acquire";
     return true;
   }
-  static const char* const kHints[] = {"weak", "cta", "cluster", "gpu", "sys", "ca", "cg",
-                                       "cs",   "lu",  "cv",      "wb",  "wt",  "nc"};
+  if (part == "cta") {
+    form->cta_scope = true;
+    return true;
+  }
+  static const char* const kHints[] = {"weak", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
   if (std::any_of(std::begin(kHints), std::end(kHints), [&](const char* hint) { return part == hint; })) return true;
   if (part.starts_with("L1::") || part.starts_with("L2::")) return true;
   const ptx::Type type = ptx::type_from_name(part);
@@ -214,7 +220,7 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
 
 uint8_t sync_flags(const MemoryForm& form) {
   return static_cast<uint8_t>((form.acquire ? kAcquire : 0) | (form.release ? kRelease : 0) |
-                              (form.strong ? kStrong : 0));
+                              (form.strong ? kStrong : 0) | (form.cta_scope ? kCtaScope : 0));
 }
 
 void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out) {
@@ -237,7 +243,7 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
   if (access == Access::Write) ++warp.cta->cluster->stores;
   switch (space) {
     case AddressSpace::Global:
-      resolve_global(warp, at, mask, size, access, out);
+      resolve_global(warp, at, mask, size, access, in.flags & kStrong, out);
       return;
     case AddressSpace::SharedCta:
       resolve_shared(warp, at, mask, size, access, false, in.flags & kStrong, out);
@@ -255,7 +261,7 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
       break;
   }
   if ((any & kWindowMask) == 0) {
-    resolve_global(warp, at, mask, size, access, out);
+    resolve_global(warp, at, mask, size, access, in.flags & kStrong, out);
     return;
   }
   for (uint32_t rest = mask; rest != 0;) {
@@ -266,7 +272,7 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
     uint64_t inside[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) inside[lane] = at[lane] & ~kWindowMask;
     if (window == 0) {
-      resolve_global(warp, at, lanes, size, access, out);
+      resolve_global(warp, at, lanes, size, access, in.flags & kStrong, out);
     } else if (window == kSharedWindow) {
       resolve_shared(warp, inside, lanes, size, access, true, in.flags & kStrong, out);
     } else if (window == kLocalWindow) {
@@ -286,6 +292,7 @@ void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint
   const bool acquires = reads && !cluster.sync_objects.empty();
   if (!releases && !acquires) return;
   if (releases) release_lanes(warp, mask);
+  const Scope scope = in.flags & kCtaScope ? Scope::Cta : Scope::Wide;
   uint64_t at[kLanes];
   gather(warp, in, base, at);
   uint64_t last = UINT64_MAX;
@@ -297,31 +304,15 @@ void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint
       for (const uint64_t key : {place, kSharedObject}) {
         const auto found = cluster.sync_objects.find(key);
         if (found == cluster.sync_objects.end()) continue;
-        if (in.flags & kAcquire) {
-          warp.acquire_from(found->second);
-        } else {
-          warp.read_view.join(found->second);
-          warp.has_read = true;
-        }
+        warp.observe(found->second, scope, (in.flags & kAcquire) == 0);
       }
     }
     if (releases) {
       if (cluster.sync_objects.size() >= kSyncObjects && cluster.sync_objects.count(place) == 0) place = kSharedObject;
-      cluster.sync_objects[place].join((in.flags & kRelease) != 0 ? warp.view : warp.fence_view);
+      warp.publish(cluster.sync_objects[place], scope, (in.flags & kRelease) == 0);
     }
   });
   if (releases && (in.flags & kRelease) != 0) warp.new_epoch();
-}
-
-void fence(Warp& warp) {
-  if (warp.has_read) {
-    warp.acquire_from(warp.read_view);
-    warp.read_view = View{};
-    warp.has_read = false;
-  }
-  warp.fence_view = warp.view;
-  warp.has_fenced = true;
-  warp.new_epoch();
 }
 
 }  // namespace sim

@@ -16,12 +16,13 @@ struct MemoryForm {
   int vector = 1;
   bool acquire = false, release = false;  // by modifier
   bool strong = false;                    // .relaxed, .volatile or more
+  bool cta_scope = false;
 };
 // Reads part number `i` of the opcode into the form; false when it is not one of the common modifiers.
 bool read_modifier(const std::string& part, MemoryForm* form);
 
 // Pushes the base and leaves the addend in out.imm; kWideBase in out.flags when the base is a 64-bit row.
-constexpr uint8_t kWideBase = 1, kAcquire = 2, kRelease = 4, kStrong = 8;
+constexpr uint8_t kWideBase = 1, kAcquire = 2, kRelease = 4, kStrong = 8, kCtaScope = 16;
 void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out);
 uint8_t sync_flags(const MemoryForm& form);
 
@@ -37,6 +38,5 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
 // Happens-before through memory. Before the access of a release, after that of an acquire; for flags without
 // kStrong nothing.
 void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, bool reads, bool writes);
-void fence(Warp& warp);
 
 }  // namespace sim

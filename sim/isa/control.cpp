@@ -113,7 +113,7 @@ bool complete_if_full(Cta& cta, uint32_t id) {
       wait.popc = b.reduction_popc;
       wait.all = b.reduction_and != 0;
       wait.any = b.reduction_or != 0;
-      warp->acquire_from(b.arriving);
+      warp->observe(b.arriving, Scope::Cta);
     }
   }
   const uint64_t generation = b.generation + 1;
@@ -158,7 +158,8 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
   b.reduces = reduces;
   b.arrived_warps |= 1u << warp.index;
   b.arrived += kLanes;
-  warp.release_into(b.arriving);
+  warp.publish(b.arriving, Scope::Cta);
+  warp.new_epoch();
   release_lanes(warp, kFullMask);  // all lanes of the warp have come
   if (reduces) {
     uint32_t values = warp.predicate(in.reg[in.reg_count - 1]);
@@ -274,8 +275,9 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
 
 // ---- fences ------------------------------------------------------------------------------------
 
-Step thread_fence(Warp& warp, const Instr&, uint32_t mask) {
-  fence(warp);
+// kind 1: of .cta scope.
+Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
+  warp.fence(in.kind ? Scope::Cta : Scope::Wide);
   release_lanes(warp, mask);
   return Step::Next;
 }
@@ -298,6 +300,7 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
     if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; }))
       return false;
   }
+  out.kind = has_part(source, "cta");
   out.execute = thread_fence;
   return true;
 }

@@ -82,6 +82,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.rng.seed(mix(launch.order.seed) ^ mix(number));
   cluster.waits.clear();
   cluster.sync_objects.clear();
+  cluster.writers.clear();
   cluster.instructions = cluster.stores = 0;
   cluster.written.clear();
   if (fresh) {
@@ -109,7 +110,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
                  cluster.index.z * launch.cluster.z + inside.z};
     cta.barriers = {};
     const uint32_t dynamic_end = launch.dynamic_shared == 0 ? 0 : kernel.dynamic_shared + launch.dynamic_shared;
-    cta.shared.create(std::max(kernel.static_shared, dynamic_end));
+    cta.shared.create(std::max(kernel.static_shared, dynamic_end), blocks > 1);
   }
   for (const auto& cta : cluster.ctas) {
     for (uint64_t w = 0; w < warps; ++w) {
@@ -213,6 +214,22 @@ uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
   return std::min(fitting, (clusters + 2) / 3);
 }
 
+// Whether clusters that run side by side could make the outcome depend on who comes first: what an atomic operation on
+// global memory returns, and sums of floats, which are rounded in the order they are made.
+bool order_between_clusters_matters(const Kernel& kernel) {
+  return std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
+    if (in.source == nullptr) return false;
+    const auto& parts = in.source->parts;
+    const auto has = [&](auto found) { return std::any_of(parts.begin(), parts.end(), found); };
+    const bool floats = has(
+        [](const std::string& p) { return p.starts_with("f16") || p.starts_with("bf16") || p == "f32" || p == "f64"; });
+    if (parts[0] == "cp") return floats && has([](const std::string& p) { return p == "reduce"; });
+    if (parts[0] != "atom" && parts[0] != "red") return false;
+    if (has([](const std::string& p) { return p.starts_with("shared"); })) return false;
+    return parts[0] == "atom" || floats || has([](const std::string& p) { return p == "async"; });
+  });
+}
+
 }  // namespace
 
 void run(Launch& launch) {
@@ -243,6 +260,7 @@ void run(Launch& launch) {
 
   const uint64_t running = running_clusters(launch, clusters);
   host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
+  if (order_between_clusters_matters(kernel)) host_threads = 1;
 
   // Whether a tensor map in global memory was stored over is asked when a copy uses it.
   const bool copies_tensors = std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {

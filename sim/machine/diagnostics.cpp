@@ -156,6 +156,15 @@ Order order_from_environment() {
   throw std::invalid_argument("MOXIE_SIM_ORDER is '" + text + "', but must be eager, lazy or random:SEED");
 }
 
+int threads_from_environment() {
+  const char* value = std::getenv("MOXIE_SIM_THREADS");
+  if (value == nullptr || *value == 0) return 0;
+  char* end = nullptr;
+  const long threads = std::strtol(value, &end, 10);
+  if (*end == 0 && threads >= 1 && threads <= 1024) return static_cast<int>(threads);
+  throw std::invalid_argument("MOXIE_SIM_THREADS is '" + std::string(value) + "', but must be a number from 1 to 1024");
+}
+
 namespace {
 
 // True when the variable is `other`, false when it is `usual` or not set.

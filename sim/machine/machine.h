@@ -244,6 +244,7 @@ struct Order {
   uint64_t seed = 0;
 };
 Order order_from_environment();  // MOXIE_SIM_ORDER=eager|lazy|random:SEED
+int threads_from_environment();  // MOXIE_SIM_THREADS: Launch::threads
 
 // Where programs in use, or the ISA itself, leave room for two readings. docs/simulator.md gives the reasons.
 struct Rules {
@@ -322,9 +323,11 @@ struct Warp {
 
   View view;       // what this warp has observed
   Agent self = 0;  // program order of this warp
-  // Publishes: returns the view to join into a synchronisation object, then starts a new epoch.
-  void release_into(View& object);
-  void acquire_from(const View& object);
+  // Tells an object what this warp knows, or what its last fence lets a relaxed operation tell.
+  void publish(View& object, Scope scope, bool relaxed = false) const;
+  // Takes it over: at once, or for a relaxed operation at the next fence.
+  void observe(const View& object, Scope scope, bool relaxed = false);
+  void fence(Scope scope);
   void new_epoch();  // raises view.seen[self] by one
   Stamp stamp() const { return {self, view.seen[self]}; }
 
@@ -422,6 +425,7 @@ struct Cluster {
   Order order;
   uint64_t maps_low = UINT64_MAX, maps_high = 0;      // global addresses that hold tensor maps known to this cluster
   std::unordered_map<const void*, WaitReason> waits;  // Warp* -> reason, for the deadlock report
+  GlobalWriters writers;                              // in clusters of several blocks
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;
   bool explaining = false;    // waiting instructions are being asked for their reasons
@@ -503,7 +507,7 @@ Step wait_for(Warp& warp, Describe describe) {
   return Step::Wait;
 }
 
-// Runs a launch to its end; throws Fault. Deterministic for any number of host threads.
+// Runs a launch to its end; throws Fault. The same for any number of host threads.
 void run(Launch& launch);
 
 // Builds a kernel from a parsed module. `symbols` gives the device addresses of module-scope variables.

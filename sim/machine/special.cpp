@@ -1,19 +1,13 @@
 // Values of the special registers (PTX ISA 10).
 #include "sim/machine/special.h"
 
-#include <chrono>
 #include <unordered_map>
 
 namespace sim {
 namespace {
 
-uint64_t nanoseconds() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-}
-
-// A clock that advances with the instructions of the cluster, so that a run repeats exactly.
+// A clock that advances with the instructions of the cluster, so that a run repeats exactly; also the timer's
+// nanoseconds.
 uint64_t clock_of(const Warp& warp) { return (warp.cta->cluster->instructions + warp.executed) * 4; }
 
 Dim3 divided(const Dim3& a, const Dim3& b) { return {a.x / b.x, a.y / b.y, a.z / b.z}; }
@@ -192,11 +186,11 @@ uint64_t special_value(const Warp& warp, int lane, Special special) {
     case Special::Clock64:
       return clock_of(warp);
     case Special::Globaltimer:
-      return nanoseconds();
+      return clock_of(warp);
     case Special::GlobaltimerLo:
-      return static_cast<uint32_t>(nanoseconds());
+      return static_cast<uint32_t>(clock_of(warp));
     case Special::GlobaltimerHi:
-      return nanoseconds() >> 32;
+      return clock_of(warp) >> 32;
   }
   return 0;
 }

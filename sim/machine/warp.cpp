@@ -7,15 +7,53 @@
 
 namespace sim {
 
-void Warp::new_epoch() { view.seen.raise(self, view.seen[self] + 1); }
-
-void Warp::acquire_from(const View& object) {
-  view.join(object);
-  acquire_lanes(*this);
+void Warp::new_epoch() {
+  view.seen.raise(self, view.seen[self] + 1);
+  if (cta->cluster->ctas.size() > 1) view.caused.raise(self, view.seen[self]);
 }
 
-void Warp::release_into(View& object) {
-  object.join(view);
+void Warp::publish(View& object, Scope scope, bool relaxed) const {
+  const View& known = relaxed ? fence_view : view;
+  object.seen.join(known.seen);
+  object.fenced.join(known.fenced);
+  const size_t blocks = cta->cluster->ctas.size();
+  if (blocks == 1) return;
+  if (object.by_block.size() < blocks) object.by_block.resize(blocks);
+  object.by_block[cta->rank].join(known.caused);
+  if (scope == Scope::Wide) object.wide.join(relaxed ? fence_view.wide : view.caused);
+}
+
+void Warp::observe(const View& object, Scope scope, bool relaxed) {
+  View& into = relaxed ? read_view : view;
+  into.seen.join(object.seen);
+  into.fenced.join(object.fenced);
+  if (cta->rank < object.by_block.size()) into.caused.join(object.by_block[cta->rank]);
+  if (scope == Scope::Wide) (relaxed ? read_view.wide : view.caused).join(object.wide);
+  if (relaxed)
+    has_read = true;
+  else
+    acquire_lanes(*this);
+}
+
+// Release and acquire patterns with a fence (PTX ISA 8.8): the relaxed reads before it become acquires, the relaxed
+// writes after it releases, of the narrower of the two scopes.
+void Warp::fence(Scope scope) {
+  if (has_read) {
+    view.seen.join(read_view.seen);
+    view.fenced.join(read_view.fenced);
+    view.caused.join(read_view.caused);
+    if (scope == Scope::Wide) view.caused.join(read_view.wide);
+    acquire_lanes(*this);
+    View rest;  // a wider fence may follow
+    if (scope == Scope::Cta && cta->cluster->ctas.size() > 1) rest.wide = std::move(read_view.wide);
+    has_read = !rest.wide.empty();
+    read_view = std::move(rest);
+  }
+  fence_view.seen = view.seen;
+  fence_view.fenced = view.fenced;
+  fence_view.caused = view.caused;
+  if (scope == Scope::Wide) fence_view.wide = view.caused;
+  has_fenced = true;
   new_epoch();
 }
 

@@ -23,6 +23,7 @@ class Clock {
     for (size_t i = 0; i < other.t_.size(); ++i) t_[i] = std::max(t_[i], other.t_[i]);
   }
   void clear() { t_.clear(); }
+  bool empty() const { return t_.empty(); }
   void forget(Agent a) {
     if (a < t_.size()) t_[a] = 0;
   }
@@ -31,14 +32,27 @@ class Clock {
   std::vector<uint32_t> t_;
 };
 
-// What a thread of execution knows: `seen` is happens-before; `fenced` is the part of it that is also
-// ordered before later accesses through the async proxy (PTX ISA 8.10.6, fence.proxy.async).
+// The scope of a synchronising operation (PTX ISA 8.5), as far as threads of one cluster tell scopes apart.
+enum class Scope : uint8_t { Cta, Wide };
+
+// What a thread of execution knows, or has told an object: `seen` is what has happened before; `fenced` is the part of
+// it that is also ordered before later accesses through the async proxy (PTX ISA 8.10.6, fence.proxy.async).
+// `caused` is the part of it that is causality order: it came over operations whose scopes include each other (8.9.4).
+// It is kept in clusters of several blocks only, for the epochs of warps, and decides what a plain read may get to see
+// of another block's plain writes.
 struct View {
   Clock seen;
   Clock fenced;
+  Clock caused;                 // of a warp; of a fence or a relaxed read: what serves threads of the same block
+  Clock wide;                   // of a fence, a relaxed read or an object: what serves other blocks, too
+  std::vector<Clock> by_block;  // of an object: `caused` of those who published, by the rank of their block
   void join(const View& other) {
     seen.join(other.seen);
     fenced.join(other.fenced);
+    caused.join(other.caused);
+    wide.join(other.wide);
+    if (by_block.size() < other.by_block.size()) by_block.resize(other.by_block.size());
+    for (size_t i = 0; i < other.by_block.size(); ++i) by_block[i].join(other.by_block[i]);
   }
 };
 

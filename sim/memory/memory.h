@@ -12,6 +12,7 @@
 
 #include "sim/memory/clock.h"
 #include "sim/memory/lanes.h"
+#include "sim/memory/writers.h"
 
 namespace sim {
 
@@ -88,8 +89,10 @@ struct SharedMemory {
   std::vector<Granule> shadow;
   std::vector<History> histories;
   LaneOrder lanes;
+  Writers writers;  // in clusters of several blocks
+  bool written_from_outside = false;
   uint8_t* bytes = nullptr;  // 1024-byte aligned start inside data
-  void create(uint32_t size);
+  void create(uint32_t size, bool in_cluster);
   uint32_t with_reader(uint32_t history, Stamp stamp, bool async);
   uint32_t add_history(const History& history);
   // The history of granules that a warp has written in an epoch, and nobody touched since.
@@ -120,6 +123,8 @@ void shared_async_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, 
 // with the order between the warp's lanes. `row`: all 32 lanes are there, one after the other.
 void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
                         bool strong, bool row);
+// The order between plain accesses of global memory by the blocks of one cluster.
+void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint32_t size, Access access, bool strong);
 // Order between the lanes of one warp: a plain read or write by `lane`; a read by the whole warp has lane -1.
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
 void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);

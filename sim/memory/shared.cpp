@@ -9,7 +9,7 @@
 
 namespace sim {
 
-void SharedMemory::create(uint32_t bytes_wanted) {
+void SharedMemory::create(uint32_t bytes_wanted, bool in_cluster) {
   if (data == nullptr || size != bytes_wanted) data = std::make_unique_for_overwrite<uint8_t[]>(bytes_wanted + 1024);
   size = bytes_wanted;
   bytes = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(data.get()) + 1023) & ~uintptr_t{1023});
@@ -19,6 +19,8 @@ void SharedMemory::create(uint32_t bytes_wanted) {
   histories.assign(1, History{});
   written = {};
   lanes.create(size);
+  writers.create(in_cluster ? size : 0);
+  written_from_outside = false;
 }
 
 uint32_t SharedMemory::add_history(const History& history) {
@@ -270,6 +272,44 @@ void generic_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mas
   }
 }
 
+// A plain read must be ordered after another block's plain write of the word by operations whose scopes include both
+// (PTX ISA 8.7.1, 8.9.4): the write must be in the reader's causality order.
+[[noreturn]] void not_caused(const Warp& warp, Stamp write, int lane, const std::string& place) {
+  const std::string by = describe_agent(*warp.cta->cluster, write.by);
+  fault(
+      Hazard::DataInFlight, warp, lane,
+      "reads " + place + ", which " + by + " wrote, and " +
+          (seen(warp, write) ? "the synchronisation between them has .cta scope at one side at least: another block's "
+                               "writes need .cluster or wider at both"
+                             : "nothing orders the read after that write"));
+}
+
+bool unseen(const Warp& warp, Stamp write) {
+  if (write.at == 0 || warp.view.caused[write.by] >= write.at) return false;
+  return warp.cta->cluster->async->agents[write.by].cta != warp.cta;
+}
+
+void note_blocks(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
+                 bool strong) {
+  SharedMemory& memory = owner.shared;
+  const bool reads = access == Access::Read && !strong && (memory.written_from_outside || &owner != warp.cta);
+  if (access == Access::Read && !reads) return;
+  const bool writes = access == Access::Write && !strong;
+  if (writes && &owner != warp.cta) memory.written_from_outside = true;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const auto at = static_cast<uint32_t>(offset[lane]);
+    if (!reads) {
+      memory.writers.set(at, size, writes ? warp.stamp() : Stamp{});
+      continue;
+    }
+    for (uint32_t word = at / 4; word < (at + size + 3) / 4; ++word) {
+      const Stamp write = memory.writers[word];
+      if (unseen(warp, write)) not_caused(warp, write, lane, place_text(warp, owner, word * 4));
+    }
+  }
+}
+
 }  // namespace
 
 void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
@@ -277,6 +317,7 @@ void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t
   note_remote(warp, owner);
   if (access != Access::Write) generic_access<false>(warp, owner, offset, mask, size, row);
   if (access != Access::Read) generic_access<true>(warp, owner, offset, mask, size, row);
+  if (owner.shared.writers.kept()) note_blocks(warp, owner, offset, mask, size, access, strong);
   LaneOrder& lanes = owner.shared.lanes;
   const auto self = static_cast<uint32_t>(warp.index);
   if (access == Access::Read) {
@@ -290,6 +331,23 @@ void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t
   } else {
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
       lanes.forget(static_cast<uint32_t>(offset[__builtin_ctz(rest)]), size);
+  }
+}
+
+void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint32_t size, Access access, bool strong) {
+  GlobalWriters& writers = warp.cta->cluster->writers;
+  if (access == Access::Read && (strong || writers.empty())) return;
+  const Stamp stamp = access == Access::Write && !strong ? warp.stamp() : Stamp{};
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (access != Access::Read) {
+      writers.set(address[lane], size, stamp);
+      continue;
+    }
+    for (uint64_t word = address[lane] / 4; word < (address[lane] + size + 3) / 4; ++word) {
+      const Stamp write = writers.at(word);
+      if (unseen(warp, write)) not_caused(warp, write, lane, "global memory at " + hex(word * 4));
+    }
   }
 }
 
@@ -384,6 +442,7 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
   const bool write = kind_ != Kind::AsyncRead;
   if (write) {
     memory.lanes.forget(offset, size);
+    if (memory.writers.kept()) memory.writers.set(offset, size, {});
   } else if (lane_ >= 0) {
     shared_lane_read(warp_, owner_, offset, size, lane_);
   }

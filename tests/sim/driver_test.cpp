@@ -301,6 +301,8 @@ TEST_F(SimDriver, DeviceFollowsTheEnvironment) {
   EXPECT_EQ(device_with("MOXIE_SIM_SMS", "many"), "MOXIE_SIM_SMS is 'many'; allowed are 1 to 1024\ncuInit 100\n");
   EXPECT_EQ(device_with("MOXIE_SIM_ORDER", "sometimes"),
             "MOXIE_SIM_ORDER is 'sometimes', but must be eager, lazy or random:SEED\ncuInit 100\n");
+  EXPECT_EQ(device_with("MOXIE_SIM_THREADS", "0"),
+            "MOXIE_SIM_THREADS is '0', but must be a number from 1 to 1024\ncuInit 100\n");
 }
 
 TEST_F(SimDriver, DeviceAttributes) {
