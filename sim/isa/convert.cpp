@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "sim/isa/lanes.h"
 #include "sim/isa/small_float.h"
@@ -260,12 +261,47 @@ struct Truncated {
   }
 };
 
+// To a 32-bit integer by another rounding: a double's last bit is 1 where its exponent is 52.
+template <class D, IntegerRound kRound>
+struct RoundedTo {
+  static D apply(float a) {
+    const double d = a, nearest = (d + 0x1.8p52) - 0x1.8p52;
+    const double whole = kRound == IntegerRound::Down ? nearest - (nearest > d ? 1 : 0)
+                         : kRound == IntegerRound::Up ? nearest + (nearest < d ? 1 : 0)
+                                                      : nearest;
+    if constexpr (std::is_signed_v<D>) {
+      return a != a                   ? 0
+             : whole >= 2147483647.0  ? 2147483647
+             : whole <= -2147483648.0 ? std::numeric_limits<int32_t>::min()
+                                      : static_cast<int32_t>(whole);
+    } else {
+      return !(whole > 0) ? 0 : whole >= 4294967295.0 ? 4294967295u : static_cast<uint32_t>(whole);
+    }
+  }
+};
+template <class D>
+Execute rounded_to(IntegerRound round) {
+  switch (round) {
+    case IntegerRound::Nearest:
+      return &lanes<RoundedTo<D, IntegerRound::Nearest>>;
+    case IntegerRound::Zero:
+      return &lanes<Truncated<D>>;
+    case IntegerRound::Down:
+      return &lanes<RoundedTo<D, IntegerRound::Down>>;
+    case IntegerRound::Up:
+      return &lanes<RoundedTo<D, IntegerRound::Up>>;
+    case IntegerRound::None:
+      break;
+  }
+  return nullptr;
+}
+
 // A loop for the form, or null. The registers have the sizes of the types.
 Execute common_conversion(const Conversion& c) {
   const bool plain = c.flags == 0 && c.integer_round == IntegerRound::None && c.round == Round::Nearest;
-  if (c.flags == 0 && c.integer_round == IntegerRound::Zero && c.from == Type::F32) {
-    if (c.to == Type::S32) return &lanes<Truncated<int32_t>>;
-    if (c.to == Type::U32) return &lanes<Truncated<uint32_t>>;
+  if (c.flags == 0 && c.from == Type::F32) {
+    if (c.to == Type::S32) return rounded_to<int32_t>(c.integer_round);
+    if (c.to == Type::U32) return rounded_to<uint32_t>(c.integer_round);
   }
   if (!plain) return nullptr;
   const auto pair = [](Type to, Type from) { return static_cast<int>(to) * 64 + static_cast<int>(from); };
@@ -285,6 +321,10 @@ Execute common_conversion(const Conversion& c) {
   }
   if (key == pair(Type::F32, Type::S32)) return &lanes<Cast<float, int32_t>>;
   if (key == pair(Type::F32, Type::U32)) return &lanes<Cast<float, uint32_t>>;
+  if (key == pair(Type::F32, Type::S16)) return &lanes<Cast<float, int16_t>>;
+  if (key == pair(Type::F32, Type::U16)) return &lanes<Cast<float, uint16_t>>;
+  if (key == pair(Type::F32, Type::S8)) return &lanes<Cast<float, int8_t>>;
+  if (key == pair(Type::F32, Type::U8)) return &lanes<Cast<float, uint8_t>>;
   if (key == pair(Type::F32, Type::F16)) return &lanes<Widen<Half>>;
   if (key == pair(Type::F32, Type::BF16)) return &lanes<Widen<Bfloat>>;
   if (key == pair(Type::F16, Type::F32)) return &lanes<Narrow<Half>>;
@@ -345,6 +385,111 @@ Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
   }
   store_row(warp, in.reg[0], result, mask);
   return Step::Next;
+}
+
+// What encode() gives for the nearest value with .satfinite, without branches.
+template <const SmallFormat& kFormat>
+uint32_t encode_nearest(float f, bool relu) {
+  constexpr int kShift = 23 - kFormat.mantissa_bits;
+  constexpr uint32_t kSmallest = static_cast<uint32_t>(128 - kFormat.bias()) << 23;  // the smallest normal value
+  // Adding it puts the last bit of a subnormal value where float rounds.
+  constexpr uint32_t kMagic = static_cast<uint32_t>(151 - kFormat.bias() - kFormat.mantissa_bits) << 23;
+  constexpr uint32_t kSign = 1u << (kFormat.bits() - 1), kNan = kSign - 1;
+  constexpr uint32_t kLargest = kFormat.has_infinity ? kNan - (1u << kFormat.mantissa_bits)
+                                : kFormat.has_nan    ? kNan - 1
+                                                     : kNan;
+  const uint32_t bits = std::bit_cast<uint32_t>(f), magnitude = bits & 0x7fffffffu;
+  const uint32_t normal =
+      (magnitude - kSmallest + (1u << 23) + ((1u << (kShift - 1)) - 1) + (magnitude >> kShift & 1)) >> kShift;
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(kMagic)) - kMagic;
+  uint32_t code = magnitude < kSmallest ? subnormal : normal;
+  code = code > kLargest ? kLargest : code;
+  const bool negative = bits >> 31 != 0;
+  code = negative ? (relu ? 0 : code | kSign) : code;
+  return magnitude > 0x7f800000u ? kNan : code;
+}
+template <const SmallFormat& kFormat>
+constexpr int kElementBits = kFormat.bits() == 4 ? 4 : 8;
+
+template <const SmallFormat& kFormat>
+struct FloatsToSmall {
+  static uint32_t apply(const Instr& in, float a, float b) {
+    const bool relu = in.flags & kRelu;
+    return encode_nearest<kFormat>(a, relu) << kElementBits<kFormat> | encode_nearest<kFormat>(b, relu);
+  }
+};
+template <const SmallFormat& kFormat, class E>
+struct PairToSmall {
+  static uint32_t apply(const Instr& in, Pair<E> a) {
+    return FloatsToSmall<kFormat>::apply(in, widen(a.hi), widen(a.lo));
+  }
+};
+template <const SmallFormat& kFormat>
+Execute to_small(int from) {
+  return from == kFloats     ? &lanes<FloatsToSmall<kFormat>>
+         : from == kHalfPair ? &lanes<PairToSmall<kFormat, Half>>
+                             : &lanes<PairToSmall<kFormat, Bfloat>>;
+}
+
+// What encode_scale() gives.
+struct FloatsToScales {
+  static uint32_t one(float f, bool up, bool finite) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(f) & 0x7fffffffu, fraction = magnitude & 0x7fffffu;
+    const bool subnormal = magnitude < 0x800000u;
+    const uint32_t code = (magnitude >> 23) + (up && fraction > (subnormal ? 0x400000u : 0u) ? 1 : 0);
+    if (magnitude > 0x7f800000u) return 255;
+    return code == 255 ? (finite ? 254 : 255) : code;
+  }
+  static uint32_t apply(const Instr& in, float a, float b) {
+    const bool up = static_cast<Round>(in.kind) == Round::Up, finite = in.flags & kSatFinite;
+    return one(a, up, finite) << 8 | one(b, up, finite);
+  }
+};
+
+// Codes of 4 or 8 bits to f16 or bf16, through a table of all codes in Instr::imm.
+template <int kBits>
+struct SmallToPair {
+  static uint32_t apply(const Instr& in, uint32_t a) {
+    const auto* const table = reinterpret_cast<const uint16_t*>(in.imm);
+    constexpr uint32_t kMask = (1u << kBits) - 1;
+    return table[a & kMask] | static_cast<uint32_t>(table[a >> kBits & kMask]) << 16;
+  }
+};
+const uint16_t* table_of(int to, int from, uint8_t flags) {
+  static const auto tables = [] {
+    auto all = std::make_unique<std::array<uint16_t, 256>[]>(std::size(kPackedFormats) * 8);
+    for (size_t i = 0; i < std::size(kPackedFormats) * 8; ++i) {
+      const NamedFormat& format = kPackedFormats[i / 8];
+      const Encoding how{Round::Nearest, (i & 2) != 0, (i & 4) != 0};
+      for (uint32_t code = 0; code < 1u << format.bits; ++code) {
+        const double value = format.format ? decode(code, *format.format)
+                             : code == 255 ? std::nan("")
+                                           : std::ldexp(1.0, static_cast<int>(code) - 127);
+        all[i][code] = static_cast<uint16_t>(encode(value, i & 1 ? kBF16 : kF16, how));
+      }
+    }
+    return all;
+  }();
+  return tables[static_cast<size_t>(from * 8 + (to == kBfloatPair) + (flags & kSatFinite ? 2 : 0) +
+                                    (flags & kRelu ? 4 : 0))]
+      .data();
+}
+
+// A loop for the form, or null.
+Execute packed_loop(int to, int from, Round round, Instr& out) {
+  const bool small_to = to < kHalfPair;
+  if (small_to && kPackedFormats[to].format == nullptr) return from == kFloats ? &lanes<FloatsToScales> : nullptr;
+  if (small_to && round == Round::Nearest && (out.flags & kSatFinite)) {
+    static constexpr Execute (*kTo[])(int) = {to_small<kE4M3>, to_small<kE5M2>, to_small<kE2M1>, to_small<kE2M3>,
+                                              to_small<kE3M2>};
+    return kTo[to](from);
+  }
+  if (!small_to && from < kHalfPair && round == Round::Nearest) {
+    out.imm = reinterpret_cast<intptr_t>(table_of(to, from, out.flags));
+    return kPackedFormats[from].bits == 4 ? &lanes<SmallToPair<4>> : &lanes<SmallToPair<8>>;
+  }
+  return nullptr;
 }
 
 Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
@@ -449,7 +594,8 @@ bool decode_packed(Form& f, const ptx::Instruction& source, Round round, int sma
   };
   if (from != kFloats) {
     f.operands({container(to), container(from)});
-    return f.choose(&convert_packed);
+    const Execute loop = packed_loop(to, from, round, f.out);
+    return f.choose(loop ? loop : &convert_packed);
   }
   if (round == Round::Stochastic)
     f.operands({container(to), Type::F32, Type::F32, Type::B32});
@@ -458,7 +604,8 @@ bool decode_packed(Form& f, const ptx::Instruction& source, Round round, int sma
   const bool plain = f.out.flags == 0 && round == Round::Nearest;
   if (plain && to == kHalfPair) return f.choose(&lanes<NarrowPair<Half>>);
   if (plain && to == kBfloatPair) return f.choose(&lanes<NarrowPair<Bfloat>>);
-  return f.choose(&convert_packed);
+  const Execute loop = round == Round::Stochastic ? nullptr : packed_loop(to, from, round, f.out);
+  return f.choose(loop ? loop : &convert_packed);
 }
 
 bool is_wide_register(Form& f, size_t index, Type type) {

@@ -89,14 +89,16 @@ struct Mul {
 };
 
 // a + b rounded to odd: rounding it once more to a short format gives what one rounding would.
-inline double sum_to_odd(double a, double b) {
-  const double sum = a + b;
-  const double from_b = sum - a;
-  const double error = (a - (sum - from_b)) + (b - from_b);
-  const int64_t bits = std::bit_cast<int64_t>(sum);
+template <class F>
+F sum_to_odd(F a, F b) {
+  using Bits = std::conditional_t<sizeof(F) == 8, int64_t, int32_t>;
+  const F sum = a + b;
+  const F from_b = sum - a;
+  const F error = (a - (sum - from_b)) + (b - from_b);
+  const Bits bits = std::bit_cast<Bits>(sum);
   const bool adjust = (error < 0 || error > 0) && (bits & 1) == 0;
-  const int64_t step = (error > 0) == (sum > 0) ? 1 : -1;
-  return std::bit_cast<double>(bits + (adjust ? step : 0));
+  const Bits step = (error > 0) == (sum > 0) ? 1 : -1;
+  return std::bit_cast<F>(bits + (adjust ? step : 0));
 }
 
 template <class E, bool kFlush, bool kSaturate>
@@ -107,9 +109,10 @@ struct Fma {
       return __builtin_fma(x, y, z);
     else if constexpr (std::is_same_v<E, float>)
       return finish<E, kFlush, kSaturate>(__builtin_fmaf(x, y, z));
+    else if constexpr (std::is_same_v<E, Half>)
+      return finish<E, kFlush, kSaturate>(sum_to_odd(x * y, z));  // the product is exact, also in float
     else
-      return finish<E, kFlush, kSaturate>(
-          round_to_odd(sum_to_odd(static_cast<double>(x) * y, z)));  // the product is exact
+      return finish<E, kFlush, kSaturate>(round_to_odd(sum_to_odd(static_cast<double>(x) * y, static_cast<double>(z))));
   }
 };
 // .relu: a negative result becomes +0.

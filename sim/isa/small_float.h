@@ -9,11 +9,11 @@ struct SmallFormat {
   int exponent_bits, mantissa_bits;
   bool has_infinity;  // the top exponent is kept for infinity and NaN
   bool has_nan;       // without infinity: only the very last code (e4m3), or none
-  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
-  int bits() const { return 1 + exponent_bits + mantissa_bits; }
-  uint32_t sign() const { return 1u << (exponent_bits + mantissa_bits); }
+  constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  constexpr int bits() const { return 1 + exponent_bits + mantissa_bits; }
+  constexpr uint32_t sign() const { return 1u << (exponent_bits + mantissa_bits); }
   uint32_t largest() const;                    // code of the largest finite value
-  uint32_t nan() const { return sign() - 1; }  // canonical; also the largest value where there is no NaN
+  constexpr uint32_t nan() const { return sign() - 1; }  // canonical; also the largest value where there is no NaN
 };
 
 constexpr SmallFormat kF16{5, 10, true, true}, kBF16{8, 7, true, true}, kTF32{8, 10, true, true},
