@@ -8,18 +8,6 @@
 
 namespace sim {
 
-float f16_to_f32(uint16_t x) {
-  const uint32_t sign = uint32_t{x & 0x8000u} << 16;
-  const uint32_t exponent = x >> 10 & 31;
-  const uint32_t fraction = x & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return sign ? -magnitude : magnitude;
-  }
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
 uint16_t f32_to_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
@@ -37,16 +25,18 @@ uint16_t f32_to_f16(float x) {
 float e5m2_to_f32(uint8_t x) { return f16_to_f32(static_cast<uint16_t>(x << 8)); }
 
 float e4m3_to_f32(uint8_t x) {
-  const int exponent = x >> 3 & 15, fraction = x & 7;
-  float magnitude;
-  if (exponent == 15 && fraction == 7) {
-    magnitude = std::bit_cast<float>(0x7fffffffu);
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(static_cast<float>(fraction), -9);
-  } else {
-    magnitude = std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
-  }
-  return x & 0x80 ? -magnitude : magnitude;
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> all{};
+    for (int code = 0; code < 256; ++code) {
+      const int exponent = code >> 3 & 15, fraction = code & 7;
+      const float magnitude = exponent == 15 && fraction == 7 ? std::bit_cast<float>(0x7fffffffu)
+                              : exponent == 0                 ? std::ldexp(static_cast<float>(fraction), -9)
+                                              : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+      all[static_cast<size_t>(code)] = code & 0x80 ? -magnitude : magnitude;
+    }
+    return all;
+  }();
+  return values[x];
 }
 
 namespace {

@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "sim/isa/half.h"
+
 namespace sim {
 
 inline float bf16_to_f32(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
@@ -14,7 +16,7 @@ inline uint16_t f32_to_bf16(float x) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-float f16_to_f32(uint16_t x);
+inline float f16_to_f32(uint16_t x) { return isa::widen(isa::Half{x}); }
 uint16_t f32_to_f16(float x);  // nearest even
 float e4m3_to_f32(uint8_t x);
 float e5m2_to_f32(uint8_t x);

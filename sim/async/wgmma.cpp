@@ -308,35 +308,58 @@ void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord&
   }
 }
 
-void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
+// Single bits, a byte of them at a time: and, count, add (9.7.15.5.2).
+void multiply_bits(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
   const Form f = form_of(*record.instr);
   const Matrix ma(record.a_descriptor, false, 1), mb(record.b_descriptor, false, 1);
-  std::vector<int32_t> a(static_cast<size_t>(kRows * f.k)), b(static_cast<size_t>(f.n * f.k));
+  std::vector<uint8_t> a(static_cast<size_t>(kRows * f.k)), b(static_cast<size_t>(f.n * f.k));
   for (int row = 0; row < kRows; ++row) {
     for (int k = 0; k < f.k; ++k) {
       const uint8_t* const at =
           f.flags & kRegistersA ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
                                 : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
-      a[static_cast<size_t>(row * f.k + k)] = f.a == Element::S8 ? static_cast<int8_t>(*at) : *at;
+      a[static_cast<size_t>(row * f.k + k)] = *at;
     }
   }
   for (int column = 0; column < f.n; ++column) {
-    for (int k = 0; k < f.k; ++k) {
-      const uint8_t at = cta.shared.bytes[mb.element(static_cast<uint32_t>(column), static_cast<uint32_t>(k))];
-      b[static_cast<size_t>(column * f.k + k)] = f.b == Element::S8 ? static_cast<int8_t>(at) : at;
-    }
+    for (int k = 0; k < f.k; ++k)
+      b[static_cast<size_t>(column * f.k + k)] =
+          cta.shared.bytes[mb.element(static_cast<uint32_t>(column), static_cast<uint32_t>(k))];
   }
   for (int w = 0; w < kWarps; ++w) {
     for (int i = 0; i < f.n / 2; ++i) {
-      int32_t* const d = warps[w]->row<int32_t>(f.d[i]);
+      uint32_t* const d = warps[w]->row<uint32_t>(f.d[i]);
       for (int lane = 0; lane < kLanes; ++lane) {
         const int row = 16 * w + lane / 4 + 8 * (i / 2 % 2);
         const int column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-        int64_t sum = record.accumulate ? d[lane] : 0;
+        uint32_t sum = record.accumulate ? d[lane] : 0;
         for (int k = 0; k < f.k; ++k) {
-          const int x = a[static_cast<size_t>(row * f.k + k)], y = b[static_cast<size_t>(column * f.k + k)];
-          sum += f.a == Element::B1 ? std::popcount(static_cast<uint32_t>(x & y)) : x * y;
+          const auto both = a[static_cast<size_t>(row * f.k + k)] & b[static_cast<size_t>(column * f.k + k)];
+          sum += static_cast<uint32_t>(std::popcount(static_cast<uint32_t>(both)));
         }
+        d[lane] = sum;
+      }
+    }
+  }
+}
+
+// Sums of 32 products of 8-bit integers are exact in float32.
+void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
+  const Form f = form_of(*record.instr);
+  if (f.a == Element::B1) return multiply_bits(cta, warps, record);
+  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(f.k));
+  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(f.k, f.n));
+  float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
+  build_a(cta, warps, record, a, f.k, 0);
+  build_b(cta, record, b, f.k, 0);
+  float* rows[128];
+  for (int i = 0; i < f.n / 2; ++i) rows[i] = sums + i * kLanes;
+  for (int w = 0; w < kWarps; ++w) {
+    multiply(rows, f.n, a_panel(a, f.k, w, 0, 0), b, f.k, true);
+    for (int i = 0; i < f.n / 2; ++i) {
+      int32_t* const d = warps[w]->row<int32_t>(f.d[i]);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        int64_t sum = (record.accumulate ? d[lane] : 0) + static_cast<int64_t>(rows[i][lane]);
         if (f.flags & kSaturate) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
         d[lane] = static_cast<int32_t>(static_cast<uint32_t>(sum));
       }

@@ -356,22 +356,21 @@ void Mma::read_scales(Cta& cta, float* scales_a, float* scales_b) const {
   }
 }
 
+// Sums of 32 products of 8-bit integers are exact in float32.
 void Mma::multiply_integers(Cta& cta, const float* a_panel, const float* b_panel) const {
   TensorMemory& memory = tensor_memory(cta);
   const int block = &cta == group.cta[0] ? 0 : 1;
+  float* const sums = grow(panels.sums, int64_t{layout.rows} * layout.columns);
+  float* rows[128];
+  for (int r = 0; r < layout.rows; ++r) rows[r] = sums + int64_t{r} * layout.columns;
   for (int split = 0; split < layout.splits; ++split) {
+    multiply_rows(rows, layout.rows, layout.columns, a_panel, b_panel + split * layout.columns, shape.n, shape.k, true);
     for (int r = 0; r < layout.rows; ++r) {
       const uint32_t lane = layout.lane(r, split, d_at.lane);
       if (is_disabled(block, lane)) continue;
       uint32_t* const d = memory.row(lane) + d_at.column;
-      int32_t sums[256] = {};
-      for (int k = 0; k < shape.k; ++k) {
-        const auto x = static_cast<int32_t>(a_panel[r * shape.k + k]);
-        const float* const y = b_panel + static_cast<int64_t>(k) * shape.n + split * layout.columns;
-        for (int j = 0; j < layout.columns; ++j) sums[j] += x * static_cast<int32_t>(y[j]);
-      }
       for (int j = 0; j < layout.columns; ++j) {
-        const int64_t sum = int64_t{sums[j]} + (accumulate ? static_cast<int32_t>(d[j]) : 0);
+        const int64_t sum = static_cast<int64_t>(rows[r][j]) + (accumulate ? static_cast<int32_t>(d[j]) : 0);
         d[j] = static_cast<uint32_t>(shape.saturate ? std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX) : sum);
       }
     }
