@@ -3,6 +3,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "sim/isa/address.h"
@@ -115,9 +116,18 @@ T updated(Op op, T old, T b, T c, bool flush) {
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
 
-// One atomic update; gives the value before. Clusters on other host threads may be at the same word.
+// One atomic update; gives the value before. Clusters on other host threads may be at the same word, unless it is
+// shared memory, which a cluster has to itself.
 template <class T>
-T update(uint8_t* at, Op op, T b, T c, bool flush, bool* changed) {
+T update(uint8_t* at, Op op, T b, T c, bool flush, bool own, bool* changed) {
+  if (own) {
+    T old;
+    std::memcpy(&old, at, sizeof old);
+    const T now = updated(op, old, b, c, flush);
+    *changed = std::memcmp(&old, &now, sizeof old) != 0;
+    std::memcpy(at, &now, sizeof now);
+    return old;
+  }
   if constexpr (sizeof(T) == 16) {
     static std::mutex mutex;  // there is no portable 16-byte exchange; only these operations touch such words
     const std::lock_guard<std::mutex> lock(mutex);
@@ -173,6 +183,7 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
       return at >= cta->shared.bytes && at < cta->shared.bytes + cta->shared.size;
     });
   };
+  const bool own = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster;
   // Lanes meet at a word in any order; the lazy machine takes the other one.
   const bool backwards = cluster.order.mode == Mode::Lazy;
   for (uint32_t rest = mask; rest != 0;) {
@@ -185,7 +196,7 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
       const T b = from_row<T>(warp.row<RowOf<T>>(source)[lane]);
       const T c = op == Op::Cas ? from_row<T>(warp.row<RowOf<T>>(in.reg[count + 2])[lane]) : b;
       bool changed = false;
-      const T old = update(p.at[lane] + sizeof(T) * static_cast<size_t>(e), op, b, c, flush, &changed);
+      const T old = update(p.at[lane] + sizeof(T) * static_cast<size_t>(e), op, b, c, flush, own, &changed);
       cluster.stores += changed;
       if (in.reg[e] != kNoReg) warp.row<RowOf<T>>(in.reg[e])[lane] = to_row(old);
     }
