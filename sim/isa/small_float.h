@@ -12,7 +12,7 @@ struct SmallFormat {
   constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
   constexpr int bits() const { return 1 + exponent_bits + mantissa_bits; }
   constexpr uint32_t sign() const { return 1u << (exponent_bits + mantissa_bits); }
-  uint32_t largest() const;                    // code of the largest finite value
+  uint32_t largest() const;                              // code of the largest finite value
   constexpr uint32_t nan() const { return sign() - 1; }  // canonical; also the largest value where there is no NaN
 };
 
