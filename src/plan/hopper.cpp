@@ -28,7 +28,7 @@ struct Costs {
   // Two blocks that feed each other wait for the slower one; two that share A are further apart in B.
   double share_a = 1.09, share_b = 1.07;
   // Tiles of less than 128 columns were never the fastest, even where they alone filled the device.
-  double narrow = 1.3;
+  double narrow = 2;
   // Cycles of a cooperative epilogue, which nothing hides: for each accumulator and instruction, and fixed.
   double epilogue_instruction = 0.0075, epilogue_fixed = 2200;
   // Ping-pong: the hand-over between the warp groups, and the last tile's epilogue.
