@@ -1,6 +1,7 @@
 // moxie demo: the first product of a GPT-OSS-20B expert layer with bias and activation in one kernel, on whatever
-// device is there, checked against double precision.
+// device is there, checked against double precision. On sm_100a in MXFP4, whose output leaves quantised as well.
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "cli/buffer.h"
 #include "cli/commands.h"
 #include "cli/data.h"
+#include "cli/microscaling.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/reference.h"
@@ -127,16 +129,196 @@ int run(int tokens) {
   return pass ? 0 : 1;
 }
 
+// Of the layer's 32 experts, where a simulator computes: three get tokens.
+constexpr int kMxfp4Experts = 4, kMxfp4Top = 2, kMxfp4Tokens = 12;
+
+std::vector<uint8_t> random_bytes(uint64_t seed, int64_t count) {
+  const auto words = random_bf16(seed, count, 1.0f);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(words[i] ^ words[i] >> 7);
+  return bytes;
+}
+
+// Rows of MXFP4 as the bf16 that they equal.
+std::vector<uint16_t> to_bf16(const uint8_t* elements, const uint8_t* scales, int64_t rows, int64_t k) {
+  std::vector<uint16_t> values(static_cast<size_t>(rows * k));
+  std::vector<float> row(static_cast<size_t>(k));
+  for (int64_t r = 0; r < rows; ++r) {
+    reference::dequantize_row(DataType::Mxfp4, elements + r * k / 2, scales + r * (k / kScaleBlock), k, 1, row.data());
+    for (int64_t i = 0; i < k; ++i)
+      values[static_cast<size_t>(r * k + i)] = reference::float_to_bf16(row[static_cast<size_t>(i)]);
+  }
+  return values;
+}
+
+// A GPU of sm_100a, else the simulator as one.
+Device open_blackwell() {
+  setenv("MOXIE_SIM_ARCH", "sm_100a", 1);
+  const Device device = Device::open();
+  return device.info().arch == 100 ? device : Device::open(DeviceKind::Sim);
+}
+
+// The float32 output is checked in double precision, and the quantised one bit for bit against its rounding.
+int run_mxfp4(int tokens) {
+  auto running = std::make_optional<Progress>();
+  Progress& progress = *running;
+  progress.step("opening the device");
+  const Device device = open_blackwell();
+  if (tokens == 0) tokens = kMxfp4Tokens;
+  const Routing routing = route(kSeed, tokens, kMxfp4Experts, kMxfp4Top);
+  const auto rows = static_cast<int64_t>(routing.tokens.size());
+  GemmProblem problem;
+  problem.format = OperandFormat::Mxfp4;
+  problem.grouping = Grouping::Offsets;
+  problem.groups = kMxfp4Experts;
+  problem.m = rows;
+  problem.n = kOutputs;
+  problem.k = kHidden;
+  problem.bias = true;
+  problem.activation = Activation::SwigluOai;
+  problem.out = DataType::Mxfp4;
+  GemmProblem plain = problem;
+  plain.out = DataType::F32;
+
+  progress.step("compiling the kernels, or loading them from the cache");
+  prepare(device, problem);
+  prepare(device, plain);
+
+  progress.step(fmt::format("making {} experts of {} x {}", kMxfp4Experts, kOutputs, kHidden));
+  constexpr int64_t kWeightRows = kMxfp4Experts * kOutputs, kColumns = kHidden / kScaleBlock;
+  const auto weights = random_bytes(kSeed + 3, kWeightRows * kHidden / 2);
+  auto weight_scales = random_bytes(kSeed + 4, kWeightRows * kColumns);
+  for (uint8_t& scale : weight_scales) scale = static_cast<uint8_t>(119 + scale % 3);  // weights up to 0.1
+  const auto bias = random_bf16(kSeed + 2, kWeightRows, 1.0f);
+  const auto hidden = random_bf16(kSeed + 1, tokens * kHidden, 1.7f);
+  std::vector<uint16_t> a(static_cast<size_t>(rows * kHidden));
+  for (int64_t row = 0; row < rows; ++row)
+    std::memcpy(a.data() + row * kHidden, hidden.data() + routing.tokens[row] * kHidden, kHidden * 2);
+
+  const Buffer ends(device, routing.ends), device_bias(device, bias), device_weights(device, weights);
+  const Buffer row_major(device, weight_scales), values(device, a);
+  const Buffer sfb(device, b_scale_bytes(problem)), sfa(device, a_scale_bytes(problem));
+  const Buffer device_a(device, static_cast<size_t>(rows * kHidden / 2));
+  ScaleBlocking blocking;
+  blocking.from = row_major.as(), blocking.to = sfb.as();
+  blocking.groups = kMxfp4Experts, blocking.rows = kOutputs, blocking.k = kHidden;
+  block_scales(device, blocking);
+  Quantization quantization;
+  quantization.groups = kMxfp4Experts, quantization.rows = rows, quantization.k = kHidden;
+  quantization.offsets = ends.as<int32_t>();
+  quantization.values = values.as(), quantization.elements = device_a.as(), quantization.scales = sfa.as();
+  quantize(device, quantization);
+
+  GemmArguments arguments;
+  arguments.a = device_a.as(), arguments.sfa = sfa.as();
+  arguments.b = device_weights.as(), arguments.sfb = sfb.as();
+  arguments.bias = device_bias.as();
+  arguments.sizes = ends.as<int32_t>();
+  const auto launch = [&](const GemmProblem& which, const Buffer& out, const Buffer* scales) {
+    GemmArguments mine = arguments;
+    mine.out = out.as();
+    if (scales != nullptr) mine.out_scales = scales->as();
+    const Buffer workspace(device, workspace_bytes(device, which));
+    mine.workspace = workspace.as(), mine.workspace_bytes = workspace.bytes();
+    gemm(device, which, mine);
+    device.synchronize();
+  };
+  std::vector<float> out(static_cast<size_t>(rows * kHidden));
+  std::vector<uint8_t> elements(out.size() / 2), scales(out_scale_bytes(problem));
+  const Buffer device_out(device, out.size() * 4), device_elements(device, elements.size());
+  const Buffer device_scales(device, scales.size());
+  device.fill(device_out.as(), 0xff, device_out.bytes());
+  device.fill(device_elements.as(), 0xff, device_elements.bytes());
+  device.fill(device_scales.as(), 0xff, device_scales.bytes());
+  const bool simulated = device.info().simulated;
+  progress.step(simulated ? "running on the simulator" : "running");
+  const double seconds = seconds_of([&] { launch(problem, device_elements, &device_scales); });
+  launch(plain, device_out, nullptr);
+  device.download(out.data(), device_out.as(), out.size() * 4);
+  device.download(elements.data(), device_elements.as(), elements.size());
+  device.download(scales.data(), device_scales.as(), scales.size());
+
+  progress.step("checking in double precision");
+  std::vector<uint8_t> a_elements(static_cast<size_t>(rows * kHidden / 2)),
+      a_scales(static_cast<size_t>(rows * kColumns));
+  std::vector<float> row(static_cast<size_t>(kHidden));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < kHidden; ++i)
+      row[static_cast<size_t>(i)] = reference::bf16_to_float(a[static_cast<size_t>(r * kHidden + i)]);
+    reference::quantize_row(DataType::Mxfp4, row.data(), kHidden, 1, a_elements.data() + r * kHidden / 2,
+                            a_scales.data() + r * kColumns);
+  }
+  reference::Comparison comparison(reference::Bound{1e-4, 1, 1e-4});
+  int64_t different = 0, first_tile = 0;
+  int empty = 0;
+  for (int expert = 0; expert < kMxfp4Experts; ++expert) {
+    const int64_t first = expert == 0 ? 0 : routing.ends[expert - 1], count = routing.ends[expert] - first;
+    if (count == 0) {
+      ++empty;
+      continue;
+    }
+    const auto tokens_of =
+        to_bf16(a_elements.data() + first * kHidden / 2, a_scales.data() + first * kColumns, count, kHidden);
+    const auto weights_of_expert = to_bf16(weights.data() + expert * kOutputs * kHidden / 2,
+                                           weight_scales.data() + expert * kOutputs * kColumns, kOutputs, kHidden);
+    const auto pre = reference::product({tokens_of.data(), kHidden, weights_of_expert.data(), kHidden,
+                                         bias.data() + expert * kOutputs, count, kOutputs, kHidden},
+                                        worker_threads());
+    const auto expected = reference::activate_all(problem.activation, problem.gate, pre, count, kOutputs);
+    comparison.add(expected, out.data() + first * kHidden, DataType::F32, count, kHidden, kHidden, first);
+    std::vector<uint8_t> row_elements(kHidden / 2), row_scales(kColumns);
+    for (int64_t r = 0; r < count; ++r) {
+      reference::quantize_row(DataType::Mxfp4, out.data() + (first + r) * kHidden, kHidden, 1, row_elements.data(),
+                              row_scales.data());
+      for (int64_t i = 0; i < kHidden / 2; ++i)
+        different +=
+            elements[static_cast<size_t>((first + r) * kHidden / 2 + i)] != row_elements[static_cast<size_t>(i)];
+      for (int64_t c = 0; c < kColumns; ++c)
+        different += scales[static_cast<size_t>(first_tile + blocked_scale_index(r, c, kHidden))] !=
+                     row_scales[static_cast<size_t>(c)];
+    }
+    first_tile += blocked_scale_bytes(count, kHidden);
+  }
+  running.reset();
+
+  fmt::print(
+      "GPT-OSS-20B expert layer in MXFP4, first product: {} of its experts ({} of them empty), {} tokens x {} = {} "
+      "rows, {} x {},\nbias, {} and MXFP4 output in one kernel\n\n",
+      kMxfp4Experts, empty, tokens, kMxfp4Top, rows, kOutputs, kHidden, name_of(problem.activation, problem.gate));
+  fmt::print("{:<10} {}\n", "device", device.info().name);
+  fmt::print("{:<10} {}\n", "kernel", plan_headline(problem, device.info()));
+  fmt::print("{:<10} {}\n", "time",
+             simulated ? fmt::format("{:.1f} s to simulate", seconds) : fmt::format("{:.3f} ms", seconds * 1e3));
+  fmt::print("{:<10} {:.2e} (float32 output, relative, whole result); worst element {:.2f} of its bound\n", "error",
+             comparison.relative_error(), comparison.worst());
+  fmt::print("{:<10} {} bytes of {} elements and scales differ from the rounded float32 output\n", "quantised",
+             different, rows * kHidden);
+  const bool pass = comparison.pass() && different == 0;
+  fmt::print("{:<10} {}\n", "result",
+             pass                ? "PASS"
+             : comparison.pass() ? "FAIL: the quantised output"
+                                 : "FAIL: " + comparison.failure());
+  return pass ? 0 : 1;
+}
+
 }  // namespace
 
 Run add_demo(CLI::App& command) {
   auto tokens = std::make_shared<int>(0);
+  auto arch = std::make_shared<std::string>();
   command.add_option("--tokens", *tokens,
-                     fmt::format("Tokens, each routed to {} experts; by default {} on a GPU, {} on the simulator", kTop,
-                                 kTokensOnGpu, kTokensOnSimulator));
-  return [tokens] {
+                     fmt::format("Tokens, each routed to {} experts; by default {} on a GPU, {} on the simulator; in "
+                                 "MXFP4 {}, each routed to {}",
+                                 kTop, kTokensOnGpu, kTokensOnSimulator, kMxfp4Tokens, kMxfp4Top));
+  command.add_option("--arch", *arch,
+                     "sm_100a: four experts in MXFP4 with a quantised output, on the simulator where no such GPU is; "
+                     "sm_90a: what the simulator is then; by default bf16 on whatever device is there");
+  return [tokens, arch] {
     if (*tokens < 0 || *tokens > 1 << 20)
       throw InputError(fmt::format("--tokens: {} is not 1 to {}", *tokens, 1 << 20));
+    if (arch->empty()) return run(*tokens);
+    if (choose("--arch", *arch, Names<bool>{{"sm_90a", false}, {"sm_100a", true}})) return run_mxfp4(*tokens);
+    setenv("MOXIE_SIM_ARCH", "sm_90a", 1);
     return run(*tokens);
   };
 }

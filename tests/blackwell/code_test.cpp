@@ -29,6 +29,7 @@ GemmProblem problem_of(int turn, std::mt19937_64& random) {
   p.bias = below(2) == 0;
   if (below(3) == 0) p.pre = below(2) ? DataType::Bf16 : DataType::F32;
   p.out = below(2) ? DataType::Bf16 : DataType::F32;
+  if (turn % 7 < 3) p.out = below(2) ? DataType::Mxfp4 : DataType::Mxfp8, p.n = (p.n + 63) / 64 * 64;
   if (turn % 3 == 0) p.scheduling = Scheduling(below(2));
   return p;
 }

@@ -177,6 +177,13 @@ TEST(QuantizedGemm, ChainOfFiles) {
   EXPECT_EQ(read_file(folder / "result"), read_file(folder / "result2"));
 }
 
+TEST(Demo, OfMxfp4Passes) {
+  const Finished finished = run_moxie({"demo", "--arch", "sm_100a", "--tokens", "3"}, simulated("sm_90a"));
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_THAT(finished.out, testing::HasSubstr("PASS"));
+  EXPECT_THAT(finished.out, testing::HasSubstr("0 bytes of"));
+}
+
 struct Wrong {
   const char* name;
   Strings arguments;

@@ -108,6 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"plan_unknown_grouping", {"plan", "128", "128", "64", "--grouping", "tree"}, {"--grouping", "tree"}},
         {"plan_other_architecture", {"plan", "128", "128", "64", "--arch", "80"}, {"80"}},
         {"demo_tokens", {"demo", "--tokens=-1"}, {"--tokens"}},
+        {"demo_arch", {"demo", "--arch", "sm_80"}, {"--arch", "sm_80", "sm_100a"}},
         {"bench_extent", {"bench", "--m", "0"}, {"--m"}},
     }),
     case_name<UsageCase>);
