@@ -379,7 +379,10 @@ void report_fault(CUctx_st& context, const Fault& fault);  // with the lock held
 void log_error(const char* function, CUresult code, const std::string& detail);
 
 // image.cpp
-std::string ptx_of(const void* image);  // the PTX text inside any kind of image that the device can run
+// The PTX text inside any kind of image that the device can run. Text in memory ends with a zero and a fat binary says
+// how long it is; of what was read from a file the length is known, and `bytes` are followed by a zero.
+constexpr size_t kLengthUnknown = SIZE_MAX;
+std::string ptx_of(const void* image, size_t bytes = kLengthUnknown);
 bool target_fits(const std::string& target, int arch);
 
 // module.cpp

@@ -106,8 +106,14 @@ std::string target_in(const std::string& ptx) {
   return ptx.substr(begin, ptx.find_first_of(" \t\r\n,", begin) - begin);
 }
 
-std::string ptx_of_fatbin(const uint8_t* data) {
+std::string ptx_of_fatbin(const uint8_t* data, size_t bytes) {
+  constexpr uint64_t kLargestImage = uint64_t{1} << 40;
+  constexpr const char* kCut = "a fat binary that is cut off";
+  require(bytes >= sizeof(FatbinHeader), CUDA_ERROR_INVALID_IMAGE, kCut);
   const auto header = read<FatbinHeader>(data);
+  require(header.header_bytes >= sizeof header && header.bytes <= kLargestImage, CUDA_ERROR_INVALID_IMAGE,
+          "a fat binary with a damaged header");
+  require(header.header_bytes <= bytes && header.bytes <= bytes - header.header_bytes, CUDA_ERROR_INVALID_IMAGE, kCut);
   const uint8_t* at = data + header.header_bytes;
   const uint8_t* const end = at + header.bytes;
   std::string best;
@@ -125,8 +131,11 @@ std::string ptx_of_fatbin(const uint8_t* data) {
       other = true;
       continue;
     }
-    constexpr uint64_t kLargest = uint64_t{1} << 30;
-    require(entry.unpacked_bytes <= kLargest, CUDA_ERROR_INVALID_IMAGE, "a fat binary whose entries do not fit");
+    // LZ4 cannot make more of a byte than 255.
+    constexpr uint64_t kLargest = uint64_t{1} << 28;
+    const bool lz4 = (entry.flags & kPackedByLz4) != 0 && (entry.flags & kPackedByZstd) == 0;
+    require(entry.unpacked_bytes <= kLargest && (!lz4 || entry.unpacked_bytes / 255 <= entry.packed_bytes),
+            CUDA_ERROR_INVALID_IMAGE, "a fat binary whose entries do not fit");
     std::string text = (entry.flags & kPackedByZstd) ? unpack_zstd(payload, entry.packed_bytes, entry.unpacked_bytes)
                        : (entry.flags & kPackedByLz4)
                            ? unpack_lz4(payload, entry.packed_bytes, entry.unpacked_bytes)
@@ -157,7 +166,7 @@ bool target_fits(const std::string& target, int arch) {
   return at > 3 && suffix.empty() && number <= arch;
 }
 
-std::string ptx_of(const void* image) {
+std::string ptx_of(const void* image, size_t length) {
   const auto* bytes = static_cast<const uint8_t*>(image);
   // Byte by byte: text may be shorter than the magic numbers.
   auto starts_with = [&](std::initializer_list<uint8_t> magic) {
@@ -171,9 +180,15 @@ std::string ptx_of(const void* image) {
   if (starts_with({0x7f, 'E', 'L', 'F'})) {
     fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the image is machine code; the simulator runs PTX");
   }
-  if (starts_with({0xb1, 0x43, 0x62, 0x46})) return ptx_of(read<Wrapper>(bytes).data);
-  if (starts_with({0x50, 0xed, 0x55, 0xba})) return ptx_of_fatbin(bytes);
-  const auto* text = static_cast<const char*>(image);
+  const auto is_fatbin = [&] { return starts_with({0x50, 0xed, 0x55, 0xba}); };
+  if (starts_with({0xb1, 0x43, 0x62, 0x46})) {
+    // It points to the fat binary, which only memory can.
+    require(length == kLengthUnknown, CUDA_ERROR_INVALID_IMAGE, "the image is a pointer to a fat binary in a file");
+    bytes = static_cast<const uint8_t*>(read<Wrapper>(bytes).data);
+    require(bytes != nullptr && is_fatbin(), CUDA_ERROR_INVALID_IMAGE, "a wrapper without a fat binary");
+  }
+  if (is_fatbin()) return ptx_of_fatbin(bytes, length);
+  const auto* text = reinterpret_cast<const char*>(bytes);
   for (const char* t = text; *t != 0; ++t) {
     const auto ch = static_cast<unsigned char>(*t);
     require(ch >= 32 || ch == '\n' || ch == '\r' || ch == '\t' || ch == '\f' || ch == '\v', CUDA_ERROR_INVALID_IMAGE,

@@ -42,10 +42,10 @@ void place_variables(Image& image) {
     if (v.is_extern) reject_ptx("the variable '" + v.name + "' is extern and nothing defines it");
     if (v.space == ptx::Space::Const) constant += v.bytes;
     if (constant > kMaxConstantBytes) reject_ptx(".const variables take more than 64 KB");
+    // New memory is zero.
     const uint64_t address = allocate(nullptr, std::max<uint64_t>(v.bytes, 1), Allocation::Kind::Device);
     require(address % static_cast<uint64_t>(std::max(1, v.align)) == 0, CUDA_ERROR_INVALID_PTX,
             "the alignment of '" + v.name + "' is beyond 256 bytes");
-    std::memset(reinterpret_cast<void*>(address), 0, std::max<uint64_t>(v.bytes, 1));
     if (!v.init.empty())
       std::memcpy(reinterpret_cast<void*>(address), v.init.data(), std::min<uint64_t>(v.init.size(), v.bytes));
     image.symbols[v.name] = {address, v.bytes};
@@ -145,11 +145,11 @@ void with_log(JitOptions& options, Body body) {
 }
 
 CUresult load_module(const char* name, CUmodule* result, const void* image, unsigned count, CUjit_option* options,
-                     void** values) {
+                     void** values, size_t bytes = kLengthUnknown) {
   return call(name, Call::Needs::HealthyContext, [&](Call& c) {
     require(result != nullptr && image != nullptr);
     JitOptions jit(count, options, values);
-    with_log(jit, [&] { *result = make_module(c.context(), load_image(ptx_of(image))); });
+    with_log(jit, [&] { *result = make_module(c.context(), load_image(ptx_of(image, bytes))); });
   });
 }
 
@@ -161,13 +161,13 @@ std::string read_file(const char* path) {
 }
 
 CUresult load_library(const char* name, CUlibrary* result, const void* code, unsigned count, CUjit_option* options,
-                      void** values) {
+                      void** values, size_t bytes = kLengthUnknown) {
   return call(name, Call::Needs::Initialised, [&](Call&) {
     require(result != nullptr && code != nullptr);
     JitOptions jit(count, options, values);
     with_log(jit, [&] {
       auto library = std::make_unique<CUlib_st>();
-      library->text = ptx_of(code);
+      library->text = ptx_of(code, bytes);
       auto image = load_image(library->text);  // for its errors and its names; each context gets its own
       CUlibrary handle = library.get();
       for (auto& [kernel_name, kernel] : image->kernels) {
@@ -370,7 +370,7 @@ CUresult cuModuleLoad(CUmodule* module, const char* path) {
   } catch (...) {
     return answer_for_current_exception(__func__);
   }
-  return load_module(__func__, module, image.c_str(), 0, nullptr, nullptr);
+  return load_module(__func__, module, image.c_str(), 0, nullptr, nullptr, image.size());
 }
 
 CUresult cuModuleUnload(CUmodule module) {
@@ -436,7 +436,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
   } catch (...) {
     return answer_for_current_exception(__func__);
   }
-  return load_library(__func__, library, image.c_str(), count, options, values);
+  return load_library(__func__, library, image.c_str(), count, options, values, image.size());
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {

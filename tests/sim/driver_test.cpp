@@ -754,6 +754,29 @@ TEST_F(SimDriver, FatBinariesCarryPtx) {
             CUDA_ERROR_NO_BINARY_FOR_GPU);
 }
 
+// Null pointers, wrappers that lead nowhere or to themselves, and variables larger than any memory.
+TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(nullptr, kPtx));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(&module, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadDataEx)(&module, kPtx, 1, nullptr, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoad)(&module, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuLibraryLoadData)(&library, nullptr, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  struct {
+    uint32_t magic = 0x466243b1, version = 1;
+    const void* data = nullptr;
+    const void* file = nullptr;
+  } wrapper;
+  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  wrapper.data = &wrapper;  // itself
+  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+  FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[1000000000000];").c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[100000000000000];").c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".const .b8 x[100000];").c_str()));
+}
+
 TEST_F(SimDriver, ModulesHaveFunctionsAndVariables) {
   CUmodule module = load();
   CUfunction f = nullptr;
