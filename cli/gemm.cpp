@@ -121,7 +121,7 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, const std::strin
   const auto b = expect(file, "b", dtype, {2, 3}, "[N, K] or [G, N, K]");
   input.a_shape = a;
   std::string sizes_name;
-  for (const char* name : {"offsets", "m_indices", "masked_m"}) {
+  for (const char* name : {"offsets", "m_indices", "masked_m", "k_offsets"}) {
     if (file.find(name) == nullptr) continue;
     if (!sizes_name.empty()) {
       throw InputError(fmt::format("tensors '{}' and '{}' are both there, at most one may be", sizes_name, name));
@@ -147,6 +147,9 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, const std::strin
   } else if (sizes_name == "masked_m") {
     need_ranks(3, 3, "with 'masked_m'");
     problem.grouping = Grouping::Masked;
+  } else if (sizes_name == "k_offsets") {
+    need_ranks(2, 2, "with 'k_offsets'");
+    problem.grouping = Grouping::KGroups;
   } else if (a.size() == 2) {
     need_ranks(2, 2, "with 'a' [M, K] and no group sizes");
     problem.grouping = Grouping::Dense;
@@ -155,11 +158,14 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, const std::strin
     problem.grouping = Grouping::Batched;
   }
   problem.groups = b.size() == 3 ? b[0] : 1;
+  const bool k_groups = problem.grouping == Grouping::KGroups;
+  if (k_groups) problem.groups = expect(file, sizes_name, "I32", {1}, "[G]")[0];
   problem.m = a[a.size() - 2];
   problem.k = fp4 ? 2 * a.back() : a.back();
   problem.n = b[b.size() - 2];
   if (problem.groups < 1)
-    throw InputError(fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
+    throw InputError(k_groups ? "tensor 'k_offsets' is [0], it must have a group at least"
+                              : fmt::format("tensor 'b' is {}, it must have a group at least", shape_text(b)));
   if (a.size() == 3 && a[0] != problem.groups) {
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
@@ -185,7 +191,7 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, const std::strin
   if (problem.bias) {
     const auto bias = expect(file, "bias", "BF16", {1, 2}, "[N] or [G, N]");
     const std::vector<int64_t> wanted =
-        b.size() == 3 ? std::vector<int64_t>{problem.groups, problem.n} : std::vector<int64_t>{problem.n};
+        b.size() == 3 || k_groups ? std::vector<int64_t>{problem.groups, problem.n} : std::vector<int64_t>{problem.n};
     if (bias != wanted) {
       throw InputError(fmt::format("tensor 'bias' is {}, with 'b' {} it must be {}", shape_text(bias), shape_text(b),
                                    shape_text(wanted)));
@@ -241,7 +247,17 @@ Input load(const SafetensorsReader& file, GemmProblem& problem, const std::strin
       if (g >= 0) ++input.group_rows[static_cast<size_t>(g)];
     }
   }
-  if (problem.grouping == Grouping::Batched || problem.grouping == Grouping::Masked) {
+  for (size_t g = 0; k_groups && g < groups; ++g) {
+    const int64_t end = input.sizes[g], start = g > 0 ? input.sizes[g - 1] : 0;
+    const int unit = fp4 ? 32 : 8;
+    if (end < start || end > problem.k || end % unit != 0) {
+      throw InputError(fmt::format(
+          "tensor 'k_offsets': entry {} is {}, it must be {} to {} (the end of the group before and K) and a "
+          "multiple of {}",
+          g, end, start, problem.k, unit));
+    }
+  }
+  if (problem.grouping == Grouping::Batched || problem.grouping == Grouping::Masked || k_groups) {
     for (size_t g = 0; g < groups; ++g) input.group_start[g] = static_cast<int64_t>(g) * problem.m;
   }
   input.a = file.read("a");
@@ -288,6 +304,7 @@ Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int6
   blocking.k = problem.k;
   blocking.block = scale_block(problem.format);
   blocking.offsets = offsets;
+  blocking.along_k = problem.grouping == Grouping::KGroups;
   block_scales(device, blocking);
   device.synchronize();
   return blocked;
@@ -385,23 +402,37 @@ TensorToWrite scales_tensor(const Device& device, const GemmProblem& problem, co
 
 // Turns the file's groups into one pointer, leading dimension and size a group, in device memory.
 struct PointerArrays {
-  Buffer a, b, bias, lda, ldb, sizes;
+  Buffer a, b, sfa, sfb, bias, lda, ldb, sizes;
 
-  PointerArrays(const Device& device, const GemmProblem& problem, const Input& input, const GemmArguments& arguments) {
-    std::vector<const void*> as, bs, biases;
+  // grouping: that of the file.
+  PointerArrays(const Device& device, const GemmProblem& problem, Grouping grouping, const Input& input,
+                const GemmArguments& arguments) {
+    std::vector<const void*> as, bs, sfas, sfbs, biases;
+    const auto place = [](const void* base, int64_t bytes) { return static_cast<const char*>(base) + bytes; };
+    const int block = scale_block(problem.format);
+    int64_t scales = 0;  // of a, before the group
     std::vector<int32_t> extents;
     for (size_t g = 0; g < input.group_rows.size(); ++g) {
       const auto group = static_cast<int64_t>(g);
-      as.push_back(static_cast<const uint16_t*>(arguments.a) + input.group_start[g] * problem.k);
-      bs.push_back(static_cast<const uint16_t*>(arguments.b) + group * problem.n * problem.k);
+      as.push_back(place(arguments.a, input.group_start[g] * problem.k * bits_of(problem.format) / 8));
+      bs.push_back(place(arguments.b, group * problem.n * problem.k * bits_of(problem.format) / 8));
+      if (has_scales(problem.format)) {
+        sfas.push_back(place(arguments.sfa, scales));
+        sfbs.push_back(place(arguments.sfb, group * blocked_scale_bytes(problem.n, problem.k, block)));
+        const int64_t rows =
+            grouping == Grouping::Offsets ? input.group_rows[g] : input.a_shape[input.a_shape.size() - 2];
+        scales += blocked_scale_bytes(rows, problem.k, block);
+      }
       if (problem.bias) biases.push_back(static_cast<const uint16_t*>(arguments.bias) + group * problem.n);
       for (const int64_t extent : {input.group_rows[g], problem.n, problem.k})
         extents.push_back(static_cast<int32_t>(extent));
     }
-    // A leading dimension is at least 8, also where K is 0.
-    const std::vector<int64_t> leading(input.group_rows.size(), std::max<int64_t>(problem.k, 8));
+    // A leading dimension is at least 16 bytes, also where K is 0.
+    const std::vector<int64_t> leading(input.group_rows.size(), std::max<int64_t>(problem.k, 32));
     a = Buffer(device, as);
     b = Buffer(device, bs);
+    sfa = Buffer(device, sfas);
+    sfb = Buffer(device, sfbs);
     bias = Buffer(device, biases);
     lda = Buffer(device, leading);
     ldb = Buffer(device, leading);
@@ -446,17 +477,21 @@ int run(const Options& options) {
   const SafetensorsReader file(options.in);
   const Input input = load(file, problem, options.format, blocked_scales);
   const Grouping grouping = problem.grouping;
-  const int64_t rows = problem.m * (input.a_shape.size() == 3 ? problem.groups : 1);
+  const bool k_groups = grouping == Grouping::KGroups;
+  const int64_t rows = problem.m * (input.a_shape.size() == 3 || k_groups ? problem.groups : 1);
+  const GemmProblem in_file = problem;
   const int64_t out_width = is_gated(problem.activation) ? problem.n / 2 : problem.n;
   if (as_pointers) {
-    if (has_scales(problem.format)) throw InputError("--grouping: pointers are for bf16 operands");
-    if (grouping == Grouping::RowGroups) {
-      throw InputError("--grouping: tensor 'm_indices' cannot become pointers; offsets, masked_m and equal groups can");
+    if (grouping == Grouping::RowGroups || k_groups) {
+      throw InputError(
+          fmt::format("--grouping: tensor '{}' cannot become pointers; offsets, masked_m and equal groups can",
+                      k_groups ? "k_offsets" : "m_indices"));
     }
     problem.grouping = Grouping::Pointers;
     if (host_sizes) problem.m = *std::max_element(input.group_rows.begin(), input.group_rows.end());
   }
-  if (host_sizes && grouping != Grouping::Dense && grouping != Grouping::Batched) problem.host_rows = input.group_rows;
+  if (host_sizes && grouping != Grouping::Dense && grouping != Grouping::Batched && !k_groups)
+    problem.host_rows = input.group_rows;
   if (host_sizes && as_pointers) problem.host_rows = input.group_rows;
 
   const Device device = Device::open();
@@ -477,10 +512,11 @@ int run(const Options& options) {
   if (has_scales(problem.format)) {
     sfa = Buffer(device, input.sfa), sfb = Buffer(device, input.sfb);
     if (!blocked_scales) {
-      const bool stacked = input.a_shape.size() == 3, offsets = grouping == Grouping::Offsets;
-      sfa = block(device, sfa, stacked || offsets ? problem.groups : 1, problem.m, problem,
-                  offsets ? arguments.sizes : nullptr, a_scale_bytes(problem));
-      sfb = block(device, sfb, problem.groups, problem.n, problem, nullptr, b_scale_bytes(problem));
+      const bool stacked = input.a_shape.size() == 3, offsets = grouping == Grouping::Offsets || k_groups;
+      sfa = block(device, sfa, stacked || offsets ? in_file.groups : 1, in_file.m, in_file,
+                  offsets ? arguments.sizes : nullptr, a_scale_bytes(in_file));
+      sfb = block(device, sfb, in_file.groups, in_file.n, in_file, k_groups ? arguments.sizes : nullptr,
+                  b_scale_bytes(in_file));
     }
     arguments.sfa = sfa.as();
     arguments.sfb = sfb.as();
@@ -488,7 +524,12 @@ int run(const Options& options) {
 
   std::optional<PointerArrays> arrays;
   if (as_pointers) {
-    arrays.emplace(device, problem, input, arguments);
+    arrays.emplace(device, problem, grouping, input, arguments);
+    if (has_scales(problem.format)) {
+      arguments.sfa_pointers = arrays->sfa.as<const void*>();
+      arguments.sfb_pointers = arrays->sfb.as<const void*>();
+      arguments.sfa = arguments.sfb = nullptr;
+    }
     arguments.arrays = arrays->arrays(problem.bias);
     arguments.a = arguments.b = arguments.bias = nullptr;
     arguments.sizes = nullptr;
@@ -524,6 +565,7 @@ int run(const Options& options) {
     TensorToWrite tensor{result.name, file_type(result.type), input.a_shape, {}};
     const size_t row_bytes = static_cast<size_t>(result.width) * static_cast<size_t>(bits_of(result.type)) / 8;
     tensor.shape.back() = result.type == DataType::Mxfp4 ? result.width / 2 : result.width;
+    if (k_groups) tensor.shape.insert(tensor.shape.begin(), problem.groups);
     tensor.data = download(device, result.buffer, static_cast<size_t>(rows) * row_bytes);
     clear_padding(grouping, input,
                   [&](size_t row) { std::memset(tensor.data.data() + row * row_bytes, 0, row_bytes); });
@@ -545,10 +587,10 @@ Run add_gemm(CLI::App& command) {
       .add_option(
           "IN", options->in,
           "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
-          "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G] int32. MXFP4 (sm_100a): a and b U8, "
+          "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G], k_offsets [G] int32. MXFP4 (sm_100a): a "
+          "and b U8, "
           "two elements in a byte, and their scales sfa and sfb U8, one for 32 elements. NVFP4 (sm_100a): the same "
-          "with "
-          "sfa and sfb F8_E4M3, one for 16 elements, and optional a_tensor_scale [1], b_tensor_scale [G] float32")
+          "with sfa and sfb F8_E4M3, one for 16 elements, and optional a_tensor_scale [1], b_tensor_scale [G] float32")
       ->required();
   command
       .add_option(

@@ -28,7 +28,8 @@ template DataType choose(const std::string&, const std::string&, const Names<Dat
 const Names<Grouping>& grouping_names() {
   static const Names<Grouping> kNames = {{"dense", Grouping::Dense},     {"batched", Grouping::Batched},
                                          {"offsets", Grouping::Offsets}, {"row-groups", Grouping::RowGroups},
-                                         {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers}};
+                                         {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers},
+                                         {"k-groups", Grouping::KGroups}};
   return kNames;
 }
 

@@ -34,12 +34,14 @@ struct GemmProblem {
   // The kernel, and with it the row alignment, depends on m only where the host knows the rows of the groups: Dense,
   // Batched, host_rows, expected_rows.
   // Rows of A: all of them (Dense; Offsets and RowGroups: the T or M of A [T, K]), of each group (Batched),
-  // the allocated max_m of each group (Masked), the most that any group has (Pointers). 0 and more.
+  // the allocated max_m of each group (Masked), the most that any group has (Pointers), those of A and of each group's
+  // result (KGroups). 0 and more.
   int64_t m = 0;
   int64_t n = 0;  // columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. (Pointers:
                   // the most of any group)
-  int64_t k = 0;  // a multiple of 8 (bf16) or 32 (MXFP4, NVFP4); 0 is allowed (Pointers: the most of any group)
-  // Mxfp4 and Nvfp4 need sm_100a, and n a multiple of 64 with a split gate. Grouping::Pointers needs sm_90a.
+  int64_t k = 0;  // a multiple of 8 (bf16) or 32 (MXFP4, NVFP4); 0 is allowed (Pointers: the most of any group;
+                  // KGroups: of all groups together)
+  // Mxfp4 and Nvfp4 need sm_100a, and n a multiple of 64 with a split gate. Grouping::KGroups needs sm_100a.
   OperandFormat format = OperandFormat::Bf16;
   bool bias = false;
   Activation activation = Activation::None;
@@ -74,9 +76,9 @@ struct GemmProblem {
 // multiples of 8 (bf16), 32 (MXFP4, NVFP4), 16 (MXFP8) or 4 (float32), at least the width; 0 stands for the width.
 // Outputs may not overlap the operands or each other.
 struct GemmArguments {
-  const void* a = nullptr;  // [m, k] (Dense, Offsets, RowGroups), [groups, m, k] (Batched, Masked)
+  const void* a = nullptr;  // [m, k] (Dense, Offsets, RowGroups, KGroups), [groups, m, k] (Batched, Masked)
   int64_t lda = 0;
-  const void* b = nullptr;  // [groups, n, k]
+  const void* b = nullptr;  // [groups, n, k]; KGroups: [n, k]
   int64_t ldb = 0;
   // MXFP4 and NVFP4: scales (E8M0, E4M3) in the blocked layout (moxie/scales.h), a_scale_bytes() and b_scale_bytes() of
   // them.
@@ -87,7 +89,7 @@ struct GemmArguments {
   const float* a_tensor_scale = nullptr;
   const float* b_tensor_scale = nullptr;
   const void* bias = nullptr;  // bf16 [groups, n], dense; required when problem.bias
-  void* pre = nullptr;         // [rows of A, n]
+  void* pre = nullptr;         // [rows of A, n]; KGroups: [groups, m, n]
   int64_t ld_pre = 0;
   void* out = nullptr;  // [rows of A, n], or [rows of A, n / 2] with a gate
   int64_t ld_out = 0;
@@ -99,13 +101,18 @@ struct GemmArguments {
   // int32 in device memory. Offsets: [groups], entry g the end of group g's rows, the first group starts at row 0;
   // rows past the last end are untouched. RowGroups: [m], the group of each row or -1; groups start at multiples of
   // row_alignment(); rows marked -1 that share a tile with valid rows may be overwritten.
-  // Masked: [groups] valid rows; rows past them are untouched. Values out of range are clamped by the kernel.
+  // Masked: [groups] valid rows; rows past them are untouched. KGroups: [groups], entry g the end of group g along K, a
+  // multiple of 8 (bf16) or 32: out[g] = A[:, group g] B[:, group g]^T, with 0 for a sum over nothing. Values out of
+  // range are clamped by the kernel.
   const int32_t* sizes = nullptr;
   // Pointers: one entry a group, all arrays in device memory. Groups whose pointers are not aligned to 16 bytes, whose
-  // leading dimensions are not multiples of 8 elements (float32 outputs: 4), or whose N_g is not a multiple of 8 (16
+  // leading dimensions are not multiples of 8 elements (float32 outputs: 4; MXFP4 and NVFP4 operands, and K_g: 32), or
+  // whose N_g is not a multiple of 8 (16
   // with a gate) are treated as empty, an output whose pointer or leading dimension breaks these rules is not written,
   // and sizes are clamped to problem.m, n and k, since the host does not read them.
   kernel::GroupArrays arrays;
+  const void* const* sfa_pointers = nullptr;  // MXFP4, NVFP4: each group's blocked scales, one matrix of M_g, N_g rows
+  const void* const* sfb_pointers = nullptr;
   void* const* pre_pointers = nullptr;
   const int64_t* pre_lds = nullptr;
   void* const* out_pointers = nullptr;

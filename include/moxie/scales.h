@@ -8,6 +8,8 @@
 // A of gemm(): Dense and RowGroups: one matrix of m rows. Batched and Masked: one of m rows for each group, one after
 // the other. Offsets: one for each group as well, of as many rows as the group has, one after the other, so that every
 // group begins with a tile of its own. B: one of n rows for each group.
+// KGroups: A and B have one matrix for each group, of all m or n rows and as many elements as the group has, one after
+// the other, so that every group's K begins with a tile of its own.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +29,13 @@ constexpr int64_t blocked_scale_index(int64_t row, int64_t column, int64_t k, in
   const int64_t k_tiles = (k + kScaleTileColumns * block - 1) / (kScaleTileColumns * block);
   const int64_t tile = row / kScaleTileRows * k_tiles + column / kScaleTileColumns;
   return tile * kScaleTileBytes + row % 32 * 16 + row % kScaleTileRows / 32 * 4 + column % kScaleTileColumns;
+}
+
+// Bytes of the blocked scales of one operand of Grouping::KGroups: room for the tiles that groups of any sizes can
+// need.
+constexpr int64_t k_group_scale_bytes(int64_t rows, int64_t k, int64_t groups, int64_t block = kScaleBlock) {
+  const int64_t k_tiles = k / (kScaleTileColumns * block) + groups;
+  return (rows + kScaleTileRows - 1) / kScaleTileRows * k_tiles * kScaleTileBytes;
 }
 
 // Bytes that GemmArguments::sfa and sfb must have. Offsets: room for the tiles that groups of any sizes can need.
@@ -52,6 +61,10 @@ struct ScaleBlocking {
   // then have rows / 128 + groups rows of tiles; those that no group needs are not touched, nor are row-major scales
   // past the last end.
   const int32_t* offsets = nullptr;
+  // The offsets are the ends of groups along k instead, as with Grouping::KGroups: multiples of 32 elements. `groups`
+  // is their number, all have the same rows. The blocked scales are those of one group after the other and have
+  // k_group_scale_bytes() bytes, of which those that no group needs are not touched.
+  bool along_k = false;
   // block_scales: `from` holds float32 (aligned to 4 bytes), powers of two from 2^-127 to 2^127, that become E8M0.
   // Any other value becomes NaN (255), so that it shows.
   bool from_floats = false;

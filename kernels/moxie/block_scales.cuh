@@ -11,8 +11,43 @@ MOXIE_DEVICE uint32_t e8m0_of_power(float value) {
   return bits != 0 && bits < 0x7f800000 && (bits & 0x7fffff) == 0 ? bits >> 23 : 255;
 }
 
+// As block_scales, but the groups divide the columns: the tiles of a group, its own rows of tiles, follow those of the
+// group before.
+MOXIE_DEVICE void block_scales_along_k(const BlockScalesParams& params) {
+  const int32_t row = blockIdx.x * kScaleTileRows + threadIdx.x;
+  const int64_t plain = int64_t{row} * params.columns;
+  const uint8_t* const from = static_cast<const uint8_t*>(params.from);
+  int64_t tile = 0;  // first of the group
+  int32_t begin = 0;
+  for (int32_t group = 0; group < params.rows.groups; ++group) {
+    // In whole units of K, as the products take it (k_unit in params.h).
+    const int32_t end =
+        max(begin, min(params.rows.offsets[group], params.k) / kScaledUnit * kScaledUnit / params.block);
+    const int32_t columns = end - begin, k_tiles = (columns + kScaleTileColumns - 1) / kScaleTileColumns;
+    for (int32_t k = 0; k < k_tiles; ++k) {
+      const int64_t at = (tile + int64_t{blockIdx.x} * k_tiles + k) * kScaleTileBytes + scale_word(threadIdx.x);
+      uint32_t word = 0;
+      for (int32_t i = 0; i < kScaleTileColumns; ++i) {
+        const int32_t column = kScaleTileColumns * k + i;
+        if (row >= params.rows.rows || column >= columns) continue;
+        if (params.conversion == ScaleConversion::Unblock) {
+          params.to[plain + begin + column] = from[at + i];
+        } else if (params.conversion == ScaleConversion::Block) {
+          word |= static_cast<uint32_t>(from[plain + begin + column]) << 8 * i;
+        } else {
+          word |= e8m0_of_power(static_cast<const float*>(params.from)[plain + begin + column]) << 8 * i;
+        }
+      }
+      if (params.conversion != ScaleConversion::Unblock) *reinterpret_cast<uint32_t*>(params.to + at) = word;
+    }
+    tile += int64_t{gridDim.x} * k_tiles;
+    begin = end;
+  }
+}
+
 // One block for each row of tiles, one thread for each row of scales.
 MOXIE_DEVICE void block_scales(const BlockScalesParams& params) {
+  if (params.along_k) return block_scales_along_k(params);
   const RowTile tile = find_row_tile(params.rows, blockIdx.x);
   if (tile.rows <= 0) return;
   const int32_t row = threadIdx.x, k_tiles = (params.columns + kScaleTileColumns - 1) / kScaleTileColumns;

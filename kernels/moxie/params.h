@@ -16,7 +16,7 @@ using cuda::std::uint8_t;
 namespace moxie {
 
 // How rows are divided into groups. What each one needs from the caller stands in moxie/gemm.h.
-enum class Grouping : int { Dense, Batched, Offsets, RowGroups, Masked, Pointers };
+enum class Grouping : int { Dense, Batched, Offsets, RowGroups, Masked, Pointers, KGroups };
 
 // Applied to pre = A B^T + bias. The ones after Silu are gated: they halve the width.
 enum class Activation : int {
@@ -74,6 +74,9 @@ constexpr int scale_block(DataType t) { return t == DataType::Nvfp4 ? 16 : kScal
 constexpr int scale_block(OperandFormat f) { return f == OperandFormat::Nvfp4 ? 16 : kScaleBlock; }
 // Elements along K that a tile's scales belong to.
 constexpr int scale_tile_k(OperandFormat f) { return kScaleTileColumns * scale_block(f); }
+// K is a multiple of this, that of every group, too: 16 bytes.
+constexpr int kScaledUnit = 32;
+constexpr int k_unit(OperandFormat f) { return has_scales(f) ? kScaledUnit : 8; }
 
 enum class Schedule : int {
   Cooperative,  // two consumer warp groups share one tile
@@ -139,8 +142,9 @@ constexpr int kConsumerWarpGroups = 2;
 constexpr int kThreads = (kConsumerWarpGroups + 1) * 128;  // warp group 0 is the producer
 constexpr int kMapSlots = 2;                               // alternating copies of every per-group tensor map
 
-// A and B change their tensor map from group to group only when each group has pointers of its own.
-constexpr bool operands_need_group_maps(Grouping g) { return g == Grouping::Pointers; }
+// A and B change their tensor map from group to group only when each group has pointers of its own,
+// or K is divided among the groups.
+constexpr bool operands_need_group_maps(Grouping g) { return g == Grouping::Pointers || g == Grouping::KGroups; }
 // Outputs are clipped at the end of each group where groups are not aligned to tiles.
 constexpr bool outputs_need_group_maps(Grouping g) {
   return g == Grouping::Pointers || g == Grouping::Offsets || g == Grouping::Masked;
@@ -154,6 +158,15 @@ constexpr bool gate_is_split(const Config& c) {
 // half and with those of the second; they stand side by side in the accumulator.
 constexpr int products(const HopperConfig&) { return 1; }
 constexpr int products(const BlackwellConfig& c) { return has_scales(c.format) && gate_is_split(c) ? 2 : 1; }
+
+// Outputs have a dimension of groups.
+constexpr bool outputs_are_stacked(Grouping g) { return g == Grouping::Batched || g == Grouping::KGroups; }
+// B has none: there is one, or every group's map points to its own.
+constexpr bool has_one_b(Grouping g) {
+  return g == Grouping::Dense || g == Grouping::Pointers || g == Grouping::KGroups;
+}
+// Every group has as many tiles of scales as its own K needs.
+constexpr bool has_flat_scales(Grouping g) { return g == Grouping::Pointers || g == Grouping::KGroups; }
 
 // Whether the accumulator's rows are the product's columns.
 constexpr bool is_transposed(const HopperConfig&) { return false; }
@@ -216,18 +229,23 @@ struct GemmParams {
   TensorMap a;  // the map itself, or the template that is rewritten per group
   TensorMap b;
   int32_t groups = 1;
-  int32_t m = 0;  // rows: all of A (Dense, Offsets, RowGroups), of one group (Batched), the most of any group (Masked,
-                  // Pointers)
+  int32_t m = 0;  // rows: all of A (Dense, Offsets, RowGroups, KGroups), of one group (Batched), the most of any group
+                  // (Masked, Pointers)
   int32_t n = 0;  // columns of the product, before a gate halves them (Pointers: the most of any group)
-  int32_t k = 0;  // (Pointers: the most of any group)
+  int32_t k = 0;  // (Pointers: the most of any group; KGroups: of all groups together)
   int32_t raster_panel = 8;  // tile columns walked together so that B stays in L2
   float alpha = 1.702f;
   float limit = 7.0f;
-  const int32_t* sizes = nullptr;  // Offsets: ends [groups]; RowGroups: group of each row [m]; Masked: rows [groups]
-  const void* bias = nullptr;      // bf16 [groups][n], 16-byte aligned, or null
-  int64_t bias_stride = 0;         // elements between groups, a multiple of 8
-  GroupArrays arrays;              // Pointers only
-  uint8_t* workspace = nullptr;    // per-group maps: see workspace_maps
+  const int32_t* sizes =
+      nullptr;  // Offsets, KGroups: ends [groups]; RowGroups: group of each row [m]; Masked: rows [groups]
+  const void* bias = nullptr;    // bf16 [groups][n], 16-byte aligned, or null
+  int64_t bias_stride = 0;       // elements between groups, a multiple of 8
+  GroupArrays arrays;            // Pointers only
+  uint8_t* workspace = nullptr;  // per-group maps: see workspace_maps
+  const void* a_base = nullptr;  // KGroups: A and B themselves
+  const void* b_base = nullptr;
+  const void* const* a_scale_pointers = nullptr;  // Pointers with scales: of each group
+  const void* const* b_scale_pointers = nullptr;
 };
 
 // Second argument of a Blackwell kernel whose operands have scales.
@@ -256,6 +274,8 @@ struct BlockScalesParams {
   uint8_t* to = nullptr;
   ScaleRows rows;
   int32_t columns = 0;  // scales of a row
+  int32_t along_k = 0;  // rows.offsets are ends along K, in elements
+  int32_t k = 0, block = kScaleBlock;
 };
 constexpr int kBlockScalesThreads = kScaleTileRows;  // a block has the tiles of 128 rows, a thread those of one
 
@@ -339,6 +359,12 @@ struct QuantizedStoreParams {
 //                        rank 5  dims (4, 8, 2, 2, KT NT G) strides (32, 16, 256, 512)  box (4, 8, 2, 2, T)
 //   half_group           rank 5  dims (4, 32, KT, NT, G) strides (16, 512, 512 KT, 512 KT NT) box (4, 32, T, 1, 1)
 //   half_group_values    as GemmParams::b with a box of 16 rows
+//   KGroups, Pointers: all of a group's tiles in a row (KGroups: of all groups)
+//   a, b not gated, half_group
+//                        rank 3  dims (4, 32, tiles)    strides (16, 512)               box (4, 32, T)
+//   b gated              as above with that many tiles
+//   The maps of A and B (KGroups: their address and K; Pointers: all) and, for Pointers, of the scales (address and
+//   tiles) are rewritten per group.
 //   (the gated map puts the scales of rows 0, 2, 4, ... of 16 before those of 1, 3, 5, ..., as b does with the rows)
 // Where there are two products the map of B is the one without a gate.
 
@@ -373,6 +399,9 @@ constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGr
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
 constexpr bool has_scales(const HopperConfig&) { return false; }
 constexpr bool has_scales(const BlackwellConfig& c) { return has_scales(c.format); }
+constexpr int k_unit(const HopperConfig&) { return 8; }
+constexpr int k_unit(const BlackwellConfig& c) { return k_unit(c.format); }
+constexpr int scale_tile_k(const BlackwellConfig& c) { return scale_tile_k(c.format); }
 constexpr bool has_tensor_scales(const BlackwellConfig& c) { return c.format == OperandFormat::Nvfp4; }
 
 // Rows of one consumer warp group.
@@ -411,12 +440,19 @@ constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   return {store_box(c, pre, type).staging_bytes, true, true};
 }
 
+// Maps of operands that change from group to group: A, B, B's half group; Pointers: the scales of A and of B.
+constexpr int operand_maps(const HopperConfig& c) { return operands_need_group_maps(c.grouping) ? 2 : 0; }
+constexpr int operand_maps(const BlackwellConfig& c) {
+  if (!operands_need_group_maps(c.grouping)) return 0;
+  return 2 + (has_half_group(c) ? 1 : 0) + (has_scales(c) && c.grouping == Grouping::Pointers ? 2 : 0);
+}
+
 // 128-byte maps in global memory per block (block i's begin at workspace + i * 128 * workspace_maps, workspace 128-byte
-// aligned): kMapSlots for A and B each, and for each mapped sink and warp group.
+// aligned): kMapSlots for each of operand_maps, and for each mapped sink and warp group.
 template <class Config>
 constexpr int workspace_maps(const Config& c, int mapped_sinks) {
-  return kMapSlots * ((operands_need_group_maps(c.grouping) ? 2 : 0) +
-                      (outputs_need_group_maps(c.grouping) ? epilogue_warp_groups(c) * mapped_sinks : 0));
+  return kMapSlots *
+         (operand_maps(c) + (outputs_need_group_maps(c.grouping) ? epilogue_warp_groups(c) * mapped_sinks : 0));
 }
 
 // Shared memory.
@@ -523,6 +559,7 @@ struct BlackwellLayout {
   int staging;         // sink after sink, each store_buffers x staging_bytes
   int sink_maps;       // mapped sink after mapped sink, 128 bytes each
   int exchange;        // exchanges_fragments: kExchangeBytes
+  int operand_maps;    // per-group maps of the operands under construction, 128 bytes each
   int bias;            // block_columns bf16
   int launch_answers;  // launch_answers x 16 bytes
   int full;            // stages mbarriers
@@ -547,7 +584,8 @@ constexpr BlackwellLayout shared_layout(const BlackwellConfig& c, const SinkNeed
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
   at.exchange = at.sink_maps + mapped * 128;
-  at.bias = at.exchange + (exchanges_fragments(c, needs, count) ? kExchangeBytes : 0);
+  at.operand_maps = at.exchange + (exchanges_fragments(c, needs, count) ? kExchangeBytes : 0);
+  at.bias = at.operand_maps + operand_maps(c) * 128;
   at.launch_answers = at.bias + (c.bias ? block_columns(c) * 2 : 0);
   at.full = at.launch_answers + launch_answers(c) * kLaunchAnswerBytes;
   at.empty = at.full + c.stages * 8;

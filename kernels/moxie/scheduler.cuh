@@ -18,7 +18,9 @@ struct Tile {
   int32_t column;     // first column; may lie past n for the second block of a cluster
   int32_t n;          // columns of the product
   int32_t k;
-  int32_t scale_tiles;  // of scales before the group's first (Offsets, where A or an output has scales; else 0)
+  int32_t k_begin;      // KGroups: where the group begins along K, else 0
+  int32_t scale_tiles;  // of the groups before. Offsets, where A or an output has scales: tiles of rows; KGroups, where
+                        // the operands have: tiles along K; else 0
   MOXIE_DEVICE uint32_t k_tiles() const { return (static_cast<uint32_t>(k) + 63) / 64; }
 };
 
@@ -30,9 +32,11 @@ struct NoQueue {};
 // Queue: NoQueue, or where the units of a block come from after its first (LaunchQueue in blackwell/launch_queue.cuh).
 template <auto C, class Queue = NoQueue>
 class Scheduler {
-  static constexpr bool kWalksGroups =
-      C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
-  static constexpr bool kCountsScales = (has_scales(C) || C.quantized) && C.grouping == Grouping::Offsets;
+  static constexpr bool kHasEnds = C.grouping == Grouping::Offsets || C.grouping == Grouping::KGroups;
+  static constexpr bool kWalksGroups = kHasEnds || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
+  static constexpr bool kCountsScales =
+      C.grouping == Grouping::Offsets ? has_scales(C) || C.quantized : has_scales(C) && kHasEnds;
+  static constexpr int kNUnit = products(C) == 2 ? 64 : is_gated(C.activation) ? 16 : 8;
   static constexpr int kUnitRows = cluster_rows(C);
   static constexpr int kUnitColumns = cluster_columns(C);
 
@@ -64,6 +68,7 @@ class Scheduler {
           unit %= columns * rows;
         }
         tile.row_begin = 0;
+        tile.k_begin = 0;
         tile.scale_tiles = 0;
         tile.n = gemm_.n;
         tile.k = gemm_.k;
@@ -142,9 +147,14 @@ class Scheduler {
     const int32_t m = __shfl_sync(~0u, m_, lane);
     tile.group = window_ + lane;
     tile.row_begin = 0;
+    tile.k_begin = 0;
     tile.scale_tiles = 0;
     tile.n = gemm_.n;
     tile.k = gemm_.k;
+    if constexpr (C.grouping == Grouping::KGroups) {
+      tile.k_begin = __shfl_sync(~0u, begin_, lane);
+      tile.k = __shfl_sync(~0u, k_, lane);
+    }
     if constexpr (C.grouping == Grouping::Offsets) tile.row_begin = __shfl_sync(~0u, begin_, lane);
     if constexpr (kCountsScales) tile.scale_tiles = __shfl_sync(~0u, scales_, lane);
     if constexpr (C.grouping == Grouping::Pointers) {
@@ -161,9 +171,10 @@ class Scheduler {
     const bool exists = group < gemm_.groups;
     m_ = 0;
     int32_t n = gemm_.n;
-    if constexpr (C.grouping == Grouping::Offsets) {
-      // Ends never decrease and never pass m, whatever the array says.
-      int32_t end = exists ? clamp(gemm_.sizes[group], 0, gemm_.m) : 0;
+    if constexpr (kHasEnds) {
+      // Ends never decrease and never pass m (along K: k, in whole units), whatever the array says.
+      int32_t end = exists ? clamp(gemm_.sizes[group], 0, C.grouping == Grouping::Offsets ? gemm_.m : gemm_.k) : 0;
+      if constexpr (C.grouping == Grouping::KGroups) end = end / k_unit(C) * k_unit(C);
       end = max(end, last_end_);
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
@@ -173,8 +184,14 @@ class Scheduler {
       begin_ = __shfl_up_sync(~0u, end, 1);
       if (lane_ == 0) begin_ = last_end_;
       last_end_ = __shfl_sync(~0u, end, 31);
-      m_ = end - begin_;
-      if constexpr (kCountsScales) count_scales();
+      if constexpr (C.grouping == Grouping::Offsets) {
+        m_ = end - begin_;
+        if constexpr (kCountsScales) count_scales((m_ + kScaleTileRows - 1) / kScaleTileRows);
+      } else {
+        if (exists) m_ = gemm_.m;
+        k_ = end - begin_;
+        if constexpr (kCountsScales) count_scales((k_ + scale_tile_k(C) - 1) / scale_tile_k(C));
+      }
     } else if constexpr (C.grouping == Grouping::Masked) {
       if (exists) m_ = clamp(gemm_.sizes[group], 0, gemm_.m);
     } else {
@@ -183,7 +200,8 @@ class Scheduler {
         const int32_t* sizes = gemm_.arrays.sizes + int64_t{group} * 3;
         n_ = clamp(sizes[1], 0, gemm_.n);
         k_ = clamp(sizes[2], 0, gemm_.k);
-        if (n_ % (is_gated(C.activation) ? 16 : 8) == 0 && usable(group)) m_ = clamp(sizes[0], 0, gemm_.m);
+        if (n_ % kNUnit == 0 && (!has_scales(C) || k_ % k_unit(C) == 0) && usable(group))
+          m_ = clamp(sizes[0], 0, gemm_.m);
       }
       n = n_;
     }
@@ -195,9 +213,8 @@ class Scheduler {
     }
   }
 
-  // Every group's scales begin with a tile of their own.
-  MOXIE_DEVICE void count_scales() {
-    const int32_t own = (m_ + kScaleTileRows - 1) / kScaleTileRows;
+  // Every group's scales begin with a tile of their own; `own`: how many the group has.
+  MOXIE_DEVICE void count_scales(int32_t own) {
     int32_t end = own;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -216,13 +233,17 @@ class Scheduler {
       const GroupArrays& arrays = gemm_.arrays;
       good = good && valid_map_address(arrays.a[group]) && valid_map_address(arrays.b[group]) &&
              valid_leading_dimension(arrays.lda[group]) && valid_leading_dimension(arrays.ldb[group]);
+      if constexpr (has_scales(C)) {
+        good = good && valid_map_address(gemm_.a_scale_pointers[group]) &&
+               valid_map_address(gemm_.b_scale_pointers[group]);
+      }
     }
     return good;
   }
 
   // Below 2^34 elements the largest stride made of it, 32 ldb bytes, stays below 2^40.
   static MOXIE_DEVICE bool valid_leading_dimension(int64_t elements) {
-    return elements > 0 && elements % 8 == 0 && elements < (int64_t{1} << 34);
+    return elements > 0 && elements % k_unit(C) == 0 && elements < (int64_t{1} << 34);
   }
 
   const GemmParams& gemm_;

@@ -21,9 +21,11 @@ const char* name(Grouping value) {
     case Grouping::Masked:
       return "Masked";
     case Grouping::Pointers:
+      return "Pointers";
+    case Grouping::KGroups:
       break;
   }
-  return "Pointers";
+  return "KGroups";
 }
 
 const char* name(Scheduling value) { return value == Scheduling::Static ? "Static" : "LaunchControl"; }

@@ -32,6 +32,7 @@ void check_size(const char* name, int64_t value) {
 
 void check_host_rows(const GemmProblem& p) {
   if (p.host_rows.empty()) return;
+  if (p.grouping == Grouping::KGroups) reject("host_rows is given, but with k groups every group has m = {} rows", p.m);
   if (int64_t(p.host_rows.size()) != p.groups)
     reject("host_rows has {} entries, but groups is {}", p.host_rows.size(), p.groups);
   int64_t sum = 0;
@@ -100,6 +101,9 @@ void check_pointers_grouping(const GemmProblem& p, const GemmArguments& a) {
   array("arrays.lda", a.arrays.lda, 8);
   array("arrays.ldb", a.arrays.ldb, 8);
   array("arrays.sizes", a.arrays.sizes, 4);
+  if (has_scales(p.format)) array("sfa_pointers", a.sfa_pointers, 8), array("sfb_pointers", a.sfb_pointers, 8);
+  check_pointer("a_tensor_scale", a.a_tensor_scale, false, 4);
+  check_pointer("b_tensor_scale", a.b_tensor_scale, false, 4);
   if (p.bias) array("arrays.bias", a.arrays.bias, 8);
   if (p.pre) array("pre_pointers", a.pre_pointers, 8), array("pre_lds", a.pre_lds, 8);
   if (p.out) array("out_pointers", a.out_pointers, 8), array("out_lds", a.out_lds, 8);
@@ -110,8 +114,9 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   const bool work = !is_empty(p);
   std::vector<Range> inputs, outputs;
   const int operand_bits = bits_of(p.format);
-  inputs.push_back(check_matrix("a", "lda", a.a, a.lda, rows, p.k, operand_bits, work));
-  inputs.push_back(check_matrix("b", "ldb", a.b, a.ldb, p.groups * p.n, p.k, operand_bits, work));
+  const bool k_groups = p.grouping == Grouping::KGroups;
+  inputs.push_back(check_matrix("a", "lda", a.a, a.lda, k_groups ? p.m : rows, p.k, operand_bits, work));
+  inputs.push_back(check_matrix("b", "ldb", a.b, a.ldb, k_groups ? p.n : p.groups * p.n, p.k, operand_bits, work));
   if (has_scales(p.format)) {
     const auto check_scales = [&](const char* name, const void* pointer, size_t bytes) {
       check_pointer(name, pointer, work && bytes > 0, 16);
@@ -132,8 +137,8 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   check_tensor_scale("a_tensor_scale", a.a_tensor_scale, 1);
   check_tensor_scale("b_tensor_scale", a.b_tensor_scale, p.groups);
   if (p.bias) inputs.push_back(check_matrix("bias", "n", a.bias, p.n, p.groups, p.n, 16, work));
-  const bool needs_sizes =
-      p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups || p.grouping == Grouping::Masked;
+  const bool needs_sizes = k_groups || p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups ||
+                           p.grouping == Grouping::Masked;
   if (needs_sizes) {
     check_pointer("sizes", a.sizes, work, 4);
     const auto begin = reinterpret_cast<uintptr_t>(a.sizes);
@@ -168,7 +173,9 @@ const char* format_name(OperandFormat format) {
 }
 
 int64_t total_rows(const GemmProblem& p) {
-  return p.grouping == Grouping::Batched || p.grouping == Grouping::Masked ? p.groups * p.m : p.m;
+  const bool each =
+      p.grouping == Grouping::Batched || p.grouping == Grouping::Masked || p.grouping == Grouping::KGroups;
+  return each ? p.groups * p.m : p.m;
 }
 
 int64_t value_width(const GemmProblem& p, bool pre) { return !pre && is_gated(p.activation) ? p.n / 2 : p.n; }
@@ -180,7 +187,7 @@ bool is_scaled_output(const GemmProblem& p) {
 bool is_empty(const GemmProblem& p) { return p.m == 0 || p.n == 0; }
 
 void check_problem(const GemmProblem& p) {
-  check_enum("grouping", p.grouping, Grouping::Pointers);
+  check_enum("grouping", p.grouping, Grouping::KGroups);
   check_enum("activation", p.activation, Activation::Reglu);
   check_enum("format", p.format, OperandFormat::Nvfp4);
   check_enum("gate", p.gate, GateLayout::SplitUpFirst);

@@ -21,7 +21,7 @@ int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets);
 // As messages say it.
 const char* format_name(OperandFormat format);
 
-// Rows of A and of the outputs in memory, all groups together. Not for Pointers.
+// Rows of the outputs (and but for KGroups of A) in memory, all groups together. Not for Pointers.
 int64_t total_rows(const GemmProblem& problem);
 
 // Columns of pre or out.

@@ -97,10 +97,11 @@ void check_device(int arch, const GemmProblem& p) {
   if (scaled && arch != 100)
     reject(fmt::format("the device is of architecture sm_{}a, but gemm of {} operands needs sm_100a", arch,
                        format_name(p.format)));
-  if (arch == 100 && p.grouping == Grouping::Pointers)
-    reject("grouping is Pointers, which gemm has on sm_90a only, but the device is of architecture sm_100a");
-  if (is_scaled_output(p) && p.grouping == Grouping::Pointers)
-    reject("grouping is Pointers, whose outputs cannot be quantised");
+  if (arch == 90 && p.grouping == Grouping::KGroups)
+    reject("grouping is KGroups, which gemm has on sm_100a only, but the device is of architecture sm_90a");
+  if (is_scaled_output(p) && (p.grouping == Grouping::Pointers || p.grouping == Grouping::KGroups))
+    reject(fmt::format("grouping is {}, whose outputs cannot be quantised",
+                       p.grouping == Grouping::Pointers ? "Pointers" : "KGroups"));
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)
     reject(fmt::format("n is {}, but gemm of {} operands with a split gate needs a multiple of 64", p.n,
                        format_name(p.format)));
@@ -218,8 +219,7 @@ TensorMapShape b_shape(const Config& c, const GemmProblem& p, int64_t ldb, int r
     dimensions.push_back({2, split ? row.stride * (p.n / 2) : row.stride, 2});
     dimensions.push_back({p.n / 16, split ? 8 * row.stride : 16 * row.stride, rows / 16});
   }
-  if (p.grouping != Grouping::Dense && p.grouping != Grouping::Pointers)
-    dimensions.push_back({p.groups, row.stride * p.n, 1});
+  if (!kernel::has_one_b(p.grouping)) dimensions.push_back({p.groups, row.stride * p.n, 1});
   return map_shape(row.type, 128, dimensions);
 }
 
@@ -236,7 +236,15 @@ int stage_scale_tiles(const GemmProblem& p) {
   return kernel::stage_scale_tiles(c);
 }
 
+// Tiles in a row: those of all groups, or of a group that the kernel describes.
+TensorMapShape flat_scale_shape(const GemmProblem& p, size_t bytes) {
+  const int64_t tiles = p.grouping == Grouping::Pointers ? 1 : int64_t(bytes) / kScaleTileBytes;
+  return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
+                   {{4, 0, 4}, {32, 16, 32}, {tiles, kScaleTileBytes, stage_scale_tiles(p)}});
+}
+
 TensorMapShape a_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
+  if (kernel::has_flat_scales(p.grouping)) return flat_scale_shape(p, a_scale_bytes(p));
   const int64_t k_tiles = scale_k_tiles(p), row = k_tiles * kScaleTileBytes;
   if (c.swap_ab) {
     std::vector<Dimension> dimensions = {{4, 0, 4},
@@ -256,13 +264,12 @@ TensorMapShape a_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
 TensorMapShape b_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
   const int64_t k_tiles = scale_k_tiles(p), n_tiles = scale_tiles(p.n), row = k_tiles * kScaleTileBytes;
   if (is_gated(p.activation) && kernel::products(c) == 1) {
+    const int64_t tiles =
+        p.grouping == Grouping::KGroups ? int64_t(b_scale_bytes(p)) / kScaleTileBytes : k_tiles * n_tiles * p.groups;
     return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
-                     {{4, 0, 4},
-                      {8, 32, 8},
-                      {2, 16, 2},
-                      {2, 256, 2},
-                      {k_tiles * n_tiles * p.groups, kScaleTileBytes, stage_scale_tiles(p)}});
+                     {{4, 0, 4}, {8, 32, 8}, {2, 16, 2}, {2, 256, 2}, {tiles, kScaleTileBytes, stage_scale_tiles(p)}});
   }
+  if (kernel::has_flat_scales(p.grouping)) return flat_scale_shape(p, b_scale_bytes(p));
   return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
                    {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
                     {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
@@ -286,7 +293,7 @@ TensorMapShape store_shape(const Config& c, const GemmProblem& p, bool pre, Data
   const int64_t s = size_of(type);
   const Dimension columns = {width / box.halves, 0, box.columns}, rows = {p.m, s * ld, box.rows};
   const Dimension halves = {2, s * width / 2, 2}, group = {p.groups, s * ld * p.m, 1};
-  const bool batched = p.grouping == Grouping::Batched;
+  const bool batched = kernel::outputs_are_stacked(p.grouping);
   if (box.halves == 2) {
     return batched ? map_shape(map_type(type), box.swizzle, {columns, rows, halves, group})
                    : map_shape(map_type(type), box.swizzle, {columns, rows, halves});
@@ -367,6 +374,10 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
   params.bias_stride = p.n;
   params.arrays = a.arrays;
   params.workspace = static_cast<uint8_t*>(a.workspace);
+  params.a_base = a.a;
+  params.b_base = a.b;
+  params.a_scale_pointers = a.sfa_pointers;
+  params.b_scale_pointers = a.sfb_pointers;
 
   std::array<void*, 4 + kMaxSinks> arguments;
   int count = 0;
@@ -404,7 +415,8 @@ void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, 
   scales.b_tensor_scale = a.b_tensor_scale;
   if (kernel::has_half_group(prepared.blackwell->config)) {
     const int64_t ldb = a.ldb ? a.ldb : p.k;
-    scales.half_group = driver::make_tensor_map(context, "sfb", encodable(a.sfb), half_group_shape(p));
+    if (!kernel::has_flat_scales(p.grouping))
+      scales.half_group = driver::make_tensor_map(context, "sfb", encodable(a.sfb), half_group_shape(p));
     scales.half_group_values =
         driver::make_tensor_map(context, "b", encodable(a.b), b_shape(prepared.blackwell->config, p, ldb, 16));
   }

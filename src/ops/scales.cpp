@@ -13,7 +13,10 @@ namespace {
 void check(const ScaleBlocking& x, const void* blocked, const char* name) {
   const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); };
   if (x.block != 16 && x.block != 32) reject(fmt::format("block is {}, but must be 16 or 32", x.block));
-  ops::check_scale_rows(x.groups, x.rows, x.k, x.block);
+  ops::check_scale_rows(x.along_k ? 1 : x.groups, x.rows, x.k, x.block);
+  if (x.along_k && (x.groups < 1 || x.groups > ops::kMaxGroups))
+    reject(fmt::format("groups is {}, but must be 1 to {}", x.groups, ops::kMaxGroups));
+  if (x.along_k && !x.offsets) reject("offsets is null, but groups along k need their ends");
   if (x.rows == 0 || x.k == 0) return;
   if (!x.from) reject("from is null, but must point to device memory");
   if (!x.to) reject("to is null, but must point to device memory");
@@ -33,13 +36,16 @@ void convert(const Device& device, const ScaleBlocking& x, kernel::ScaleConversi
   params.to = static_cast<uint8_t*>(x.to);
   params.rows = {x.offsets, int32_t(x.groups), int32_t(x.rows)};
   params.columns = int32_t(x.k / x.block);
+  params.along_k = x.along_k;
+  params.k = int32_t(x.k), params.block = int32_t(x.block);
   const auto request = [] {
     jit::Request r;
     r.source = jit::block_scales_source();
     return r;
   };
   driver::Context::LaunchShape shape;
-  shape.grid = unsigned(ops::scale_row_tiles(x.groups, x.rows, x.offsets != nullptr));
+  shape.grid = unsigned(x.along_k ? ops::scale_row_tiles(1, x.rows, false)
+                                  : ops::scale_row_tiles(x.groups, x.rows, x.offsets != nullptr));
   shape.block = kernel::kBlockScalesThreads;
   void* arguments[] = {&params};
   device.state().context().launch(device.state().get_kernel("block_scales", request, jit::kKernelName, 0), shape,
@@ -70,6 +76,7 @@ size_t a_scale_bytes(const GemmProblem& p) {
   ops::check_problem(p);
   if (!has_scales(p.format)) return 0;
   const int block = scale_block(p.format);
+  if (p.grouping == Grouping::KGroups) return size_t(k_group_scale_bytes(p.m, p.k, p.groups, block));
   if (p.grouping == Grouping::Offsets) {
     const int64_t tiles = p.m / kScaleTileRows + p.groups;
     return size_t(blocked_scale_bytes(tiles * kScaleTileRows, p.k, block));
@@ -80,6 +87,8 @@ size_t a_scale_bytes(const GemmProblem& p) {
 
 size_t b_scale_bytes(const GemmProblem& p) {
   ops::check_problem(p);
+  if (has_scales(p.format) && p.grouping == Grouping::KGroups)
+    return size_t(k_group_scale_bytes(p.n, p.k, p.groups, scale_block(p.format)));
   return has_scales(p.format) ? size_t(p.groups * blocked_scale_bytes(p.n, p.k, scale_block(p.format))) : 0;
 }
 

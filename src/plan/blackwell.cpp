@@ -64,7 +64,10 @@ double instructions(const Shape& s, bool swap) {
 }
 
 // Groups differ in the length of their sums, so tiles take unequal time.
-bool has_uneven_tiles(const Shape& s) { return s.grouping == Grouping::Pointers; }
+bool has_uneven_tiles(const Shape& s) { return s.grouping == Grouping::Pointers || s.grouping == Grouping::KGroups; }
+
+// Length of a tile's sums.
+double mean_k(const Shape& s) { return s.grouping == Grouping::KGroups ? double(s.k) / double(s.groups) : double(s.k); }
 
 // Blocks of a controlled launch that find no tile: the grid has room for the most tiles there can be. Where the rows
 // are estimated every group may end with half a tile more, whatever m is, so that the choice does not depend on m.
@@ -95,7 +98,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   const BlackwellConfig& c = candidate.config;
   const double tiles = count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
   const bool fp4 = kernel::has_scales(c);
-  const double stages = std::max(1.0, std::ceil(double(s.k) / kernel::stage_elements(c)));
+  const double stages = std::max(1.0, std::ceil(mean_k(s) / kernel::stage_elements(c)));
   const double stage_bytes =
       128.0 * (kernel::a_box_rows(c) + kernel::b_stage_rows(c)) +
       512.0 * kernel::stage_scale_tiles(c) * (kernel::a_scale_tiles(c) + kernel::b_stage_scale_tiles(c));
@@ -129,7 +132,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
                              (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
   for (const Rows& r : w.rows) {
-    if (r.rows > 0) bytes += r.groups * ((double(s.n) + r.rows) * double(s.k) * element_bytes + r.rows * columns_out);
+    if (r.rows > 0) bytes += r.groups * ((double(s.n) + r.rows) * mean_k(s) * element_bytes + r.rows * columns_out);
   }
   const double memory = bytes / kCosts.hbm_bytes;
 

@@ -26,7 +26,7 @@ Work work_of(const Shape& s) {
   if (!s.host_rows.empty()) {
     w.exact = true;
     for (int64_t r : s.host_rows) w.rows.push_back({double(r), 1});
-  } else if (s.grouping == Grouping::Dense || s.grouping == Grouping::Batched) {
+  } else if (s.grouping == Grouping::Dense || s.grouping == Grouping::Batched || s.grouping == Grouping::KGroups) {
     w.exact = true;
     w.rows.push_back({double(s.m), double(s.groups)});
   } else {
@@ -81,7 +81,8 @@ int choose_panel(const Shape& s, const DeviceFigures& d, int block_m, int block_
 }
 
 std::string describe_shape(const Shape& s, const DeviceFigures& d) {
-  static constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
+  static constexpr const char* kGroupings[] = {"dense",  "batched",  "offsets", "row groups",
+                                               "masked", "pointers", "k groups"};
   const Work work = work_of(s);
   const char* rows = !s.host_rows.empty() ? "rows known to the host"
                      : work.exact         ? "rows given by m"

@@ -257,8 +257,6 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"NoSizes", kInvalid, "sizes is null", [](auto& p, auto&) { p.grouping = Grouping::RowGroups; }},
         Wrong{"Workspace", kInvalid, "workspace is null",
               [](auto& p, auto& x) { p.grouping = Grouping::Masked, x.workspace = nullptr; }},
-        Wrong{"Pointers", kUnsupported, "grouping is Pointers",
-              [](auto& p, auto&) { p.grouping = Grouping::Pointers; }},
         Wrong{"SplitGate", kUnsupported, "n is 48",
               [](auto& p, auto&) { p.activation = Activation::Swiglu, p.gate = GateLayout::Split, p.n = 48; }},
         Wrong{"Schedule", kInvalid, "schedule is given", [](auto& p, auto&) { p.schedule = Schedule::PingPong; }},

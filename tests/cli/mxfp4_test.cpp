@@ -120,6 +120,16 @@ TEST(Mxfp4File, TakesBlockedScales) {
   expect_equal(folder / "out", "masked");
 }
 
+TEST(Mxfp4File, AsPointers) {
+  for (const char* name : {"dense", "masked"}) {
+    const Folder folder;
+    const Finished finished = run_moxie(
+        {"gemm", golden(name), folder / "out", "--out-dtype", "f32", "--grouping", "pointers"}, blackwell("random:3"));
+    ASSERT_EQ(finished.status, 0) << finished.err;
+    expect_equal(folder / "out", name);
+  }
+}
+
 struct Wrong {
   const char* name;
   std::vector<std::string> arguments;
@@ -156,7 +166,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"BlockedSize", {"--scales", "blocked"}, {8, 32}, {8, 2}, "U8", "sm_100a", "has 16 bytes"},
         Wrong{"Depth", {}, {8, 24}, {8, 1}, "U8", "sm_100a", "must be a multiple of 16"},
         Wrong{"Hopper", {}, {8, 32}, {8, 2}, "U8", "sm_90a", "gemm of MXFP4 operands needs sm_100a"},
-        Wrong{"Pointers", {"--grouping", "pointers"}, {8, 32}, {8, 2}, "U8", "sm_100a", "pointers are for bf16"},
+        Wrong{"Format",
+              {"--format", "nvfp4"},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_100a",
+              "tensor 'sfa' is U8, it must be F8_E4M3"},
         Wrong{"SplitGate",
               {"--activation", "swiglu", "--gate", "split"},
               {8, 32},

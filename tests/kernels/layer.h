@@ -244,6 +244,7 @@ class Layer {
         break;
       }
       case Grouping::Pointers:
+      case Grouping::KGroups:  // not of this layer: tests/blackwell/groups_test.cpp
         p.m = most;
         break;
     }

@@ -84,9 +84,11 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
   }();
 
   if (warp == 0 && elect()) {
-    prefetch_tensormap(&gemm.a);
-    prefetch_tensormap(&gemm.b);
-    if constexpr (has_scales(C)) {
+    if constexpr (!operands_need_group_maps(C.grouping)) {
+      prefetch_tensormap(&gemm.a);
+      prefetch_tensormap(&gemm.b);
+    }
+    if constexpr (has_scales(C) && C.grouping != Grouping::Pointers) {
       prefetch_tensormap(&scales->a);
       prefetch_tensormap(&scales->b);
     }
@@ -115,8 +117,12 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
 
   Scheduler<C, Queue> scheduler(gemm, queue);
   Tile tile;
+  uint8_t* slots = nullptr;
+  if constexpr (operand_maps(C) + Traits::kGroupMaps > 0) {
+    slots = gemm.workspace + static_cast<uint64_t>(blockIdx.x) * (workspace_maps(C, Traits::kGroupMaps) * kMapBytes);
+  }
   if (warp == 0) {
-    typename Loop::Loader loader(gemm, scales, ring, stages);
+    typename Loop::Loader loader(gemm, scales, ring, stages, shared + kShared.operand_maps, slots);
     while (scheduler.next(tile)) loader.load(tile);
     griddepcontrol_launch_dependents();
   } else if (warp == 1 && blockIdx.x % C.cluster == 0) {
@@ -130,11 +136,8 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       }
     }
   } else if (warp >= 4) {
-    uint8_t* slots = nullptr;
-    if constexpr (Traits::kGroupMaps > 0) {
-      slots = gemm.workspace + static_cast<uint64_t>(blockIdx.x) * (workspace_maps(C, Traits::kGroupMaps) * kMapBytes);
-    }
-    Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots, 0, kTensorEpilogueBarrier);
+    constexpr int kOperandSlots = operand_maps(C) * kMapSlots * kMapBytes;
+    Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, 0, kTensorEpilogueBarrier);
     typename Loop::Accumulators::Position at;
     while (scheduler.next(tile)) {
       epilogue.prefetch(tile);

@@ -97,7 +97,6 @@ struct TensorMainloop {
   static_assert(!has_half_group(C) || (C.cluster == 1 && !is_gated(C.activation)));
   static_assert(C.accumulators == 1 || C.accumulators == 2);
   static_assert(tensor_layout(C).columns <= kTensorColumns, "one accumulator, or a narrower tile");
-  static_assert(C.grouping != Grouping::Pointers, "no per-group maps of the operands");
   using Format = Operand<C.format>;
   static constexpr int kStageA = a_box_rows(C) * 128;
   static constexpr int kStageB = b_stage_rows(C) * 128;
@@ -146,13 +145,45 @@ struct TensorMainloop {
 
   // Producer: one warp.
   class Loader {
+    static constexpr int kMaps = operand_maps(C);
+    static constexpr bool kHalf = has_half_group(C), kOwn = C.grouping == Grouping::Pointers;
+    static constexpr bool kGathers =
+        is_gated(C.activation) && kProducts == 1;  // gate and up rows of B, and their scales
+    // Places among the maps that change from group to group; those from kMaps on do not.
+    static constexpr int kMapA = 0, kMapB = 1, kMapHalf = 2, kMapScalesA = kMaps > 0 && kOwn ? 2 + kHalf : kMaps,
+                         kMapScalesB = kMapScalesA + 1;
+
    public:
-    // scales: null where the operands have none.
-    MOXIE_DEVICE Loader(const GemmParams& gemm, const ScaleParams* scales, const Ring& ring, const Stages& stages)
-        : gemm_(gemm), scales_(scales), ring_(ring), stages_(stages), rank_(blockIdx.x % C.cluster) {}
+    // scales: null where the operands have none. maps: shared memory for the group's maps under construction; slots:
+    // this block's in the workspace. Used with group maps only.
+    MOXIE_DEVICE Loader(const GemmParams& gemm, const ScaleParams* scales, const Ring& ring, const Stages& stages,
+                        uint8_t* maps, uint8_t* slots)
+        : gemm_(gemm),
+          scales_(scales),
+          ring_(ring),
+          stages_(stages),
+          maps_(maps),
+          slots_(slots),
+          rank_(blockIdx.x % C.cluster) {
+      if constexpr (kMaps > 0) {
+        copy_template(kMapA, gemm.a);
+        copy_template(kMapB, gemm.b);
+        if constexpr (kHalf) copy_template(kMapHalf, scales->half_group_values);
+        if constexpr (kMapScalesA < kMaps) {
+          copy_template(kMapScalesA, scales->a);
+          copy_template(kMapScalesB, scales->b);
+        }
+        __syncwarp();
+      }
+    }
 
     MOXIE_DEVICE void load(const Tile& tile) {
       const uint32_t count = stages_of(tile.k);
+      if constexpr (kMaps > 0) {
+        if (count == 0) return;
+        if (tile.group != mapped_group_) move_to_group(tile);
+        issued_ += count;
+      }
       if (elect()) {
         for (uint32_t i = 0; i < count; ++i) {
           ring_.wait_empty(at_);
@@ -171,6 +202,7 @@ struct TensorMainloop {
     }
 
    private:
+    static constexpr bool kFlatScales = has_flat_scales(C.grouping);
     static constexpr bool kStacked = C.grouping == Grouping::Batched || C.grouping == Grouping::Masked;
 
     MOXIE_DEVICE void load_a(const Tile& tile, int32_t i) const {
@@ -179,9 +211,9 @@ struct TensorMainloop {
       int32_t row = tile.row_begin + tile.row;
       if constexpr (C.swap_ab) row += rank_ * columns_of(tile) / C.cluster;  // a pair's blocks load one half each
       if constexpr (kStacked) {
-        copy_in(to, gemm_.a, {k, row, tile.group});
+        copy_in(to, &gemm_.a, {k, row, tile.group});
       } else {
-        copy_in(to, gemm_.a, {k, row});
+        copy_in(to, map(kMapA, gemm_.a), {k, row});
       }
     }
 
@@ -189,28 +221,28 @@ struct TensorMainloop {
       uint8_t* to = stages_.b + at_.stage * kStageB;
       const int32_t k = i * Format::kRowUnits;
       if constexpr (has_half_group(C)) {
-        if constexpr (kWhole > 0) load_b_rows(to, gemm_.b, tile, k, whole_groups_column(tile.column));
-        load_b_rows(to + kWhole * 128, scales_->half_group_values, tile, k, half_group_column(C.block_n, tile.column));
+        if constexpr (kWhole > 0) load_b_rows(to, map(kMapB, gemm_.b), tile, k, whole_groups_column(tile.column));
+        load_b_rows(to + kWhole * 128, map(kMapHalf, scales_->half_group_values), tile, k,
+                    half_group_column(C.block_n, tile.column));
       } else {
         // A pair's blocks load one half each; with swap_ab they have tiles of their own.
         const int32_t own = C.swap_ab ? 0 : rank_ * b_box_rows(C);
 #pragma unroll
         for (int p = 0; p < kProducts; ++p) {
-          load_b_rows(to + p * b_box_rows(C) * 128, gemm_.b, tile, k,
+          load_b_rows(to + p * b_box_rows(C) * 128, map(kMapB, gemm_.b), tile, k,
                       own + (kProducts == 2 ? product_row(tile, p) : tile.column));
         }
       }
     }
 
-    MOXIE_DEVICE void load_b_rows(uint8_t* to, const TensorMap& map, const Tile& tile, int32_t k,
-                                  int32_t column) const {
-      if constexpr (is_gated(C.activation) && kProducts == 1) {
-        if constexpr (C.grouping == Grouping::Dense) {
+    MOXIE_DEVICE void load_b_rows(uint8_t* to, const void* map, const Tile& tile, int32_t k, int32_t column) const {
+      if constexpr (kGathers) {
+        if constexpr (has_one_b(C.grouping)) {
           copy_in(to, map, {k, 0, 0, column / 16});
         } else {
           copy_in(to, map, {k, 0, 0, column / 16, tile.group});
         }
-      } else if constexpr (C.grouping == Grouping::Dense) {
+      } else if constexpr (has_one_b(C.grouping)) {
         copy_in(to, map, {k, column});
       } else {
         copy_in(to, map, {k, column, tile.group});
@@ -220,19 +252,25 @@ struct TensorMainloop {
     // `k`: tiles of scales along K. Those past the end are read as zero and used by no instruction.
     MOXIE_DEVICE void load_a_scales(const Tile& tile, int32_t k) const {
       uint8_t* to = stages_.a_scales + at_.stage * kStageScalesA;
-      const int32_t row_tile = tile.scale_tiles + tile.row / kScaleTileRows;
-      if constexpr (C.swap_ab) {
+      const int32_t row_tile = (C.grouping == Grouping::Offsets ? tile.scale_tiles : 0) + tile.row / kScaleTileRows;
+      if constexpr (kFlatScales) {
+#pragma unroll
+        for (int t = 0; t < a_scale_tiles(C); ++t) {
+          copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), map(kMapScalesA, scales_->a),
+                  {tile.row % kScaleTileRows / 32, tile.row % 32, flat_tile(tile, gemm_.m, row_tile + t, k)});
+        }
+      } else if constexpr (C.swap_ab) {
         // The scale of the tile's first row must come to lane 0, word 0.
         const int32_t word = tile.row % kScaleTileRows / 32, lane = tile.row % 32;
         if constexpr (kStacked) {
-          copy_in(to, scales_->a, {word, lane, k, row_tile, tile.group});
+          copy_in(to, &scales_->a, {word, lane, k, row_tile, tile.group});
         } else {
-          copy_in(to, scales_->a, {word, lane, k, row_tile});
+          copy_in(to, &scales_->a, {word, lane, k, row_tile});
         }
       } else if constexpr (kStacked) {
-        copy_in(to, scales_->a, {0, k, row_tile, tile.group});
+        copy_in(to, &scales_->a, {0, k, row_tile, tile.group});
       } else {
-        copy_in(to, scales_->a, {0, k, row_tile});
+        copy_in(to, &scales_->a, {0, k, row_tile});
       }
     }
 
@@ -244,35 +282,154 @@ struct TensorMainloop {
       if constexpr (kProducts == 2) {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-          copy_in(to + p * kTiles * (kStageScaleTiles * kScaleTileBytes), scales_->b,
-                  {0, k, product_row(tile, p) / kScaleTileRows, tile.group});
+          uint8_t* const of_product = to + p * kTiles * (kStageScaleTiles * kScaleTileBytes);
+          const int32_t first = product_row(tile, p) / kScaleTileRows;
+          if constexpr (kFlatScales) {
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+              copy_in(of_product + t * (kStageScaleTiles * kScaleTileBytes), map(kMapScalesB, scales_->b),
+                      {0, 0, flat_tile(tile, tile.n, first + t, k)});
+            }
+          } else {
+            copy_in(of_product, &scales_->b, {0, k, first, tile.group});
+          }
         }
       } else if constexpr (is_gated(C.activation)) {
-        const int32_t k_tiles = (tile.k + kTileK - 1) / kTileK;
-        const int32_t n_tiles = (tile.n + kScaleTileRows - 1) / kScaleTileRows;
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
-          copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), scales_->b,
-                  {0, 0, 0, 0, (tile.group * n_tiles + row_tile + t) * k_tiles + k});
+          copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), map(kMapScalesB, scales_->b),
+                  {0, 0, 0, 0, flat_tile(tile, tile.n, row_tile + t, k)});
         }
-      } else {
-        if constexpr (kTiles > 0) copy_in(to, scales_->b, {0, k, row_tile, tile.group});
+      } else if constexpr (kFlatScales) {
+        const void* const flat = map(kMapScalesB, scales_->b);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), flat,
+                  {0, 0, flat_tile(tile, tile.n, row_tile + t, k)});
+        }
         if constexpr (has_half_group(C)) {
           const int32_t row = half_group_column(C.block_n, tile.column);
-          copy_in(to + kTiles * (kStageScaleTiles * kScaleTileBytes), scales_->half_group,
+          copy_in(to + kTiles * (kStageScaleTiles * kScaleTileBytes), flat,
+                  {row % kScaleTileRows / 32, row % 32, flat_tile(tile, tile.n, row / kScaleTileRows, k)});
+        }
+      } else {
+        if constexpr (kTiles > 0) copy_in(to, &scales_->b, {0, k, row_tile, tile.group});
+        if constexpr (has_half_group(C)) {
+          const int32_t row = half_group_column(C.block_n, tile.column);
+          copy_in(to + kTiles * (kStageScaleTiles * kScaleTileBytes), &scales_->half_group,
                   {row % kScaleTileRows / 32, row % 32, k, row / kScaleTileRows, tile.group});
         }
       }
     }
 
+    // Place of a tile of scales among all of a matrix of `rows` rows: in row `row_tile` of tiles, `k` along it. The
+    // matrices of the groups before lie in front of it, but for Pointers.
+    static MOXIE_DEVICE int32_t flat_tile(const Tile& tile, int32_t rows, int32_t row_tile, int32_t k) {
+      const int32_t k_tiles = (tile.k + kTileK - 1) / kTileK, row_tiles = (rows + kScaleTileRows - 1) / kScaleTileRows;
+      const int32_t within = row_tile * k_tiles + k;
+      if constexpr (C.grouping == Grouping::Pointers) return within;
+      if constexpr (C.grouping == Grouping::KGroups) return tile.scale_tiles * row_tiles + within;
+      return tile.group * row_tiles * k_tiles + within;
+    }
+
     template <int kRank>
-    MOXIE_DEVICE void copy_in(uint8_t* to, const TensorMap& map, const int32_t (&coordinates)[kRank]) const {
+    MOXIE_DEVICE void copy_in(uint8_t* to, const void* map, const int32_t (&coordinates)[kRank]) const {
       if constexpr (C.cluster > 1) {
-        cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_shared, cuda::ptx::space_global, Group{}, to, &map,
-                                        coordinates, landed_);
-      } else {
-        cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, &map, coordinates,
+        cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_shared, cuda::ptx::space_global, Group{}, to, map, coordinates,
                                         landed_);
+      } else {
+        cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, map, coordinates,
+                                        landed_);
+      }
+    }
+
+    // A map that changes from group to group, or else `own`.
+    MOXIE_DEVICE const void* map(int index, const TensorMap& own) const {
+      if (index >= kMaps) return &own;
+      return slots_ + (index * kMapSlots + slot_) * kMapBytes;
+    }
+    MOXIE_DEVICE void copy_template(int index, const TensorMap& from) const {
+      copy_map_template(maps_ + index * kMapBytes, from, threadIdx.x % 32);
+    }
+    MOXIE_DEVICE MapEditor edit(int index) const { return {maps_ + index * kMapBytes}; }
+
+    // Rewrites the group's maps in the slots that were not used last. A copy that uses a slot is over when the stage it
+    // filled has been released; the stages before the last `stages` ones are known to be since their places were filled
+    // again.
+    MOXIE_DEVICE void move_to_group(const Tile& tile) {
+      mapped_group_ = tile.group;
+      slot_ ^= 1;
+      for (uint32_t j = issued_ > C.stages ? issued_ - C.stages : 0; j < group_begin_; ++j) {
+        Position used;
+        used.stage = j % C.stages;
+        used.phase = (j / C.stages & 1) ^ 1;
+        ring_.wait_empty(used);
+      }
+      group_begin_ = issued_;
+      if (elect()) {
+        if constexpr (kOwn) {
+          describe_own(tile);
+        } else {
+          describe_k(tile);
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kMaps; ++i) publish_map(slots_ + (i * kMapSlots + slot_) * kMapBytes, maps_ + i * kMapBytes);
+#pragma unroll
+      for (int i = 0; i < kMaps; ++i) acquire_map(slots_ + (i * kMapSlots + slot_) * kMapBytes);
+    }
+
+    static constexpr int64_t kBits = bits_of(C.format);
+    static constexpr int32_t kMapElement = kElements / Format::kRowUnits;  // elements of one of the map's
+
+    // One thread: KGroups, the group's part of K.
+    MOXIE_DEVICE void describe_k(const Tile& tile) const {
+      const int64_t first = tile.k_begin * kBits / 8;
+      edit(kMapA).address(static_cast<const uint8_t*>(gemm_.a_base) + first);
+      edit(kMapA).template size<0>(tile.k / kMapElement);
+#pragma unroll
+      for (int i = kMapB; i <= (kHalf ? kMapHalf : kMapB); ++i) {
+        edit(i).address(static_cast<const uint8_t*>(gemm_.b_base) + first);
+        edit(i).template size<0>(tile.k / kMapElement);
+      }
+    }
+
+    // One thread: Pointers, everything.
+    MOXIE_DEVICE void describe_own(const Tile& tile) const {
+      const GroupArrays& arrays = gemm_.arrays;
+      const int32_t m = tile.row + tile.rows;
+      const MapEditor a = edit(kMapA), b = edit(kMapB);
+      a.address(arrays.a[tile.group]);
+      a.template size<0>(tile.k / kMapElement);
+      a.template size<1>(m);
+      a.template stride<1>(arrays.lda[tile.group] * kBits / 8);
+      const int64_t ldb = arrays.ldb[tile.group] * kBits / 8;
+      b.address(arrays.b[tile.group]);
+      b.template size<0>(tile.k / kMapElement);
+      if constexpr (!kGathers) {
+        b.template size<1>(tile.n);
+        b.template stride<1>(ldb);
+      } else {
+        constexpr bool kInterleaved = C.gate == GateLayout::Interleaved;
+        b.template size<3>(tile.n / 16);
+        b.template stride<1>(kInterleaved ? 2 * ldb : ldb);
+        b.template stride<2>(kInterleaved ? ldb : ldb * (tile.n / 2));
+        b.template stride<3>(kInterleaved ? 16 * ldb : 8 * ldb);
+      }
+      if constexpr (kHalf) {
+        const MapEditor half = edit(kMapHalf);
+        half.address(arrays.b[tile.group]);
+        half.template size<0>(tile.k / kMapElement);
+        half.template size<1>(tile.n);
+        half.template stride<1>(ldb);
+      }
+      if constexpr (has_scales(C)) {
+        const int32_t k_tiles = (tile.k + kTileK - 1) / kTileK;
+        edit(kMapScalesA).address(gemm_.a_scale_pointers[tile.group]);
+        edit(kMapScalesA).template size<2>((m + kScaleTileRows - 1) / kScaleTileRows * k_tiles);
+        edit(kMapScalesB).address(gemm_.b_scale_pointers[tile.group]);
+        edit(kMapScalesB).template size<(kGathers ? 4 : 2)>((tile.n + kScaleTileRows - 1) / kScaleTileRows * k_tiles);
       }
     }
 
@@ -280,7 +437,13 @@ struct TensorMainloop {
     const ScaleParams* scales_;
     const Ring& ring_;
     const Stages& stages_;
+    uint8_t* maps_;
+    uint8_t* slots_;
     int32_t rank_;
+    int32_t mapped_group_ = -1;
+    uint32_t slot_ = 1;
+    uint32_t issued_ = 0;         // stages
+    uint32_t group_begin_ = 0;    // those before it were loaded through the other slots, or through these still earlier
     uint64_t* landed_ = nullptr;  // barrier of the stage being filled
     Position at_;
   };

@@ -114,7 +114,7 @@ class Store {
   static MOXIE_DEVICE void copy_out(const void* map, int32_t column, int32_t row, int32_t group, const uint8_t* from) {
     constexpr auto kGlobal = cuda::ptx::space_global;
     constexpr auto kShared = cuda::ptx::space_shared;
-    if constexpr (C.grouping == Grouping::Batched) {
+    if constexpr (outputs_are_stacked(C.grouping)) {
       if constexpr (kBox.halves == 2) {
         cuda::ptx::cp_async_bulk_tensor(kGlobal, kShared, map, {column, row, 0, group}, from);
       } else {
