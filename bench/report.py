@@ -255,7 +255,7 @@ def main() -> int:
     text += (
         "Times are medians of CUDA graph replays. All contenders run in one process on the same tensors, which rotate\n"
         "past the L2 cache, and take turns, so that they share the clocks; each was checked against float32 sums first.\n"
-        f"Operands are random ({latest.get('data', 'normal')}). What depends on the routing (pointers of groups, sizes on the host, lists of\n"
+        "Operands are random (normal where no other data is named). What depends on the routing (pointers of groups, sizes on the host, lists of\n"
         "row blocks) was prepared for the peers and is not timed. The floor of a shape is the larger of two times of the\n"
         "same run: its compulsory bytes at the rate of a device-to-device copy, and cuBLASLt's dense product of as many\n"
         "multiply-adds, without bias and activation.\n\n"
