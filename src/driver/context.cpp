@@ -124,8 +124,8 @@ CUresult Context::encode(CUtensorMap& map, const void* address, const TensorMapS
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   return driver_->call().cuTensorMapEncodeTiled(&map, shape.type, static_cast<cuuint32_t>(shape.rank),
                                                 const_cast<void*>(address), dims, strides, shape.box, element_strides,
-                                                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 void* Context::allocate(size_t bytes) const {
