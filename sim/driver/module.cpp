@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <system_error>
 
 #include "sim/driver/driver.h"
 
@@ -155,9 +156,19 @@ CUresult load_module(const char* name, CUmodule* result, const void* image, unsi
 
 std::string read_file(const char* path) {
   require(path != nullptr);
+  const std::string name = std::string("'") + path + "'";
+  // Directories cannot be read, and pipes and devices may never end.
+  std::error_code error;
+  require(std::filesystem::is_regular_file(path, error), CUDA_ERROR_FILE_NOT_FOUND, name + " is not a file");
+  constexpr uint64_t kLargestFile = uint64_t{1} << 31;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  require(!error && bytes <= kLargestFile, CUDA_ERROR_INVALID_IMAGE, name + " is larger than any image");
   std::ifstream file(path, std::ios::binary);
-  require(file.good(), CUDA_ERROR_FILE_NOT_FOUND, std::string("cannot read '") + path + "'");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  require(file.good(), CUDA_ERROR_FILE_NOT_FOUND, "cannot read " + name);
+  std::string image(bytes, 0);
+  file.read(image.data(), static_cast<std::streamsize>(bytes));
+  image.resize(static_cast<size_t>(file.gcount()));
+  return image;
 }
 
 CUresult load_library(const char* name, CUlibrary* result, const void* code, unsigned count, CUjit_option* options,

@@ -14,6 +14,7 @@ namespace {
 constexpr int kMaxScopeDepth = 200;
 constexpr int kMaxOperandDepth = 8;
 constexpr uint64_t kMaxRegisters = 1u << 20;            // of a module
+constexpr uint64_t kMaxMadeNames = 1u << 17;            // of a module's variables and tables of labels
 constexpr uint64_t kMaxVariableBytes = 1ull << 40;      // of one variable
 constexpr uint64_t kMaxInitialisedBytes = 64ull << 20;  // of a module
 
@@ -114,6 +115,7 @@ class Parser {
     bool is_pointer = false;
   };
   Declared declared_type(bool parameter);
+  uint64_t made_names(const char* what);
   void variables(Space space, bool is_extern, std::vector<Variable>& out, int scope);
   Variable parameter();
   std::vector<Variable> parameter_list(Function* f, int scope);
@@ -158,7 +160,7 @@ class Parser {
   };
   std::vector<PendingTable> pending_tables_;
   int file_ = 0, source_line_ = 0;
-  uint64_t register_count_ = 0, initialised_bytes_ = 0;
+  uint64_t register_count_ = 0, made_names_ = 0, initialised_bytes_ = 0;
   std::unordered_map<std::string, size_t> function_index_, variable_index_;
   struct UsedSymbol {
     std::string name;
@@ -438,6 +440,15 @@ std::string Parser::unique_name(const std::string& name) {
   return uses == 0 ? name : name + "@" + std::to_string(uses + 1);
 }
 
+// The N of name<N>, after the '<'.
+uint64_t Parser::made_names(const char* what) {
+  const uint64_t count = in_.unsigned_integer(what, 1 << 16);
+  made_names_ += count;
+  if (made_names_ > kMaxMadeNames) in_.fail("the module makes more than 131072 names by '<N>'");
+  in_.expect('>', (std::string("after ") + what).c_str());
+  return count;
+}
+
 // After the state space: .align 4 .b8 name[3][2] = {...}, name2;  or  .b32 p<4>;
 void Parser::variables(Space space, bool is_extern, std::vector<Variable>& out, int scope) {
   const Declared d = declared_type(false);
@@ -456,8 +467,7 @@ void Parser::variables(Space space, bool is_extern, std::vector<Variable>& out, 
     uint64_t copies = 1;
     bool open = false;
     if (in_.accept('<')) {
-      copies = in_.unsigned_integer("a count of names", 1 << 16);
-      in_.expect('>', "after a count of names");
+      copies = made_names("a count of names");
     }
     const bool parameterised = copies != 1;
     while (!parameterised && in_.accept('[')) {
@@ -788,8 +798,7 @@ void Parser::after_label(const std::string& label, Location where, int scope) {
       const Location at = in_.where();
       const std::string name(in_.identifier("a label"));
       if (in_.accept('<')) {
-        const uint64_t n = in_.unsigned_integer("a count of labels", 1 << 16);
-        in_.expect('>', "after a count of labels");
+        const uint64_t n = made_names("a count of labels");
         for (uint64_t i = 0; i < n; ++i) table.labels.push_back({name + std::to_string(i), at});
       } else {
         table.labels.push_back({name, at});

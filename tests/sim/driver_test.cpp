@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -677,7 +679,9 @@ std::string fatbin(uint16_t kind, uint64_t flags, const std::string& payload, ui
   return bytes + entry + payload;
 }
 
+// What a length adds to its four bits of the token.
 void put_length(std::string& out, size_t length) {
+  if (length < 15) return;
   for (length -= 15; length >= 255; length -= 255) out.push_back('\xff');
   out.push_back(static_cast<char>(length));
 }
@@ -685,13 +689,14 @@ void put_length(std::string& out, size_t length) {
 // One LZ4 sequence of `text`, a run of spaces as an overlapping match, and the rest as literals.
 std::string lz4(const std::string& head, size_t run, const std::string& tail) {
   const std::string literals = head + " ";
+  const auto nibble = [](size_t length) { return std::min<size_t>(length, 15); };
   std::string out;
-  out.push_back('\xff');
+  out.push_back(static_cast<char>(nibble(literals.size()) << 4 | nibble(run - 4)));
   put_length(out, literals.size());
   out += literals;
   put<uint16_t>(out, 1);
   put_length(out, run - 4);
-  out.push_back('\xf0');
+  out.push_back(static_cast<char>(nibble(tail.size()) << 4));
   put_length(out, tail.size());
   return out + tail;
 }
@@ -775,6 +780,109 @@ TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
   FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[1000000000000];").c_str()));
   FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[100000000000000];").c_str()));
   FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".const .b8 x[100000];").c_str()));
+}
+
+// What cuModuleLoad answers for the file; cuLibraryLoadFromFile must answer the same.
+CUresult load_path(const std::string& path) {
+  CUmodule module = nullptr;
+  const CUresult code = CU(cuModuleLoad)(&module, path.c_str());
+  CUlibrary library = nullptr;
+  EXPECT_EQ(code, CU(cuLibraryLoadFromFile)(&library, path.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  EXPECT_EQ(module != nullptr, code == CUDA_SUCCESS);
+  EXPECT_EQ(library != nullptr, code == CUDA_SUCCESS);
+  if (module != nullptr) CU(cuModuleUnload)(module);
+  if (library != nullptr) CU(cuLibraryUnload)(library);
+  return code;
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& name)
+      : path(testing::TempDir() + "moxie_sim_" + name + "_" + std::to_string(getpid())) {}
+  ~TemporaryFile() { std::remove(path.c_str()); }
+  CUresult load(const std::string& content) const {
+    std::ofstream(path, std::ios::binary) << content;
+    return load_path(path);
+  }
+  const std::string path;
+};
+
+constexpr char kSmallPtx[] =
+    ".version 8.0\n.target sm_90a\n.address_size 64\n"
+    ".visible .global .align 4 .u32 x[2] = {1, 2};\n"
+    ".visible .entry k(.param .u64 p)\n"
+    "{\n.reg .b64 %rd<2>;\nld.param.u64 %rd1, [p];\nst.global.u32 [%rd1+4], 3;\nret;\n}";
+
+TEST_F(SimDriver, FilesCutOffAnywhereAreErrors) {
+  const TemporaryFile file("cut");
+  const std::string text = kSmallPtx;
+  // Text that ends between two declarations is a whole module.
+  const size_t target = text.find("sm_90a") + 6, variable = text.find(';') + 1, entry = text.find(".visible .entry");
+  for (size_t n = 0; n <= text.size(); ++n) {
+    const CUresult code = file.load(text.substr(0, n));
+    const std::string at = "the first " + std::to_string(n) + " bytes";
+    if (n == 0) {
+      EXPECT_EQ(code, CUDA_ERROR_INVALID_IMAGE);
+    } else if (n == text.size() || (n >= variable && n <= entry)) {
+      EXPECT_EQ(code, CUDA_SUCCESS) << at;
+    } else if (n + 2 < target || n > entry) {
+      EXPECT_NE(code, CUDA_SUCCESS) << at;
+    }
+  }
+
+  const std::string head = "// text\n", tail = text + '\0';
+  const size_t unpacked = head.size() + 1 + 300 + tail.size();
+  for (const std::string& image : {fatbin(1, 0x11, tail, 0), fatbin(1, 0x2011, lz4(head, 300, tail), unpacked)}) {
+    for (size_t n = 0; n < image.size(); ++n) {
+      const CUresult code = file.load(image.substr(0, n));
+      // The magic number that is cut off is text.
+      EXPECT_TRUE(code == CUDA_ERROR_INVALID_IMAGE || (n < 4 && code == CUDA_ERROR_INVALID_PTX))
+          << code << " for the first " << n << " bytes";
+    }
+    EXPECT_EQ(file.load(image), CUDA_SUCCESS);
+  }
+  const std::string elf = std::string("\x7f") + "ELF" + std::string(60, '\0');
+  for (size_t n = 1; n <= elf.size(); ++n) {
+    EXPECT_EQ(file.load(elf.substr(0, n)), n < 4 ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_NO_BINARY_FOR_GPU) << n;
+  }
+}
+
+// Every size in the headers of a fat binary is far too large once.
+TEST_F(SimDriver, FilesWithHugeSizesAreErrors) {
+  const TemporaryFile file("huge");
+  const std::string packed = lz4("// text\n", 300, kSmallPtx);
+  const std::string whole = fatbin(1, 0x2011, packed, std::strlen("// text\n") + 1 + 300 + std::strlen(kSmallPtx));
+  ASSERT_EQ(file.load(whole), CUDA_SUCCESS);
+  struct Field {
+    size_t offset, bytes;
+  };
+  for (const auto& [offset, bytes] :
+       {Field{6, 2}, Field{8, 8}, Field{20, 4}, Field{24, 8}, Field{32, 4}, Field{72, 8}}) {
+    for (int unit = 0; unit < 2; ++unit) {  // all ones, and the largest that is not negative
+      std::string damaged = whole;
+      for (size_t i = 0; i < bytes; ++i) damaged[offset + i] = '\xff';
+      if (unit == 1) damaged[offset + bytes - 1] = '\x7f';
+      EXPECT_EQ(file.load(damaged), CUDA_ERROR_INVALID_IMAGE) << "the field at " << offset;
+    }
+  }
+  // A little text that asks for very many variables or labels.
+  std::string names;
+  for (int i = 0; i < 1000; ++i) names += (i > 0 ? ", n" : "n") + std::to_string(i) + "_<65536>";
+  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+  EXPECT_EQ(file.load(header + ".global .b8 " + names + ";"), CUDA_ERROR_INVALID_PTX);
+  EXPECT_EQ(file.load(header + ".entry k() {\nt: .branchtargets " + names + ";\nret;\n}"), CUDA_ERROR_INVALID_PTX);
+}
+
+TEST_F(SimDriver, WhatIsNotAFileIsNotFound) {
+  const TemporaryFile pipe("pipe");
+  ASSERT_EQ(mkfifo(pipe.path.c_str(), 0600), 0);
+  for (const std::string& path : {pipe.path, testing::TempDir(), pipe.path + "_missing", std::string("/dev/zero")})
+    EXPECT_EQ(load_path(path), CUDA_ERROR_FILE_NOT_FOUND) << path;
+  const TemporaryFile sparse("sparse");
+  EXPECT_EQ(sparse.load(""), CUDA_ERROR_INVALID_IMAGE);
+  if (truncate(sparse.path.c_str(), off_t{1} << 40) == 0) {  // not every file system has such files
+    EXPECT_EQ(load_path(sparse.path), CUDA_ERROR_INVALID_IMAGE);
+  }
 }
 
 TEST_F(SimDriver, ModulesHaveFunctionsAndVariables) {
