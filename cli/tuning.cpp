@@ -48,7 +48,8 @@ std::vector<size_t> choose_candidates(const std::vector<Measured>& measured, dou
     const auto best = std::max_element(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
       return std::pair(a.second.problems, -a.second.loss) < std::pair(b.second.problems, -b.second.loss);
     });
-    const auto& [kernel_class, choice] = best->first;
+    const auto& kernel_class = best->first.first;
+    const auto& choice = best->first.second;
     for (auto i = open.begin(); i != open.end();) {
       const Measured& m = measured[*i];
       const double least = fastest(m);

@@ -6,7 +6,7 @@ namespace {
 
 TEST(HostThreads, GroupedGemmIsTheSameBitForBit) {
   if (!device().info().simulated) GTEST_SKIP() << "a GPU has no host threads";
-  for (const auto [grouping, multicast] :
+  for (const auto& [grouping, multicast] :
        {std::pair{Grouping::Offsets, Multicast::A}, std::pair{Grouping::Pointers, Multicast::None}}) {
     Job job;
     job.problem.schedule = Schedule::PingPong;

@@ -377,8 +377,11 @@ TEST(Forms, WhatHasNoEffect) {
   @%p0 discard.global.L2 [%d0], 128;
 )",
                                in, order);
-    for (size_t i = 0; i < in.size(); ++i)
-      if (i < 128 || i >= 160) EXPECT_EQ(got[i], in[i]);
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (i < 128 || i >= 160) {
+        EXPECT_EQ(got[i], in[i]);
+      }
+    }
   }
 }
 
