@@ -48,8 +48,8 @@ std::vector<size_t> choose_candidates(const std::vector<Measured>& measured, dou
     const auto best = std::max_element(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) {
       return std::pair(a.second.problems, -a.second.loss) < std::pair(b.second.problems, -b.second.loss);
     });
-    const auto& kernel_class = best->first.first;
-    const auto& choice = best->first.second;
+    const auto& kernel_class = std::get<0>(best->first);
+    const auto& choice = std::get<1>(best->first);
     for (auto i = open.begin(); i != open.end();) {
       const Measured& m = measured[*i];
       const double least = fastest(m);
