@@ -44,7 +44,8 @@ E magnitude(E e) {
   return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(e) & static_cast<BitsOf<E>>(~kSign<E>)));
 }
 
-// .ftz: a subnormal becomes a zero of its sign.
+// .ftz: a subnormal becomes a zero of its sign. For results an H200 decides before it rounds: what only rounding brings
+// to the least normal number is flushed, too (docs/instruction_bits.md).
 template <bool kFlush, class E>
 E flush(E e) {
   if constexpr (!kFlush) return e;
@@ -60,6 +61,9 @@ E flush(E e) {
 template <class E, bool kFlush, bool kSaturate, class F>
 E finish(F value) {
   if constexpr (kSaturate) value = value > 0 ? (value < 1 ? value : F{1}) : F{0};  // NaN gives +0
+  if constexpr (kFlush && std::is_same_v<E, Half>) {
+    if (std::fabs(value) < F{0x1p-14}) value = std::copysign(F{0}, value);
+  }
   if constexpr (std::is_same_v<E, double>)
     return value;
   else
@@ -83,8 +87,12 @@ struct Mul {
     // A float product of bf16 values can be subnormal and round twice.
     if constexpr (std::is_same_v<E, Bfloat>)
       return finish<E, kFlush, kSaturate>(round_to_odd(static_cast<double>(x) * y));
-    else
-      return finish<E, kFlush, kSaturate>(x * y);
+    if constexpr (std::is_same_v<E, float> && kFlush) {
+      const double exact = static_cast<double>(x) * y;
+      if (std::fabs(exact) < 0x1p-126)
+        return finish<E, kFlush, kSaturate>(static_cast<float>(std::copysign(0.0, exact)));
+    }
+    return finish<E, kFlush, kSaturate>(x * y);
   }
 };
 

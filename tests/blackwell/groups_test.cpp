@@ -236,22 +236,7 @@ class GroupedLayer {
   GemmArguments x_;
 };
 
-void run_in_all_orders(const GroupedJob& job) {
-  GroupedLayer layer(job);
-  std::vector<uint8_t> first;
-  for (const char* order : orders()) {
-    SCOPED_TRACE(order);
-    set_order(order);
-    std::vector<uint8_t> got;
-    ASSERT_NO_THROW(got = layer.run());
-    layer.check(got);
-    if (!first.empty()) {
-      EXPECT_TRUE(got == first) << "other bits than in the first order";
-    }
-    first = std::move(got);
-    if (::testing::Test::HasFailure()) return;
-  }
-}
+void run_in_all_orders(const GroupedJob& job) { run_layer_in_all_orders<GroupedLayer>(job); }
 
 constexpr OperandFormat kFormats[] = {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4};
 constexpr const char* kFormatNames[] = {"Bf16", "Mxfp4", "Nvfp4"};

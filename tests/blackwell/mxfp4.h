@@ -248,8 +248,9 @@ class Mxfp4Layer {
 };
 
 // Right in every order, and the same bits.
-inline void run_in_all_orders(const Mxfp4Job& job) {
-  Mxfp4Layer layer(job);
+template <class Layer, class Job>
+void run_layer_in_all_orders(const Job& job) {
+  Layer layer(job);
   std::vector<uint8_t> first;
   for (const char* order : orders()) {
     SCOPED_TRACE(order);
@@ -264,5 +265,6 @@ inline void run_in_all_orders(const Mxfp4Job& job) {
     if (::testing::Test::HasFailure()) return;
   }
 }
+inline void run_in_all_orders(const Mxfp4Job& job) { run_layer_in_all_orders<Mxfp4Layer>(job); }
 
 }  // namespace moxie::test
