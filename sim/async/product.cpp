@@ -8,20 +8,6 @@
 
 namespace sim {
 
-uint16_t f32_to_f16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return 0x7fff;
-  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds to infinity
-  if (magnitude < 0x38800000) {                       // subnormal: let the float unit round to multiples of 2^-24
-    const float scaled = std::bit_cast<float>(magnitude) + 0.5f;
-    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(scaled) - 0x3f000000);
-  }
-  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-  return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
-}
-
 float e5m2_to_f32(uint8_t x) { return f16_to_f32(static_cast<uint16_t>(x << 8)); }
 
 float e4m3_to_f32(uint8_t x) {
@@ -41,10 +27,64 @@ float e4m3_to_f32(uint8_t x) {
 
 namespace {
 
-// SSE2, which every x86-64 has: t[k] = the 8 rows' values at k.
-void transpose_16bit(const uint8_t* const rows[8], const int order[8], __m128i t[8]) {
+float to_float(Element e, const uint8_t* bytes) {
+  uint16_t half = 0;
+  uint32_t word = 0;
+  switch (e) {
+    case Element::F16:
+      std::memcpy(&half, bytes, 2);
+      return f16_to_f32(half);
+    case Element::BF16:
+      std::memcpy(&half, bytes, 2);
+      return bf16_to_f32(half);
+    case Element::TF32:
+      std::memcpy(&word, bytes, 4);
+      return std::bit_cast<float>(word & ~0x1fffu);  // the lower 13 bits are dropped
+    case Element::E4M3:
+      return e4m3_to_f32(*bytes);
+    case Element::E5M2:
+      return e5m2_to_f32(*bytes);
+    case Element::S8:
+      return static_cast<float>(static_cast<int8_t>(*bytes));
+    default:
+      return static_cast<float>(*bytes);
+  }
+}
+
+// values[k][i]: element k of row i.
+int widen_portable(const Pieces& p, float (*values)[8]) {
+  const int bytes = element_bytes(p.element), count = 16 / bytes;
+  for (int k = 0; k < count; ++k) {
+    for (int i = 0; i < 8; ++i) {
+      const float value = to_float(p.element, p.across ? p.at[k] + i * bytes : p.at[i] + k * bytes);
+      values[k][i] = std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ p.flip);
+    }
+  }
+  return count;
+}
+void pack_a_portable(const Pieces& p, float* base, int depth, int warp, int k, int half) {
+  float values[16][8];
+  const int count = widen_portable(p, values);
+  for (int i = 0; i < count; ++i) {
+    float* const out = a_panel(base, depth, warp, k + i, half);
+    for (int at = 0; at < kPanelRow; ++at) out[at] = values[i][at / 4];
+  }
+}
+void pack_b_portable(const Pieces& p, float* base, int depth, int j, int k) {
+  float values[16][8];
+  const int count = widen_portable(p, values);
+  for (int i = 0; i < count; ++i) {
+    float* const out = b_panel(base, depth, j, k + i);
+    for (int at = 0; at < 8; ++at) out[at] = values[i][at % 4 * 2 + at / 4];
+  }
+}
+
+#define MOXIE_AVX2 __attribute__((target("avx2,f16c")))
+
+// t[k] = the 8 rows' 16 bits at k.
+MOXIE_AVX2 inline void transpose_16bit(const uint8_t* const rows[8], __m128i t[8]) {
   __m128i r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[order[i]]));
+  for (int i = 0; i < 8; ++i) r[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i]));
   for (int i = 0; i < 4; ++i) {
     s[i] = _mm_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
     s[i + 4] = _mm_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
@@ -60,43 +100,111 @@ void transpose_16bit(const uint8_t* const rows[8], const int order[8], __m128i t
   }
 }
 
-}  // namespace
-
-void pack_b_bf16(const uint8_t* const rows[8], float* base, int depth, int j, int k) {
-  constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
-  __m128i t[8];
-  transpose_16bit(rows, kOrder, t);
-  const __m128i zero = _mm_setzero_si128();
-  for (int i = 0; i < 8; ++i) {
-    __m128i* const out = reinterpret_cast<__m128i*>(b_panel(base, depth, j, k + i));
-    _mm_storeu_si128(out, _mm_unpacklo_epi16(zero, t[i]));
-    _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(zero, t[i]));
+// Eight elements, each in the low bits of 16, as floats.
+template <Element kElement>
+MOXIE_AVX2 inline __m256 widen_16bit(__m128i x) {
+  switch (kElement) {
+    case Element::F16:
+      return _mm256_cvtph_ps(x);
+    case Element::BF16:
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+    case Element::E5M2:
+      return _mm256_cvtph_ps(_mm_slli_epi16(x, 8));
+    case Element::E4M3: {
+      // As an f16, whose exponent has one bit more, it is 2^8 too small; the last code is NaN.
+      const __m128i moved = _mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(x, 8), 1), _mm_set1_epi16(~0x4000));
+      const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(x, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7f));
+      const __m256 value = _mm256_mul_ps(_mm256_cvtph_ps(moved), _mm256_set1_ps(256.0f));
+      const __m256i all_ones = _mm256_srli_epi32(_mm256_cvtepi16_epi32(nan), 1);
+      return _mm256_or_ps(value, _mm256_castsi256_ps(all_ones));
+    }
+    case Element::S8:
+      return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srai_epi16(_mm_slli_epi16(x, 8), 8)));
+    default:
+      return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_and_si128(x, _mm_set1_epi16(0xff))));
   }
 }
 
-void pack_a_bf16(const uint8_t* const rows[8], float* base, int depth, int warp, int k, int half, uint32_t flip) {
-  constexpr int kOrder[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-  __m128i t[8];
-  transpose_16bit(rows, kOrder, t);
-  const __m128i zero = _mm_setzero_si128();
-  const __m128i sign = _mm_set1_epi32(static_cast<int>(flip));
-  for (int i = 0; i < 8; ++i) {
-    __m128i* const out = reinterpret_cast<__m128i*>(a_panel(base, depth, warp, k + i, half));
-    const __m128i low = _mm_xor_si128(_mm_unpacklo_epi16(zero, t[i]), sign);
-    const __m128i high = _mm_xor_si128(_mm_unpackhi_epi16(zero, t[i]), sign);
-    _mm_storeu_si128(out + 0, _mm_shuffle_epi32(low, 0x00));
-    _mm_storeu_si128(out + 1, _mm_shuffle_epi32(low, 0x55));
-    _mm_storeu_si128(out + 2, _mm_shuffle_epi32(low, 0xaa));
-    _mm_storeu_si128(out + 3, _mm_shuffle_epi32(low, 0xff));
-    _mm_storeu_si128(out + 4, _mm_shuffle_epi32(high, 0x00));
-    _mm_storeu_si128(out + 5, _mm_shuffle_epi32(high, 0x55));
-    _mm_storeu_si128(out + 6, _mm_shuffle_epi32(high, 0xaa));
-    _mm_storeu_si128(out + 7, _mm_shuffle_epi32(high, 0xff));
+template <Element kElement, class Emit>
+MOXIE_AVX2 inline void widen_avx2(const Pieces& p, const Emit& emit) {
+  if constexpr (kElement == Element::TF32) {
+    const __m256i kept = _mm256_set1_epi32(~0x1fff);
+    __m256i r[4];
+    for (int i = 0; i < 4; ++i)
+      r[i] = _mm256_and_si256(kept, _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(p.at[i + 4]),
+                                                        reinterpret_cast<const __m128i*>(p.at[i])));
+    const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    const __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    emit(0, _mm256_castsi256_ps(_mm256_unpacklo_epi64(a, c)));
+    emit(1, _mm256_castsi256_ps(_mm256_unpackhi_epi64(a, c)));
+    emit(2, _mm256_castsi256_ps(_mm256_unpacklo_epi64(b, d)));
+    emit(3, _mm256_castsi256_ps(_mm256_unpackhi_epi64(b, d)));
+  } else {
+    __m128i t[8];
+    if (p.across) {
+      for (int i = 0; i < 8; ++i) t[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at[i]));
+    } else {
+      transpose_16bit(p.at, t);
+    }
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (element_bytes(kElement) == 2) {
+        emit(i, widen_16bit<kElement>(t[i]));
+      } else {
+        emit(2 * i, widen_16bit<kElement>(t[i]));
+        emit(2 * i + 1, widen_16bit<kElement>(_mm_srli_epi16(t[i], 8)));
+      }
+    }
   }
 }
 
-namespace {
+struct EmitA {
+  float* out;
+  __m256 flip;
+  MOXIE_AVX2 void operator()(int k, __m256 value) const {
+    const __m256 v = _mm256_xor_ps(value, flip);
+    float* const row = out + k * 2 * kPanelRow;
+    const __m256 low = _mm256_permute2f128_ps(v, v, 0x00), high = _mm256_permute2f128_ps(v, v, 0x11);
+    const __m256i first = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1), second = _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3);
+    _mm256_store_ps(row, _mm256_permutevar_ps(low, first));
+    _mm256_store_ps(row + 8, _mm256_permutevar_ps(low, second));
+    _mm256_store_ps(row + 16, _mm256_permutevar_ps(high, first));
+    _mm256_store_ps(row + 24, _mm256_permutevar_ps(high, second));
+  }
+};
+struct EmitB {
+  float* out;
+  __m256 flip;
+  MOXIE_AVX2 void operator()(int k, __m256 value) const {
+    const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    _mm256_store_ps(out + k * 8, _mm256_permutevar8x32_ps(_mm256_xor_ps(value, flip), order));
+  }
+};
 
+template <class Emit>
+MOXIE_AVX2 void pack_avx2(const Pieces& p, float* out) {
+  const Emit emit{out, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(p.flip)))};
+  switch (p.element) {
+    case Element::F16:
+      return widen_avx2<Element::F16>(p, emit);
+    case Element::BF16:
+      return widen_avx2<Element::BF16>(p, emit);
+    case Element::TF32:
+      return widen_avx2<Element::TF32>(p, emit);
+    case Element::E4M3:
+      return widen_avx2<Element::E4M3>(p, emit);
+    case Element::E5M2:
+      return widen_avx2<Element::E5M2>(p, emit);
+    case Element::S8:
+      return widen_avx2<Element::S8>(p, emit);
+    default:
+      return widen_avx2<Element::U8>(p, emit);
+  }
+}
+
+bool packs_by(Vectors vectors) {
+  return vectors == Vectors::None ||
+         (vectors == Vectors::Avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"));
+}
 // J columns of 8 at a time: J * 2 broadcasts of B against 4 vectors of A, 8 * J accumulators in registers.
 template <int J>
 __attribute__((target("avx512f"))) void block_avx512(float* const rows[], const float* a, const float* b, int depth,
@@ -218,6 +326,31 @@ void multiply(float* const rows[], int n, const float* a, const float* b, int de
     return multiply_for(Vectors::None);
   }();
   widest(rows, n, a, b, depth, fresh);
+}
+
+bool pack_a_by(Vectors vectors, const Pieces& pieces, float* base, int depth, int warp, int k, int half) {
+  if (!packs_by(vectors)) return false;
+  if (vectors == Vectors::Avx2)
+    pack_avx2<EmitA>(pieces, a_panel(base, depth, warp, k, half));
+  else
+    pack_a_portable(pieces, base, depth, warp, k, half);
+  return true;
+}
+bool pack_b_by(Vectors vectors, const Pieces& pieces, float* base, int depth, int j, int k) {
+  if (!packs_by(vectors)) return false;
+  if (vectors == Vectors::Avx2)
+    pack_avx2<EmitB>(pieces, b_panel(base, depth, j, k));
+  else
+    pack_b_portable(pieces, base, depth, j, k);
+  return true;
+}
+void pack_a(const Pieces& pieces, float* base, int depth, int warp, int k, int half) {
+  static const Vectors best = packs_by(Vectors::Avx2) ? Vectors::Avx2 : Vectors::None;
+  pack_a_by(best, pieces, base, depth, warp, k, half);
+}
+void pack_b(const Pieces& pieces, float* base, int depth, int j, int k) {
+  static const Vectors best = packs_by(Vectors::Avx2) ? Vectors::Avx2 : Vectors::None;
+  pack_b_by(best, pieces, base, depth, j, k);
 }
 
 bool multiply_by(Vectors vectors, float* const rows[], int n, const float* a, const float* b, int depth, bool fresh) {

@@ -10,14 +10,10 @@
 
 namespace sim {
 
-inline float bf16_to_f32(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-inline uint16_t f32_to_bf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
+inline float bf16_to_f32(uint16_t x) { return isa::widen(isa::Bfloat{x}); }
+inline uint16_t f32_to_bf16(float x) { return isa::narrow<isa::Bfloat>(x).bits; }
 inline float f16_to_f32(uint16_t x) { return isa::widen(isa::Half{x}); }
-uint16_t f32_to_f16(float x);  // nearest even
+inline uint16_t f32_to_f16(float x) { return isa::narrow<isa::Half>(x).bits; }
 float e4m3_to_f32(uint8_t x);
 float e5m2_to_f32(uint8_t x);
 
@@ -33,16 +29,28 @@ inline float* b_panel(float* base, int depth, int j, int k) { return base + (sta
 constexpr int64_t a_panel_floats(int depth) { return int64_t{4} * depth * 2 * kPanelRow; }
 constexpr int64_t b_panel_floats(int depth, int n) { return int64_t{n} * depth; }
 
-// Eight rows (or columns) of 8 consecutive 16-bit values along k, as they lie in shared memory, into the panels.
-// rows[i] points at the 16 bytes of row i. `flip` is XORed to each float's bits (0x80000000 negates).
-void pack_a_bf16(const uint8_t* const rows[8], float* base, int depth, int warp, int k, int half, uint32_t flip);
-void pack_b_bf16(const uint8_t* const rows[8], float* base, int depth, int j, int k);
+enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, S8, U8, B1 };  // B1: by bytes
+constexpr int element_bytes(Element e) { return e == Element::TF32 ? 4 : e <= Element::BF16 ? 2 : 1; }
+
+// Sixteen bytes of each of eight rows of A (or columns of B), as they lie in memory, into the panels: their elements
+// are those from k on. `across`: source i is not row i but element k + i of all eight rows, which have 16 bits. `flip`
+// is XORed to each float's bits (0x80000000 negates).
+struct Pieces {
+  const uint8_t* at[8];
+  Element element;
+  bool across = false;
+  uint32_t flip = 0;
+};
+void pack_a(const Pieces& pieces, float* base, int depth, int warp, int k, int half);
+void pack_b(const Pieces& pieces, float* base, int depth, int j, int k);
 
 // Adds to (or, when `fresh`, sets) the accumulators of one warp: rows[i] is the register row of accumulator i
 // (32 floats, 64-byte aligned), n columns, `depth` steps of k.
 void multiply(float* const rows[], int n, const float* a, const float* b, int depth, bool fresh);
 // The same by one instruction set; false when this host does not have it.
 enum class Vectors { None, Avx2, Avx512 };
+bool pack_a_by(Vectors vectors, const Pieces& pieces, float* base, int depth, int warp, int k, int half);
+bool pack_b_by(Vectors vectors, const Pieces& pieces, float* base, int depth, int j, int k);
 bool multiply_by(Vectors vectors, float* const rows[], int n, const float* a, const float* b, int depth, bool fresh);
 
 }  // namespace sim

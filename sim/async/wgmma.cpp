@@ -16,10 +16,7 @@ namespace {
 
 constexpr int kWarps = 4, kRows = 64;
 
-enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, S8, U8, B1 };  // B1: by bytes
 enum class Result : uint8_t { F32, F16, S32 };
-
-int element_bytes(Element e) { return e == Element::TF32 ? 4 : e <= Element::BF16 ? 2 : 1; }
 
 // Instr::flags of mma_async; N / 8 is in Instr::width, the result in Instr::kind, A's and B's types in Instr::type.
 enum : uint8_t {
@@ -148,32 +145,6 @@ WarpGroup::WarpGroup(WarpGroup&&) noexcept = default;
 
 namespace {
 
-float to_float(Element e, const uint8_t* bytes) {
-  uint16_t half;
-  uint32_t word;
-  switch (e) {
-    case Element::F16:
-      std::memcpy(&half, bytes, 2);
-      return f16_to_f32(half);
-    case Element::BF16:
-      std::memcpy(&half, bytes, 2);
-      return bf16_to_f32(half);
-    case Element::TF32:
-      std::memcpy(&word, bytes, 4);
-      return std::bit_cast<float>(word & ~0x1fffu);  // the lower 13 bits are dropped
-    case Element::E4M3:
-      return e4m3_to_f32(*bytes);
-    case Element::E5M2:
-      return e5m2_to_f32(*bytes);
-    case Element::S8:
-      return static_cast<float>(static_cast<int8_t>(*bytes));
-    case Element::U8:
-    case Element::B1:
-      return static_cast<float>(*bytes);
-  }
-  return 0;
-}
-
 // A fragment's element (9.7.15.5.1.1): row r + 8 * h of the warp's 16, column k.
 const uint8_t* fragment_element(const Warp& warp, const Form& f, int r, int h, int k) {
   const int bytes = element_bytes(f.a);
@@ -204,30 +175,26 @@ thread_local Panels panels;
 
 void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
   const Form f = form_of(*record.instr);
-  const uint32_t flip = ((f.flags & kNegateA) != 0) != ((f.flags & kNegateB) != 0) ? 0x80000000u : 0;
   const Matrix m(record.a_descriptor, f.flags & kTransposeA, element_bytes(f.a));
   const uint8_t* const shared = cta.shared.bytes;
-  for (int w = 0; w < kWarps; ++w) {
-    for (int h = 0; h < 2; ++h) {
-      if (f.a == Element::BF16 && !(f.flags & kRegistersA) && !m.mn_major) {
-        for (uint32_t piece = 0; piece < 2; ++piece) {
-          const uint8_t* rows[8];
-          for (int r = 0; r < 8; ++r)
-            rows[r] = shared + m.piece_k_major(static_cast<uint32_t>(16 * w + 8 * h + r), piece);
-          pack_a_bf16(rows, base, depth, w, k0 + 8 * static_cast<int>(piece), h, flip);
+  Pieces pieces;
+  pieces.element = f.a;
+  pieces.across = m.mn_major && !(f.flags & kRegistersA);
+  pieces.flip = ((f.flags & kNegateA) != 0) != ((f.flags & kNegateB) != 0) ? 0x80000000u : 0;
+  for (uint32_t w = 0; w < kWarps; ++w) {
+    for (uint32_t h = 0; h < 2; ++h) {
+      for (uint32_t piece = 0; piece < 2; ++piece) {
+        for (uint32_t i = 0; i < 8; ++i) {
+          // Four lanes hold the 16 bytes of a row of a fragment (9.7.15.5.1.1).
+          if (f.flags & kRegistersA)
+            pieces.at[i] =
+                reinterpret_cast<const uint8_t*>(warps[w]->row<uint32_t>(f.a_registers[h + 2 * piece]) + 4 * i);
+          else if (m.mn_major)
+            pieces.at[i] = shared + m.piece_mn_major(2 * w + h, 8 * piece + i);
+          else
+            pieces.at[i] = shared + m.piece_k_major(16 * w + 8 * h + i, piece);
         }
-        continue;
-      }
-      for (int k = 0; k < f.k; ++k) {
-        float* const out = a_panel(base, depth, w, k0 + k, h);
-        for (int r = 0; r < 8; ++r) {
-          const uint8_t* const at =
-              f.flags & kRegistersA
-                  ? fragment_element(*warps[w], f, r, h, k)
-                  : shared + m.element(static_cast<uint32_t>(16 * w + 8 * h + r), static_cast<uint32_t>(k));
-          const float value = std::bit_cast<float>(std::bit_cast<uint32_t>(to_float(f.a, at)) ^ flip);
-          for (int c = 0; c < 4; ++c) out[4 * r + c] = value;
-        }
+        pack_a(pieces, base, depth, static_cast<int>(w), k0 + f.k / 2 * static_cast<int>(piece), static_cast<int>(h));
       }
     }
   }
@@ -237,22 +204,14 @@ void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, in
   const Form f = form_of(*record.instr);
   const Matrix m(record.b_descriptor, f.flags & kTransposeB, element_bytes(f.b));
   const uint8_t* const shared = cta.shared.bytes;
-  for (int j = 0; j < f.n / 8; ++j) {
-    if (f.b == Element::BF16 && !m.mn_major) {
-      for (uint32_t piece = 0; piece < 2; ++piece) {
-        const uint8_t* rows[8];
-        for (int i = 0; i < 8; ++i) rows[i] = shared + m.piece_k_major(static_cast<uint32_t>(8 * j + i), piece);
-        pack_b_bf16(rows, base, depth, j, k0 + 8 * static_cast<int>(piece));
-      }
-      continue;
-    }
-    for (int k = 0; k < f.k; ++k) {
-      float* const out = b_panel(base, depth, j, k0 + k);
-      for (int e = 0; e < 2; ++e) {
-        for (int c = 0; c < 4; ++c)
-          out[4 * e + c] =
-              to_float(f.b, shared + m.element(static_cast<uint32_t>(8 * j + 2 * c + e), static_cast<uint32_t>(k)));
-      }
+  Pieces pieces;
+  pieces.element = f.b;
+  pieces.across = m.mn_major;
+  for (uint32_t j = 0; j < static_cast<uint32_t>(f.n) / 8; ++j) {
+    for (uint32_t piece = 0; piece < 2; ++piece) {
+      for (uint32_t i = 0; i < 8; ++i)
+        pieces.at[i] = shared + (m.mn_major ? m.piece_mn_major(j, 8 * piece + i) : m.piece_k_major(8 * j + i, piece));
+      pack_b(pieces, base, depth, static_cast<int>(j), k0 + f.k / 2 * static_cast<int>(piece));
     }
   }
 }
@@ -343,25 +302,38 @@ void multiply_bits(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& r
   }
 }
 
-// Sums of 32 products of 8-bit integers are exact in float32.
-void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
-  const Form f = form_of(*record.instr);
-  if (f.a == Element::B1) return multiply_bits(cta, warps, record);
-  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(f.k));
-  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(f.k, f.n));
+// As many operations as keep the sums of their products of 8-bit integers exact in float32: below 2^24.
+constexpr size_t kExactIntegers = (1 << 24) / (32 * 255 * 255);
+
+// Operations on the same integer accumulators; one that saturates is alone.
+void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecord* const* run, size_t count) {
+  const Form f = form_of(*run[0]->instr);
+  if (f.a == Element::B1) {
+    for (size_t i = 0; i < count; ++i) multiply_bits(cta, warps, *run[i]);
+    return;
+  }
+  const int depth = f.k * static_cast<int>(count);
+  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
+  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, f.n));
   float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
-  build_a(cta, warps, record, a, f.k, 0);
-  build_b(cta, record, b, f.k, 0);
+  for (size_t i = 0; i < count; ++i) {
+    build_a(cta, warps, *run[i], a, depth, f.k * static_cast<int>(i));
+    build_b(cta, *run[i], b, depth, f.k * static_cast<int>(i));
+  }
   float* rows[128];
   for (int i = 0; i < f.n / 2; ++i) rows[i] = sums + i * kLanes;
   for (int w = 0; w < kWarps; ++w) {
-    multiply(rows, f.n, a_panel(a, f.k, w, 0, 0), b, f.k, true);
+    multiply(rows, f.n, a_panel(a, depth, w, 0, 0), b, depth, true);
     for (int i = 0; i < f.n / 2; ++i) {
-      int32_t* const d = warps[w]->row<int32_t>(f.d[i]);
+      uint32_t* const d = warps[w]->row<uint32_t>(f.d[i]);
       for (int lane = 0; lane < kLanes; ++lane) {
-        int64_t sum = (record.accumulate ? d[lane] : 0) + static_cast<int64_t>(rows[i][lane]);
-        if (f.flags & kSaturate) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
-        d[lane] = static_cast<int32_t>(static_cast<uint32_t>(sum));
+        const uint32_t before = run[0]->accumulate ? d[lane] : 0;
+        const auto product = static_cast<int32_t>(rows[i][lane]);
+        if (f.flags & kSaturate)
+          d[lane] = static_cast<uint32_t>(
+              std::clamp<int64_t>(int64_t{static_cast<int32_t>(before)} + product, INT32_MIN, INT32_MAX));
+        else
+          d[lane] = before + static_cast<uint32_t>(product);
       }
     }
   }
@@ -372,9 +344,9 @@ bool same_accumulators(const Form& x, const Form& y) {
          std::memcmp(x.d, y.d, static_cast<size_t>(x.d_registers) * sizeof *x.d) == 0;
 }
 
-// For one panel of B: the types, and how B lies.
+// For one product: the types, how B lies, and saturation.
 bool same_operands(const Form& x, const Form& y) {
-  return x.a == y.a && x.b == y.b && (x.flags & kTransposeB) == (y.flags & kTransposeB);
+  return x.a == y.a && x.b == y.b && ((x.flags ^ y.flags) & (kTransposeB | kSaturate)) == 0;
 }
 
 // A committed group.
@@ -401,16 +373,19 @@ class WgmmaGroup : public AsyncOp {
       for (size_t i = 0; i < list.size();) {
         size_t end = i + 1;
         const Form f = form_of(*list[i]->instr);
+        // Long enough, and the panels stay in the cache. Float16 accumulators are rounded after each operation.
+        const size_t longest = f.result == Result::F32                             ? 16
+                               : f.result == Result::S32 && !(f.flags & kSaturate) ? kExactIntegers
+                                                                                   : 1;
+        while (end < list.size() && end - i < longest && list[end]->accumulate &&
+               same_operands(form_of(*list[end]->instr), f))
+          ++end;
         if (f.result == Result::F32) {
-          constexpr size_t kLongest = 16;  // keeps the panels in the cache
-          while (end < list.size() && end - i < kLongest && list[end]->accumulate &&
-                 same_operands(form_of(*list[end]->instr), f))
-            ++end;
           multiply_floats(cta, warps, &list[i], end - i, b_built);
         } else {
           b_built.clear();
           if (f.result == Result::F16) multiply_halves(cta, warps, *list[i]);
-          if (f.result == Result::S32) multiply_integers(cta, warps, *list[i]);
+          if (f.result == Result::S32) multiply_integers(cta, warps, &list[i], end - i);
         }
         i = end;
       }
