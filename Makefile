@@ -3,11 +3,12 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup build demo test mutants fuzz bench bundle format check install clean
+.PHONY: help setup build demo test mutants assembly fuzz bench bundle format check install clean
 help:
 	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
+	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser and decoders; needs clang"
 	@echo "make coverage runs the tests and lists which instruction forms they executed in the simulator"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
@@ -35,6 +36,9 @@ mutants: build
 	@status=0; for arch in sm_90a sm_100a; do \
 	  MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants --arch $$arch $(ARGS) || status=$$?; \
 	done; exit $$status
+
+assembly: build
+	$(BUILD)/bin/assembly --jobs $(JOBS) --results $(BUILD)/assembly.txt $(ARGS)
 
 fuzz: setup $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS) --target test_sim

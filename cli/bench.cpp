@@ -1,6 +1,6 @@
 // moxie bench: on a GPU times of products, by CUDA graphs, beside two ceilings measured in the same run: the best
 // cuBLASLt product of the same multiply-adds, and a copy. On any machine times of compilation and loading; on the
-// simulator how fast it is.
+// simulator how fast it is, and whether it is right.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,8 +13,11 @@
 #include "cli/buffer.h"
 #include "cli/commands.h"
 #include "cli/cublaslt.h"
+#include "cli/data.h"
 #include "cli/gpu_clock.h"
+#include "cli/microscaling.h"
 #include "cli/options.h"
+#include "cli/reference.h"
 #include "cli/safetensors.h"
 #include "cli/timing.h"
 #include "cli/work.h"
@@ -26,7 +29,7 @@ namespace {
 
 struct Options : ProblemOptions {
   int64_t groups = 8, m = 1024, n = 4096, k = 2048;
-  std::string list;
+  std::string list, arch, format = "bf16";
   bool shape_given = false;
 };
 
@@ -35,9 +38,10 @@ struct Shape {
   GemmProblem problem;
 };
 
-GemmProblem make_problem(int64_t groups, int64_t rows, int64_t n, int64_t k, const ProblemOptions& options) {
+GemmProblem make_problem(int64_t groups, int64_t rows, int64_t n, int64_t k, const Options& options) {
   GemmProblem problem;
   options.apply(problem);
+  problem.format = choose("--format", options.format, format_names());
   problem.grouping = Grouping::Offsets;
   problem.groups = groups;
   problem.m = groups * rows;
@@ -105,17 +109,71 @@ std::string extents(const GemmProblem& p) {
   return fmt::format("{} x ({} x {} x {})", p.groups, (p.m + p.groups - 1) / p.groups, p.n, p.k);
 }
 
-void simulate(const Device& device, const std::vector<Shape>& shapes) {
-  fmt::print("{:<24} {:<24} {:>12} {:>8}  {}\n", "shape", "groups x (M x N x K)", "simulated in", "GFLOP/s", "kernel");
+// Rows of A or B as bf16 that equal them: elements of four bits times their scales do.
+std::vector<uint16_t> download_rows(const Device& device, const GemmProblem& p, const Buffer& elements,
+                                    const Buffer& scales, int64_t rows) {
+  std::vector<uint16_t> values(static_cast<size_t>(rows * p.k));
+  if (!has_scales(p.format)) {
+    device.download(values.data(), elements.as(), values.size() * 2);
+    return values;
+  }
+  const int64_t block = scale_block(p.format);
+  const DataType type = p.format == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4;
+  std::vector<uint8_t> pairs(values.size() / 2), blocked(static_cast<size_t>(blocked_scale_bytes(rows, p.k, block)));
+  device.download(pairs.data(), elements.as(), pairs.size());
+  device.download(blocked.data(), scales.as(), blocked.size());
+  std::vector<uint8_t> row_scales(static_cast<size_t>(p.k / block));
+  std::vector<float> row(static_cast<size_t>(p.k));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < p.k / block; ++c)
+      row_scales[static_cast<size_t>(c)] = blocked[static_cast<size_t>(blocked_scale_index(r, c, p.k, block))];
+    reference::dequantize_row(type, pairs.data() + r * p.k / 2, row_scales.data(), p.k, 1, row.data());
+    for (int64_t i = 0; i < p.k; ++i)
+      values[static_cast<size_t>(r * p.k + i)] = reference::float_to_bf16(row[static_cast<size_t>(i)]);
+  }
+  return values;
+}
+
+// The first group's results beside the product in double precision.
+reference::Comparison compare(const Device& device, const Work& work) {
+  const GemmProblem& p = work.problem;
+  int32_t rows = 0;
+  device.download(&rows, work.ends[0].as(), sizeof(rows));
+  const auto a = download_rows(device, p, work.a[0], work.sfa, rows);
+  const auto b = download_rows(device, p, work.b[0], work.sfb, p.n);
+  std::vector<uint16_t> bias(static_cast<size_t>(p.n));
+  if (p.bias) device.download(bias.data(), work.bias.as(), bias.size() * 2);
+  std::vector<double> expected = reference::product(
+      {a.data(), p.k, b.data(), p.k, p.bias ? bias.data() : nullptr, rows, p.n, p.k}, worker_threads());
+  if (p.out) expected = reference::activate_all(p.activation, p.gate, expected, rows, p.n);
+  const DataType type = p.out ? *p.out : *p.pre;
+  const int64_t columns = rows > 0 ? static_cast<int64_t>(expected.size()) / rows : 0;
+  std::vector<uint8_t> got(expected.size() * static_cast<size_t>(size_of(type)));
+  device.download(got.data(), (p.out ? work.out : work.pre)[0].as(), got.size());
+  reference::Comparison comparison(type == DataType::Bf16 ? reference::kBf16Bound : reference::Bound{1e-4, 1, 1e-4});
+  comparison.add(expected, got.data(), type, rows, columns, columns);
+  return comparison;
+}
+
+int simulate(const Device& device, const std::vector<Shape>& shapes) {
+  fmt::print("{:<24} {:<24} {:>12} {:>8} {:>9}  {}\n", "shape", "groups x (M x N x K)", "simulated in", "GFLOP/s",
+             "error", "kernel");
+  bool pass = true;
   for (const Shape& shape : shapes) {
     const Work work(device, shape.problem);
     const double seconds = seconds_of([&] {
       work.launch(0, nullptr);
       device.synchronize();
     });
-    fmt::print("{:<24} {:<24} {:>10.2f} s {:>8.1f}  {}\n", shape.name, extents(shape.problem), seconds,
-               flops_of(shape.problem) / seconds * 1e-9, plan_headline(shape.problem, device.info()));
+    const reference::Comparison comparison = compare(device, work);
+    fmt::print("{:<24} {:<24} {:>10.2f} s {:>8.1f} {:>9.1e}  {}\n", shape.name, extents(shape.problem), seconds,
+               flops_of(shape.problem) / seconds * 1e-9, comparison.relative_error(),
+               plan_headline(shape.problem, device.info()));
+    if (comparison.pass()) continue;
+    fmt::print("WRONG: {}\n", comparison.failure());
+    pass = false;
   }
+  return pass ? 0 : 1;
 }
 
 // cuBLASLt's product of all rows with one group's weights: as many multiply-adds. The fastest of its algorithms.
@@ -164,7 +222,7 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
     std::vector<Contender> contenders = {{ours}, {copies, false}};
     std::unique_ptr<Dense> dense;
-    if (cublaslt != nullptr) {
+    if (cublaslt != nullptr && !has_scales(shape.problem.format)) {  // its products here are of bf16
       dense = std::make_unique<Dense>(device, *cublaslt, work, clock);
       contenders.push_back({dense->launch()});
     }
@@ -180,13 +238,15 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
 }
 
 int run(const Options& options) {
+  if (!options.arch.empty()) setenv("MOXIE_SIM_ARCH", options.arch.c_str(), 1);
   const DeviceInfo info = Device::open().info();
   const std::vector<Shape> shapes = shapes_of(options, info.simulated);
   fmt::print("{}{}\n", info.name, info.simulated ? " (simulated)" : "");
   print_compile_times(shapes.front().problem);
 
   const Device device = Device::open();
-  info.simulated ? simulate(device, shapes) : time_on_gpu(device, shapes);
+  if (info.simulated) return simulate(device, shapes);
+  time_on_gpu(device, shapes);
   return 0;
 }
 
@@ -201,8 +261,12 @@ Run add_bench(CLI::App& command) {
   auto* k = command.add_option("--k", options->k, "Length of the sums")->capture_default_str();
   command.add_option("--list", options->list,
                      "Text file of problems with groups by offsets, one a line in the words of `moxie plan`");
+  command.add_option("--format", options->format, "Elements of a and b: bf16, mxfp4 or nvfp4 (sm_100a)")
+      ->capture_default_str();
+  command.add_option("--arch", options->arch, "What the simulator is: sm_90a or sm_100a");
   options->add_to(command);
   return [=] {
+    if (!options->arch.empty()) choose("--arch", options->arch, Names<bool>{{"sm_90a", false}, {"sm_100a", true}});
     options->shape_given = groups->count() + m->count() + n->count() + k->count() > 0;
     for (const int64_t extent : {options->groups, options->m, options->n, options->k}) {
       if (extent < 1 || extent > 1 << 20)

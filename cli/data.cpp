@@ -47,6 +47,13 @@ std::vector<uint16_t> random_bf16(uint64_t seed, int64_t count, float scale) {
   return values;
 }
 
+std::vector<uint8_t> random_bytes(uint64_t seed, int64_t count) {
+  const auto words = random_bf16(seed, count, 1.0f);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(words[i] ^ words[i] >> 7);
+  return bytes;
+}
+
 Routing route(uint64_t seed, int tokens, int experts, int top) {
   std::vector<std::vector<int32_t>> chosen(static_cast<size_t>(experts));
   std::vector<std::pair<double, int>> keys;

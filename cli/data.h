@@ -9,6 +9,7 @@ int worker_threads();  // processors of this machine
 
 // `count` bf16 values, uniform in [-scale, scale): a function of `seed` and the index alone, filled by all processors.
 std::vector<uint16_t> random_bf16(uint64_t seed, int64_t count, float scale);
+std::vector<uint8_t> random_bytes(uint64_t seed, int64_t count);
 
 // Rows of each expert and the token of each row, sorted by expert.
 struct Routing {

@@ -132,13 +132,6 @@ int run(int tokens) {
 // Of the layer's 32 experts, where a simulator computes: three get tokens.
 constexpr int kMxfp4Experts = 4, kMxfp4Top = 2, kMxfp4Tokens = 12;
 
-std::vector<uint8_t> random_bytes(uint64_t seed, int64_t count) {
-  const auto words = random_bf16(seed, count, 1.0f);
-  std::vector<uint8_t> bytes(static_cast<size_t>(count));
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(words[i] ^ words[i] >> 7);
-  return bytes;
-}
-
 // Rows of MXFP4 as the bf16 that they equal.
 std::vector<uint16_t> to_bf16(const uint8_t* elements, const uint8_t* scales, int64_t rows, int64_t k) {
   std::vector<uint16_t> values(static_cast<size_t>(rows * k));

@@ -24,12 +24,19 @@ T choose(const std::string& option, const std::string& text, const Names<T>& nam
 template Grouping choose(const std::string&, const std::string&, const Names<Grouping>&);
 template bool choose(const std::string&, const std::string&, const Names<bool>&);
 template DataType choose(const std::string&, const std::string&, const Names<DataType>&);
+template OperandFormat choose(const std::string&, const std::string&, const Names<OperandFormat>&);
 
 const Names<Grouping>& grouping_names() {
   static const Names<Grouping> kNames = {{"dense", Grouping::Dense},     {"batched", Grouping::Batched},
                                          {"offsets", Grouping::Offsets}, {"row-groups", Grouping::RowGroups},
                                          {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers},
                                          {"k-groups", Grouping::KGroups}};
+  return kNames;
+}
+
+const Names<OperandFormat>& format_names() {
+  static const Names<OperandFormat> kNames = {
+      {"bf16", OperandFormat::Bf16}, {"mxfp4", OperandFormat::Mxfp4}, {"nvfp4", OperandFormat::Nvfp4}};
   return kNames;
 }
 
@@ -185,8 +192,12 @@ void ShapeOptions::add_to(CLI::App& command) {
   command.add_option("N", n, "Columns, before a gate halves them")->required();
   command.add_option("K", k, "Length of the sums")->required();
   command.add_option("--groups", groups, "Groups")->capture_default_str();
-  command.add_option("--grouping", grouping,
-                     "dense, batched, offsets, row-groups, masked or pointers; dense for one group, offsets for more");
+  command.add_option(
+      "--grouping", grouping,
+      "dense, batched, offsets, row-groups, masked, pointers or k-groups (sm_100a); dense for one group, offsets for "
+      "more");
+  command.add_option("--format", format, "Elements of a and b: bf16, or mxfp4 or nvfp4 (sm_100a)")
+      ->capture_default_str();
   command.add_option("--rows", rows, "Rows of each group, when the host knows them")->delimiter(',');
   command.add_option("--expected-rows", expected, "Rows of a typical group, when only that is known");
   command.add_flag("--bias", bias, "With a bias");
@@ -199,6 +210,7 @@ GemmProblem ShapeOptions::problem() const {
   problem.grouping = !grouping.empty() ? choose("--grouping", grouping, grouping_names())
                      : groups > 1      ? Grouping::Offsets
                                        : Grouping::Dense;
+  problem.format = choose("--format", format, format_names());
   problem.groups = groups;
   problem.m = m;
   problem.n = n;
@@ -208,6 +220,17 @@ GemmProblem ShapeOptions::problem() const {
   if (expected >= 0) problem.expected_rows = expected;
   return problem;
 }
+
+void TargetOptions::add_to(CLI::App& command) {
+  command.add_option("--arch", arch_name, "sm_90a or sm_100a")->capture_default_str();
+  command.add_option("--sms", sms, "Streaming multiprocessors of the device; by default an H200's 132, a B200's 148");
+}
+
+int TargetOptions::arch() const {
+  return choose("--arch", arch_name, Names<int>{{"sm_90a", 90}, {"sm_100a", 100}, {"90", 90}, {"100", 100}});
+}
+
+int TargetOptions::sm_count() const { return sms.value_or(arch() == 100 ? 148 : 132); }
 
 namespace {
 

@@ -1,6 +1,7 @@
 // The options that several commands share: names of the variants, and how they become a GemmProblem.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ T choose(const std::string& option, const std::string& text, const Names<T>& nam
 
 const Names<Grouping>& grouping_names();
 const Names<Activation>& activation_names();
+const Names<OperandFormat>& format_names();
 std::string name_of(Grouping grouping);
 std::string name_of(Activation activation, GateLayout gate);
 
@@ -39,11 +41,20 @@ struct ProblemOptions {
 // A whole problem without tensors: M N K and everything that goes with them.
 struct ShapeOptions : ProblemOptions {
   int64_t m = 0, n = 0, k = 0, groups = 1, expected = -1;
-  std::string grouping;
+  std::string grouping, format = "bf16";
   std::vector<int64_t> rows;
   bool bias = false;
   void add_to(CLI::App& command);
   GemmProblem problem() const;
+};
+
+// The device that kernels are meant for, which need not be there.
+struct TargetOptions {
+  std::string arch_name = "sm_90a";
+  std::optional<int> sms;
+  void add_to(CLI::App& command);
+  int arch() const;      // 90 or 100; throws InputError
+  int sm_count() const;  // an H200's or a B200's where none is given
 };
 
 // The problems of a text file, one a line in the words of `moxie plan`; # begins a comment. Throws InputError with the

@@ -14,7 +14,8 @@ namespace {
 
 struct Options {
   std::string list, folder, image = "code";
-  int arch = 90, sms = 132, threads = 0;
+  int threads = 0;
+  TargetOptions target;
 };
 
 }  // namespace
@@ -26,8 +27,7 @@ Run add_pack(CLI::App& command) {
       ->required();
   command.add_option("FOLDER", options->folder, "Where the kernels go; MOXIE_CACHE_DIR names it where they are used")
       ->required();
-  command.add_option("--arch", options->arch, "90 for sm_90a")->capture_default_str();
-  command.add_option("--sms", options->sms, "Streaming multiprocessors of the device")->capture_default_str();
+  options->target.add_to(command);
   command.add_option("--image", options->image, "code: machine code for GPUs; ptx: for the simulator")
       ->capture_default_str();
   command.add_option("--threads", options->threads, "Compilers at once; 0: as many as there are cores")
@@ -35,8 +35,8 @@ Run add_pack(CLI::App& command) {
   return [options] {
     const Names<bool> images = {{"code", false}, {"ptx", true}};
     const PackImage image = choose("--image", options->image, images) ? PackImage::Ptx : PackImage::MachineCode;
-    const PackResult result =
-        pack(read_problems(options->list), options->folder, options->arch, options->sms, image, options->threads);
+    const PackResult result = pack(read_problems(options->list), options->folder, options->target.arch(),
+                                   options->target.sm_count(), image, options->threads);
     fmt::print("{}: {} kernel{}, {} compiled now, {} bytes\n", options->folder, result.kernels,
                result.kernels == 1 ? "" : "s", result.compiled, result.bytes);
     return 0;

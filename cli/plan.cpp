@@ -14,12 +14,11 @@ namespace moxie::cli {
 namespace {
 struct Options : ShapeOptions {
   bool all = false;
-  int arch = 90, sms = 132;
-  std::string format = "bf16";
+  TargetOptions target;
 };
 // Enough to see what the choice was made between.
 std::string first_lines(const std::string& text) {
-  constexpr int kLines = 13;
+  constexpr int kLines = 14;
   size_t end = 0;
   for (int line = 0; line < kLines; ++line) {
     end = text.find('\n', end) + 1;
@@ -35,16 +34,9 @@ Run add_plan(CLI::App& command) {
   auto options = std::make_shared<Options>();
   options->add_to(command);
   command.add_flag("--all", options->all, "Every candidate, not only the best");
-  command.add_option("--arch", options->arch, "90 for sm_90a, 100 for sm_100a")->capture_default_str();
-  command.add_option("--format", options->format, "Elements of a and b: bf16, or mxfp4 or nvfp4 (sm_100a)")
-      ->check(CLI::IsMember({"bf16", "mxfp4", "nvfp4"}))
-      ->capture_default_str();
-  command.add_option("--sms", options->sms, "Streaming multiprocessors of the device")->capture_default_str();
+  options->target.add_to(command);
   return [options] {
-    GemmProblem problem = options->problem();
-    if (options->format == "mxfp4") problem.format = OperandFormat::Mxfp4;
-    if (options->format == "nvfp4") problem.format = OperandFormat::Nvfp4;
-    std::string text = explain_plan(problem, options->arch, options->sms);
+    std::string text = explain_plan(options->problem(), options->target.arch(), options->target.sm_count());
     if (text.empty() || text.back() != '\n') text += '\n';
     if (!options->all) text = first_lines(text);
     fmt::print("{}", text);

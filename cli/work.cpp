@@ -5,6 +5,7 @@
 
 #include "cli/data.h"
 #include "cli/safetensors.h"
+#include "moxie/scales.h"
 
 namespace moxie::cli {
 
@@ -21,14 +22,35 @@ std::vector<int32_t> ends_of(const GemmProblem& p, int turn) {
   return ends;
 }
 
-// A block of random values over and over: the weights of a large model would take the host seconds.
-Buffer random_buffer(const Device& device, uint64_t seed, int64_t count, float scale) {
-  constexpr int64_t kBlock = 1 << 24;
-  const std::vector<uint16_t> values = random_bf16(seed, std::min(count, kBlock), scale);
-  Buffer buffer(device, static_cast<size_t>(count) * 2);
+constexpr int64_t kBlock = 1 << 24;
+
+// A block of values over and over: the weights of a large model would take the host seconds.
+template <class T>
+Buffer repeated(const Device& device, const std::vector<T>& block, int64_t count) {
+  Buffer buffer(device, static_cast<size_t>(count) * sizeof(T));
   for (int64_t at = 0; at < count; at += kBlock)
-    device.upload(buffer.as<uint16_t>() + at, values.data(), static_cast<size_t>(std::min(count - at, kBlock)) * 2);
+    device.upload(buffer.as<T>() + at, block.data(), static_cast<size_t>(std::min(count - at, kBlock)) * sizeof(T));
   return buffer;
+}
+
+Buffer random_buffer(const Device& device, uint64_t seed, int64_t count, float scale) {
+  return repeated(device, random_bf16(seed, std::min(count, kBlock), scale), count);
+}
+
+// Elements of A or B: bf16, or pairs of four bits.
+Buffer random_elements(const Device& device, const GemmProblem& p, uint64_t seed, int64_t count, float scale) {
+  if (!has_scales(p.format)) return random_buffer(device, seed, count, scale);
+  return repeated(device, random_bytes(seed, std::min(count / 2, kBlock)), count / 2);
+}
+
+// Neither zero nor NaN: E8M0 of 2^-4 to 2^-1, E4M3 of 0.06 to 0.23.
+Buffer random_scales(const Device& device, const GemmProblem& p, uint64_t seed, size_t bytes) {
+  const auto count = static_cast<int64_t>(bytes);
+  std::vector<uint8_t> block = random_bytes(seed, std::min(count, kBlock));
+  for (uint8_t& scale : block)
+    scale = p.format == OperandFormat::Nvfp4 ? static_cast<uint8_t>(0x18 + scale % 16)
+                                             : static_cast<uint8_t>(123 + scale % 4);
+  return repeated(device, block, count);
 }
 
 int64_t out_columns(const GemmProblem& p) { return is_gated(p.activation) ? p.n / 2 : p.n; }
@@ -49,10 +71,11 @@ Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
       device.info().simulated
           ? 1
           : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(problem) + 1) + 1, 2, 12);
-  const auto copies = std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(2 * b_count + 1) + 1, 1, turns);
+  const auto copies =
+      std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(b_count * bits_of(problem.format) / 8 + 1) + 1, 1, turns);
   for (uint64_t i = 0; i < turns; ++i) {
-    a.push_back(random_buffer(device, 10 * i + 1, problem.m * problem.k, 1.0f));
-    if (i < copies) b.push_back(random_buffer(device, 10 * i + 2, b_count, 0.1f));
+    a.push_back(random_elements(device, problem, 10 * i + 1, problem.m * problem.k, 1.0f));
+    if (i < copies) b.push_back(random_elements(device, problem, 10 * i + 2, b_count, 0.1f));
     const auto results = [&](const std::optional<DataType>& type, int64_t columns) {
       return Buffer(device, type ? static_cast<size_t>(problem.m * columns * size_of(*type)) : 0);
     };
@@ -62,6 +85,10 @@ Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
     workspace.emplace_back(device, workspace_bytes(device, problem));
   }
   bias = random_buffer(device, 3, problem.bias ? problem.groups * problem.n : 0, 1.0f);
+  if (has_scales(problem.format)) {
+    sfa = random_scales(device, problem, 4, a_scale_bytes(problem));
+    sfb = random_scales(device, problem, 5, b_scale_bytes(problem));
+  }
 }
 
 void Work::launch(int turn, Stream stream) const {
@@ -73,6 +100,8 @@ void Work::launch(const GemmProblem& variant, const Buffer& space, int turn, Str
   GemmArguments arguments;
   arguments.a = a[i].as();
   arguments.b = b[i % b.size()].as();
+  arguments.sfa = sfa.as();
+  arguments.sfb = sfb.as();
   arguments.bias = problem.bias ? bias.as() : nullptr;
   arguments.pre = problem.pre ? pre[i].as() : nullptr;
   arguments.out = problem.out ? out[i].as() : nullptr;
@@ -87,7 +116,9 @@ double Work::compulsory_bytes(const GemmProblem& p) {
   const auto columns =
       static_cast<double>((p.pre ? p.n * size_of(*p.pre) : 0) + (p.out ? out_columns(p) * size_of(*p.out) : 0));
   const auto n = static_cast<double>(p.n), k = static_cast<double>(p.k), m = static_cast<double>(p.m);
-  return static_cast<double>(std::min(p.groups, p.m)) * n * (2 * k + (p.bias ? 2 : 0)) + m * (2 * k + columns);
+  const double element = has_scales(p.format) ? 0.5 + 1.0 / scale_block(p.format) : 2;
+  return static_cast<double>(std::min(p.groups, p.m)) * n * (element * k + (p.bias ? 2 : 0)) +
+         m * (element * k + columns);
 }
 
 }  // namespace moxie::cli

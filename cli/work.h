@@ -25,6 +25,7 @@ struct Work {
   GemmProblem problem;
   std::vector<Buffer> a, b, pre, out, ends, workspace;  // of every turn; b may have fewer
   Buffer bias;
+  Buffer sfa, sfb;  // blocked scales, of every turn's operands
 };
 
 }  // namespace moxie::cli

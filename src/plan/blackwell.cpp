@@ -14,35 +14,45 @@ namespace {
 
 using kernel::BlackwellConfig;
 
-// The figures of the cost model, in cycles of the SM clock and bytes. B200: 148 SMs at 1.85 GHz.
+constexpr double kClock = 1.85e9;  // of a B200's SMs
+
+// The figures of the cost model, in cycles of the SM clock and bytes. B200: 148 SMs. No GPU has measured these kernels;
+// "published" are DeepGEMM's times of MXFP4 products (pull request 348), and each of the three figures taken from them
+// says which. docs/blackwell.md has all of them beside the predictions, those that nothing was fitted to included.
 struct Costs {
-  // Dense FP4, about 9 PFLOP/s by datasheet: 9e15 / 2 / 148 / 1.85e9 is 16,400 multiply-adds a clock and SM; bf16 a
+  // Datasheet: dense FP4 at about 9 PFLOP/s, so 9e15 / 2 / 148 / 1.85e9 = 16,400 multiply-adds a clock and SM; bf16 a
   // quarter.
   double multiply_adds_fp4 = 16384, multiply_adds_bf16 = 4096;
   // L2 to an SM: 64 bytes a clock, the width of its port.
   double l2_bytes = 64;
-  // HBM: about 8 TB/s by datasheet, nine tenths of it reached by a copy.
-  double hbm_bytes = 7.2e12 / 1.85e9;
-  // From issuing a tensor copy to its mbarrier's completion, an L2 hit.
+  // Reads from HBM. Datasheet: about 8 TB/s, of which a copy reaches nine tenths.
+  double hbm_bytes = 7.2e12 / kClock;
+  // Stores to HBM. Published: 5,057 GB/s by 4 groups of 8192 x 32768 x 512, almost all of them stores.
+  double stored_bytes = 5.06e12 / kClock;
+  // From issuing a tensor copy to its mbarrier's completion, an L2 hit: a guess.
   double load_latency = 1000;
-  // A block's start: barriers, tensor memory, maps, the first operands from HBM.
-  double prologue = 3000;
-  // Two blocks that feed each other wait for the slower one.
+  // What a launch takes besides its tiles: its start with cold caches, barriers, tensor memory, maps, the first
+  // operands, the end. Published: the least squares of the relative errors of the five products of up to 1,024 rows. It
+  // is the same for every candidate.
+  double launch = 11000;
+  // Two blocks that feed each other wait for the slower one: a guess.
   double pair_slack = 1.03;
   // No GPU has measured swapped operands yet: they must be clearly better.
   double swap_slack = 1.02;
-  // One epilogue warp group issues to 128 lanes, but waits for its loads and barriers most of the time. A quarter of
-  // them ranks the widths on 4096 x 4096 x 7168 as DeepGEMM's sweep (pull request 348) did: 256 columns with their
-  // epilogue exposed 7% behind two accumulators.
+  // One epilogue warp group issues to 128 lanes, but waits for its loads and barriers most of the time. Published: a
+  // sweep of widths on 4096 x 4096 x 7168, where 256 columns, their epilogue exposed, rank behind two accumulators;
+  // with a quarter of the lanes they do so here.
   double lanes = 32;
-  // A tile's answer from the launch queue, of which every role reads it before it goes on.
+  // A tile's answer from the launch queue, of which every role reads it before it goes on: a guess.
   double launch_answer = 150;
-  // A block that starts, finds no tile and leaves.
+  // A block that starts, finds no tile and leaves: a guess.
   double empty_block = 2000;
   // How many tiles more than its share a block may have where tiles differ in length: a guess.
   double uneven_waves = 1;
-  // Fixed part of an epilogue: draining the tensor cores, staging barriers, the store's hand-over.
+  // Fixed part of an epilogue: draining the tensor cores, staging barriers, the store's hand-over: a guess.
   double epilogue_fixed = 600;
+  // The part of the shorter one of computing and moving bytes that does not hide behind the longer one: a guess.
+  double exposed = 0.1;
 };
 constexpr Costs kCosts;
 
@@ -128,15 +138,17 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
                                         : waves * (mainloop + epilogue));
 
   const double element_bytes = fp4 ? 0.5 + 1.0 / scale_block(c.format) : 2;
-  double bytes = 0;
+  double loaded = 0, stored = 0;
   const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
                              (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
   for (const Rows& r : w.rows) {
-    if (r.rows > 0) bytes += r.groups * ((double(s.n) + r.rows) * mean_k(s) * element_bytes + r.rows * columns_out);
+    if (r.rows == 0) continue;
+    loaded += r.groups * (double(s.n) + r.rows) * mean_k(s) * element_bytes;
+    stored += r.groups * r.rows * columns_out;
   }
-  const double memory = bytes / kCosts.hbm_bytes;
+  const double memory = loaded / kCosts.hbm_bytes + stored / kCosts.stored_bytes;
 
-  candidate.cycles = kCosts.prologue + std::max(compute, memory) + 0.1 * std::min(compute, memory);
+  candidate.cycles = kCosts.launch + std::max(compute, memory) + kCosts.exposed * std::min(compute, memory);
   const char* why = memory > compute ? "HBM" : epilogue > mainloop ? "epilogue" : slowest.name;
   candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM, mainloop {:.0f}, epilogue {:.0f}{}", why, tiles, waves,
                                  mainloop, epilogue, c.accumulators == 2 ? " (hidden)" : "");
@@ -190,6 +202,9 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
     reject(fmt::format("tile_n is {}, but with a quantised output only multiples of {} are possible", *s.tile_n,
                        scaled_columns(s)));
+  if (s.tile_n && *s.tile_n % 64 != 0 && is_gated(s.activation) && has_wide_sinks(s))
+    reject(fmt::format("tile_n is {}, but with a gated activation and custom sinks only multiples of 64 are possible",
+                       *s.tile_n));
   if (s.tile_n && *s.tile_n % 64 != 0 && has_two_products(s))
     reject(fmt::format("tile_n is {}, but with a split gate only multiples of 64 are possible", *s.tile_n));
   if (s.tile_n && *s.tile_n % 32 != 0) {
@@ -254,7 +269,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     if (cluster == 2 && (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.cluster && !s.tile_m))) continue;
     for (int block_n = 256; block_n >= 16; block_n -= 16) {
       if ((s.tile_n && *s.tile_n != block_n) || block_n % scaled_columns(s) != 0) continue;
-      if (has_two_products(s) && block_n % 64 != 0) continue;
+      if (block_n % 64 != 0 && (has_two_products(s) || (is_gated(s.activation) && has_wide_sinks(s)))) continue;
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
           (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
@@ -301,6 +316,8 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   return plan;
 }
 
+double predicted_seconds(const BlackwellPlan& plan) { return plan.candidates.front().cycles / kClock; }
+
 std::string describe(const BlackwellConfig& c) {
   constexpr const char* kFormats[] = {"bf16", "mxfp4", "nvfp4"};
   return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", kFormats[int(c.format)], kernel::cluster_rows(c),
@@ -320,12 +337,20 @@ std::string explain(const Shape& s, const DeviceFigures& d, const BlackwellPlan&
       plan.source, describe(c), c.store_buffers, c.store_buffers == 1 ? "" : "s",
       kernel::shared_bytes(c, needs.data(), int(needs.size())), kernel::tensor_layout(c).columns, plan.tiles,
       plan.tiles == 1 ? "" : "s", plan.raster_panel);
-  text += fmt::format("{:>12}  {:<62}  {}\n", "cycles", "candidate", "limited by");
-  for (const BlackwellCandidate& candidate : plan.candidates) {
-    text += candidate.possible
-                ? fmt::format("{:>12.0f}  {:<62}  {}\n", candidate.cycles, describe(candidate.config), candidate.reason)
-                : fmt::format("{:>12}  {:<62}  {}\n", "-", describe(candidate.config), candidate.reason);
-  }
+  double flops = 0;
+  for (const Rows& r : work_of(s).rows) flops += 2 * r.groups * r.rows * double(s.n) * mean_k(s);
+  text += fmt::format("predicted for {:.2f} GHz: {:.1f} us, {:.0f} TFLOP/s\n", kClock * 1e-9,
+                      predicted_seconds(plan) * 1e6, flops / predicted_seconds(plan) * 1e-12);
+  size_t width = 0;
+  for (const BlackwellCandidate& candidate : plan.candidates)
+    width = std::max(width, describe(candidate.config).size());
+  const auto line = [&](const std::string& cycles, const std::string& name, const std::string& reason) {
+    text += fmt::format("{:>12}  {:<{}}  {}\n", cycles, name, width, reason);
+  };
+  line("cycles", "candidate", "limited by");
+  for (const BlackwellCandidate& candidate : plan.candidates)
+    line(candidate.possible ? fmt::format("{:.0f}", candidate.cycles) : "-", describe(candidate.config),
+         candidate.reason);
   return text;
 }
 

@@ -189,10 +189,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
     const int last = x.schedule == Schedule::PingPong ? -x.epilogue_n : x.epilogue_n;
     return std::array{x.schedule == Schedule::PingPong ? x.stages : std::min(x.stages, 4), last, x.store_buffers};
   };
-  // Callers' sinks and scales want 32 columns of a value (kernels/moxie/epilogue/sink.cuh).
-  const bool wide =
-      std::any_of(s.custom_sinks.begin(), s.custom_sinks.end(), [](const auto& needs) { return !needs.narrow; });
-  const int least = std::max(scaled_columns(s), wide && is_gated(s.activation) ? 64 : 32);
+  const int least = std::max(scaled_columns(s), has_wide_sinks(s) && is_gated(s.activation) ? 64 : 32);
   for (int epilogue_n : {64, 32}) {
     if (c.block_n % epilogue_n != 0 || epilogue_n < least) continue;
     for (int buffers : {1, 2}) {

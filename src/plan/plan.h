@@ -101,5 +101,6 @@ std::string describe(
 BlackwellPlan make_blackwell_plan(const Shape& shape, const DeviceFigures& device);
 std::string explain(const Shape& shape, const DeviceFigures& device, const BlackwellPlan& plan);
 std::string describe(const kernel::BlackwellConfig& config);  // "128x224x256, 4 stages, 2 accumulators"
+double predicted_seconds(const BlackwellPlan& plan);          // of the launch, at a B200's clock
 
 }  // namespace moxie::plan

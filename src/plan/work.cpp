@@ -72,6 +72,10 @@ int scaled_columns(const Shape& s) {
   return s.pre && is_quantized(*s.pre) ? kScaleBlock : 1;
 }
 
+bool has_wide_sinks(const Shape& s) {
+  return std::any_of(s.custom_sinks.begin(), s.custom_sinks.end(), [](const auto& needs) { return !needs.narrow; });
+}
+
 int choose_panel(const Shape& s, const DeviceFigures& d, int block_m, int block_n, int cluster_columns) {
   const double area = double(d.sm_count) * block_m * block_n;
   const double square = std::clamp(std::round(std::sqrt(area) / cluster_columns), 1.0, 32.0);

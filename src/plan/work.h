@@ -35,6 +35,9 @@ double count_cluster_tiles(const Shape& shape, const Work& work, int cluster_row
 // be a multiple of; 1 without such an output.
 int scaled_columns(const Shape& shape);
 
+// A custom sink wants 32 columns of its value at once (kernels/moxie/epilogue/sink.cuh): 64 of a gated product.
+bool has_wide_sinks(const Shape& shape);
+
 // The staging of every sink.
 template <class Config>
 std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const Config& c) {

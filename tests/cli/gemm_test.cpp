@@ -247,5 +247,38 @@ TEST(Plan, SaysWhichAndWhy) {
   EXPECT_NE(forced.out.find("64x160"), std::string::npos) << forced.out;
 }
 
+TEST(Plan, OfABlackwellShowsWhatItJudged) {
+  struct Case {
+    std::vector<std::string> words;
+    std::string found;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"4096", "4096", "7168", "--out-dtype", "f32"}, "dense, 1 group of about 4096 rows"},
+           {{"4096", "5760", "2880", "--groups", "32", "--activation", "swiglu-oai"}, "offsets, 32 groups"},
+           {{"512", "7168", "2048", "--groups", "32", "--grouping", "masked", "--expected-rows", "8"}, "swapped"},
+           {{"512", "7168", "2048", "--groups", "32", "--grouping", "masked", "--swap", "on"}, "caller's choice"},
+           {{"64", "4096", "4096", "--groups", "8", "--grouping", "k-groups"}, "k groups, 8 groups"},
+           {{"4096", "5760", "2880", "--activation", "swiglu", "--out-dtype", "mxfp4"}, "chosen by model"},
+       }) {
+    for (const char* format : {"mxfp4", "nvfp4", "bf16"}) {
+      std::vector<std::string> words = {"plan", "--arch", "sm_100a", "--format", format};
+      words.insert(words.end(), c.words.begin(), c.words.end());
+      const Finished finished = run_moxie(words);
+      EXPECT_EQ(finished.status, 0) << finished.err;
+      for (const std::string& text : {c.found, std::string(format), std::string("148 SMs"), std::string("TFLOP/s")})
+        EXPECT_NE(finished.out.find(text), std::string::npos) << text << " in " << finished.out;
+    }
+  }
+}
+
+TEST(Bench, ChecksFourBitOperandsInTheSimulator) {
+  for (const char* format : {"mxfp4", "nvfp4"}) {
+    const Finished finished = run_moxie(
+        {"bench", "--arch", "sm_100a", "--format", format, "--groups", "2", "--m", "20", "--n", "128", "--k", "96"});
+    EXPECT_EQ(finished.status, 0) << finished.err << finished.out;
+    EXPECT_NE(finished.out.find(format + std::string(" ")), std::string::npos) << finished.out;
+  }
+}
+
 }  // namespace
 }  // namespace moxie::test

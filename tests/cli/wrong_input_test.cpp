@@ -106,10 +106,17 @@ INSTANTIATE_TEST_SUITE_P(
         {"plan_odd_sums", {"plan", "128", "128", "63"}, {"k", "63"}},
         {"plan_no_groups", {"plan", "128", "128", "64", "--groups", "0"}, {"groups"}},
         {"plan_unknown_grouping", {"plan", "128", "128", "64", "--grouping", "tree"}, {"--grouping", "tree"}},
-        {"plan_other_architecture", {"plan", "128", "128", "64", "--arch", "80"}, {"80"}},
+        {"plan_other_architecture", {"plan", "128", "128", "64", "--arch", "80"}, {"--arch", "80", "sm_100a"}},
+        {"plan_unknown_format", {"plan", "128", "128", "64", "--format", "fp4"}, {"--format", "fp4", "mxfp4"}},
+        {"plan_format_of_blackwell", {"plan", "128", "128", "64", "--format", "mxfp4"}, {"MXFP4", "sm_100a"}},
+        {"plan_odd_blocks", {"plan", "8", "64", "40", "--format", "nvfp4", "--arch", "sm_100a"}, {"k is 40", "NVFP4"}},
+        {"plan_swap", {"plan", "8", "64", "64", "--arch", "sm_100a", "--swap", "maybe"}, {"--swap", "maybe"}},
+        {"plan_no_processors", {"plan", "8", "64", "64", "--sms", "0"}, {"sm_count is 0"}},
         {"demo_tokens", {"demo", "--tokens=-1"}, {"--tokens"}},
         {"demo_arch", {"demo", "--arch", "sm_80"}, {"--arch", "sm_80", "sm_100a"}},
         {"bench_extent", {"bench", "--m", "0"}, {"--m"}},
+        {"bench_arch", {"bench", "--arch", "sm_80"}, {"--arch", "sm_80"}},
+        {"bench_format", {"bench", "--format", "fp8"}, {"--format", "fp8"}},
     }),
     case_name<UsageCase>);
 
