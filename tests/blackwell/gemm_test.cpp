@@ -1,4 +1,5 @@
-// The MXFP4 products over grouping x width of a tile x extents x outputs, in every order of the simulator.
+// MXFP4 products with bias, activations and bf16 outputs, NaN scales, and the blocking of scales. matrix_test.cpp has
+// the plain ones.
 #include "tests/blackwell/mxfp4.h"
 
 #include "moxie/scales.h"
@@ -18,24 +19,8 @@ Mxfp4Job dense(int64_t m, int64_t n, int64_t k) {
   return job;
 }
 
-TEST(Mxfp4, OneTile) { run_in_all_orders(dense(128, 128, 256)); }
-
-TEST(Mxfp4, ManyTiles) { run_in_all_orders(dense(300, 520, 512)); }
-
-class Depth : public testing::TestWithParam<int> {};
-TEST_P(Depth, IsRight) { run_in_all_orders(dense(70, 72, GetParam())); }
-INSTANTIATE_TEST_SUITE_P(Mxfp4, Depth, testing::Values(0, 32, 64, 96, 128, 160, 256, 288, 736, 2880));
-
 // Tiles that begin in the middle of a group of 32 columns, with every kind of remainder.
 class HalfGroup : public testing::TestWithParam<int> {};
-TEST_P(HalfGroup, IsRight) {
-  for (int64_t extra : {0, 8, 24, 48}) {
-    Mxfp4Job job = dense(140, 4 * GetParam() + extra, 320);
-    job.problem.tile_n = GetParam();
-    run_in_all_orders(job);
-    if (HasFailure()) return;
-  }
-}
 TEST_P(HalfGroup, GroupsWithBiasAndBf16) {
   Mxfp4Job job = dense(0, 3 * GetParam() + 8, 96);
   job.problem.grouping = Grouping::Offsets;
@@ -47,17 +32,6 @@ TEST_P(HalfGroup, GroupsWithBiasAndBf16) {
   run_in_all_orders(job);
 }
 INSTANTIATE_TEST_SUITE_P(Mxfp4, HalfGroup, testing::Values(16, 48, 80, 112, 144, 176, 208, 240));
-
-// Blocks of a cluster and columns of a tile.
-class Tile : public testing::TestWithParam<std::tuple<int, int>> {};
-TEST_P(Tile, IsRight) {
-  const auto [cluster, tile_n] = GetParam();
-  Mxfp4Job job = dense(140 * cluster, 3 * tile_n + 40, 320);
-  job.problem.cluster = cluster, job.problem.tile_n = tile_n;
-  run_in_all_orders(job);
-}
-INSTANTIATE_TEST_SUITE_P(Mxfp4, Tile,
-                         testing::Combine(testing::Values(1, 2), testing::Values(32, 64, 96, 128, 160, 192, 224, 256)));
 
 struct GroupedCase {
   Grouping grouping;
@@ -74,11 +48,6 @@ class Groups : public testing::TestWithParam<std::tuple<GroupedCase, int>> {
     return j;
   }
 };
-TEST_P(Groups, Float32) {
-  Mxfp4Job job = this->job(200, 288);
-  job.problem.tile_n = 96;
-  run_in_all_orders(job);
-}
 TEST_P(Groups, BiasAndBf16) {
   Mxfp4Job job = this->job(328, 96);
   job.problem.bias = true;
@@ -127,16 +96,6 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) {
       return fmt::format("{}{}", std::get<0>(info.param).name, std::get<1>(info.param) == 2 ? "Pair" : "");
     });
-
-// Scales over the range whose products and sums float32 holds: 2^-60 to 2^53 for each operand, one for every row.
-TEST(Mxfp4, ScalesFarApart) {
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    Mxfp4Job job = dense(64, 64, 32);
-    job.seed = seed;
-    job.lowest_scale = 67, job.highest_scale = 180;
-    run_in_all_orders(job);
-  }
-}
 
 // A NaN scale spoils its row (of A) and its column (of B), and nothing else.
 TEST(Mxfp4, NanScale) {
@@ -199,79 +158,6 @@ TEST(BlockScales, AgreesWithTheFormula) {
     }
   }
 }
-
-// Wrong calls: one sentence that names the argument, and nothing touched.
-struct Wrong {
-  const char* name;
-  ErrorCode code;
-  const char* says;
-  void (*spoil)(GemmProblem&, GemmArguments&);
-};
-class WrongCall : public testing::TestWithParam<Wrong> {};
-TEST_P(WrongCall, IsRefused) {
-  Mxfp4Layer layer(dense(64, 64, 96));
-  const std::vector<uint8_t> before = layer.run();
-  GemmProblem p = layer.problem();
-  GemmArguments x = layer.arguments();
-  GetParam().spoil(p, x);
-  try {
-    gemm(device(), p, x);
-    FAIL() << "was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), GetParam().code) << error.what();
-    EXPECT_NE(std::string(error.what()).find(GetParam().says), std::string::npos) << error.what();
-  }
-  device().synchronize();
-  EXPECT_TRUE(layer.output() == before);
-}
-constexpr auto kInvalid = ErrorCode::InvalidArgument, kUnsupported = ErrorCode::Unsupported;
-template <typename T>
-T* shifted(T* pointer, int64_t bytes) {
-  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(pointer) + uintptr_t(bytes));
-}
-INSTANTIATE_TEST_SUITE_P(
-    Mxfp4, WrongCall,
-    testing::Values(
-        Wrong{"Depth", kInvalid, "k is 72", [](auto& p, auto&) { p.k = 72; }},
-        Wrong{"Format", kInvalid, "format is 7", [](auto& p, auto&) { p.format = OperandFormat(7); }},
-        Wrong{"NoScalesOfA", kInvalid, "sfa is null", [](auto&, auto& x) { x.sfa = nullptr; }},
-        Wrong{"NoScalesOfB", kInvalid, "sfb is null", [](auto&, auto& x) { x.sfb = nullptr; }},
-        Wrong{"ScalesOfAMisaligned", kInvalid, "sfa is 0x", [](auto&, auto& x) { x.sfa = shifted(x.sfa, 8); }},
-        Wrong{"ScalesOfBMisaligned", kInvalid, "sfb is 0x", [](auto&, auto& x) { x.sfb = shifted(x.sfb, 4); }},
-        Wrong{"ScalesOfBf16", kInvalid, "sfa is given", [](auto& p, auto&) { p.format = OperandFormat::Bf16; }},
-        Wrong{"AMisaligned", kInvalid, "a is 0x", [](auto&, auto& x) { x.a = shifted(x.a, 8); }},
-        Wrong{"LdaNoMultiple", kInvalid, "lda is 104", [](auto&, auto& x) { x.lda = 104; }},
-        Wrong{"LdaSmall", kInvalid, "lda is 64", [](auto&, auto& x) { x.lda = 64; }},
-        Wrong{"LdbNoMultiple", kInvalid, "ldb is 112", [](auto&, auto& x) { x.ldb = 112; }},
-        Wrong{"OutIsA", kInvalid, "out overlaps a", [](auto&, auto& x) { x.out = const_cast<void*>(x.a); }},
-        Wrong{"OutIsScales", kInvalid, "out overlaps sfa", [](auto&, auto& x) { x.out = const_cast<void*>(x.sfa); }},
-        Wrong{"OutIsScalesOfB", kInvalid, "out overlaps sfb", [](auto&, auto& x) { x.out = const_cast<void*>(x.sfb); }},
-        Wrong{"NoOutput", kInvalid, "pre, out and sinks", [](auto& p, auto&) { p.out.reset(); }},
-        Wrong{"Width", kInvalid, "n is 60", [](auto& p, auto&) { p.n = 60; }},
-        Wrong{"GatedWidth", kInvalid, "n is 72", [](auto& p, auto&) { p.n = 72, p.activation = Activation::Swiglu; }},
-        Wrong{"DenseGroups", kInvalid, "groups is 2", [](auto& p, auto&) { p.groups = 2; }},
-        Wrong{"HostRows", kInvalid, "host_rows has 2",
-              [](auto& p, auto&) {
-                p.host_rows = {32, 32};
-              }},
-        Wrong{"NoSizes", kInvalid, "sizes is null", [](auto& p, auto&) { p.grouping = Grouping::RowGroups; }},
-        Wrong{"Workspace", kInvalid, "workspace is null",
-              [](auto& p, auto& x) { p.grouping = Grouping::Masked, x.workspace = nullptr; }},
-        Wrong{"SplitGate", kUnsupported, "n is 48",
-              [](auto& p, auto&) { p.activation = Activation::Swiglu, p.gate = GateLayout::Split, p.n = 48; }},
-        Wrong{"Schedule", kInvalid, "schedule is given", [](auto& p, auto&) { p.schedule = Schedule::PingPong; }},
-        Wrong{"Multicast", kInvalid, "multicast is given", [](auto& p, auto&) { p.multicast = Multicast::A; }},
-        Wrong{"Cluster", kInvalid, "cluster is 4", [](auto& p, auto&) { p.cluster = 4; }},
-        Wrong{"TileRows", kInvalid, "tile_m is 64", [](auto& p, auto&) { p.tile_m = 64; }},
-        Wrong{"TileRowsOfThePair", kInvalid, "tile_m is 128", [](auto& p, auto&) { p.tile_m = 128, p.cluster = 2; }},
-        Wrong{"TileColumns", kInvalid, "tile_n is 40", [](auto& p, auto&) { p.tile_n = 40; }},
-        Wrong{"TileColumnsOfThePair", kInvalid, "on a pair of blocks",
-              [](auto& p, auto&) { p.tile_n = 48, p.cluster = 2; }},
-        Wrong{"TileColumnsWithAGate", kInvalid, "with a gated activation",
-              [](auto& p, auto&) { p.tile_n = 48, p.activation = Activation::Swiglu; }},
-        Wrong{"TileColumnsOfBf16", kInvalid, "with bf16 operands",
-              [](auto& p, auto&) { p.tile_n = 48, p.format = OperandFormat::Bf16; }}),
-    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace moxie::test

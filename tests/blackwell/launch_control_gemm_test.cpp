@@ -30,15 +30,6 @@ class LaunchControlled : public testing::TestWithParam<std::tuple<int, int>> {
     p.scheduling = Scheduling::LaunchControl;
   }
 };
-TEST_P(LaunchControlled, Mxfp4) {
-  Mxfp4Job job;
-  choose(job.problem);
-  job.problem.out = kF32;
-  job.problem.tile_n = 96;
-  job.rows = grouped().rows;
-  job.n = 328, job.k = 288;
-  run_in_all_orders(job);
-}
 // One stage a tile: the loader is ahead of the epilogue by as many tiles as there are answers.
 TEST_P(LaunchControlled, ShortSums) {
   Mxfp4Job job;
