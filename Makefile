@@ -3,10 +3,11 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup build demo test mutants assembly fuzz bench bundle format check install clean
+.PHONY: help setup build demo test nightly mutants assembly fuzz bench bundle format check install clean
 help:
 	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
+	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser and decoders; needs clang"
@@ -31,6 +32,16 @@ demo: build
 test: build
 	@scripts/setup --test-tools
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
+
+# The programs themselves: ctest's list and time limits are those of CI.
+nightly: build
+	@scripts/setup --test-tools
+	@status=0; export MOXIE_TEST_ALL=1 MOXIE_CACHE_DIR=$(CURDIR)/$(BUILD)/test-cache; \
+	for program in unit sim kernels blackwell cli; do \
+	  $(BUILD)/bin/test_$$program --gtest_brief=1 --gtest_filter='-*FullSize*' || status=$$?; \
+	done; \
+	MOXIE_SIM_SMS=148 $(BUILD)/bin/test_blackwell --gtest_filter='*FullSize*' || status=$$?; \
+	exit $$status
 
 mutants: build
 	@status=0; for arch in sm_90a sm_100a; do \

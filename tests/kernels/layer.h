@@ -244,7 +244,7 @@ class Layer {
         break;
       }
       case Grouping::Pointers:
-      case Grouping::KGroups:  // not of this layer: tests/blackwell/groups_test.cpp
+      case Grouping::KGroups:  // not of this layer: tests/blackwell/grouped.h
         p.m = most;
         break;
     }
