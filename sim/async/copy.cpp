@@ -6,6 +6,7 @@
 
 #include "sim/async/reduce.h"
 #include "sim/async/state.h"
+#include "sim/isa/half.h"
 #include "sim/machine/coverage.h"
 
 namespace sim {
@@ -245,6 +246,9 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       const SharedPlace place = shared_place(warp, source, false, lane);
       if (place.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
+      if (!warp.cta->cluster->launch->explicit_cluster)  // an illegal instruction on an H200
+        fault(Hazard::IllegalUse, warp, lane,
+              "a bulk copy between shared memories in a launch without a cluster dimension");
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, targets[0].stamp, lane).touch(place.offset, bytes);
       from = shared_bytes(*warp.cta, place.offset);
     } else {
@@ -363,6 +367,11 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   tile.row_bytes = tile.count[0] * tile.unit.shared_bytes;
   if (tile.row_bytes % 16 != 0) illegal("the inner dimension of the box is not a multiple of 16 bytes");
   if (map.address % 16 != 0) illegal("the tensor's address is not a multiple of 16");
+  // 5.5.3.1; an illegal instruction on an H200. Not held against sm_100a yet: our kernels there load single words of
+  // scales so (docs/blackwell.md).
+  const int64_t begin = tile.at[0] * tile.unit.global_bytes;
+  if (begin % 16 != 0 && warp.cta->cluster->launch->arch < 100)
+    illegal("the box begins " + std::to_string(begin) + " bytes into a row; it must be a multiple of 16");
   if (map.fill == TensorFill::Nan && !is_float(map.element)) illegal("NaN fill with an integer type");
   if (map.swizzle != TensorSwizzle::None) {
     const uint32_t span = 16u << static_cast<int>(map.swizzle);
@@ -432,15 +441,24 @@ void fill_outside(const Tile& tile, uint8_t* row, uint32_t first_byte, uint32_t 
     std::memset(row + first_byte, 0, end_byte - first_byte);
     return;
   }
+  if (tile.unit.shared_bytes == 2) {
+    for (uint32_t i = first_byte; i < end_byte; i += 2) std::memcpy(row + i, &isa::kOutsideNan16, 2);
+    return;
+  }
   // Every bit but the sign: a NaN in each float format.
   for (uint32_t i = first_byte; i < end_byte; ++i) row[i] = (i + 1) % tile.unit.shared_bytes == 0 ? 0x7f : 0xff;
 }
 
-void flush_subnormals(uint8_t* row, uint32_t bytes) {
+// What the type of a tensor of floats makes of its elements on their way to shared memory: subnormals go, and tf32
+// keeps 10 bits of the mantissa, rounded to the nearest.
+void convert_floats(TensorElement element, uint8_t* row, uint32_t bytes) {
+  const bool flush = element == TensorElement::F32Ftz || element == TensorElement::TF32Ftz;
+  const bool round = element == TensorElement::TF32 || element == TensorElement::TF32Ftz;
   for (uint32_t i = 0; i < bytes; i += 4) {
     uint32_t x;
     std::memcpy(&x, row + i, 4);
-    if ((x & 0x7f800000) == 0) x &= 0x80000000;
+    if (flush && (x & 0x7f800000) == 0) x &= 0x80000000;
+    if (round) x = (x & 0x7fffffff) > 0x7f800000 ? 0x7fffe000 : (x + 0xfff + (x >> 13 & 1)) & 0xffffe000;
     std::memcpy(row + i, &x, 4);
   }
 }
@@ -453,7 +471,8 @@ class TensorLoad : public AsyncOp {
     const Tile& tile = *tile_;
     uint8_t* const shared = target_.cta->shared.bytes;
     const bool whole = tile.inside_first == 0 && tile.inside_end == tile.count[0];
-    const bool flush = tile.map.element == TensorElement::F32Ftz || tile.map.element == TensorElement::TF32Ftz;
+    const bool converts =
+        is_float(tile.map.element) && tile.map.element >= TensorElement::F32Ftz && bytes_of(tile.map.element) == 4;
     const uint32_t first = tile.inside_first * tile.unit.shared_bytes, end = tile.inside_end * tile.unit.shared_bytes;
     uint8_t buffer[256 * 8];
     tile.each_row([&](uint32_t row, bool inside, uint64_t address) {
@@ -466,15 +485,15 @@ class TensorLoad : public AsyncOp {
           std::memcpy(buffer + 16 * i, source + tile.unit.global_bytes * i, tile.unit.global_bytes);
         }
         source = buffer;
-      } else if (!inside || !whole || flush) {
+      } else if (!inside || !whole || converts) {
         if (inside) {
           fill_outside(tile, buffer, 0, first);
           std::memcpy(buffer + first, source + first, end - first);
+          if (converts) convert_floats(tile.map.element, buffer + first, end - first);
           fill_outside(tile, buffer, end, tile.row_bytes);
         } else {
           fill_outside(tile, buffer, 0, tile.row_bytes);
         }
-        if (flush) flush_subnormals(buffer, tile.row_bytes);
         source = buffer;
       }
       const uint32_t to = target_.offset + row * tile.row_bytes;

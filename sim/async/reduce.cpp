@@ -113,7 +113,10 @@ void reduce_one(Reduction op, TensorElement element, uint8_t* destination, const
       return update<uint16_t>(destination, source, [op](uint16_t a, uint16_t b) {
         return f32_to_bf16(floating(op, bf16_to_f32(a), bf16_to_f32(b)));
       });
-    case TensorElement::F32:
+    case TensorElement::F32:  // 9.7.9.25.4.2 says that subnormals are flushed; an H200 keeps them
+      return update<uint32_t>(destination, source, [op](uint32_t a, uint32_t b) {
+        return std::bit_cast<uint32_t>(floating(op, std::bit_cast<float>(a), std::bit_cast<float>(b)));
+      });
     case TensorElement::F32Ftz:
       return update<uint32_t>(destination, source, [op](uint32_t a, uint32_t b) {
         return std::bit_cast<uint32_t>(

@@ -77,6 +77,7 @@ struct KernelWork {
   CUfunction function = nullptr;  // a key for queries; execution needs the kernel alone
   std::shared_ptr<const Kernel> kernel;
   Dim3 grid, block, cluster{1, 1, 1};
+  bool explicit_cluster = false;
   unsigned dynamic_shared = 0;
   std::vector<uint8_t> params;
   bool programmatic = false;  // may start before the kernel before it in the stream has ended

@@ -209,7 +209,7 @@ Work changed_kernel(Call& c, const Work& old, const CUDA_KERNEL_NODE_PARAMS* p) 
   request.grid = {p->gridDimX, p->gridDimY, p->gridDimZ};
   request.block = {p->blockDimX, p->blockDimY, p->blockDimZ};
   request.dynamic_shared = p->sharedMemBytes;
-  if (before->cluster.count() > 1) request.cluster = before->cluster;
+  if (before->explicit_cluster) request.cluster = before->cluster;
   return make_launch(live_function(c, handle), request, p->kernelParams, p->extra);
 }
 

@@ -14,7 +14,8 @@ std::string text_of(const Dim3& d) {
 bool is_set(const Dim3& d) { return d.x != 0; }
 bool equal(const Dim3& a, const Dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
-Dim3 check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
+// Nothing when the launch is without clusters.
+std::optional<Dim3> check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
   const ptx::Function& source = *function.kernel->function;
   Dim3 fixed = function.required_cluster;
   if (!is_set(fixed) && source.reqnctapercluster[0] > 0) {
@@ -31,7 +32,7 @@ Dim3 check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
   if (!is_set(cluster)) {
     require(!source.explicit_cluster, CUDA_ERROR_INVALID_CLUSTER_SIZE,
             "the kernel must be launched with a cluster dimension");
-    return {1, 1, 1};
+    return std::nullopt;
   }
   require(cluster.y != 0 && cluster.z != 0, CUDA_ERROR_INVALID_VALUE, "a cluster dimension of 0");
   const uint64_t size = cluster.count();
@@ -132,7 +133,9 @@ KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void**
   check_block(function, request);
   check_shared(function, request.dynamic_shared);
   KernelWork work;
-  work.cluster = check_cluster(function, request);
+  const std::optional<Dim3> cluster = check_cluster(function, request);
+  work.cluster = cluster.value_or(Dim3{1, 1, 1});
+  work.explicit_cluster = cluster.has_value();
   if (request.cooperative) {
     const uint64_t resident = static_cast<uint64_t>(blocks_per_sm(
                                   function, static_cast<unsigned>(request.block.count()), request.dynamic_shared)) *

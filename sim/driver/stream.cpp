@@ -102,6 +102,7 @@ struct Executor {
     launch.grid = work.grid;
     launch.block = work.block;
     launch.cluster = work.cluster;
+    launch.explicit_cluster = work.explicit_cluster;
     launch.dynamic_shared = work.dynamic_shared;
     launch.params = work.params;
     launch.global = &state().memory;

@@ -115,7 +115,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     const bool plain = interleave == CU_TENSOR_MAP_INTERLEAVE_NONE;
     check(rank >= 1 && rank <= 5, "tensorRank is " + std::to_string(rank) + "; allowed are 1 to 5");
     check(plain || rank >= 3, "an interleaved tensor needs a rank of at least 3");
-    check(dims != nullptr && box != nullptr && element_strides != nullptr && (strides != nullptr || rank == 1),
+    check(dims != nullptr && box != nullptr && element_strides != nullptr && strides != nullptr,
           "an array of the tensor map is null");
     const uint64_t unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 32 : 16;
     check(address != nullptr && reinterpret_cast<uintptr_t>(address) % unit == 0,
@@ -134,12 +134,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     for (unsigned i = 0; i < rank; ++i) {
       check(dims[i] >= 1 && dims[i] <= (uint64_t{1} << 32), at("globalDim", i, dims[i], "allowed are 1 to 2^32"));
       check(box[i] >= 1 && box[i] <= 256, at("boxDim", i, box[i], "allowed are 1 to 256"));
-      const bool ignored = plain && i == 0;
-      check(ignored || (element_strides[i] >= 1 && element_strides[i] <= 8),
+      check(element_strides[i] >= 1 && element_strides[i] <= 8,
             at("elementStrides", i, element_strides[i], "allowed are 1 to 8"));
       fields.dims[i] = dims[i];
       fields.box[i] = box[i];
-      fields.element_strides[i] = ignored ? 1 : element_strides[i];
+      fields.element_strides[i] = plain && i == 0 ? 1 : element_strides[i];  // ignored there
     }
     for (unsigned i = 0; i + 1 < rank; ++i) {
       check(strides[i] % unit == 0 && strides[i] < (uint64_t{1} << 40),

@@ -69,7 +69,8 @@ Value load(uint64_t bits, const Conversion& c) {
       break;
   }
   uint32_t word = static_cast<uint32_t>(bits);
-  if ((c.flags & kFlush) && (word & 0x7f800000u) == 0) word &= 0x80000000u;
+  // On an H200 .ftz does not reach the operand of a conversion to f16, which .rp and .rm show.
+  if ((c.flags & kFlush) && c.to != Type::F16 && (word & 0x7f800000u) == 0) word &= 0x80000000u;
   return real(std::bit_cast<float>(word));
 }
 
@@ -499,6 +500,10 @@ Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint32_t code = encode(std::bit_cast<float>(a[lane]), kTF32, how);
     result[lane] = code == kTF32.nan() ? kCanonicalNan32 : code << 13;  // the 19 bits stand where f32 has them
+    // An H200 cuts a NaN off like any number under .rna, and .satfinite then takes the next smaller code: a NaN with
+    // none but low bits set becomes an infinity or the largest number.
+    if (how.round == Round::NearestAway && (a[lane] & 0x7fffffffu) > 0x7f800000u)
+      result[lane] = (a[lane] & 0xffffe000u) - (how.saturate_finite ? 0x2000u : 0);
   }
   store_row(warp, in.reg[0], result, mask);
   return Step::Next;

@@ -132,11 +132,12 @@ struct FmaRelu {
   }
 };
 
-// .oob: +0 where an operand is the NaN that tensor copies fill in outside of a tensor (5.5.3.3).
+// .oob: +0 where a factor is the NaN that tensor copies fill in outside of a tensor (5.5.3.3), of any sign.
+inline bool is_outside(uint16_t bits) { return (bits & 0x7fff) == kOutsideNan16; }
 template <class E, bool kRelu>
 struct FmaOob {
   static E apply(E a, E b, E c) {
-    const bool outside = a.bits == kCanonicalNan16 || b.bits == kCanonicalNan16 || c.bits == kCanonicalNan16;
+    const bool outside = is_outside(a.bits) || is_outside(b.bits);
     if constexpr (kRelu)
       return outside ? E{} : FmaRelu<E, false>::apply(a, b, c);
     else

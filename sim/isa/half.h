@@ -14,6 +14,8 @@ struct Bfloat {
 };
 
 constexpr uint16_t kCanonicalNan16 = 0x7fff;  // f16 and bf16 (PTX ISA 9.7.4)
+// OOB NaN (5.5.3.3): what tensor copies fill in and fma.oob looks for, here as on an H200, for the ISA gives no bits.
+constexpr uint16_t kOutsideNan16 = 0x7ff7;
 constexpr uint32_t kCanonicalNan32 = 0x7fffffff;
 
 inline float widen(float f) { return f; }

@@ -237,16 +237,20 @@ struct Brev {
   }
 };
 
-// 9.7.1.19, 9.7.1.20
+// 9.7.1.19, 9.7.1.20: positions and lengths are of 8 bits; only the 32-bit forms cut longer ones off on an H200.
+template <class T>
+uint32_t field_operand(uint32_t operand) {
+  return kBits<T> == 32 ? operand & 0xff : operand;
+}
 template <class T>
 struct Bfe {
   static T apply(T a, uint32_t b, uint32_t c) {
-    const int position = static_cast<int>(b & 0xff), length = static_cast<int>(c & 0xff);
+    const uint32_t position = field_operand<T>(b), length = field_operand<T>(c);
     if (length == 0) return 0;
     // Beyond the top lies the sign (or zero); shifting in two steps keeps shifts below the width.
     const T shifted = position >= kBits<T> ? static_cast<T>(a >> (kBits<T> - 1) >> 1) : static_cast<T>(a >> position);
     if (length >= kBits<T>) return shifted;
-    const int spare = kBits<T> - length;
+    const uint32_t spare = kBits<T> - length;
     return static_cast<T>(static_cast<T>(static_cast<Unsigned<T>>(shifted) << spare) >> spare);
   }
 };
@@ -259,7 +263,7 @@ uint32_t Bfe<uint32_t>::apply(uint32_t a, uint32_t b, uint32_t c) {
 template <class T>
 struct Bfi {
   static T apply(T a, T b, uint32_t c, uint32_t d) {
-    const uint32_t position = c & 0xff, length = d & 0xff;
+    const uint32_t position = field_operand<T>(c), length = field_operand<T>(d);
     if (position >= kBits<T> || length == 0) return b;
     const T field = length >= kBits<T> ? ~T{0} : static_cast<T>((T{1} << length) - 1);
     const T mask = static_cast<T>(field << position);

@@ -471,6 +471,7 @@ void check_tensor_registers(Warp& warp, const Instr& instr);
 struct Launch {
   const Kernel* kernel = nullptr;
   Dim3 grid, block, cluster{1, 1, 1};
+  bool explicit_cluster = false;  // launched with a cluster dimension, be it of one block
   uint32_t dynamic_shared = 0;
   std::vector<uint8_t> params;     // kernel->param_bytes
   GlobalMemory* global = nullptr;  // sim/memory/memory.h

@@ -130,7 +130,7 @@ uint64_t special_value(const Warp& warp, int lane, Special special) {
     case Special::Gridid:
       return 1;
     case Special::IsExplicitCluster:
-      return launch.cluster.count() > 1 || launch.kernel->function->explicit_cluster;
+      return launch.explicit_cluster;
     case Special::ClusteridX:
       return cluster.index.x;
     case Special::ClusteridY:

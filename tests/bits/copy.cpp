@@ -52,6 +52,19 @@ const char kWait[] =
 std::string expect(uint32_t bytes) {
   return " @first mbarrier.arrive.expect_tx.shared::cta.b64 state, [bar], " + number(bytes) + ";\n";
 }
+// Block 0 of a cluster of two gives the beginning of its shared memory to block 1, where `prepare` left s, which shows
+// it. A launch with clusters is needed for such copies, not only for another block's memory.
+std::string into_block_1(const std::string& prepare, const std::string& instruction, uint32_t bytes, uint32_t shown) {
+  return " mov.u32 t, %tid.x;\n setp.eq.u32 first, t, 0;\n mov.u32 rank, %cluster_ctarank;\n" + prepare + kBarrier +
+         " setp.eq.u32 mine, rank, 1;\n and.pred mine, mine, first;\n @mine mbarrier.arrive.expect_tx.shared::cta.b64 "
+         "state, [bar], " +
+         number(bytes) +
+         ";\n barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;\n mapa.shared::cluster.u32 i, s, 1;\n"
+         " mapa.shared::cluster.u32 other, bar, 1;\n mov.u32 q0, smem;\n setp.eq.u32 mine, rank, 0;\n"
+         " and.pred mine, mine, first;\n @mine " +
+         instruction + " [i], [q0], " + number(bytes) + ", [other];\n setp.ne.u32 mine, rank, 1;\n @mine bra LEAVE;\n" +
+         kWait + shared_to("out", shown) + "LEAVE:\n barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;\n";
+}
 
 Form plain(const std::string& name, uint32_t data_bytes) {
   Form f;
@@ -85,24 +98,15 @@ void add_bulk(Forms& forms) {
                  " @first cp.async.bulk.global.shared::cta.bulk_group [to], [s], " +
                  number(bytes) + ";\n cp.async.bulk.commit_group;\n cp.async.bulk.wait_group 0;\n";
     forms.push_back(store);
-    // Block 0 writes into block 1, which shows it.
     Form remote = plain("cp.async.bulk.shared::cluster.shared::cta of " + number(bytes) + " bytes", all * 2);
     remote.blocks = remote.cluster = 2;
     remote.in_bytes = all;
     remote.out_bytes = all;
     remote.fill = load.fill;
     remote.body =
-        declare(all * 2) + " mov.u32 t, %tid.x;\n setp.eq.u32 first, t, 0;\n mov.u32 rank, %cluster_ctarank;\n" +
-        shared_from("FILL", "in", all) + " add.u32 s, s, " + number(all) + ";\n" + shared_poisoned(all) + kBarrier +
-        " setp.eq.u32 mine, rank, 1;\n and.pred mine, mine, first;\n @mine mbarrier.arrive.expect_tx.shared::cta.b64 "
-        "state, [bar], " +
-        number(bytes) +
-        ";\n barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;\n mapa.shared::cluster.u32 i, s, 1;\n "
-        "mapa.shared::cluster.u32 other, bar, 1;\n"
-        " mov.u32 q0, smem;\n setp.eq.u32 mine, rank, 0;\n and.pred mine, mine, first;\n"
-        " @mine cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [i], [q0], " +
-        number(bytes) + ", [other];\n setp.ne.u32 mine, rank, 1;\n @mine bra LEAVE;\n" + kWait + shared_to("out", all) +
-        "LEAVE:\n barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;\n";
+        declare(all * 2) +
+        into_block_1(shared_from("FILL", "in", all) + " add.u32 s, s, " + number(all) + ";\n" + shared_poisoned(all),
+                     "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", bytes, all);
     forms.push_back(remote);
   }
   for (const char* level : {"", ".read"}) {
@@ -138,7 +142,7 @@ constexpr Reduction kReductions[] = {
 void fill_values(Kind kind, Random& random, uint8_t* to, size_t bytes) {
   const size_t size = static_cast<size_t>(bytes_of(kind));
   for (size_t i = 0; i < bytes / size; ++i) {
-    const uint64_t v = value_of(kind, random, i);
+    const uint64_t v = value_of(kind, random, i % 800);  // special values all along
     std::memcpy(to + i * size, &v, size);
   }
 }
@@ -161,13 +165,14 @@ void add_bulk_reductions(Forms& forms) {
     Form g = plain(std::string("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.") +
                        r.op + "." + r.type,
                    2 * kBytes);
+    g.blocks = g.cluster = 2;
     g.in_bytes = 2 * kBytes;
     g.out_bytes = kBytes;
     g.result = r.kind;
     g.fill = f.fill;
-    g.body = declare(2 * kBytes) + shared_from("FILL", "in", 2 * kBytes) + kBarrier + expect(kBytes) +
-             " add.u32 i, s, " + number(kBytes) + ";\n @first " + g.name + " [s], [i], " + number(kBytes) +
-             ", [bar];\n" + kWait + shared_to("out", kBytes);
+    g.body = declare(2 * kBytes) +
+             into_block_1(shared_from("FILL", "in", 2 * kBytes) + " add.u32 s, s, " + number(kBytes) + ";\n", g.name,
+                          kBytes, kBytes);
     forms.push_back(g);
   }
 }
@@ -208,10 +213,12 @@ struct Case {
   int rank = 2;
   int swizzle = 0;
   std::vector<uint32_t> steps;
-  std::vector<int> at;  // coordinates, in boxes or so; see below
+  std::vector<int> at;  // coordinates; the first in whole pieces of 16 bytes (5.5.3.1)
   bool nan = false;
   std::string remark;
 };
+
+int units_of(const Case& c, int pieces) { return pieces * 16 / c.type.bytes; }
 
 Tensor tensor_of(const Case& c) {
   Tensor t;
@@ -303,8 +310,10 @@ void add_tensor(Forms& forms) {
         c.type = type;
         c.rank = rank;
         c.swizzle = swizzle;
-        const std::vector<int> inside = {1, 2, 1, 1, 0}, below = {-2, -3, -1, 0, -1}, above = {5, 8, 3, 3, 2},
-                               outside = {0, 13, 0, 0, 0};
+        const int over =
+            static_cast<int>(kSwizzles[swizzle].bytes / 32 + 1);  // of the edge: the tensor is 1.5 boxes wide
+        const std::vector<int> inside = {units_of(c, 1), 2, 1, 1, 0}, below = {-units_of(c, 1), -3, -1, 0, -1},
+                               above = {units_of(c, over), 8, 3, 3, 2}, outside = {0, 13, 0, 0, 0};
         for (const std::vector<int>* at : {&inside, &below, &above, &outside}) {
           if (rank != 2 && rank != 4 && at != &inside && type.bytes != 2 && swizzle != 3) continue;
           c.at = std::vector<int>(at->begin(), at->begin() + rank);
@@ -344,7 +353,7 @@ void add_tensor(Forms& forms) {
         c.type = type;
         c.rank = rank;
         c.swizzle = rank == 1 ? 0 : 3;
-        const std::vector<int> at = {3, 8, 1, 1, 0};
+        const std::vector<int> at = {units_of(c, 1), 8, 1, 1, 0};
         c.at = std::vector<int>(at.begin(), at.begin() + rank);
         add_tensor_store(forms, c, op);
       }
@@ -354,7 +363,7 @@ void add_tensor(Forms& forms) {
     Case c;
     c.type = kTypes[2];
     c.swizzle = 3;
-    c.at = {3, 2};
+    c.at = {4, 2};
     c.remark = ", to the blocks of mask " + std::to_string(mask);
     const Tensor t = tensor_of(c);
     const uint32_t bytes = box_bytes(t, 4), all = round_up(bytes, 2048);
@@ -395,21 +404,21 @@ void add_replacements(Forms& forms) {
   Case c;
   c.type = kTypes[2];
   c.swizzle = 3;
-  c.at = {3, 2};
+  c.at = {4, 2};
   const Tensor t = tensor_of(c);  // u32, box of 32 x 9
   const uint32_t bytes = box_bytes(t, 4), all = 4096;
-  const Change changes[] = {{"global_address.shared::cta.b1024.b64", "moved", bytes, "{3, 2}"},
-                            {"global_dim.shared::cta.b1024.b32", "0, 20", bytes, "{3, 2}"},
-                            {"global_dim.shared::cta.b1024.b32", "1, 4", bytes, "{3, 2}"},
-                            {"global_stride.shared::cta.b1024.b64", "0, 160", bytes, "{3, 2}"},
-                            {"box_dim.shared::cta.b1024.b32", "0, 16", bytes / 2, "{3, 2}"},
-                            {"box_dim.shared::cta.b1024.b32", "1, 4", bytes / 9 * 4, "{3, 2}"},
-                            {"element_stride.shared::cta.b1024.b32", "1, 3", bytes / 3, "{3, 2}"},
-                            {"swizzle_mode.shared::cta.b1024.b32", "0", bytes, "{3, 2}"},
-                            {"rank.shared::cta.b1024.b32", "1", bytes, "{3, 2}"},
-                            {"elemtype.shared::cta.b1024.b32", "7", bytes, "{3, -2}"},
-                            {"elemtype.shared::cta.b1024.b32", "3", bytes, "{3, -2}"},
-                            {"interleave_layout.shared::cta.b1024.b32", "0", bytes, "{3, 2}"}};
+  const Change changes[] = {{"global_address.shared::cta.b1024.b64", "moved", bytes, "{4, 2}"},
+                            {"global_dim.shared::cta.b1024.b32", "0, 20", bytes, "{4, 2}"},
+                            {"global_dim.shared::cta.b1024.b32", "1, 4", bytes, "{4, 2}"},
+                            {"global_stride.shared::cta.b1024.b64", "0, 160", bytes, "{4, 2}"},
+                            {"box_dim.shared::cta.b1024.b32", "0, 16", bytes / 2, "{4, 2}"},
+                            {"box_dim.shared::cta.b1024.b32", "1, 4", bytes / 9 * 4, "{4, 2}"},
+                            {"element_stride.shared::cta.b1024.b32", "1, 3", bytes / 3, "{4, 2}"},
+                            {"swizzle_mode.shared::cta.b1024.b32", "0", bytes, "{4, 2}"},
+                            {"rank.shared::cta.b1024.b32", "1", bytes, "{4, 2}"},
+                            {"elemtype.shared::cta.b1024.b32", "7", bytes, "{4, -2}"},
+                            {"elemtype.shared::cta.b1024.b32", "3", bytes, "{4, -2}"},
+                            {"interleave_layout.shared::cta.b1024.b32", "0", bytes, "{4, 2}"}};
   for (const Change& change : changes) {
     const std::string instruction = std::string("tensormap.replace.tile.") + change.field;
     Form f = plain(instruction + " " + change.value, all);

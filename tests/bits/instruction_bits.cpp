@@ -8,7 +8,8 @@
 // --digest RESULTS FILE keeps hashes of the defined bits, --check FILE compares the bits of a run with such hashes: the
 // tests hold the simulator to those of an H200 (tests/bits/h200.digest).
 // --filter TEXT keeps the forms whose names hold TEXT, --list prints names, --ptx FOLDER writes the modules, --all adds
-// a line for each form to the comparison.
+// a line for each form to the comparison. --processes N runs N parts at once, --seconds N ends after so long with the
+// results until then.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -20,11 +21,17 @@
 
 namespace {
 
-constexpr size_t kFormsAModule = 64;
+size_t number_of(const std::string& text) {
+  size_t end = 0;
+  const unsigned long value = std::stoul(text, &end);
+  if (end != text.size() || value == 0 || value > 100'000) throw std::invalid_argument("no number");
+  return value;
+}
 
 int run(int count, char** values) {
   std::string out, filter, ptx, first, second, check, results_file, digest;
   bool list = false, all = false;
+  bits::Isolation how;
   for (int i = 1; i < count; ++i) {
     const std::string option = values[i];
     const auto next = [&] {
@@ -43,6 +50,10 @@ int run(int count, char** values) {
       results_file = next(), digest = next();
     else if (option == "--check")
       check = next();
+    else if (option == "--processes")
+      how.processes = number_of(next());
+    else if (option == "--seconds")
+      how.seconds = static_cast<unsigned>(number_of(next()));
     else if (option == "--list")
       list = true;
     else if (option == "--all")
@@ -57,9 +68,9 @@ int run(int count, char** values) {
   if (list)
     for (const bits::Form& form : forms) std::printf("%s\t%s\n", form.family.c_str(), form.name.c_str());
   if (!ptx.empty())
-    for (size_t at = 0; at < forms.size(); at += kFormsAModule)
+    for (size_t at = 0; at < forms.size(); at += how.forms_a_module)
       std::ofstream(ptx + "/" + std::to_string(at) + ".ptx")
-          << bits::module_of(forms, at, std::min(forms.size(), at + kFormsAModule));
+          << bits::module_of(forms, at, std::min(forms.size(), at + how.forms_a_module));
   if (!first.empty()) return bits::compare(forms, bits::read(first), bits::read(second), all) == 0 ? 0 : 1;
   if (!digest.empty()) bits::write_digest(forms, bits::read(results_file), digest);
   if (out.empty() && check.empty()) {
@@ -69,7 +80,7 @@ int run(int count, char** values) {
   }
   const auto start = std::chrono::steady_clock::now();
   bits::Results results;
-  results.machine = bits::run_isolated(forms, kFormsAModule, results.forms);
+  results.machine = bits::run_isolated(forms, how, results.forms);
   if (!out.empty()) bits::write(results, out);
   size_t failed = 0;
   for (const bits::Result& r : results.forms) {

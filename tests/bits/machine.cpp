@@ -2,10 +2,13 @@
 #include "tests/bits/machine.h"
 
 #include <dlfcn.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -135,9 +138,11 @@ struct Machine::Driver {
     CUtensorMap map;
     if (!form.tensor.empty()) {
       const Tensor& t = form.tensor[0];
+      cuuint64_t strides[4] = {};  // the driver refuses a null pointer for rank 1, too
+      std::copy(t.strides.begin(), t.strides.end(), strides);
       check(p_cuTensorMapEncodeTiled(&map, t.type, static_cast<cuuint32_t>(t.dims.size()),
                                      reinterpret_cast<void*>((t.of_output ? out : in) + t.offset), t.dims.data(),
-                                     t.strides.data(), t.box.data(), t.steps.data(), t.interleave, t.swizzle,
+                                     strides, t.box.data(), t.steps.data(), t.interleave, t.swizzle,
                                      CU_TENSOR_MAP_L2_PROMOTION_NONE, t.fill));
     }
     CUfunction function;
@@ -164,11 +169,11 @@ std::string Machine::describe() const {
   return std::string(name) + ", driver " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-void Machine::run(const Forms& forms, size_t first, size_t forms_a_module,
+void Machine::run(const Forms& forms, size_t first, size_t end, size_t forms_a_module,
                   const std::function<void(const Result&)>& done) {
   Driver& d = *driver_;
-  while (first < forms.size()) {
-    const size_t last = std::min(forms.size(), first + forms_a_module);
+  while (first < end) {
+    const size_t last = std::min(end, first + forms_a_module);
     bool whole = true;
     try {
       d.load(module_of(forms, first, last));
@@ -199,71 +204,147 @@ void Machine::run(const Forms& forms, size_t first, size_t forms_a_module,
 
 namespace {
 
-constexpr unsigned kSecondsAModule = 300;  // to compile one and run its forms
+using Clock = std::chrono::steady_clock;
+constexpr auto kPatience = std::chrono::seconds(60);  // without a word of a child: a module's compilation, or one form
 
 void put_text(FILE* out, const std::string& text) {
   const uint64_t size = text.size();
   std::fwrite(&size, sizeof size, 1, out);
   std::fwrite(text.data(), 1, text.size(), out);
-  std::fflush(out);
-}
-bool get_text(FILE* in, std::string& text) {
-  uint64_t size = 0;
-  if (std::fread(&size, sizeof size, 1, in) != 1) return false;
-  text.resize(size);
-  return std::fread(text.data(), 1, text.size(), in) == text.size();
 }
 
-[[noreturn]] void run_child(const Forms& forms, size_t first, size_t forms_a_module, FILE* out) {
+[[noreturn]] void run_child(const Forms& forms, size_t first, size_t last, size_t forms_a_module, FILE* out) {
   try {
     Machine machine;
     put_text(out, machine.describe());
-    alarm(kSecondsAModule);
-    machine.run(forms, first, forms_a_module, [&](const Result& result) {
-      alarm(kSecondsAModule);
+    machine.run(forms, first, last, forms_a_module, [&](const Result& result) {
       put_text(out, result.error);
       put_text(out, std::string(result.bytes.begin(), result.bytes.end()));
+      std::fflush(out);
     });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "instruction_bits: %s\n", error.what());
   }
   std::fflush(stderr);
+  std::fflush(out);
   _exit(0);
 }
 
-}  // namespace
+// A process that runs the forms [next, last) and tells each result.
+struct Child {
+  size_t next = 0, last = 0;
+  pid_t process = 0;
+  int pipe = -1;
+  std::string heard;  // not a whole text yet
+  bool described = false, failed = false;
+  Clock::time_point word{};
 
-std::string run_isolated(const Forms& forms, size_t forms_a_module, std::vector<Result>& results) {
-  std::string machine;
-  while (results.size() < forms.size()) {
+  void start(const Forms& forms, size_t forms_a_module) {
     int ends[2];
-    if (pipe(ends) != 0) throw std::runtime_error("no pipe");
-    const pid_t child = fork();
-    if (child < 0) throw std::runtime_error("no process");
-    if (child == 0) {
+    if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
+    std::fflush(stdout);
+    process = fork();
+    if (process < 0) throw std::runtime_error("no process");
+    if (process == 0) {
       close(ends[0]);
-      run_child(forms, results.size(), forms_a_module, fdopen(ends[1], "wb"));
+      run_child(forms, next, last, forms_a_module, fdopen(ends[1], "wb"));
     }
     close(ends[1]);
-    FILE* const in = fdopen(ends[0], "rb");
-    bool failed = false;
-    if (get_text(in, machine)) {
-      for (std::string error, bytes; results.size() < forms.size() && get_text(in, error) && get_text(in, bytes);) {
-        results.push_back({forms[results.size()].name, error, {bytes.begin(), bytes.end()}});
-        failed = !error.empty();
-      }
-    }
-    std::fclose(in);
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (machine.empty()) throw std::runtime_error("the machine cannot be used");
-    // A child that ended without a word about its last form.
-    if (results.size() < forms.size() && !failed)
-      results.push_back({forms[results.size()].name,
-                         WIFSIGNALED(status) ? "the process was ended by signal " + std::to_string(WTERMSIG(status))
-                                             : "the process ended",
-                         {}});
+    pipe = ends[0];
+    heard.clear();
+    described = failed = false;
+    word = Clock::now();
   }
+
+  bool take(size_t& at, std::string& text) const {
+    uint64_t size = 0;
+    if (heard.size() < at + sizeof size) return false;
+    std::memcpy(&size, heard.data() + at, sizeof size);
+    if (heard.size() < at + sizeof size + size) return false;
+    text = heard.substr(at + sizeof size, size);
+    at += sizeof size + size;
+    return true;
+  }
+
+  // False at the end of what it says.
+  bool listen(std::string& machine, std::vector<Result>& results) {
+    char bytes[1 << 16];
+    const ssize_t count = read(pipe, bytes, sizeof bytes);
+    if (count <= 0) return false;
+    heard.append(bytes, static_cast<size_t>(count));
+    word = Clock::now();
+    std::string error, result;
+    size_t used = 0;
+    for (size_t at = 0;; used = at) {
+      if (!described) {
+        if (!take(at, machine)) break;
+        described = true;
+        continue;
+      }
+      if (next == last || !take(at, error) || !take(at, result)) break;
+      results[next].error = error;
+      results[next].bytes.assign(result.begin(), result.end());
+      failed = !error.empty();
+      ++next;
+    }
+    heard.erase(0, used);
+    return true;
+  }
+
+  // How it ended, in words.
+  std::string end() {
+    close(pipe);
+    pipe = -1;
+    int status = 0;
+    waitpid(process, &status, 0);
+    return WIFSIGNALED(status) ? "the process was ended by signal " + std::to_string(WTERMSIG(status))
+                               : "the process ended";
+  }
+};
+
+}  // namespace
+
+std::string run_isolated(const Forms& forms, const Isolation& how, std::vector<Result>& results) {
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(how.seconds);
+  results.clear();
+  for (const Form& form : forms) results.push_back({form.name, "not reached in the time given", {}});
+  std::vector<Child> children;
+  for (size_t i = 0; i < how.processes; ++i) {
+    const size_t first = forms.size() * i / how.processes, last = forms.size() * (i + 1) / how.processes;
+    if (first == last) continue;
+    Child& child = children.emplace_back();
+    child.next = first;
+    child.last = last;
+    child.start(forms, how.forms_a_module);
+  }
+  std::string machine;
+  while (!children.empty()) {
+    std::vector<pollfd> pipes;
+    for (const Child& child : children) pipes.push_back({child.pipe, POLLIN, 0});
+    poll(pipes.data(), pipes.size(), 100);
+    const Clock::time_point now = Clock::now();
+    for (size_t i = children.size(); i-- > 0;) {
+      Child& child = children[i];
+      if (pipes[i].revents != 0 && child.listen(machine, results)) continue;
+      const bool late = now > child.word + kPatience, out_of_time = how.seconds != 0 && now > end;
+      if (pipes[i].revents == 0 && !late && !out_of_time) continue;
+      if (late || out_of_time) kill(child.process, SIGKILL);
+      const std::string words = child.end();
+      if (!child.described && !late && !out_of_time) {
+        for (Child& other : children)
+          if (other.pipe >= 0) kill(other.process, SIGKILL), other.end();
+        throw std::runtime_error("the machine cannot be used");
+      }
+      // A child that ended without a word about its last form.
+      if (child.next < child.last && !child.failed && !out_of_time)
+        results[child.next++].error = late ? "nothing for " + std::to_string(kPatience.count()) + " seconds" : words;
+      if (child.next == child.last || out_of_time)
+        children.erase(children.begin() + static_cast<std::ptrdiff_t>(i));
+      else
+        child.start(forms, how.forms_a_module);
+    }
+  }
+  if (machine.empty()) throw std::runtime_error("the machine cannot be used");
   return machine;
 }
 

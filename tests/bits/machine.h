@@ -23,16 +23,23 @@ class Machine {
   Machine();  // throws std::runtime_error
   ~Machine();
   std::string describe() const;
-  // Runs the forms from `first` on, `forms_a_module` of them compiled together, and gives each result to `done`. Ends
+  // Runs the forms [first, end), `forms_a_module` of them compiled together, and gives each result to `done`. Ends
   // early after a launch that failed: a GPU takes no more work from the process then.
-  void run(const Forms& forms, size_t first, size_t forms_a_module, const std::function<void(const Result&)>& done);
+  void run(const Forms& forms, size_t first, size_t end, size_t forms_a_module,
+           const std::function<void(const Result&)>& done);
 
  private:
   struct Driver;
   std::unique_ptr<Driver> driver_;
 };
 
-// All forms, in child processes, so that one that fails takes no other with it. Returns the machine's description.
-std::string run_isolated(const Forms& forms, size_t forms_a_module, std::vector<Result>& results);
+struct Isolation {
+  size_t forms_a_module = 64;
+  size_t processes = 1;
+  unsigned seconds = 0;  // for all; 0: as long as it takes
+};
+// All forms, in child processes, so that one that fails or hangs takes no other with it. Returns the machine's
+// description.
+std::string run_isolated(const Forms& forms, const Isolation& how, std::vector<Result>& results);
 
 }  // namespace bits

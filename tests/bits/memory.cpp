@@ -246,7 +246,8 @@ void add_atomics(Forms& forms) {
         if (size_of(type) * count > 16 || (std::string(type) == "f32" && std::string(op) != "add")) continue;
         add_atomic(forms, "global", op, type, count);
       }
-  // Many threads on few places: sums do not depend on the order.
+  // Many threads on few places: the results do not depend on the order. inc wraps, so its bound is the same for all
+  // threads of a place.
   for (const char* space : {"global", "shared"})
     for (const char* op : {"add.u32", "min.s32", "max.u64", "xor.b32", "or.b64", "and.b32", "add.u64", "inc.u32"}) {
       const std::string type = std::string(op).substr(4);
@@ -261,10 +262,11 @@ void add_atomics(Forms& forms) {
       f.output_is_filled = true;
       f.fill = [n = f.in_bytes](Random& random, uint8_t* to) { random_bytes(random, to, n); };
       const std::string s = std::to_string(bytes), reg = ".b" + std::to_string(bytes * 8);
-      const bool shared = std::string(space) == "shared";
-      f.body = ".reg .b64 from, to;\n .reg .b32 s, place;\n .reg " + reg + " b, m;\n mad.wide.u32 from, t, " + s +
-               ", in;\n ld.global" + reg + " b, [from+64];\n and.b32 place, t, 3;\n mad.wide.u32 to, place, " + s +
-               ", out;\n mov.u32 s, smem;\n mad.lo.u32 s, place, " + s +
+      const bool shared = std::string(space) == "shared", wraps = std::string(op) == "inc.u32";
+      f.body = ".reg .b64 from, to;\n .reg .b32 s, place;\n .reg " + reg +
+               " b, m;\n and.b32 place, t, 3;\n mad.wide.u32 from, " + (wraps ? "place" : "t") + ", " + s +
+               ", in;\n ld.global" + reg + " b, [from+64];\n" + (wraps ? " and.b32 b, b, 31;\n" : "") +
+               " mad.wide.u32 to, place, " + s + ", out;\n mov.u32 s, smem;\n mad.lo.u32 s, place, " + s +
                ", s;\n .reg .pred first;\n setp.lt.u32 first, t, 4;\n" +
                (shared ? " ld.global" + reg + " m, [to];\n @first st.shared" + reg + " [s], m;\n bar.sync 0;\n" : "") +
                " red." + space + "." + op + " [" + (shared ? "s" : "to") + "], b;\n" +

@@ -232,6 +232,13 @@ void add_float(Table t) {
     t.exact("div" + r + ".f64", d, {d, d});
     t.exact("rcp" + r + ".f64", d, {d});
     t.exact("sqrt" + r + ".f64", d, {d});
+    // Products about the least normal number: whether .ftz looks at them before or after the rounding.
+    const std::string about =
+        "and.b32 a, a, 0x8000007f;\n or.b32 a, a, 0x3f7fff00;\n and.b32 b, b, 0x8000003f;\n or.b32 b, b, 0x00800000;\n"
+        " and.b32 c, c, 0x80000000;\n ";
+    const std::string mul = "mul" + r + ".ftz.f32", fma = "fma" + r + ".ftz.f32", near = ", near 2^-126";
+    t.text(mul + near, about + mul + " d, a, b;", {s}, {s, s, s});
+    t.text(fma + near, about + fma + " d, a, b, c;", {s}, {s, s, s});
     for (const char* ftz : {"", ".ftz"}) {
       t.exact("div" + r + ftz + ".f32", s, {s, s});
       t.exact("rcp" + r + ftz + ".f32", s, {s});
@@ -253,6 +260,19 @@ void add_float(Table t) {
         if (!half && std::string(modifiers) == ".sat") continue;
         t.exact(std::string("fma.rn") + modifiers + y, k, {k, k, k});
       }
+    // Every NaN in each place: .oob acts on one of them alone.
+    const bool pair = y.back() == '2';
+    for (const char* place : {"a", "b", "c"}) {
+      const std::string q = place, reg = pair ? "b32" : "b16";
+      t.text("fma.rn.oob" + y + ", every NaN as " + q,
+             ".reg .b32 code;\n .reg .b16 nan;\n rem.u32 code, t, " + std::string(half ? "1023" : "127") +
+                 ";\n add.u32 code, code, " + (half ? "0x7c01" : "0x7f81") + ";\n cvt.u16.u32 nan, code;\n and." + reg +
+                 " " + q + ", " + q + ", " + (pair ? "0x80008000" : "0x8000") + ";\n" +
+                 (pair ? " mov.b32 code, {nan, nan};\n or.b32 " + q + ", " + q + ", code;\n"
+                       : " or.b16 " + q + ", " + q + ", nan;\n") +
+                 " fma.rn.oob" + y + " d, a, b, c;",
+             {k}, {k, k, k});
+    }
     for (const char* ftz : {"", ".ftz"}) {
       if (*ftz != 0 && !half) continue;
       t.exact(std::string("abs") + ftz + y, k, {k});

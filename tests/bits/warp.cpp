@@ -11,9 +11,10 @@ namespace {
 
 const Kind w = Kind::B32, p = Kind::Pred, n = Kind::Count;
 
-// The instruction for all lanes, then for the lanes of 0x0f3c5a69 alone.
+// The instruction for all lanes, then for the lanes of `lanes` alone.
 void both_masks(Forms& forms, const std::string& name, const std::string& instruction, const std::vector<Kind>& results,
-                const std::vector<Kind>& operands, const std::string& before = "") {
+                const std::vector<Kind>& operands, const std::string& before = "",
+                const std::string& lanes = "0x0f3c5a69", const std::string& before_some = "") {
   const auto with = [&](const std::string& mask, const std::string& guard) {
     return before + fill_template(instruction, {{"MASK", mask}, {"GUARD", guard}});
   };
@@ -24,19 +25,20 @@ void both_masks(Forms& forms, const std::string& name, const std::string& instru
     clear += results[i] == p ? std::string(" setp.ne.u32 ") + kResults[i] + ", 0, 0;\n"
                              : std::string(" mov.b32 ") + kResults[i] + ", 0;\n";
   add_scalar(forms, "warp", name + ", some lanes",
-             clear +
-                 " .reg .b32 lane, mine;\n .reg .pred some;\n and.b32 lane, t, 31;\n shr.u32 mine, 0x0f3c5a69, lane;\n"
-                 " and.b32 mine, mine, 1;\n setp.ne.u32 some, mine, 0;\n" +
-                 with("0x0f3c5a69", "@some "),
+             clear + " .reg .b32 lane, mine;\n .reg .pred some;\n and.b32 lane, t, 31;\n shr.u32 mine, " + lanes +
+                 ", lane;\n and.b32 mine, mine, 1;\n setp.ne.u32 some, mine, 0;\n" + before_some +
+                 with(lanes, "@some "),
              results, operands, exactly());
 }
 
 void add_lane_forms(Forms& forms) {
   for (const char* mode : {"up", "down", "bfly", "idx"}) {
     const std::string name = std::string("shfl.sync.") + mode + ".b32";
-    both_masks(forms, name, " GUARD" + name + " d|e, a, b, c, MASK;", {w, p}, {w, n, w},
-               // 9.7.9.6: the source must be a lane of the mask, here by clamping to the own one elsewhere.
-               "");
+    // 9.7.9.6: the source must be a lane of the mask. So the mask is of whole quads and c keeps within the quad; only
+    // .bfly has no lower bound.
+    const bool butterfly = std::string(mode) == "bfly";
+    both_masks(forms, name, " GUARD" + name + " d|e, a, b, c, MASK;", {w, p}, {w, n, w}, "", "0xf0f00ff0",
+               std::string(" and.b32 c, c, 3;\n or.b32 c, c, 0x1c00;\n") + (butterfly ? " and.b32 b, b, 3;\n" : ""));
   }
   // A warp in four votes all true, one all false.
   const std::string uneven =

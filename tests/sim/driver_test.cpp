@@ -1556,6 +1556,7 @@ TEST_F(SimDriver, TensorMapsAreChecked) {
       {"inner box above the 32-byte swizzle", [](MapArguments& a) { a.swizzle = CU_TENSOR_MAP_SWIZZLE_32B; }},
       {"element stride 0", [](MapArguments& a) { a.steps[1] = 0; }},
       {"element stride 9", [](MapArguments& a) { a.steps[2] = 9; }},
+      {"element stride 0 of the first dimension", [](MapArguments& a) { a.steps[0] = 0; }},
       {"NaN fill of integers",
        [](MapArguments& a) {
          a.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
@@ -1584,6 +1585,11 @@ TEST_F(SimDriver, TensorMapsAreChecked) {
     change(a);
     EXPECT_EQ(encode(a, &map), CUDA_ERROR_INVALID_VALUE) << what;
   }
+  MapArguments line;
+  FAILS(CUDA_ERROR_INVALID_VALUE,
+        CU(cuTensorMapEncodeTiled)(&map, line.type, 1, reinterpret_cast<void*>(line.address), line.dims.data(), nullptr,
+                                   line.box.data(), line.steps.data(), line.interleave, line.swizzle, line.l2,
+                                   line.fill));
   const std::pair<const char*, Change> right[] = {
       {"no swizzle, wide box",
        [](MapArguments& a) {
@@ -1592,7 +1598,6 @@ TEST_F(SimDriver, TensorMapsAreChecked) {
        }},
       {"rank 1", [](MapArguments& a) { a.rank = 1; }},
       {"dimension of 2^32", [](MapArguments& a) { a.dims[1] = cuuint64_t{1} << 32; }},
-      {"element stride of dimension 0 is ignored", [](MapArguments& a) { a.steps[0] = 0; }},
       {"interleave of 32 bytes",
        [](MapArguments& a) {
          a.interleave = CU_TENSOR_MAP_INTERLEAVE_32B;

@@ -96,6 +96,7 @@ inline uint64_t run_kernel(const sim::Kernel& kernel, const Params& params, sim:
   launch.grid = shape.grid;
   launch.block = shape.block;
   launch.cluster = shape.cluster;
+  launch.explicit_cluster = shape.cluster.count() > 1 || kernel.function->explicit_cluster;
   launch.dynamic_shared = shape.dynamic_shared;
   launch.params = params.bytes();
   launch.global = &memory;

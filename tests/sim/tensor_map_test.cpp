@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <random>
 
@@ -86,7 +89,7 @@ Group group_of(TensorElement e) {
 
 struct Case {
   TensorMapFields map;
-  std::vector<int32_t> at;
+  std::vector<int32_t> at;  // for case_of the first one counts pieces of 16 bytes (5.5.3.1), or 128 padded elements
 };
 
 // f(byte of the box, inside, byte of the tensor) for each group of elements that moves as one.
@@ -141,7 +144,7 @@ Case case_of(TensorElement element, uint32_t rank, TensorSwizzle swizzle, Tensor
     if (d < 4) c.map.strides[d] = stride;
   }
   at.resize(rank);
-  at[0] = at[0] * static_cast<int32_t>(padded ? 128 : g.elements);
+  at[0] *= static_cast<int32_t>(padded ? 128 : 16 / g.global_bytes * g.elements);
   c.at = at;
   return c;
 }
@@ -180,6 +183,12 @@ std::string move(const std::string& statement) {
          statement + "  add.u32 %i, %i, 512;\n  bra MOVE;\nMOVED:\n";
 }
 
+// The nearest number with 10 bits behind the point of its mantissa; of two the even one.
+float nearest_tf32(float f) {
+  const double unit = std::ldexp(1.0, std::max(f == 0 ? -126 : std::ilogb(f), -126) - 10);
+  return static_cast<float>(std::nearbyint(f / unit) * unit);
+}
+
 void check_load(const Case& given, int arch, const sim::Order& order) {
   Case c = given;
   sim::GlobalMemory memory;
@@ -201,14 +210,24 @@ void check_load(const Case& given, int arch, const sim::Order& order) {
   shape.order = order;
   run_ptx(text, "k", Params().add(encoded(c.map)).add(out.address()).add(bytes), memory, shape);
   const Group g = group_of(c.map.element);
-  const bool flush = c.map.element == TensorElement::F32Ftz || c.map.element == TensorElement::TF32Ftz;
+  const TensorElement element = c.map.element;
+  const bool flush = element == TensorElement::F32Ftz || element == TensorElement::TF32Ftz;
+  const bool round = element == TensorElement::TF32 || element == TensorElement::TF32Ftz;
   int wrong = 0;
   each_group(c, [&](uint32_t to, bool inside, int64_t from) {
     std::vector<uint8_t> want(g.shared_bytes);
     if (inside) std::copy_n(tensor.begin() + from, g.global_bytes, want.begin());
     if (!inside && c.map.fill == sim::TensorFill::Nan)
-      for (uint32_t i = 0; i < g.shared_bytes; ++i) want[i] = i + 1 == g.shared_bytes ? 0x7f : 0xff;
-    if (flush && (want[3] & 0x7f) == 0 && (want[2] & 0x80) == 0) want = {0, 0, 0, static_cast<uint8_t>(want[3] & 0x80)};
+      for (uint32_t i = 0; i < g.shared_bytes; ++i)
+        want[i] = i + 1 == g.shared_bytes ? 0x7f : g.shared_bytes == 2 ? 0xf7 : 0xff;
+    if (inside && (flush || round)) {
+      float f;
+      std::memcpy(&f, want.data(), 4);
+      if (flush && std::abs(f) < 0x1p-126f) f = std::copysign(0.0f, f);
+      if (round && std::isfinite(f)) f = nearest_tf32(f);
+      const uint32_t bits = round && std::isnan(f) ? 0x7fffe000 : std::bit_cast<uint32_t>(f);
+      std::memcpy(want.data(), &bits, 4);
+    }
     const uint32_t compared = inside ? g.global_bytes : g.shared_bytes;  // padding is not initialised
     for (uint32_t i = 0; i < compared; ++i) wrong += out[place_of(c.map, to + i)] != want[i];
   });
