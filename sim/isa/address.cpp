@@ -42,7 +42,7 @@ void gather(const Warp& warp, const Instr& in, int base, uint64_t* at) {
 
 // Whether all 32 lanes' bytes follow each other.
 bool is_row(const uint64_t* at, uint32_t mask, uint32_t size) {
-  if (mask != kFullMask) return false;
+  if (mask != kFullMask || at[kLanes - 1] != at[0] + uint64_t{kLanes - 1} * size) return false;
   uint64_t difference = 0;
   for (uint64_t lane = 0; lane < kLanes; ++lane) difference |= at[lane] ^ (at[0] + lane * size);
   return difference == 0;
@@ -85,12 +85,11 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
 }
 
 // `at` holds shared::cluster addresses: offset, or (rank + 1) << 24 | offset.
-void resolve_shared(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool cluster_wide,
-                    bool strong, Pointers* out) {
+// `any`: all of them in one.
+void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask, uint32_t size, Access access,
+                    bool cluster_wide, bool strong, Pointers* out) {
   Cta& own = *warp.cta;
   Cluster& cluster = *own.cluster;
-  uint64_t any = 0;
-  each_lane(mask, [&](int lane) { any |= at[lane]; });
   if (any >> 24 == 0) [[likely]] {
     const bool row = is_row(at, mask, size);
     shared_warp_access(warp, own, at, mask, size, access, strong, row);
@@ -209,7 +208,11 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
     form->cta_scope = true;
     return true;
   }
-  static const char* const kHints[] = {"weak", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
+  if (part == "sys") {
+    form->system_scope = true;
+    return true;
+  }
+  static const char* const kHints[] = {"weak", "cluster", "gpu", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
   if (std::any_of(std::begin(kHints), std::end(kHints), [&](const char* hint) { return part == hint; })) return true;
   if (part.starts_with("L1::") || part.starts_with("L2::")) return true;
   const ptx::Type type = ptx::type_from_name(part);
@@ -220,7 +223,8 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
 
 uint8_t sync_flags(const MemoryForm& form) {
   return static_cast<uint8_t>((form.acquire ? kAcquire : 0) | (form.release ? kRelease : 0) |
-                              (form.strong ? kStrong : 0) | (form.cta_scope ? kCtaScope : 0));
+                              (form.strong ? kStrong : 0) | (form.cta_scope ? kCtaScope : 0) |
+                              (form.system_scope ? kSystemScope : 0));
 }
 
 void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out) {
@@ -246,10 +250,10 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
       resolve_global(warp, at, mask, size, access, in.flags & kStrong, out);
       return;
     case AddressSpace::SharedCta:
-      resolve_shared(warp, at, mask, size, access, false, in.flags & kStrong, out);
+      resolve_shared(warp, at, any, mask, size, access, false, in.flags & kStrong, out);
       return;
     case AddressSpace::SharedCluster:
-      resolve_shared(warp, at, mask, size, access, true, in.flags & kStrong, out);
+      resolve_shared(warp, at, any, mask, size, access, true, in.flags & kStrong, out);
       return;
     case AddressSpace::Local:
       resolve_local(warp, at, mask, size, out);
@@ -274,7 +278,7 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
     if (window == 0) {
       resolve_global(warp, at, lanes, size, access, in.flags & kStrong, out);
     } else if (window == kSharedWindow) {
-      resolve_shared(warp, inside, lanes, size, access, true, in.flags & kStrong, out);
+      resolve_shared(warp, inside, any & ~kWindowMask, lanes, size, access, true, in.flags & kStrong, out);
     } else if (window == kLocalWindow) {
       resolve_local(warp, inside, lanes, size, out);
     } else if (window == kParamWindow) {

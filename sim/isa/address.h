@@ -16,13 +16,13 @@ struct MemoryForm {
   int vector = 1;
   bool acquire = false, release = false;  // by modifier
   bool strong = false;                    // .relaxed, .volatile or more
-  bool cta_scope = false;
+  bool cta_scope = false, system_scope = false;
 };
 // Reads part number `i` of the opcode into the form; false when it is not one of the common modifiers.
 bool read_modifier(const std::string& part, MemoryForm* form);
 
 // Pushes the base and leaves the addend in out.imm; kWideBase in out.flags when the base is a 64-bit row.
-constexpr uint8_t kWideBase = 1, kAcquire = 2, kRelease = 4, kStrong = 8, kCtaScope = 16;
+constexpr uint8_t kWideBase = 1, kAcquire = 2, kRelease = 4, kStrong = 8, kCtaScope = 16, kSystemScope = 32;
 void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out);
 uint8_t sync_flags(const MemoryForm& form);
 

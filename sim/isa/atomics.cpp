@@ -66,13 +66,13 @@ T sum(T a, T b, bool flush) {
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
   } else {
-    return a + b;
+    return a != a ? a + a : a + b;  // of two NaNs the one in memory stays
   }
 }
 
 // The value that memory holds after the operation. `flush`: float sums in global memory flush subnormals.
 template <class T>
-T updated(Op op, T old, T b, T c, bool flush) {
+[[gnu::always_inline]] inline T updated(Op op, T old, T b, T c, bool flush) {
   if constexpr (std::is_same_v<T, Packed<Half>> || std::is_same_v<T, Packed<Bfloat>>) {
     return {updated(op, old.low, b.low, c.low, flush), updated(op, old.high, b.high, c.high, flush)};
   } else if constexpr (std::is_same_v<T, Quad>) {
@@ -116,14 +116,13 @@ T updated(Op op, T old, T b, T c, bool flush) {
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
 
-// One atomic update; gives the value before. Clusters on other host threads may be at the same word, unless it is
-// shared memory, which a cluster has to itself.
-template <class T>
-T update(uint8_t* at, Op op, T b, T c, bool flush, bool own, bool* changed) {
+// One atomic update; gives the value before. `own`: no other host thread can be at the word.
+template <class T, class Updated>
+[[gnu::always_inline]] inline T update(uint8_t* at, bool own, bool* changed, const Updated& now_of) {
   if (own) {
     T old;
     std::memcpy(&old, at, sizeof old);
-    const T now = updated(op, old, b, c, flush);
+    const T now = now_of(old);
     *changed = std::memcmp(&old, &now, sizeof old) != 0;
     std::memcpy(at, &now, sizeof now);
     return old;
@@ -131,18 +130,13 @@ T update(uint8_t* at, Op op, T b, T c, bool flush, bool own, bool* changed) {
   if constexpr (sizeof(T) == 16) {
     static std::mutex mutex;  // there is no portable 16-byte exchange; only these operations touch such words
     const std::lock_guard<std::mutex> lock(mutex);
-    T old;
-    std::memcpy(&old, at, 16);
-    const T now = updated(op, old, b, c, flush);
-    *changed = std::memcmp(&old, &now, 16) != 0;
-    std::memcpy(at, &now, 16);
-    return old;
+    return update<T>(at, true, changed, now_of);
   } else {
     using Bits = BitsOf<T>;
     std::atomic_ref<Bits> word(*reinterpret_cast<Bits*>(at));
     Bits old = word.load(std::memory_order_relaxed);
     for (;;) {
-      const Bits now = std::bit_cast<Bits>(updated(op, std::bit_cast<T>(old), b, c, flush));
+      const Bits now = std::bit_cast<Bits>(now_of(std::bit_cast<T>(old)));
       *changed = now != old;
       if (word.compare_exchange_weak(old, now)) return std::bit_cast<T>(old);
     }
@@ -166,6 +160,8 @@ RowOf<T> to_row(T value) {
     return std::bit_cast<uint16_t>(value);
 }
 
+constexpr int kLongestVector = 8;
+
 // in.reg: destinations (width, sinks for red), base, sources (width), and for cas the new value.
 template <class T>
 Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
@@ -183,23 +179,41 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
       return at >= cta->shared.bytes && at < cta->shared.bytes + cta->shared.size;
     });
   };
-  const bool own = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster;
+  // A cluster has shared memory to itself, and all memory when clusters run one after the other; .sys means the host.
+  const bool own = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster ||
+                   (cluster.alone && (in.flags & kSystemScope) == 0);
   // Lanes meet at a word in any order; the lazy machine takes the other one.
   const bool backwards = cluster.order.mode == Mode::Lazy;
-  for (uint32_t rest = mask; rest != 0;) {
-    const int lane = backwards ? 31 - std::countl_zero(rest) : std::countr_zero(rest);
-    rest &= ~(1u << lane);
-    const bool flush =
-        can_flush && (space == AddressSpace::Global || (space == AddressSpace::Generic && !is_shared(p.at[lane])));
+  RowOf<T> results[kLongestVector][kLanes];  // a destination may be another element's source
+  const auto all = [&](auto chosen) {
+    uint64_t stores = 0;
     for (int e = 0; e < count; ++e) {
-      const uint32_t source = in.reg[count + 1 + e];
-      const T b = from_row<T>(warp.row<RowOf<T>>(source)[lane]);
-      const T c = op == Op::Cas ? from_row<T>(warp.row<RowOf<T>>(in.reg[count + 2])[lane]) : b;
-      bool changed = false;
-      const T old = update(p.at[lane] + sizeof(T) * static_cast<size_t>(e), op, b, c, flush, own, &changed);
-      cluster.stores += changed;
-      if (in.reg[e] != kNoReg) warp.row<RowOf<T>>(in.reg[e])[lane] = to_row(old);
+      const RowOf<T>* const sources = warp.row<RowOf<T>>(in.reg[count + 1 + e]);
+      const RowOf<T>* const others = op == Op::Cas ? warp.row<RowOf<T>>(in.reg[count + 2]) : sources;
+      for (uint32_t rest = mask; rest != 0;) {
+        const int lane = backwards ? 31 - std::countl_zero(rest) : std::countr_zero(rest);
+        rest &= ~(1u << lane);
+        const bool flush =
+            can_flush && (space == AddressSpace::Global || (space == AddressSpace::Generic && !is_shared(p.at[lane])));
+        const T b = from_row<T>(sources[lane]), c = from_row<T>(others[lane]);
+        bool changed = false;
+        const T old = update<T>(p.at[lane] + sizeof(T) * static_cast<size_t>(e), own, &changed,
+                                [&](T before) { return updated(chosen(), before, b, c, flush); });
+        stores += changed;
+        results[e][lane] = to_row(old);
+      }
     }
+    cluster.stores += stores;
+  };
+  if (op == Op::Add)
+    all([] { return Op::Add; });
+  else
+    all([op] { return op; });
+  for (int e = 0; e < count; ++e) {
+    if (in.reg[e] == kNoReg) continue;
+    RowOf<T>* const to = warp.row<RowOf<T>>(in.reg[e]);
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
+      to[std::countr_zero(rest)] = results[e][std::countr_zero(rest)];
   }
   return Step::Next;
 }

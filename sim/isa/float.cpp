@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "sim/isa/elementary.h"
 #include "sim/isa/lanes.h"
 
 namespace sim {
@@ -195,6 +196,7 @@ Execute with_rounding(Form& f, int rounding) {
 
 // ---- choosing among the forms ------------------------------------------------------------------
 
+// Conversions of 16-bit floats are long without wide vectors.
 template <class Op, bool kFused>
 Execute execute_of() {
   if constexpr (kFused)
@@ -305,13 +307,13 @@ bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, I
       if (nearest) return f.choose(execute_of<Op<double, false, false>, kFused>());
       return f.choose(with_rounding<Op<double, false, false>>(f, rounding));
     case Type::F16:
-      return f.choose(nearest ? variant<Op, Half, false, false>(ftz, sat) : nullptr);
+      return f.choose(nearest ? variant<Op, Half, false, true>(ftz, sat) : nullptr);
     case Type::F16x2:
-      return f.choose(nearest ? variant<Op, Half, true, false>(ftz, sat) : nullptr);
+      return f.choose(nearest ? variant<Op, Half, true, true>(ftz, sat) : nullptr);
     case Type::BF16:
-      return f.choose(nearest && !ftz && !sat ? &lanes<Op<Bfloat, false, false>> : nullptr);
+      return f.choose(nearest && !ftz && !sat ? fused_lanes<Op<Bfloat, false, false>>() : nullptr);
     case Type::BF16x2:
-      return f.choose(nearest && !ftz && !sat ? &lanes<Both<Op<Bfloat, false, false>>> : nullptr);
+      return f.choose(nearest && !ftz && !sat ? fused_lanes<Both<Op<Bfloat, false, false>>>() : nullptr);
     default:
       return f.choose(nullptr);
   }
@@ -584,18 +586,23 @@ bool decode_rsqrt(const ptx::Instruction& source, DecodeContext& context, Instr&
 
 struct SinOf {
   static double of(double x) { return std::sin(x); }
+  static double quick(float x) { return quick_sin(x); }
 };
 struct CosOf {
   static double of(double x) { return std::cos(x); }
+  static double quick(float x) { return quick_cos(x); }
 };
 struct Lg2Of {
   static double of(double x) { return std::log2(x); }
+  static double quick(float x) { return quick_log2(x); }
 };
 struct Ex2Of {
   static double of(double x) { return std::exp2(x); }
+  static double quick(float x) { return quick_exp2(x); }
 };
 struct TanhOf {
   static double of(double x) { return std::tanh(x); }
+  static double quick(float x) { return quick_tanh(x); }
 };
 
 template <class Function, class E, bool kFlush>
@@ -609,6 +616,36 @@ struct Approx {
   }
 };
 
+// Floats: what the quick function leaves in doubt is computed once more.
+template <class Function, bool kFlush>
+[[gnu::always_inline]] inline Step approx_lanes(Warp& warp, const Instr& in, uint32_t mask) {
+  const Source<float> source(warp, in.reg[1]);
+  alignas(64) uint32_t result[kLanes], doubt[kLanes];
+#pragma GCC ivdep
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const double d = Function::quick(flush<kFlush>(source[lane]));
+    doubt[lane] = in_doubt(d);
+    result[lane] = pack<float>(finish<float, kFlush, false>(static_cast<float>(d)));
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (doubt[lane]) result[lane] = pack<float>(Approx<Function, float, kFlush>::apply(source[lane]));
+  }
+  store_row(warp, in.reg[0], result, mask);
+  return Step::Next;
+}
+template <class Function, bool kFlush>
+[[gnu::noinline]] Step approx_portable(Warp& warp, const Instr& in, uint32_t mask) {
+  return approx_lanes<Function, kFlush>(warp, in, mask);
+}
+template <class Function, bool kFlush>
+[[gnu::noinline, gnu::target("avx2,fma")]] Step approx_avx2(Warp& warp, const Instr& in, uint32_t mask) {
+  return approx_lanes<Function, kFlush>(warp, in, mask);
+}
+template <class Function, bool kFlush>
+Execute approx_floats() {
+  return has_avx2_and_fma() ? &approx_avx2<Function, kFlush> : &approx_portable<Function, kFlush>;
+}
+
 template <class Function>
 bool decode_approx(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
@@ -619,9 +656,7 @@ bool decode_approx(const ptx::Instruction& source, DecodeContext& context, Instr
   constexpr bool kHasHalves = std::is_same_v<Function, Ex2Of> || std::is_same_v<Function, TanhOf>;
   constexpr bool kTanh = std::is_same_v<Function, TanhOf>;
   if (t == Type::F32)
-    return f.choose(!ftz    ? &lanes<Approx<Function, float, false>>
-                    : kTanh ? nullptr
-                            : &lanes<Approx<Function, float, true>>);
+    return f.choose(!ftz ? approx_floats<Function, false>() : kTanh ? nullptr : approx_floats<Function, true>());
   if constexpr (kHasHalves) {
     switch (t) {
       case Type::F16:

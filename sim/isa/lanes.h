@@ -81,6 +81,26 @@ struct Source<bool> {
   uint32_t mask;
 };
 
+// Both halves of a packed pair, each as Op does it.
+template <class E>
+struct Pair {
+  E lo, hi;
+};
+template <class Op, class Signature = decltype(&Op::apply)>
+struct Both;
+template <class Op, class R, class... A>
+struct Both<Op, R (*)(A...)> {
+  using Half = Op;
+  static Pair<R> apply(Pair<A>... operands) { return {Op::apply(operands.lo...), Op::apply(operands.hi...)}; }
+};
+template <class Op, class R, class... A>
+struct Both<Op, R (*)(const Instr&, A...)> {
+  using Half = Op;
+  static Pair<R> apply(const Instr& in, Pair<A>... operands) {
+    return {Op::apply(in, operands.lo...), Op::apply(in, operands.hi...)};
+  }
+};
+
 // ---- execution ---------------------------------------------------------------------------------
 
 template <class Op, class R, class... A, size_t... I>
@@ -110,6 +130,36 @@ template <class Op, class R, class... A, size_t... I>
   store_row(warp, in.reg[0], result, mask);
 }
 
+// Pairs: all low halves, then all high ones, which makes loops that vectorise.
+template <class R, class... A, size_t... I, class Apply>
+[[gnu::always_inline]] inline void run_halves(Warp& warp, const Instr& in, uint32_t mask, std::index_sequence<I...>,
+                                              const Apply& apply) {
+  using Row = RowOf<Pair<R>>;
+  constexpr int kBits = sizeof(R) * 8;
+  constexpr auto kLow = static_cast<Row>((uint64_t{1} << kBits) - 1);
+  const Row* const rows[] = {warp.row<Row>(in.reg[1 + I])...};
+  alignas(64) RowOf<R> low[kLanes], high[kLanes];
+#pragma GCC ivdep
+  for (int lane = 0; lane < kLanes; ++lane)
+    low[lane] = pack<R>(apply(unpack<A>(static_cast<RowOf<A>>(rows[I][lane] & kLow))...));
+#pragma GCC ivdep
+  for (int lane = 0; lane < kLanes; ++lane)
+    high[lane] = pack<R>(apply(unpack<A>(static_cast<RowOf<A>>(rows[I][lane] >> kBits))...));
+  alignas(64) Row result[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = (low[lane] & kLow) | static_cast<Row>(high[lane]) << kBits;
+  store_row(warp, in.reg[0], result, mask);
+}
+template <class Op, class R, class... A, size_t... I>
+[[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask, Pair<R> (*)(Pair<A>...),
+                                             std::index_sequence<I...> indices) {
+  run_halves<R, A...>(warp, in, mask, indices, [](A... operands) { return Op::Half::apply(operands...); });
+}
+template <class Op, class R, class... A, size_t... I>
+[[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask,
+                                             Pair<R> (*)(const Instr&, Pair<A>...), std::index_sequence<I...> indices) {
+  run_halves<R, A...>(warp, in, mask, indices, [&in](A... operands) { return Op::Half::apply(in, operands...); });
+}
+
 template <class T>
 struct Arity;
 template <class R, class... A>
@@ -128,7 +178,10 @@ template <class Op>
 }
 
 // Fused multiply-add is one instruction where the processor has it and slow library code elsewhere.
-#if defined(__x86_64__)
+inline bool has_avx2_and_fma() {
+  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return has;
+}
 template <class Op>
 [[gnu::noinline, gnu::target("avx2,fma")]] Step lanes_with_fma(Warp& warp, const Instr& in, uint32_t mask) {
   run_lanes<Op>(warp, in, mask, &Op::apply, std::make_index_sequence<Arity<decltype(&Op::apply)>::value>());
@@ -136,33 +189,8 @@ template <class Op>
 }
 template <class Op>
 Execute fused_lanes() {
-  static const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return supported ? &lanes_with_fma<Op> : &lanes<Op>;
+  return has_avx2_and_fma() ? &lanes_with_fma<Op> : &lanes<Op>;
 }
-#else
-template <class Op>
-Execute fused_lanes() {
-  return &lanes<Op>;
-}
-#endif
-
-// Both halves of a packed pair, each as Op does it.
-template <class E>
-struct Pair {
-  E lo, hi;
-};
-template <class Op, class Signature = decltype(&Op::apply)>
-struct Both;
-template <class Op, class R, class... A>
-struct Both<Op, R (*)(A...)> {
-  static Pair<R> apply(Pair<A>... operands) { return {Op::apply(operands.lo...), Op::apply(operands.hi...)}; }
-};
-template <class Op, class R, class... A>
-struct Both<Op, R (*)(const Instr&, A...)> {
-  static Pair<R> apply(const Instr& in, Pair<A>... operands) {
-    return {Op::apply(in, operands.lo...), Op::apply(in, operands.hi...)};
-  }
-};
 
 // ---- decoding ----------------------------------------------------------------------------------
 

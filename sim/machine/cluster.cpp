@@ -295,6 +295,7 @@ void run(Launch& launch) {
   const auto work = [&] {
     Cluster cluster;
     cluster.stop_above = &failed;
+    cluster.alone = host_threads == 1;
     cluster.logs_writes = launch.written != nullptr || copies_tensors;
     for (;;) {
       const uint64_t first = next.fetch_add(1);

@@ -440,6 +440,7 @@ struct Cluster {
   } pending;
   std::vector<Stamp> cancel_failures;                 // completions of try_cancel that found none
   const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of lower index has failed
+  bool alone = true;                                  // no other cluster runs at the same time
 
   void run();  // sim/machine/cluster.cpp: to completion, or throws Fault
 };

@@ -23,6 +23,10 @@ class LaneOrder {
   void write(uint32_t warp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row);
   // Stores that need no order (atomics, volatile, other blocks', asynchronous ones).
   void forget(uint32_t offset, uint32_t size) {
+    if (size <= 4) {
+      words_[offset / 4] = 0;
+      return;
+    }
     std::fill(words_.begin() + offset / 4, words_.begin() + (offset + size + 3) / 4, 0u);
   }
   // What the lanes of `mask` wrote so far may now be known to others.

@@ -260,15 +260,18 @@ void generic_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mas
   }
   // An aligned access of up to 16 bytes lies in one granule.
   const uint32_t bytes = (1u << size) - 1;
-  const auto one = [&](int lane) {
+  const auto one = [&](int lane, bool inside) {
     const auto at = static_cast<uint32_t>(offset[lane]);
-    if (at > memory.size || size > memory.size - at) out_of_bounds(warp, owner, at, size, lane);
+    if (!inside && (at > memory.size || size > memory.size - at)) out_of_bounds(warp, owner, at, size, lane);
     access.touch(at >> 4, bytes << (at & 15), lane);
   };
   if (mask == kFullMask) {
-    for (int lane = 0; lane < kLanes; ++lane) one(lane);
+    uint64_t any = 0;  // no offset is greater than all in one
+    for (int lane = 0; lane < kLanes; ++lane) any |= offset[lane];
+    const bool inside = any + size <= memory.size;
+    for (int lane = 0; lane < kLanes; ++lane) one(lane, inside);
   } else {
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(__builtin_ctz(rest));
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(__builtin_ctz(rest), false);
   }
 }
 
