@@ -5,10 +5,12 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <random>
 
+#include "sim/isa/elementary.h"
 #include "sim/isa/half.h"
 #include "sim/isa/small_float.h"
 #include "tests/sim/run_ptx.h"
@@ -927,6 +929,31 @@ void check_approx(const std::string& op, const std::function<double(double)>& ex
     }
   }
 }
+// The vectorised functions, rounded to float, are the C library's wherever they are not in doubt. MOXIE_TEST_ALL=1: of
+// every float.
+TEST(Float, QuickFunctionsRoundAsTheCLibrary) {
+  struct {
+    double (*quick)(float);
+    double (*library)(double);
+  } const functions[] = {
+      {sim::isa::quick_sin, std::sin},   {sim::isa::quick_cos, std::cos},   {sim::isa::quick_log2, std::log2},
+      {sim::isa::quick_exp2, std::exp2}, {sim::isa::quick_tanh, std::tanh},
+  };
+  const uint64_t step = std::getenv("MOXIE_TEST_ALL") ? 1 : 65521;
+  for (const auto& f : functions) {
+    uint64_t compared = 0;
+    for (uint64_t code = 0; code <= UINT32_MAX; code += step) {
+      const float x = std::bit_cast<float>(static_cast<uint32_t>(code));
+      const double quick = f.quick(x);
+      if (sim::isa::in_doubt(quick)) continue;
+      const auto got = static_cast<float>(quick), expected = static_cast<float>(f.library(x));
+      ASSERT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(expected)) << x;
+      ++compared;
+    }
+    EXPECT_GT(compared, (uint64_t{1} << 30) / step);
+  }
+}
+
 TEST(Float, ApproximationsKeepTheirBounds) {
   std::vector<float> values = {0.0f, -0.0f, INFINITY, -INFINITY, NAN};
   std::mt19937 rng(9);
