@@ -36,6 +36,7 @@ struct Options {
 struct Variant {
   plan::TunedHopper choice;
   GemmProblem problem;
+  bool few_rows;  // of the kernel: follows from the problem
 };
 
 std::vector<Variant> variants_of(const GemmProblem& problem, const DeviceInfo& device, size_t most) {
@@ -44,7 +45,7 @@ std::vector<Variant> variants_of(const GemmProblem& problem, const DeviceInfo& d
   for (const plan::Candidate& candidate : plan.candidates) {
     if (!candidate.possible || variants.size() == most) break;
     const kernel::HopperConfig& c = candidate.config;
-    Variant variant{{}, problem};
+    Variant variant{{}, problem, c.few_rows};
     variant.choice.schedule = *(variant.problem.schedule = c.schedule);
     variant.choice.tile_m = *(variant.problem.tile_m = c.block_m);
     variant.choice.tile_n = *(variant.problem.tile_n = c.block_n);
@@ -77,15 +78,15 @@ void prepare_all(const Device& device, const std::vector<std::vector<Variant>>& 
 }
 
 // Problems that differ in their extents alone can share kernels.
-std::string class_of(const GemmProblem& p) {
+std::string class_of(const GemmProblem& p, bool few_rows) {
   const auto type = [](const std::optional<DataType>& t) { return t ? static_cast<int>(*t) : -1; };
-  return fmt::format("{} {} {} {} {} {}", static_cast<int>(p.grouping), static_cast<int>(p.activation),
-                     static_cast<int>(p.gate), p.bias, type(p.pre), type(p.out));
+  return fmt::format("{} {} {} {} {} {} {}", static_cast<int>(p.grouping), static_cast<int>(p.activation),
+                     static_cast<int>(p.gate), p.bias, type(p.pre), type(p.out), few_rows);
 }
 
 Measured measure(const Device& device, const GpuClock& clock, const GemmProblem& problem,
                  const std::vector<Variant>& variants) {
-  const Work work(device, problem);
+  const Work work(device, problem, /*skewed=*/true);
   std::vector<Buffer> spaces;
   for (const Variant& v : variants) spaces.emplace_back(device, workspace_bytes(device, v.problem));
   // All of them roughly, then the best few against each other.
@@ -108,7 +109,7 @@ Measured measure(const Device& device, const GpuClock& clock, const GemmProblem&
   time(15, 2e-3);
 
   Measured measured;
-  measured.kernel_class = class_of(problem);
+  measured.kernel_class = class_of(problem, variants.front().few_rows);
   measured.shape.grouping = problem.grouping;
   measured.shape.n = problem.n;
   measured.shape.k = problem.k;

@@ -2,6 +2,9 @@
 #include "cli/work.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
 
 #include "cli/data.h"
 #include "cli/safetensors.h"
@@ -17,6 +20,22 @@ std::vector<int32_t> ends_of(const GemmProblem& p, int turn) {
   const int64_t rows = p.m / p.groups, extra = p.m % p.groups;
   std::vector<int64_t> counts(static_cast<size_t>(p.groups), rows);
   for (int64_t i = 0; i < extra; ++i) ++counts[static_cast<size_t>((i * p.groups / extra + turn * extra) % p.groups)];
+  std::vector<int32_t> ends;
+  for (int64_t count : counts) ends.push_back(static_cast<int32_t>((ends.empty() ? 0 : ends.back()) + count));
+  return ends;
+}
+
+// Rows in proportion to 1 / sqrt(r) for the group of popularity r, which is another one each turn.
+std::vector<int32_t> skewed_ends_of(const GemmProblem& p, int turn) {
+  const auto groups = static_cast<size_t>(p.groups);
+  std::vector<double> bounds = {0};
+  for (size_t r = 1; r <= groups; ++r) bounds.push_back(bounds.back() + 1 / std::sqrt(static_cast<double>(r)));
+  const auto rows_up_to = [&](size_t r) { return std::llround(bounds[r] / bounds.back() * static_cast<double>(p.m)); };
+  std::vector<int64_t> counts(groups);
+  std::vector<size_t> order(groups);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<uint32_t>(turn)));
+  for (size_t r = 0; r < groups; ++r) counts[order[r]] = rows_up_to(r + 1) - rows_up_to(r);
   std::vector<int32_t> ends;
   for (int64_t count : counts) ends.push_back(static_cast<int32_t>((ends.empty() ? 0 : ends.back()) + count));
   return ends;
@@ -61,7 +80,7 @@ double flops_of(const GemmProblem& problem) {
   return 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
 }
 
-Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
+Work::Work(const Device& on, const GemmProblem& of, bool skewed) : device(on), problem(of) {
   if (problem.grouping != Grouping::Offsets) throw InputError("only groups given by offsets are timed");
   if ((problem.out && is_quantized(*problem.out)) || (problem.pre && is_quantized(*problem.pre)))
     throw InputError("--out-dtype: only products with bf16 and f32 outputs are timed");
@@ -70,7 +89,7 @@ Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
   const auto turns =
       device.info().simulated
           ? 1
-          : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(problem) + 1) + 1, 2, 12);
+          : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(problem) + 1) + 1, 2, 12) / 2 * 2;
   const auto copies =
       std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(b_count * bits_of(problem.format) / 8 + 1) + 1, 1, turns);
   for (uint64_t i = 0; i < turns; ++i) {
@@ -81,7 +100,7 @@ Work::Work(const Device& on, const GemmProblem& of) : device(on), problem(of) {
     };
     pre.push_back(results(problem.pre, problem.n));
     out.push_back(results(problem.out, out_columns(problem)));
-    ends.emplace_back(device, ends_of(problem, static_cast<int>(i)));
+    ends.emplace_back(device, (skewed && i % 2 == 1 ? skewed_ends_of : ends_of)(problem, static_cast<int>(i)));
     workspace.emplace_back(device, workspace_bytes(device, problem));
   }
   bias = random_buffer(device, 3, problem.bias ? problem.groups * problem.n : 0, 1.0f);

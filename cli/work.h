@@ -1,5 +1,5 @@
 // A product ready to be timed: random operands, several sets of them so that each launch finds its own outside the L2
-// cache, for groups by offsets of equal rows.
+// cache, for groups by offsets, of equal rows if nothing else is said.
 #pragma once
 #include <vector>
 
@@ -11,8 +11,9 @@ namespace moxie::cli {
 double flops_of(const GemmProblem& problem);
 
 struct Work {
-  // Throws InputError when the groups are not given by offsets.
-  Work(const Device& device, const GemmProblem& problem);
+  // skewed: in every other turn the group of popularity r has rows in proportion to 1 / sqrt(r), as a router's experts
+  // may. Throws InputError when the groups are not given by offsets.
+  Work(const Device& device, const GemmProblem& problem, bool skewed = false);
 
   void launch(int turn, Stream stream) const;
   // With the caller's choices in place of the plan's, its workspace included: what `moxie tune` tries.

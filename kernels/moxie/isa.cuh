@@ -65,6 +65,42 @@ MOXIE_DEVICE void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// 9.7.9.18: what L2 does with the lines that an access brings.
+MOXIE_DEVICE uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+MOXIE_DEVICE uint64_t evict_normal_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  return policy;
+}
+
+// 9.7.9.27.1.2 cp.async.bulk.tensor from global to this block's shared memory, with such a policy.
+template <int kRank>
+MOXIE_DEVICE void copy_tensor_hinted(void* to, const void* map, const int32_t (&at)[kRank], uint64_t* barrier,
+                                     uint64_t policy) {
+  static_assert(kRank >= 2 && kRank <= 5);
+  const auto shared = [](const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); };
+#define MOXIE_COPY(rank, coordinates, barrier_operand, policy_operand, ...)                                         \
+  asm volatile("cp.async.bulk.tensor." #rank                                                                        \
+               "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {" coordinates \
+               "}], [" barrier_operand "], " policy_operand ";" ::"r"(shared(to)),                                  \
+               "l"(map), __VA_ARGS__, "r"(shared(barrier)), "l"(policy)                                             \
+               : "memory")
+  if constexpr (kRank == 2) {
+    MOXIE_COPY(2, "%2, %3", "%4", "%5", "r"(at[0]), "r"(at[1]));
+  } else if constexpr (kRank == 3) {
+    MOXIE_COPY(3, "%2, %3, %4", "%5", "%6", "r"(at[0]), "r"(at[1]), "r"(at[2]));
+  } else if constexpr (kRank == 4) {
+    MOXIE_COPY(4, "%2, %3, %4, %5", "%6", "%7", "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]));
+  } else {
+    MOXIE_COPY(5, "%2, %3, %4, %5, %6", "%7", "%8", "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]));
+  }
+#undef MOXIE_COPY
+}
+
 // 9.7.14.5 stmatrix: lane 8 i + r gives the address of row r of the i-th 8 x 8 matrix.
 MOXIE_DEVICE void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(

@@ -116,6 +116,8 @@ struct HopperConfig {
   int store_buffers = 1;   // staging buffers of each sink and warp group: 1 or 2
   int epilogue_n =
       64;  // columns of the accumulator that the epilogue handles at once: 32, or 64 if they divide block_n
+  bool few_rows = false;  // groups have about a tile of rows: those that are not there are not loaded, and B, read
+                          // once, leaves L2 first
 };
 
 // Everything a Blackwell kernel fixes at compile time except its sinks.
@@ -140,7 +142,8 @@ struct BlackwellConfig {
 
 constexpr int kConsumerWarpGroups = 2;
 constexpr int kThreads = (kConsumerWarpGroups + 1) * 128;  // warp group 0 is the producer
-constexpr int kMapSlots = 2;                               // alternating copies of every per-group tensor map
+constexpr int kPartRows = 16;
+constexpr int kMapSlots = 2;  // alternating copies of every per-group tensor map
 
 // A and B change their tensor map from group to group only when each group has pointers of its own,
 // or K is divided among the groups.
@@ -228,6 +231,7 @@ struct GroupArrays {
 struct GemmParams {
   TensorMap a;  // the map itself, or the template that is rewritten per group
   TensorMap b;
+  TensorMap a_part;  // HopperConfig::few_rows: A again, in boxes of kPartRows rows
   int32_t groups = 1;
   int32_t m = 0;  // rows: all of A (Dense, Offsets, RowGroups, KGroups), of one group (Batched), the most of any group
                   // (Masked, Pointers)

@@ -159,6 +159,7 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
        << "    .quantized = " << (config.quantized ? "true" : "false") << ",\n"
        << "    .store_buffers = " << config.store_buffers << ",\n"
        << "    .epilogue_n = " << config.epilogue_n << ",\n"
+       << "    .few_rows = " << (config.few_rows ? "true" : "false") << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
   add_entry(text, "hopper_grouped_gemm", "kThreads", Scales::NotAsked, sinks.size());

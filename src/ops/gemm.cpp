@@ -74,7 +74,7 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   key.add(c.schedule), key.add(c.grouping), key.add(c.block_m), key.add(c.block_n), key.add(c.block_k),
       key.add(c.stages);
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
-      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n);
+      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows);
   add_outputs(key, p);
   return key.take();
 }
@@ -199,10 +199,9 @@ OperandRows rows_of(const GemmProblem& p, int64_t ld) {
 bool is_stacked(const GemmProblem& p) { return p.grouping == Grouping::Batched || p.grouping == Grouping::Masked; }
 
 // The shapes follow "Tensor maps" in moxie/params.h.
-template <class Config>
-TensorMapShape a_shape(const Config& c, const GemmProblem& p, int64_t lda) {
+TensorMapShape a_shape(const GemmProblem& p, int64_t lda, int rows) {
   const OperandRows row = rows_of(p, lda);
-  std::vector<Dimension> dimensions = {{row.k, 0, row.box}, {p.m, row.stride, kernel::a_box_rows(c)}};
+  std::vector<Dimension> dimensions = {{row.k, 0, row.box}, {p.m, row.stride, rows}};
   if (is_stacked(p)) dimensions.push_back({p.groups, row.stride * p.m, 1});
   return map_shape(row.type, 128, dimensions);
 }
@@ -359,7 +358,13 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
   const int64_t lda = a.lda && !own ? a.lda : p.k, ldb = a.ldb && !own ? a.ldb : p.k;
 
   kernel::GemmParams params;
-  params.a = driver::make_tensor_map(context, "a", encodable(own ? nullptr : a.a), a_shape(c, p, lda));
+  const auto make_a_map = [&](int rows) {
+    return driver::make_tensor_map(context, "a", encodable(own ? nullptr : a.a), a_shape(p, lda, rows));
+  };
+  params.a = make_a_map(kernel::a_box_rows(c));
+  if constexpr (std::is_same_v<Plan, plan::Plan>) {
+    if (c.few_rows) params.a_part = make_a_map(kernel::kPartRows);
+  }
   params.b =
       driver::make_tensor_map(context, "b", encodable(own ? nullptr : a.b), b_shape(c, p, ldb, kernel::b_box_rows(c)));
   params.groups = int32_t(p.groups);

@@ -16,8 +16,8 @@ using kernel::HopperConfig;
 
 // The figures of the cost model, in cycles of a clock of 1.5 GHz and bytes. Fitted to the times of 650 kernels on one
 // H200 under full load (bench/results/tune-h200.json: error 4% near the best kernel of a shape). That run had balanced
-// groups only; cooperative_rate (1820 by the fit), share_a, share_b (1.05) and narrow were then set by hand so that the
-// choice is also good for skewed ones.
+// groups only; cooperative_rate (1820 by the fit), share_a and share_b (1.05) were then set by hand so that the choice
+// is also good for skewed ones.
 struct Costs {
   double clock = 1.5e9;
   // Multiply-adds a clock and SM. wgmma does 2048; what is lost is the start of each k loop and the clock, which falls
@@ -29,8 +29,6 @@ struct Costs {
   double load_latency = 1500;
   // Two blocks that feed each other wait for the slower one; two that share A are further apart in B.
   double share_a = 1.09, share_b = 1.07;
-  // 64 and 96 columns lost wherever they were measured, even where they alone filled the device.
-  double narrow = 2;
   // Cycles of a cooperative epilogue, which nothing hides: for each accumulator and instruction, and fixed.
   double epilogue_instruction = 0.0075, epilogue_fixed = 2200;
   // Ping-pong: the hand-over between the warp groups, and the last tile's epilogue.
@@ -86,11 +84,13 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   const double k_tiles = std::max<double>(1, double(ceil_div(s.k, int64_t{c.block_k})));
   const double tiles = count_tiles(s, w, c);
   const double m = c.block_m, n = c.block_n, k = c.block_k;
+  const double rows =
+      c.few_rows ? std::min(m, std::ceil(mean_rows(w) / kernel::kPartRows) * kernel::kPartRows) : m;  // loaded
 
   // One k-tile.
-  const double loaded = (m + n) * k * 2;
+  const double loaded = (rows + n) * k * 2;
   const double own =
-      (m * (c.multicast == Multicast::A ? 0.5 : 1) + n * (c.multicast == Multicast::B ? 0.5 : 1)) * k * 2;
+      (rows * (c.multicast == Multicast::A ? 0.5 : 1) + n * (c.multicast == Multicast::B ? 0.5 : 1)) * k * 2;
   const bool pingpong = c.schedule == Schedule::PingPong;
   const std::array<Bound, 3> bounds = {{
       {m * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
@@ -178,16 +178,19 @@ bool allowed(const Shape& s, const HopperConfig& c) {
          (!s.multicast || *s.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
 }
 
+// More than eight pay where a stage is small and weights stream from HBM.
+constexpr int kMostStages = 14;
+
 // Chooses stages, store buffers and the columns that the epilogue handles at once; false when not even two stages fit.
 // Ping-pong hides its epilogue but takes 64 bytes of operands a clock at 128x128, which an SM can barely get: only a
-// deep ring keeps the tensor cores fed, so staging gives way to stages. A cooperative epilogue is not hidden: beyond
-// four stages, larger and more staging gains more (bench/notes/hopper.md).
+// deep ring keeps the tensor cores fed, so up to eight stages staging gives way to them. A cooperative epilogue is not
+// hidden: beyond four stages, larger and more staging gains more (bench/notes/hopper.md).
 bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   HopperConfig best;
   best.stages = 0;
   const auto rank = [](const HopperConfig& x) {
     const int last = x.schedule == Schedule::PingPong ? -x.epilogue_n : x.epilogue_n;
-    return std::array{x.schedule == Schedule::PingPong ? x.stages : std::min(x.stages, 4), last, x.store_buffers};
+    return std::array{std::min(x.stages, x.schedule == Schedule::PingPong ? 8 : 4), last, x.store_buffers, x.stages};
   };
   const int least = std::max(scaled_columns(s), has_wide_sinks(s) && is_gated(s.activation) ? 64 : 32);
   for (int epilogue_n : {64, 32}) {
@@ -195,7 +198,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
     for (int buffers : {1, 2}) {
       c.epilogue_n = epilogue_n;
       c.store_buffers = buffers;
-      if (deepest_ring(s, d, c) > 0 && (best.stages == 0 || rank(c) > rank(best))) best = c;
+      if (deepest_ring(s, d, c, kMostStages) > 0 && (best.stages == 0 || rank(c) > rank(best))) best = c;
     }
   }
   if (best.stages == 0) return false;
@@ -203,7 +206,12 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
-std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
+// Rows of a group below which HopperConfig::few_rows pays: a tile in two or more is the last of its group. Where all
+// tiles are full, it costs 1 to 5% (bench/notes/hopper.md).
+constexpr double kFewRows = 256;
+
+std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
+  const bool few_rows = mean_rows(work) < kFewRows && !kernel::operands_need_group_maps(s.grouping);
   std::vector<Candidate> all;
   const auto add = [&](Schedule schedule, const int(&tile)[2]) {
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B}) {
@@ -219,6 +227,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d) {
       c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;  // one kernel, whatever an unused choice says
       c.bias = s.bias;
       c.quantized = scaled_columns(s) > 1;
+      c.few_rows = few_rows;
       if (!allowed(s, c) || c.cluster > d.sm_count) continue;
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
@@ -247,7 +256,7 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
   check_choices(s, d);
   const Work work = work_of(s);
   Plan plan;
-  plan.candidates = enumerate(s, d);
+  plan.candidates = enumerate(s, d, work);
   for (Candidate& c : plan.candidates) {
     if (c.possible) score(s, d, work, c);
   }

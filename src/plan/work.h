@@ -48,11 +48,11 @@ std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const Config& c) {
   return needs;
 }
 
-// Sets stages to the deepest ring of up to 8 that fits beside the sinks' staging; 0 when not even two stages do.
+// Sets stages to the deepest ring of up to `most` that fits beside the sinks' staging; 0 when not even two stages do.
 template <class Config>
-int deepest_ring(const Shape& s, const DeviceFigures& d, Config& c) {
+int deepest_ring(const Shape& s, const DeviceFigures& d, Config& c, int most = 8) {
   const auto needs = sink_needs(s, c);
-  for (c.stages = 8; c.stages >= 2; --c.stages) {
+  for (c.stages = most; c.stages >= 2; --c.stages) {
     if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
   }
   return c.stages = 0;

@@ -36,6 +36,7 @@ struct Mainloop {
     // only.
     MOXIE_DEVICE Loader(const GemmParams& gemm, const Ring& ring, uint8_t* a, uint8_t* b, uint8_t* maps, uint8_t* slots)
         : gemm_(gemm), ring_(ring), a_(a), b_(b), maps_(maps), slots_(slots), rank_(blockIdx.x % C.cluster) {
+      if constexpr (kHints) evict_first_ = evict_first_policy(), evict_normal_ = evict_normal_policy();
       if constexpr (kGroupMaps) {
         copy_map_template(maps_, gemm.a, threadIdx.x % 32);
         copy_map_template(maps_ + kMapBytes, gemm.b, threadIdx.x % 32);
@@ -55,19 +56,50 @@ struct Mainloop {
         issued_ += k_tiles;
       }
       if (elect()) {
-        for (uint32_t tile_k = 0; tile_k < k_tiles; ++tile_k) {
+        const int parts = parts_of(tile);
+        if constexpr (kHints) policy_ = tile.row == 0 && tile.rows <= C.block_m ? evict_first_ : evict_normal_;
+        const uint32_t whole = parts == kParts ? k_tiles : min(unfilled_, k_tiles);
+        uint32_t tile_k = 0;
+        for (; tile_k < whole; ++tile_k) {
           ring_.wait_empty(at_.stage, at_.phase ^ 1);
           ring_.expect(at_.stage, kStageA + kStageB);
           load_a(map_a, tile, tile_k * C.block_k);
           load_b(map_b, tile, tile_k * C.block_k);
           at_.advance();
         }
+        for (; tile_k < k_tiles; ++tile_k) {
+          ring_.wait_empty(at_.stage, at_.phase ^ 1);
+          ring_.expect(at_.stage, parts * kPartBytes + kStageB);
+          load_a_parts(parts, tile, tile_k * C.block_k);
+          load_b(map_b, tile, tile_k * C.block_k);
+          at_.advance();
+        }
+        unfilled_ -= min(unfilled_, k_tiles);
       } else {
         at_.advance(k_tiles);
       }
     }
 
    private:
+    static constexpr bool kInParts = C.few_rows && !kGroupMaps;
+    static constexpr int kPartBytes = kPartRows * C.block_k * 2, kParts = C.block_m / kPartRows;
+
+    // Of A's tile, those that have rows of the group. What an earlier tile left in place of the others reaches only
+    // rows of the product that are not stored.
+    static MOXIE_DEVICE int parts_of(const Tile& tile) {
+      return kInParts ? clamp((tile.rows + kPartRows - 1) / kPartRows, 0, kParts) : kParts;
+    }
+
+    MOXIE_DEVICE void load_a_parts(int parts, const Tile& tile, int32_t k) const {
+      constexpr int kOwn = C.multicast == Multicast::A ? kParts / 2 : kParts;
+      const int first = C.multicast == Multicast::A ? rank_ * kOwn : 0;
+#pragma unroll 1
+      for (int part = first; part < min(first + kOwn, parts); ++part) {
+        copy_rows(a_ + at_.stage * kStageA + part * kPartBytes, reinterpret_cast<const uint8_t*>(&gemm_.a_part), tile,
+                  tile.row_begin + tile.row + part * kPartRows, k);
+      }
+    }
+
     MOXIE_DEVICE void load_a(const uint8_t* map, const Tile& tile, int32_t k) const {
       uint8_t* to = a_ + at_.stage * kStageA;
       int32_t row = tile.row_begin + tile.row;
@@ -75,6 +107,10 @@ struct Mainloop {
         to += rank_ * kHalfA;
         row += rank_ * (C.block_m / 2);
       }
+      copy_rows(to, map, tile, row, k);
+    }
+
+    MOXIE_DEVICE void copy_rows(uint8_t* to, const uint8_t* map, const Tile& tile, int32_t row, int32_t k) const {
       if constexpr (C.grouping == Grouping::Batched || C.grouping == Grouping::Masked) {
         copy_in<C.multicast == Multicast::A>(to, map, {k, row, tile.group});
       } else {
@@ -92,14 +128,25 @@ struct Mainloop {
       }
       if constexpr (is_gated(C.activation)) {
         if constexpr (kOneMatrix) {
-          copy_in<C.multicast == Multicast::B>(to, map, {k, 0, 0, column / 16});
+          copy_b(to, map, {k, 0, 0, column / 16});
         } else {
-          copy_in<C.multicast == Multicast::B>(to, map, {k, 0, 0, column / 16, tile.group});
+          copy_b(to, map, {k, 0, 0, column / 16, tile.group});
         }
       } else if constexpr (kOneMatrix) {
-        copy_in<C.multicast == Multicast::B>(to, map, {k, column});
+        copy_b(to, map, {k, column});
       } else {
-        copy_in<C.multicast == Multicast::B>(to, map, {k, column, tile.group});
+        copy_b(to, map, {k, column, tile.group});
+      }
+    }
+
+    // Weights of a group that has one tile of rows are read once: they need not push others out of L2.
+    static constexpr bool kHints = C.few_rows && C.multicast != Multicast::B;
+    template <int kRank>
+    MOXIE_DEVICE void copy_b(uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
+      if constexpr (kHints) {
+        copy_tensor_hinted(to, map, coordinates, ring_.full + at_.stage, policy_);
+      } else {
+        copy_in<C.multicast == Multicast::B>(to, map, coordinates);
       }
     }
 
@@ -159,6 +206,8 @@ struct Mainloop {
     uint8_t* slots_;
     int32_t rank_;
     Position at_;
+    uint32_t unfilled_ = C.stages;  // stages that hold nothing yet
+    uint64_t evict_first_ = 0, evict_normal_ = 0, policy_ = 0;
     int32_t mapped_group_ = -1;
     uint32_t slot_ = 1;
     uint32_t issued_ = 0;       // k tiles
