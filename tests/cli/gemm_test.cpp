@@ -274,7 +274,8 @@ TEST(Plan, OfABlackwellShowsWhatItJudged) {
 TEST(Bench, ChecksFourBitOperandsInTheSimulator) {
   for (const char* format : {"mxfp4", "nvfp4"}) {
     const Finished finished = run_moxie(
-        {"bench", "--arch", "sm_100a", "--format", format, "--groups", "2", "--m", "20", "--n", "128", "--k", "96"});
+        {"bench", "--arch", "sm_100a", "--format", format, "--groups", "2", "--m", "20", "--n", "128", "--k", "96"},
+        {.environment = {{"MOXIE_DEVICE", "sim"}}});
     EXPECT_EQ(finished.status, 0) << finished.err << finished.out;
     EXPECT_NE(finished.out.find(format + std::string(" ")), std::string::npos) << finished.out;
   }

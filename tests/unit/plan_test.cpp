@@ -105,7 +105,7 @@ TEST(Plan, EveryPossibleConfigurationFits) {
 
 TEST(Plan, IsDeterministicAndSorted) {
   for (const Shape& s : grid()) {
-    const Plan a = make_hopper_plan(s, {}), b = make_hopper_plan(s, {});
+    const Plan a = make_hopper_plan(s, {}, {}), b = make_hopper_plan(s, {}, {});  // without the tuned table
     ASSERT_EQ(a.candidates.size(), b.candidates.size());
     EXPECT_EQ(explain(s, {}, a), explain(s, {}, b));
     for (size_t i = 0; i < a.candidates.size(); ++i) {
