@@ -10,6 +10,7 @@
 
 #include "sim/async/product.h"
 #include "sim/async/tensor_map.h"
+#include "tests/sim/formats.h"
 #include "tests/sim/run_ptx.h"
 
 namespace {
@@ -18,9 +19,7 @@ using sim::TensorElement;
 using sim::TensorFill;
 using sim::TensorMapFields;
 using sim::TensorSwizzle;
-using sim_test::Buffer;
-using sim_test::Params;
-using sim_test::Shape;
+using namespace sim_test;
 
 struct Map {
   uint8_t bytes[128];
@@ -349,9 +348,8 @@ TEST_P(Orders, TensorReductions) {
        [](uint32_t a, uint32_t b) {
          uint32_t result = 0;
          for (int h = 0; h < 32; h += 16) {
-           const float sum =
-               sim::bf16_to_f32(static_cast<uint16_t>(a >> h)) + sim::bf16_to_f32(static_cast<uint16_t>(b >> h));
-           result |= uint32_t{sim::f32_to_bf16(sum)} << h;
+           const double sum = value_of(a >> h & 0xffff, kBF16) + value_of(b >> h & 0xffff, kBF16);
+           result |= code_of(sum, kBF16) << h;
          }
          return result;
        }},
@@ -795,16 +793,13 @@ int bits_of(const std::string& type) { return type == "tf32" ? 32 : type == "f16
 uint32_t bits_for(const std::string& type, int value) {
   const float f = static_cast<float>(value);
   if (type == "tf32") return std::bit_cast<uint32_t>(f) | 0x155;  // the low bits must not count
-  if (type == "bf16") return sim::f32_to_bf16(f);
-  if (type == "f16") return sim::f32_to_f16(f);
+  if (type == "bf16") return code_of(f, kBF16);
+  if (type == "f16") return code_of(f, kF16);
   if (type == "s8" || type == "u8") return static_cast<uint32_t>(value) & 0xff;
-  for (uint32_t code = 0; code < 256; ++code) {
-    const float decoded =
-        type == "e4m3" ? sim::e4m3_to_f32(static_cast<uint8_t>(code)) : sim::e5m2_to_f32(static_cast<uint8_t>(code));
-    if (decoded == f && !(std::signbit(decoded) && value == 0)) return code;
-  }
-  ADD_FAILURE() << type << " has no " << value;
-  return 0;
+  const FloatFormat& format = type == "e4m3" ? kE4M3 : kE5M2;
+  const uint32_t code = code_of(value, format);
+  EXPECT_EQ(value_of(code, format), value) << type;
+  return code;
 }
 
 // PTX ISA 9.7.15.5.1.2: element (mn, k) of an operation's operand in one of the canonical layouts, whose repeating
@@ -932,8 +927,7 @@ TEST_P(Mma, EqualsDirectComputation) {
         const int row = t / 32 * 16 + t % 32 / 4 + 8 * (i / 2 % 2), column = i / 4 * 8 + t % 4 * 2 + i % 2;
         const int v = d[static_cast<size_t>(row * c.n + column)];
         if (half) {
-          words[static_cast<size_t>(i / 2 * 128 + t)] |= uint32_t{sim::f32_to_f16(static_cast<float>(v))}
-                                                         << (16 * (i % 2));
+          words[static_cast<size_t>(i / 2 * 128 + t)] |= code_of(v, kF16) << (16 * (i % 2));
         } else {
           words[static_cast<size_t>(i * 128 + t)] =
               integer ? static_cast<uint32_t>(v) : std::bit_cast<uint32_t>(static_cast<float>(v) + 0.0f);

@@ -11,14 +11,12 @@
 #include <random>
 
 #include "sim/isa/elementary.h"
-#include "sim/isa/half.h"
-#include "sim/isa/small_float.h"
+#include "tests/sim/formats.h"
 #include "tests/sim/run_ptx.h"
 
 namespace {
 
-using sim_test::Buffer;
-using sim_test::Params;
+using namespace sim_test;
 using testing::HasSubstr;
 
 // One input: up to three operands, each in the low bits.
@@ -70,8 +68,8 @@ std::string program(const std::string& code, const std::string& kinds) {
 
 // What Hopper lacks runs as sm_100a.
 bool is_blackwell(const std::string& code) {
-  for (const char* mark : {"f32x2", "e2m1", "ue8m0", ".f32.f16", ".f32.bf16 %d, %a, %b", "min.f32 %d, %a, %b, %c",
-                           "max.f32 %d, %a, %b, %c", "cvt.rs"})
+  for (const char* mark : {"f32x2", "e2m1", "e2m3", "e3m2", "ue8m0", ".f32.f16", ".f32.bf16 %d, %a, %b",
+                           "min.f32 %d, %a, %b, %c", "max.f32 %d, %a, %b, %c", "cvt.rs"})
     if (code.find(mark) != std::string::npos) return true;
   return false;
 }
@@ -604,7 +602,7 @@ TEST(Logic, ComparisonsCombineAndHaveTwoResults) {
   check("slct.u32.s32 %d, %a, %b, %c;", "wwww",
         [](uint64_t a, uint64_t b, uint64_t c) { return static_cast<int32_t>(c) >= 0 ? a : b; });
   check("slct.f64.f32 %d, %a, %b, %c;", "dddw", [](uint64_t a, uint64_t b, uint64_t c) { return f32(c) >= 0 ? a : b; });
-  const auto low = [](uint64_t v) { return sim::isa::widen(sim::isa::Half{static_cast<uint16_t>(v)}); };
+  const auto low = [](uint64_t v) { return static_cast<float>(value_of(v, kF16)); };
   check(".reg .pred %q; setp.lt.f16x2 %d|%q, %a, %b;", "pww",
         [&](uint64_t a, uint64_t b, uint64_t) { return uint64_t{low(a) < low(b)}; });
   check(".reg .pred %q; setp.lt.f16x2 %q|%d, %a, %b;", "pww",
@@ -863,10 +861,10 @@ TEST(Float, MinMaxRules) {
         op + ".f32 %d, %a, %b, %c;", "wwww",
         [&](uint64_t a, uint64_t b, uint64_t c) { return bits(pick(pick(f32(a), f32(b), max), f32(c), max)); },
         float_inputs());
-    const auto half = [](uint64_t v) { return sim::isa::widen(sim::isa::Half{static_cast<uint16_t>(v)}); };
+    const auto half = [](uint64_t v) { return static_cast<float>(value_of(v, kF16)); };
     check(op + ".f16 %d, %a, %b;", "hhh", [&](uint64_t a, uint64_t b, uint64_t) {
       const float m = pick(half(a), half(b), max);
-      return std::isnan(m) ? uint64_t{0x7fff} : sim::isa::narrow<sim::isa::Half>(m).bits;
+      return uint64_t{code_of(m, kF16)};
     });
   }
 }
@@ -984,29 +982,24 @@ TEST(Float, ApproximationsKeepTheirBounds) {
 
 // ---- halves --------------------------------------------------------------------------------------
 
-using sim::isa::Bfloat;
-using sim::isa::Half;
-
 TEST(Halves, WideningIsExactForEveryCode) {
   std::vector<In> codes;
   for (uint32_t code = 0; code < 65536; ++code) codes.push_back({code});
-  const auto expected = [](uint64_t code, const sim::isa::SmallFormat& format) {
-    const double d = sim::isa::decode(static_cast<uint32_t>(code), format);
-    return bits(static_cast<float>(d));
+  const auto expected = [](uint64_t code, const FloatFormat& format) {
+    return bits(static_cast<float>(value_of(code, format)));
   };
   check(
-      "cvt.f32.f16 %d, %a;", "wh", [&](uint64_t a, uint64_t, uint64_t) { return expected(a, sim::isa::kF16); }, codes);
+      "cvt.f32.f16 %d, %a;", "wh", [&](uint64_t a, uint64_t, uint64_t) { return expected(a, kF16); }, codes);
   check(
-      "cvt.f32.bf16 %d, %a;", "wh", [&](uint64_t a, uint64_t, uint64_t) { return expected(a, sim::isa::kBF16); },
-      codes);
+      "cvt.f32.bf16 %d, %a;", "wh", [&](uint64_t a, uint64_t, uint64_t) { return expected(a, kBF16); }, codes);
 }
 
 // Codes, the midpoints between them and their neighbours.
-std::vector<In> narrowing_inputs(const sim::isa::SmallFormat& format) {
+std::vector<In> narrowing_inputs(const FloatFormat& format) {
   std::vector<In> inputs = float_inputs(4000);
   for (uint32_t code = 0; code <= format.largest(); code += 1 + code % 7) {
-    const double here = sim::isa::decode(code, format),
-                 next = code == format.largest() ? here * 1.01 : sim::isa::decode(code + 1, format);
+    const double here = value_of(code, format),
+                 next = code == format.largest() ? here * 1.01 : value_of(code + 1, format);
     const uint32_t middle = std::bit_cast<uint32_t>(static_cast<float>((here + next) / 2));
     for (uint32_t b : {std::bit_cast<uint32_t>(static_cast<float>(here)), middle - 1, middle, middle + 1}) {
       inputs.push_back({b, b ^ 0x80000000});
@@ -1017,28 +1010,26 @@ std::vector<In> narrowing_inputs(const sim::isa::SmallFormat& format) {
 }
 
 TEST(Halves, NarrowingRoundsInEveryMode) {
-  using sim::isa::Encoding;
-  using sim::isa::Round;
-  for (const auto& [type, format] : {std::pair{"f16", sim::isa::kF16}, std::pair{"bf16", sim::isa::kBF16}}) {
+  for (const auto& [type, format] : {std::pair{"f16", kF16}, std::pair{"bf16", kBF16}}) {
     const auto inputs = narrowing_inputs(format);
     const auto& fmt = format;
-    for (const auto& [name, round] : {std::pair{"rn", Round::Nearest}, std::pair{"rz", Round::Zero},
-                                      std::pair{"rm", Round::Down}, std::pair{"rp", Round::Up}}) {
-      const Round r = round;
+    for (const auto& [name, round] : {std::pair{"rn", Rounding::Nearest}, std::pair{"rz", Rounding::Zero},
+                                      std::pair{"rm", Rounding::Down}, std::pair{"rp", Rounding::Up}}) {
+      const Rounding r = round;
       check(
           std::string("cvt.") + name + "." + type + ".f32 %d, %a;", "hw",
-          [&](uint64_t a, uint64_t, uint64_t) { return encode(f32(a), fmt, Encoding{r}); }, inputs);
+          [&](uint64_t a, uint64_t, uint64_t) { return uint64_t{code_of(f32(a), fmt, r)}; }, inputs);
     }
     check(
         std::string("cvt.rn.") + type + "x2.f32 %d, %a, %b;", "www",
         [&](uint64_t a, uint64_t b, uint64_t) {
-          return static_cast<uint64_t>(encode(f32(a), fmt, {})) << 16 | encode(f32(b), fmt, {});
+          return static_cast<uint64_t>(code_of(f32(a), fmt)) << 16 | code_of(f32(b), fmt);
         },
         inputs);
     check(
         std::string("cvt.rn.relu.") + type + ".f32 %d, %a;", "hw",
         [&](uint64_t a, uint64_t, uint64_t) {
-          return std::isnan(f32(a)) ? 0x7fff : std::signbit(f32(a)) ? 0 : encode(f32(a), fmt, {});
+          return std::isnan(f32(a)) ? 0x7fff : std::signbit(f32(a)) ? 0 : code_of(f32(a), fmt);
         },
         inputs);
   }
@@ -1061,13 +1052,10 @@ TEST(Halves, ArithmeticRoundsOnce) {
     const uint64_t a = 0x3f80 + rng() % 128, b = 0x3f80 + rng() % 128;
     inputs.push_back({a, b, (rng() & 0x8000) | (rng() % 0x3000)});
   }
-  const auto value = [](uint64_t code, bool half) {
-    return half ? sim::isa::widen(Half{static_cast<uint16_t>(code)})
-                : sim::isa::widen(Bfloat{static_cast<uint16_t>(code)});
-  };
+  const auto value = [](uint64_t code, bool half) { return static_cast<float>(value_of(code, half ? kF16 : kBF16)); };
   for (const bool half : {true, false}) {
     const std::string type = half ? "f16" : "bf16";
-    const sim::isa::SmallFormat& format = half ? sim::isa::kF16 : sim::isa::kBF16;
+    const FloatFormat& format = half ? kF16 : kBF16;
     // x + y once rounded: what a quad sum leaves over (two-sum) makes the double odd, so that encode() sees it.
     const auto round = [&](__float128 x, __float128 y, bool zero_sign) -> uint64_t {
       const __float128 q = x + y, from_y = q - x, rest = (x - (q - from_y)) + (y - from_y);
@@ -1076,7 +1064,7 @@ TEST(Halves, ArithmeticRoundsOnce) {
       const __float128 lost = (q - d) + rest;
       if (std::isfinite(d) && lost != 0 && !(std::bit_cast<uint64_t>(d) & 1))
         d = std::nextafter(d, lost > 0 ? INFINITY : -INFINITY);
-      return sim::isa::encode(d, format, {});
+      return code_of(d, format);
     };
     const auto v = [&](uint64_t code) { return static_cast<__float128>(value(code, half)); };
     const auto negative = [](float f) { return std::signbit(f); };
@@ -1137,9 +1125,7 @@ TEST(Halves, Approximations) {
     const auto results = evaluate(op + " %d, %a;", "hh", codes);
     for (size_t i = 0; i < codes.size(); ++i) {
       const bool half = op.find("bf16") == std::string::npos;
-      const auto value = [&](uint64_t c) {
-        return decode(static_cast<uint32_t>(c), half ? sim::isa::kF16 : sim::isa::kBF16);
-      };
+      const auto value = [&](uint64_t c) { return value_of(c, half ? kF16 : kBF16); };
       const double x = value(codes[i].a), want = exact(x), got = value(results[i]);
       if (std::isnan(x)) {
         EXPECT_EQ(results[i], 0x7fffu);
@@ -1278,12 +1264,11 @@ TEST(Convert, IntegersToFloatsRoundOnce) {
         },
         {{0x4040000000000001}, {0x4040000000000000}});
   check("cvt.rn.f16.u16 %d, %a;", "hh",
-        [](uint64_t a, uint64_t, uint64_t) { return encode(static_cast<double>(a), sim::isa::kF16, {}); });
+        [](uint64_t a, uint64_t, uint64_t) { return uint64_t{code_of(static_cast<double>(a), kF16)}; });
   check(
       "cvt.sat.f32.f32 %d, %a;", "ww",
       [](uint64_t a, uint64_t, uint64_t) { return f32(a) > 0 ? bits(std::min(f32(a), 1.0f)) : 0; }, float_inputs());
-  check("cvt.rn.f16.f64 %d, %a;", "hd",
-        [](uint64_t a, uint64_t, uint64_t) { return encode(f64(a), sim::isa::kF16, {}); },
+  check("cvt.rn.f16.f64 %d, %a;", "hd", [](uint64_t a, uint64_t, uint64_t) { return uint64_t{code_of(f64(a), kF16)}; },
         {{std::bit_cast<uint64_t>(1.00048828125)},
          {std::bit_cast<uint64_t>(1.0004882812500002)},
          {std::bit_cast<uint64_t>(70000.0)}});
@@ -1321,14 +1306,33 @@ TEST(Convert, SmallFormats) {
         {{0x7f800001}, {0x7fc00000}, {0x7fffffff}, {0xffc00000}, {0x7f800000}});
   check("cvt.rp.ftz.f16.f32 %d, %a;", "hw", [](uint64_t a, uint64_t, uint64_t) { return a >> 31 ? 0x8000 : 1; },
         {{0x00000001}, {0x007fffff}, {0x80000001}});
-  for (uint32_t code = 0; code < 256; ++code) {  // every code comes back
-    const double e4m3 = decode(code, sim::isa::kE4M3), e5m2 = decode(code, sim::isa::kE5M2);
-    if (e4m3 == e4m3) {
-      EXPECT_EQ(encode(e4m3, sim::isa::kE4M3, {}), code);
+}
+
+TEST(Convert, SmallFormatsByTheirDefinitions) {
+  for (const auto& [name, format] : {std::pair{"e4m3", kE4M3}, std::pair{"e5m2", kE5M2}, std::pair{"e2m3", kE2M3},
+                                     std::pair{"e3m2", kE3M2}, std::pair{"e2m1", kE2M1}}) {
+    const FloatFormat& f = format;
+    SCOPED_TRACE(name);
+    const int width = f.bits() == 4 ? 4 : 8;  // of a code in the pair
+    const std::string pair = std::string(name) + "x2";
+    const auto inputs = narrowing_inputs(f);
+    for (const bool relu : {false, true}) {
+      const auto one = [&](double v) -> uint64_t {
+        return relu && std::signbit(v) && !std::isnan(v) ? 0 : code_of(v, f, Rounding::Nearest, true);
+      };
+      check(
+          "cvt.rn.satfinite." + std::string(relu ? "relu." : "") + pair + ".f32 %d, %a, %b;", "hww",
+          [&](uint64_t a, uint64_t b, uint64_t) { return one(f32(a)) << width | one(f32(b)); }, inputs);
     }
-    if (e5m2 == e5m2) {
-      EXPECT_EQ(encode(e5m2, sim::isa::kE5M2, {}), code);
-    }
+    std::vector<In> codes;
+    for (uint32_t code = 0; code < 65536; ++code) codes.push_back({code});
+    check(
+        "cvt.rn.f16x2." + pair + " %d, %a;", "wh",
+        [&](uint64_t a, uint64_t, uint64_t) {
+          const auto half = [&](uint64_t code) { return uint64_t{code_of(value_of(code, f), kF16)}; };
+          return half(a >> width & ((1u << width) - 1)) << 16 | half(a & ((1u << width) - 1));
+        },
+        codes);
   }
 }
 
