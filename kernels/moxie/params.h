@@ -328,6 +328,7 @@ struct QuantizedStoreParams {
 //   Pointers                   rank 2  the same, as a template: address, dims and stride are rewritten per group;
 //                                      encode any 16-byte aligned non-null address (workspace), dims and stride >= 1
 //   Batched, Masked            rank 3  dims (K, M, G)  strides (2 lda, 2 group_stride) box (64, a_box_rows, 1)
+// GemmParams::a_part  with few_rows: as a, box (64, kPartRows); else not used
 // GemmParams::b   bf16, 128-byte swizzle; H = N / 2
 //   not gated: Dense, Pointers rank 2  dims (K, N)     strides (2 ldb)                box (64, b_box_rows)
 //              all others      rank 3  dims (K, N, G)  strides (2 ldb, 2 group_stride) box (64, b_box_rows, 1)
