@@ -135,13 +135,13 @@ void add_scales(std::vector<Point>& all) {
       p.name += fmt::format("_{}", kScalesNames[scales]);
       p.scales = Scales(scales);
       // One scale a row: the sum is exact however large or small it is.
-      p.k = p.scales == Scales::WideA || p.scales == Scales::WideB ? 736 : p.scales == Scales::Nan ? 160 : 32;
+      p.k = p.scales == Scales::WideA || p.scales == Scales::WideB ? 192 : p.scales == Scales::Nan ? 160 : 32;
       all.push_back(p);
     }
   }
 }
 
-// The kernel of the full size, and an extent's sixteenth that still has tails: some tiles and a bit.
+// The kernel of the full size, and a small part of its extents that still has tails: some tiles and a bit.
 void add_reference_shapes(std::vector<Point>& all) {
   for (const ReferenceShape& s : reference_shapes()) {
     const kernel::BlackwellConfig c =
@@ -150,10 +150,10 @@ void add_reference_shapes(std::vector<Point>& all) {
     p.name = "G_" + s.name;
     p.grouping = s.grouping;
     p.cluster = c.cluster, p.swap = c.swap_ab, p.scheduling = c.scheduling, p.tile = c.block_n;
-    p.n = std::max<int64_t>(s.n / 16 / 8 * 8 + 8, kernel::cluster_columns(c) + 40);
+    p.n = std::max<int64_t>(s.n / 32 / 8 * 8 + 8, kernel::cluster_columns(c) + 40);
     p.k = std::max<int64_t>(s.k / 16 / 32 * 32, 96);
     const int64_t groups = std::min<int64_t>(s.groups, 8);
-    const int64_t rows = s.rows <= 128 ? s.rows : std::max<int64_t>(s.rows / 16, 100);
+    const int64_t rows = s.rows <= 128 ? s.rows : std::max<int64_t>(s.rows / 32, 100);
     for (int64_t g = 0; g < groups; ++g) {
       // Around the mean, as the routing of tokens gives them.
       const int64_t own =
@@ -247,10 +247,10 @@ struct DrawnScales {
   bool exact = true;
 };
 // The codes of A and of B add up to 130 to 371: then each multiple of a quarter that a sum of 32 products can be is a
-// normal float32. Wide: at most to 364, for sums of many scales; every eighth code, so that no column is a row's norm
-// alone.
+// normal float32. Wide: at most to 364, for sums of many scales; every sixteenth code, so that no column is a row's
+// norm alone.
 DrawnScales draw_scales(Scales scales, Random& random) {
-  const int turn = int(random.between(0, 6));
+  const int turn = int(random.between(0, 14));
   switch (scales) {
     case Scales::LargeA:
       return {{130, 254, 1}, {0, 117, 1}};
@@ -259,9 +259,9 @@ DrawnScales draw_scales(Scales scales, Random& random) {
     case Scales::Middle:
       return {{65, 185, 1}, {65, 185, 1}};
     case Scales::WideA:
-      return {{turn, 254, 8}, {turn, 110, 8}, 0, false};
+      return {{turn, 254, 16}, {turn, 110, 16}, 0, false};
     case Scales::WideB:
-      return {{turn, 110, 8}, {turn, 254, 8}, 0, false};
+      return {{turn, 110, 16}, {turn, 254, 16}, 0, false};
     case Scales::Nan:
       return {{}, {}, 150};
     case Scales::Narrow:
@@ -294,7 +294,7 @@ GroupedJob grouped_job(const Point& p, Random& random) {
   job.m = draw_rows(p, tile, random);
   for (size_t g = 0; g < job.m.size(); ++g) {
     const bool first = g == 0;
-    job.n.push_back(first ? p.n : 8 * random.between(0, p.n / 8));
+    job.n.push_back(first || !job.exact ? p.n : 8 * random.between(0, p.n / 8));
     job.k.push_back(first || p.scales != Scales::Narrow ? p.k : 32 * random.between(0, p.k / 32));
   }
   return job;
