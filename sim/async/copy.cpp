@@ -285,6 +285,7 @@ struct Tile {
   std::array<uint32_t, 5> count{};   // rows visited along each dimension; units along dimension 0
   TensorUnit unit{1, 1, 1};          // coordinates of dimension 0 count these
   uint32_t row_bytes = 0, rows = 0;  // in shared memory
+  uint32_t pitch = 0;                // from row to row there; under a swizzle its span, as on an H200
   // Of address bits 7 to 9, XORed to the bits from `swizzle_shift` (5.5.7); `flip`: bit 7 is XORed to bit 3 too.
   uint32_t swizzle_mask = 0, swizzle_shift = 4;
   bool flip = false;
@@ -364,7 +365,7 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   const auto units = static_cast<int32_t>(tile.unit.elements);
   tile.count[0] /= tile.unit.elements;
   tile.at[0] /= units;
-  tile.row_bytes = tile.count[0] * tile.unit.shared_bytes;
+  tile.row_bytes = tile.pitch = tile.count[0] * tile.unit.shared_bytes;
   if (tile.row_bytes % 16 != 0) illegal("the inner dimension of the box is not a multiple of 16 bytes");
   if (map.address % 16 != 0) illegal("the tensor's address is not a multiple of 16");
   // 5.5.3.1; an illegal instruction on an H200. Not held against sm_100a yet: our kernels there load single words of
@@ -376,6 +377,7 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   if (map.swizzle != TensorSwizzle::None) {
     const uint32_t span = 16u << static_cast<int>(map.swizzle);
     tile.swizzle_mask = span / 16 - 1;
+    tile.pitch = span;
     if (tile.row_bytes > span)
       illegal("the inner dimension of the box, " + std::to_string(tile.row_bytes) +
               " bytes, is wider than the swizzle of " + std::to_string(span));
@@ -441,24 +443,16 @@ void fill_outside(const Tile& tile, uint8_t* row, uint32_t first_byte, uint32_t 
     std::memset(row + first_byte, 0, end_byte - first_byte);
     return;
   }
-  if (tile.unit.shared_bytes == 2) {
-    for (uint32_t i = first_byte; i < end_byte; i += 2) std::memcpy(row + i, &isa::kOutsideNan16, 2);
-    return;
-  }
-  // Every bit but the sign: a NaN in each float format.
-  for (uint32_t i = first_byte; i < end_byte; ++i) row[i] = (i + 1) % tile.unit.shared_bytes == 0 ? 0x7f : 0xff;
+  for (uint32_t i = first_byte; i < end_byte; i += 2) std::memcpy(row + i, &isa::kOutsideNan16, 2);  // in every type
 }
 
-// What the type of a tensor of floats makes of its elements on their way to shared memory: subnormals go, and tf32
-// keeps 10 bits of the mantissa, rounded to the nearest.
-void convert_floats(TensorElement element, uint8_t* row, uint32_t bytes) {
-  const bool flush = element == TensorElement::F32Ftz || element == TensorElement::TF32Ftz;
-  const bool round = element == TensorElement::TF32 || element == TensorElement::TF32Ftz;
+// The ISA does not say it, an H200 does it: tf32 keeps 10 bits of the mantissa on the way to shared memory, rounded to
+// the nearest, also in tf32.ftz; loads of f32.ftz change nothing.
+void round_to_tf32(uint8_t* row, uint32_t bytes) {
   for (uint32_t i = 0; i < bytes; i += 4) {
     uint32_t x;
     std::memcpy(&x, row + i, 4);
-    if (flush && (x & 0x7f800000) == 0) x &= 0x80000000;
-    if (round) x = (x & 0x7fffffff) > 0x7f800000 ? 0x7fffe000 : (x + 0xfff + (x >> 13 & 1)) & 0xffffe000;
+    x = (x & 0x7fffffff) > 0x7f800000 ? 0x7fffe000 : (x + 0xfff + (x >> 13 & 1)) & 0xffffe000;
     std::memcpy(row + i, &x, 4);
   }
 }
@@ -471,8 +465,7 @@ class TensorLoad : public AsyncOp {
     const Tile& tile = *tile_;
     uint8_t* const shared = target_.cta->shared.bytes;
     const bool whole = tile.inside_first == 0 && tile.inside_end == tile.count[0];
-    const bool converts =
-        is_float(tile.map.element) && tile.map.element >= TensorElement::F32Ftz && bytes_of(tile.map.element) == 4;
+    const bool rounds = tile.map.element == TensorElement::TF32 || tile.map.element == TensorElement::TF32Ftz;
     const uint32_t first = tile.inside_first * tile.unit.shared_bytes, end = tile.inside_end * tile.unit.shared_bytes;
     uint8_t buffer[256 * 8];
     tile.each_row([&](uint32_t row, bool inside, uint64_t address) {
@@ -485,18 +478,18 @@ class TensorLoad : public AsyncOp {
           std::memcpy(buffer + 16 * i, source + tile.unit.global_bytes * i, tile.unit.global_bytes);
         }
         source = buffer;
-      } else if (!inside || !whole || converts) {
+      } else if (!inside || !whole || rounds) {
         if (inside) {
           fill_outside(tile, buffer, 0, first);
           std::memcpy(buffer + first, source + first, end - first);
-          if (converts) convert_floats(tile.map.element, buffer + first, end - first);
+          if (rounds) round_to_tf32(buffer + first, end - first);
           fill_outside(tile, buffer, end, tile.row_bytes);
         } else {
           fill_outside(tile, buffer, 0, tile.row_bytes);
         }
         source = buffer;
       }
-      const uint32_t to = target_.offset + row * tile.row_bytes;
+      const uint32_t to = target_.offset + row * tile.pitch;
       if (tile.swizzle_mask == 0) {
         std::memcpy(shared + to, source, tile.row_bytes);
       } else {
@@ -531,13 +524,17 @@ class TensorStore : public AsyncOp {
     const uint8_t* const shared = origin_.warp->cta->shared.bytes;
     const TensorUnit unit = tile_.unit;
     const uint32_t first = tile_.inside_first * unit.global_bytes, end = tile_.inside_end * unit.global_bytes;
+    // An H200 stores whole pieces of 16 bytes, also of those that the tensor's edge divides.
+    const bool whole_pieces = op_ == Reduction::None && !is_packed(tile_.map.element);
+    const uint32_t whole_end = whole_pieces ? (end + 15) / 16 * 16 : end;
     uint8_t buffer[256 * 8];
     tile_.each_row([&](uint32_t row, bool inside, uint64_t address) {
       if (!inside) return;
-      const uint32_t from = offset_ + row * tile_.row_bytes;
+      const uint32_t from = offset_ + row * tile_.pitch;
       tile_.take_row(shared, from, buffer);
       if (tile_.map.element == TensorElement::B6x16Padded) pack_six_bits(buffer, tile_.row_bytes);
-      write->add(reinterpret_cast<uint8_t*>(address) + first, buffer + first, end - first);
+      const uint32_t last = cluster.launch->global->contains(address + first, whole_end - first) ? whole_end : end;
+      write->add(reinterpret_cast<uint8_t*>(address) + first, buffer + first, last - first);
     });
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
     cluster.engine.submit(cluster, std::move(write));
@@ -581,10 +578,12 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     for (const Target& target : targets) {
       // A swizzle permutes 16-byte pieces inside lines of 128 bytes; the box may end inside one.
       SharedAccess access(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane);
-      if (tile->swizzle_mask == 0 || tile->bytes() % 128 == 0) {
+      if (tile->swizzle_mask == 0 || (tile->pitch == tile->row_bytes && tile->bytes() % 128 == 0)) {
         access.touch(target.offset, tile->bytes());
       } else {
-        for (uint32_t i = 0; i < tile->bytes(); i += 16) access.touch(tile->swizzled(target.offset + i), 16);
+        for (uint32_t row = 0; row < tile->rows; ++row)
+          for (uint32_t i = 0; i < tile->row_bytes; i += 16)
+            access.touch(tile->swizzled(target.offset + row * tile->pitch + i), 16);
       }
     }
     for (const Target& target : targets)
@@ -630,7 +629,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint32_t end = (tile.inside_end * tile.unit.shared_bytes + 15) / 16 * 16;
     tile.each_row([&](uint32_t row, bool inside, uint64_t) {
       if (!inside) return;
-      const uint32_t offset = from.offset + row * tile.row_bytes;
+      const uint32_t offset = from.offset + row * tile.pitch;
       if (tile.swizzle_mask == 0 || (tile.row_bytes == 128 && first == 0 && end == 128)) {
         access.touch(offset + first, end - first);
       } else {

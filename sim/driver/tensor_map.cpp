@@ -149,6 +149,10 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     }
     const TensorUnit unit_bytes = unit_of(*element);
     const uint64_t inner = uint64_t{box[0]} / unit_bytes.elements * unit_bytes.shared_bytes;
+    uint64_t whole = inner;
+    for (unsigned i = 1; i < rank; ++i) whole *= (box[i] + element_strides[i] - 1) / element_strides[i];
+    check(whole <= 228 * 1024,  // as on an H200
+          "the box is of " + std::to_string(whole) + " bytes; shared memory holds 233472");
     if (plain) {
       check(inner % 16 == 0, "the box is " + std::to_string(inner) + " bytes wide; it must be a multiple of 16");
       const uint64_t span = uint64_t{16} << static_cast<int>(fields.swizzle);  // 32, 64 or 128 bytes

@@ -116,9 +116,15 @@ struct Fma {
     const auto x = widen(flush<kFlush>(a)), y = widen(flush<kFlush>(b)), z = widen(flush<kFlush>(c));
     if constexpr (std::is_same_v<E, double>)
       return __builtin_fma(x, y, z);
-    else if constexpr (std::is_same_v<E, float>)
+    else if constexpr (std::is_same_v<E, float>) {
+      if constexpr (kFlush) {
+        // No rounding of the sum of doubles takes it over 2^-126.
+        const double about = static_cast<double>(x) * y + static_cast<double>(z);
+        if (std::fabs(about) < 0x1p-126 && about != 0)
+          return finish<E, kFlush, kSaturate>(static_cast<float>(std::copysign(0.0, about)));
+      }
       return finish<E, kFlush, kSaturate>(__builtin_fmaf(x, y, z));
-    else if constexpr (std::is_same_v<E, Half>)
+    } else if constexpr (std::is_same_v<E, Half>)
       return finish<E, kFlush, kSaturate>(sum_to_odd(x * y, z));  // the product is exact, also in float
     else
       return finish<E, kFlush, kSaturate>(round_to_odd(sum_to_odd(static_cast<double>(x) * y, static_cast<double>(z))));

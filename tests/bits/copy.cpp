@@ -344,7 +344,7 @@ void add_tensor(Forms& forms) {
     if (y == "u32") ops = {"add", "min", "max", "inc", "dec", "and", "or", "xor"};
     if (y == "s32") ops = {"add", "min", "max", "and", "or", "xor"};
     if (y == "u64") ops = {"add", "min", "max", "and", "or", "xor"};
-    if (y == "s64") ops = {"min", "max", "and", "or", "xor"};
+    if (y == "s64") ops = {"min", "max"};
     if (y == "f16" || y == "bf16") ops = {"add", "min", "max"};
     if (y == "f32" || y == "f64" || y == "f32.ftz") ops = {"add"};
     for (const std::string& op : ops)

@@ -1557,6 +1557,11 @@ TEST_F(SimDriver, TensorMapsAreChecked) {
       {"element stride 0", [](MapArguments& a) { a.steps[1] = 0; }},
       {"element stride 9", [](MapArguments& a) { a.steps[2] = 9; }},
       {"element stride 0 of the first dimension", [](MapArguments& a) { a.steps[0] = 0; }},
+      {"box larger than shared memory",
+       [](MapArguments& a) {
+         a.box[1] = 256;
+         a.box[2] = 8;
+       }},
       {"NaN fill of integers",
        [](MapArguments& a) {
          a.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
