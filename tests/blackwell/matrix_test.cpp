@@ -9,6 +9,7 @@
 // their row's norm. `--gtest_filter=*/Matrix.*/D_*` runs a part; MOXIE_TEST_ALL=1 adds B for every grouping.
 #include <gtest/gtest-spi.h>
 
+#include <bit>
 #include <set>
 
 #include "ops/gemm.h"
@@ -386,6 +387,43 @@ TEST(MatrixTable, HoldsWhatItClaims) {
   EXPECT_EQ(shares.size(), 7u);
   EXPECT_EQ(scales.size(), 7u * 7);
   EXPECT_EQ(published, reference_shapes().size());
+}
+
+// The combinations that are not in the table have no kernel, and are refused by name.
+TEST(MatrixTable, WhatIsMissingIsRefused) {
+  const auto is_refused = [](GemmProblem p, std::optional<int> GemmProblem::*size, int value) {
+    p.*size = value;
+    try {
+      ops::prepare_gemm({100, 148, 232448}, p);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      const std::string name = size == &GemmProblem::tile_m ? "tile_m" : "tile_n";
+      EXPECT_EQ(std::string(error.what()).find(fmt::format("{} is {}, but ", name, value)), 0u) << error.what();
+      return true;
+    }
+    return false;
+  };
+  for (Grouping grouping : kGroupings) {
+    for (int cluster : {1, 2}) {
+      GemmProblem p;
+      p.format = OperandFormat::Mxfp4;
+      p.grouping = grouping;
+      p.m = 1000, p.n = 1024, p.k = 256;
+      p.out = DataType::F32;
+      p.cluster = cluster;
+      p.swap_ab = false;
+      for (int width = 8; width <= 320; width += 8) {
+        const bool legal = width % (cluster == 2 ? 32 : 16) == 0 && width <= 256;
+        EXPECT_EQ(is_refused(p, &GemmProblem::tile_n, width), !legal) << int(grouping) << cluster << width;
+      }
+      p.swap_ab = true;
+      for (int rows = 8; rows <= 320; rows += 8) {
+        const bool legal =
+            std::has_single_bit(unsigned(rows)) && rows >= 16 && rows <= (grouping == Grouping::RowGroups ? 128 : 256);
+        EXPECT_EQ(is_refused(p, &GemmProblem::tile_m, rows), !legal) << int(grouping) << cluster << rows;
+      }
+    }
+  }
 }
 
 }  // namespace

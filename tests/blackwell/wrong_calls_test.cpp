@@ -188,6 +188,8 @@ const Wrong kWrong[] = {
     {Dense, kInvalid, "tile_n is 48, but with bf16 operands",
      [](auto& p, auto&) { p.tile_n = 48, p.format = OperandFormat::Bf16; }},
     {Swapped, kInvalid, "tile_m is 48, but with swap_ab only", [](auto& p, auto&) { p.tile_m = 48; }},
+    {Quantised, kInvalid, "tile_m is 16, but with swap_ab row groups with a quantised output",
+     [](auto& p, auto&) { p.swap_ab = true, p.tile_m = 16, p.grouping = Grouping::RowGroups; }},
     {Swapped, kInvalid, "tile_m is 256, but with swap_ab row groups",
      [](auto& p, auto&) { p.tile_m = 256, p.grouping = Grouping::RowGroups; }},
     {Swapped, kInvalid, "tile_m is 256, but with swap_ab and a split gate",
