@@ -1,11 +1,15 @@
 // sim_coverage FILE [--forms] [--opcode TEXT]: the forms of instructions that tests executed in the simulator, from the
 // file that MOXIE_SIM_COVERAGE named. Prints every opcode with its forms and their tests, then the forms of
-// tests/coverage/required.txt and the opcodes that the simulator registers with how many tests executed each.
-// Exit code 1 when one of those was executed by none. `make coverage` runs the tests and then this.
+// tests/coverage/required.txt and the opcodes that the simulator registers, each with the test that checks its result
+// against a direct computation or a hazard when it is missing (tests/coverage/verified.txt says which tests do that for
+// which forms), or with those that only execute it. Exit code 1 when a required form is checked by none.
+// `make coverage` runs the tests and then this.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -62,6 +66,38 @@ bool has_parts(const std::string& form, const std::string& wanted) {
   return true;
 }
 
+// "All/Tiles.Load/u8_1d" is the test Tiles.Load.
+std::string plain_name(const std::string& test) {
+  const size_t dot = test.find('.'), first = test.find('/');
+  const size_t begin = first < dot ? first + 1 : 0;
+  return test.substr(begin, test.find('/', dot == std::string::npos ? 0 : dot) - begin);
+}
+
+// What tests/coverage/verified.txt says: the tests, and the forms that each holds to their definitions.
+class Verified {
+ public:
+  Verified() {
+    std::ifstream list(MOXIE_SOURCE_DIR "/tests/coverage/verified.txt");
+    if (!list) throw std::runtime_error("cannot read tests/coverage/verified.txt");
+    for (std::string line; std::getline(list, line);) {
+      if (line.empty() || line[0] == '#') continue;
+      const size_t colon = line.find(": ");
+      if (colon == std::string::npos) throw std::runtime_error("tests/coverage/verified.txt: no colon in: " + line);
+      std::istringstream forms(line.substr(colon + 2));
+      for (std::string form; forms >> form;) forms_[line.substr(0, colon)].push_back(form);
+    }
+  }
+  bool holds(const std::string& test, const std::string& form) const {
+    const auto found = forms_.find(plain_name(test));
+    if (found == forms_.end()) return false;
+    return std::any_of(found->second.begin(), found->second.end(),
+                       [&](const std::string& declared) { return has_parts(form, declared); });
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> forms_;
+};
+
 int run(int count, char** values) {
   if (count < 2) throw std::runtime_error("usage: sim_coverage FILE [--forms] [--opcode TEXT]");
   bool forms_too = false;
@@ -95,14 +131,25 @@ int run(int count, char** values) {
   }
   if (!only.empty()) return 0;
 
-  size_t missing = 0, required = 0;
-  const auto show = [&](const std::string& name, const Tests& tests) {
+  const Verified verified;
+  size_t missing = 0, executed_only = 0, required = 0;
+  // `by`: executed forms that have what is required, with their tests.
+  const auto show = [&](const std::string& name, const std::map<std::string, Tests>& by) {
+    Tests all, checking;
+    for (const auto& [form, tests] : by) {
+      all.insert(tests.begin(), tests.end());
+      for (const std::string& test : tests)
+        if (verified.holds(test, form)) checking.insert(plain_name(test));
+    }
     ++required;
-    missing += tests.empty();
-    if (tests.empty())
-      std::printf("  NO TEST  %s\n", name.c_str());
+    missing += all.empty();
+    executed_only += !all.empty() && checking.empty();
+    if (all.empty())
+      std::printf("  NO TEST        %s\n", name.c_str());
+    else if (checking.empty())
+      std::printf("  executed only  %-70s %s\n", name.c_str(), joined(all, 3).c_str());
     else if (forms_too)
-      std::printf("  %-70s %s\n", name.c_str(), joined(tests, 3).c_str());
+      std::printf("  checked        %-70s %s\n", name.c_str(), joined(checking, 3).c_str());
   };
   std::printf("\nforms that must have a test:\n");
   std::ifstream list(MOXIE_SOURCE_DIR "/tests/coverage/required.txt");
@@ -112,23 +159,22 @@ int run(int count, char** values) {
     std::vector<std::string> wanted;
     expand(line, wanted);
     for (const std::string& form : wanted) {
-      Tests tests;
+      std::map<std::string, Tests> found;
       const auto of_opcode = opcodes.find(opcode_of(form));
       if (of_opcode != opcodes.end())
         for (const auto& [executed, by] : of_opcode->second)
-          if (has_parts(executed, form)) tests.insert(by.begin(), by.end());
-      show(form, tests);
+          if (has_parts(executed, form)) found[executed] = by;
+      show(form, found);
     }
   }
   for (const std::string& opcode : sim::registered_opcodes()) {
-    Tests tests;
-    if (const auto found = opcodes.find(opcode); found != opcodes.end())
-      for (const auto& [form, by] : found->second) tests.insert(by.begin(), by.end());
-    show(opcode, tests);
+    const auto found = opcodes.find(opcode);
+    show(opcode, found != opcodes.end() ? found->second : std::map<std::string, Tests>());
   }
-  std::printf("%zu opcodes, %zu forms executed; %zu of %zu required forms without a test\n", opcodes.size(), forms,
-              missing, required);
-  return missing == 0 ? 0 : 1;
+  std::printf(
+      "%zu opcodes, %zu forms executed; of %zu required forms %zu checked, %zu executed only, %zu without a test\n",
+      opcodes.size(), forms, required, required - executed_only - missing, executed_only, missing);
+  return missing + executed_only == 0 ? 0 : 1;
 }
 
 }  // namespace

@@ -1067,7 +1067,9 @@ TEST(Tcgen05Shift, MovesRowsOfOneWarpDown) {
 
 // ---- ld and st (9.7.16.8) -------------------------------------------------------------------------
 
-// Each register of each thread has a number of its own; the kernel stores it with one shape, and loads with another.
+// Each register of each thread has a random number of its own; the kernel stores it with one shape, and loads with
+// another.
+constexpr uint32_t kScatter = 0x9e3779b1;  // an odd factor: no two products are equal
 std::string transfer_kernel(const std::string& store, const std::string& load, int stored, int loaded,
                             const std::string& lane) {
   std::string text = R"(
@@ -1091,7 +1093,8 @@ ALLOCATED:
   add.u32 %q, %q, )" +
                      lane + ";\n  shl.b32 %x, %me, 8;\n";
   for (int i = 0; i < stored; ++i)
-    text += "  add.u32 %s" + std::to_string(i) + ", %x, " + std::to_string(i + 0x12340000) + ";\n";
+    text += "  add.u32 %s" + std::to_string(i) + ", %x, " + std::to_string(i) + ";\n  mul.lo.u32 %s" +
+            std::to_string(i) + ", %s" + std::to_string(i) + ", " + std::to_string(kScatter) + ";\n";
   const auto vector = [](const char* prefix, int n) {
     return n == 1 ? std::string(prefix) + "0" : vector_of(prefix, n);
   };
@@ -1170,7 +1173,7 @@ TEST(Tcgen05Transfer, EveryShapeAndRepetition) {
           int wrong = 0;
           for (int t = 0; t < 128; ++t) {
             for (int i = 0; i < registers; ++i) {
-              const uint32_t value = 0x12340000u + static_cast<uint32_t>(i) + (static_cast<uint32_t>(t) << 8);
+              const uint32_t value = (static_cast<uint32_t>(i) + (static_cast<uint32_t>(t) << 8)) * kScatter;
               const auto [row, column] = shape.at(i, t % 32);
               const int base = column >= 256 ? 256 : 0, c = column - base;
               if (packed & 1) {
@@ -1227,7 +1230,7 @@ TEST(Tcgen05Transfer, ShapesLieWhereTheyShould) {
         auto [row, column] = shape.at(i, t % 32);
         if (column >= 256) column -= 192;
         want[static_cast<size_t>((t / 32 * 32 + row) * 128 + column)] =
-            0x12340000u + static_cast<uint32_t>(i) + (static_cast<uint32_t>(t) << 8);
+            (static_cast<uint32_t>(i) + (static_cast<uint32_t>(t) << 8)) * kScatter;
       }
     }
     EXPECT_EQ(out.values(), want) << shape.name;
@@ -1756,6 +1759,53 @@ TEST(Tcgen05Commit, Barriers) {
   expect_clean(
       with("  cvt.u64.u32 %wide, %bar0;\n  cvta.shared.u64 %wide, %wide;\n"
            "  tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%wide];"));
+}
+
+// The barrier at the same offset in each block of the mask, and in no other.
+TEST(Tcgen05Commit, ReachesTheBlocksOfTheMask) {
+  for (const uint32_t mask : {1u, 2u, 3u}) {
+    const std::string body = std::string(kAlloc) + R"(
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  setp.ne.u32 %p2, %rank, 0;
+  @%p2 bra SENT;
+  @%pe0 bra SENT;
+  setp.ne.u32 %p0, %me, %me;
+  tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], )" +
+                             std::to_string(mask) + R"(;
+SENT:
+  bar.sync 0;
+  mov.u32 %w0, )" + std::to_string(mask) +
+                             R"(;
+  shr.u32 %w0, %w0, %rank;
+  and.b32 %w0, %w0, 1;
+  setp.eq.u32 %p3, %w0, 0;
+  @%p3 bra ARRIVED;
+)" + kWaitMma + R"(
+ARRIVED:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  mbarrier.test_wait.parity.shared::cta.b64 %p1, [%bar0], 0;
+  selp.u32 %w4, 1, 0, %p1;
+  mad.lo.u32 %w0, %rank, 128, %me;
+  mul.wide.u32 %wide, %w0, 4;
+  add.u64 %wide, %out, %wide;
+  st.global.u32 [%wide], %w4;
+)" + kFree;
+    for (const sim::Order order : all_orders()) {
+      sim::GlobalMemory memory;
+      Buffer<uint32_t> out(memory, size_t{256}, 7u);
+      Shape shape;
+      shape.arch = 100;
+      shape.block = {128, 1, 1};
+      shape.grid = shape.cluster = {2, 1, 1};
+      shape.dynamic_shared = 1024 + 48 * 1024;
+      shape.order = order;
+      run_ptx(kernel(body), "k", Params().add(out.address()), memory, shape);
+      for (uint32_t i = 0; i < 256; ++i) EXPECT_EQ(out[i], mask >> i / 128 & 1) << "mask " << mask << " thread " << i;
+    }
+  }
 }
 
 // The block of a pair that multiplies may be either; an operation on a pair needs both.
