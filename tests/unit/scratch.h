@@ -71,7 +71,7 @@ inline pid_t start_test(const std::string& name, const std::filesystem::path& lo
   if (child == 0) {
     if (std::freopen(log.c_str(), "a", stdout) == nullptr) ::_exit(99);
     ::dup2(1, 2);
-    ::unsetenv("GTEST_OUTPUT");
+    for (const char* name : {"GTEST_OUTPUT", "GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) ::unsetenv(name);
     ::execl("/proc/self/exe", "test", filter.c_str(), "--gtest_also_run_disabled_tests", nullptr);
     ::_exit(98);
   }
