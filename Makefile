@@ -10,7 +10,7 @@ help:
 	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
-	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser and decoders; needs clang"
+	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
 	@echo "make coverage runs the tests and lists which instruction forms they executed in the simulator"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
 	@echo "make bench   build, then the benchmarks"
@@ -54,7 +54,7 @@ assembly: build
 fuzz: setup $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS) --target test_sim
 	cmake --preset fuzz
-	cmake --build build-fuzz -j $(JOBS) --target ptx_fuzz
+	cmake --build build-fuzz -j $(JOBS) --target ptx_fuzz image_fuzz
 	scripts/fuzz $(or $(SECONDS),60)
 
 coverage: build

@@ -1,5 +1,6 @@
 #include "sim/async/product.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <array>
@@ -201,9 +202,14 @@ MOXIE_AVX2 void pack_avx2(const Pieces& p, float* out) {
   }
 }
 
+// By cpuid: clang 14's __builtin_cpu_supports does not know it.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 bool packs_by(Vectors vectors) {
-  return vectors == Vectors::None ||
-         (vectors == Vectors::Avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"));
+  return vectors == Vectors::None || (vectors == Vectors::Avx2 && __builtin_cpu_supports("avx2") && has_f16c());
 }
 // J columns of 8 at a time: J * 2 broadcasts of B against 4 vectors of A, 8 * J accumulators in registers.
 template <int J>
