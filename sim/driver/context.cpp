@@ -75,7 +75,7 @@ CUcontext make_context(unsigned flags, bool primary) {
   context->primary = primary;
   context->flags = flags;
   context->id = s.next_id++;
-  context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+  context->limits[CU_LIMIT_STACK_SIZE] = kStackBytes;
   context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = kPrintfFifo;
   context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
   context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;

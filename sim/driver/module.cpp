@@ -12,7 +12,9 @@
 namespace sim::driver {
 
 Image::~Image() {
-  for (auto& [name, symbol] : symbols) release(symbol.address);
+  if (symbols.empty()) return;
+  for (const auto& [name, symbol] : symbols) state().allocations.erase(symbol.address);
+  state().memory.free_together(symbols.begin()->second.address);
 }
 
 unsigned threads_limit(const Kernel& kernel) {
@@ -38,18 +40,29 @@ int registers_of(const Kernel& kernel) {
 
 void place_variables(Image& image) {
   uint64_t constant = 0;
+  std::vector<const ptx::Variable*> variables;
+  std::vector<GlobalMemory::Part> parts;
   for (const ptx::Variable& v : image.module->variables) {
     if (v.space != ptx::Space::Global && v.space != ptx::Space::Const) continue;
     if (v.is_extern) reject_ptx("the variable '" + v.name + "' is extern and nothing defines it");
     if (v.space == ptx::Space::Const) constant += v.bytes;
     if (constant > kMaxConstantBytes) reject_ptx(".const variables take more than 64 KB");
-    // New memory is zero.
-    const uint64_t address = allocate(nullptr, std::max<uint64_t>(v.bytes, 1), Allocation::Kind::Device);
-    require(address % static_cast<uint64_t>(std::max(1, v.align)) == 0, CUDA_ERROR_INVALID_PTX,
-            "the alignment of '" + v.name + "' is beyond 256 bytes");
-    if (!v.init.empty())
-      std::memcpy(reinterpret_cast<void*>(address), v.init.data(), std::min<uint64_t>(v.init.size(), v.bytes));
-    image.symbols[v.name] = {address, v.bytes};
+    variables.push_back(&v);
+    parts.push_back({std::max<uint64_t>(v.bytes, 1), static_cast<uint64_t>(std::max(1, v.align))});
+  }
+  State& s = state();
+  require(s.memory.allocate_together(parts), CUDA_ERROR_OUT_OF_MEMORY,
+          std::to_string(parts.size()) + " variables, " + std::to_string(s.memory.limit() - s.memory.used()) +
+              " bytes free");
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const ptx::Variable& v = *variables[i];
+    image.symbols[v.name] = {parts[i].address, v.bytes};
+    Allocation& allocation = s.allocations[parts[i].address];
+    allocation.address = parts[i].address;
+    allocation.bytes = parts[i].bytes;
+    allocation.id = s.next_id++;
+    if (!v.init.empty())  // new memory is zero
+      std::memcpy(reinterpret_cast<void*>(parts[i].address), v.init.data(), std::min<uint64_t>(v.init.size(), v.bytes));
   }
   for (const ptx::Variable& v : image.module->variables) {
     for (const auto& r : v.relocations) {

@@ -108,6 +108,7 @@ struct Executor {
     launch.global = &state().memory;
     launch.arch = state().device.arch;
     launch.multiprocessors = static_cast<uint32_t>(state().device.sm_count);
+    launch.stack_bytes = static_cast<uint32_t>(context.limits[CU_LIMIT_STACK_SIZE]);
     try {
       launch.order = order_from_environment();
       launch.threads = threads_from_environment();

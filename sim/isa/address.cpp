@@ -133,7 +133,7 @@ void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask,
 }
 
 void resolve_local(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Pointers* out) {
-  const uint32_t frame = warp.cta->cluster->launch->kernel->local_bytes;
+  const uint32_t frame = warp.cta->cluster->launch->local_bytes();
   each_lane(mask, [&](int lane) {
     if (at[lane] + size > frame || at[lane] + size < at[lane]) {
       fault(Hazard::Memory, warp, lane,

@@ -42,7 +42,7 @@ void write_lane(Warp& warp, uint32_t row, uint32_t row_bytes, uint32_t lane, con
 // A value on the stack stands at its offset in the frame, others in local memory at a fixed place.
 uint8_t* local_at(Warp& warp, uint32_t lane, uint32_t base, uint32_t offset) {
   const Kernel& kernel = kernel_of(warp);
-  uint8_t* const own = warp.local.get() + size_t{lane} * kernel.local_bytes;
+  uint8_t* const own = warp.local.get() + size_t{lane} * warp.cta->cluster->launch->local_bytes();
   return base == UINT32_MAX ? own + offset : own + kernel.stack_base + warp.row<uint64_t>(base)[lane] + offset;
 }
 
@@ -122,10 +122,11 @@ uint64_t take_stack(Warp& warp, uint32_t lane, uint64_t bytes, uint64_t alignmen
   uint64_t& top = warp.row<uint64_t>(kernel_of(warp).stack_row)[lane];
   const uint64_t base = kernel_of(warp).stack_base;
   const uint64_t at = (base + top + alignment - 1) / alignment * alignment - base;
-  if (at > kStackBytes || bytes > kStackBytes - at) {
+  const uint64_t room = warp.cta->cluster->launch->stack_bytes;
+  if (at > room || bytes > room - at) {
     fault(Hazard::Memory, warp, static_cast<int>(lane),
           "stack overflow in " + what + ": " + std::to_string(bytes) + " bytes more than the " + std::to_string(top) +
-              " in use pass the thread's " + std::to_string(kStackBytes) + " bytes of stack");
+              " in use pass the thread's " + std::to_string(room) + " bytes of stack");
   }
   top = at + bytes;
   return at;

@@ -10,7 +10,7 @@ namespace sim {
 namespace {
 
 uint8_t* local_of(Warp& warp, int lane) {
-  return warp.local.get() + static_cast<size_t>(lane) * warp.cta->cluster->launch->kernel->local_bytes;
+  return warp.local.get() + static_cast<size_t>(lane) * warp.cta->cluster->launch->local_bytes();
 }
 
 // Where an argument or result stands: in a row, at a fixed place of local memory, or in a frame on the stack.
@@ -31,7 +31,7 @@ uint64_t argument(Warp& warp, const Kernel::CallCopy& copy, int lane) {
 void read_bytes(Warp& warp, uint64_t address, void* to, uint32_t size, int lane) {
   const uint64_t inside = address & ~kWindowMask;
   if ((address & kWindowMask) == kLocalWindow) {
-    if (inside + size > warp.cta->cluster->launch->kernel->local_bytes)
+    if (inside + size > warp.cta->cluster->launch->local_bytes())
       fault(Hazard::Memory, warp, lane, "an argument passes the thread's local memory");
     std::memcpy(to, local_of(warp, lane) + inside, size);
   } else if ((address & kWindowMask) == kSharedWindow) {

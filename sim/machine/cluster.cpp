@@ -45,7 +45,9 @@ bool varies_between_clusters(Special s) {
   }
 }
 
-void reset_warp(Warp& warp, const Kernel& kernel, bool fresh, uint32_t live) {
+void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
+  const Kernel& kernel = *launch.kernel;
+  const size_t local_bytes = launch.local_bytes();
   warp.live = live;
   warp.splits.assign(1, Warp::Split{kernel.entry_pc, live, 0, false});
   warp.current = warp.last_split = 0;
@@ -59,7 +61,7 @@ void reset_warp(Warp& warp, const Kernel& kernel, bool fresh, uint32_t live) {
   warp.executed = 0;
   // What a register holds before its first write must not depend on the cluster that used this warp before.
   std::memset(warp.registers.get(), 0, kernel.variable_bytes);
-  if (kernel.local_bytes != 0) std::memset(warp.local.get(), 0, size_t{kLanes} * kernel.local_bytes);
+  if (local_bytes != 0) std::memset(warp.local.get(), 0, kLanes * local_bytes);
   for (const Kernel::ConstantRow& row : kernel.constants) {
     if (fresh || varies_between_clusters(static_cast<Special>(row.special))) fill_row(warp, row);
   }
@@ -73,6 +75,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   const uint64_t blocks = launch.cluster.count();
   const uint64_t threads = launch.block.count();
   const uint64_t warps = (threads + kLanes - 1) / kLanes;
+  const size_t local_bytes = launch.local_bytes();
   const bool fresh = cluster.ctas.empty();
   cluster.launch = &launch;
   cluster.index = unflatten(number, clusters);
@@ -97,7 +100,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
         warp->registers = {static_cast<uint8_t*>(std::aligned_alloc(64, std::max<size_t>(64, kernel.register_bytes))),
                            std::free};
         if (!warp->registers) throw std::bad_alloc();
-        if (kernel.local_bytes != 0) warp->local = std::make_unique<uint8_t[]>(size_t{kLanes} * kernel.local_bytes);
+        if (local_bytes != 0) warp->local = std::make_unique<uint8_t[]>(kLanes * local_bytes);
         cta->warps.push_back(std::move(warp));
       }
       cluster.ctas.push_back(std::move(cta));
@@ -115,7 +118,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   for (const auto& cta : cluster.ctas) {
     for (uint64_t w = 0; w < warps; ++w) {
       const uint64_t rest = threads - w * kLanes;
-      reset_warp(*cta->warps[w], kernel, fresh, rest >= kLanes ? kFullMask : (1u << rest) - 1);
+      reset_warp(*cta->warps[w], launch, fresh, rest >= kLanes ? kFullMask : (1u << rest) - 1);
     }
   }
   cluster.cancel_failures.clear();

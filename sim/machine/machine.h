@@ -78,7 +78,7 @@ struct Kernel {
   uint32_t variable_bytes = 0;
   uint32_t static_shared = 0;   // bytes
   uint32_t dynamic_shared = 0;  // offset at which dynamic shared memory begins
-  uint32_t local_bytes = 0;     // per thread
+  uint32_t local_bytes = 0;     // per thread, without the stack
   uint32_t param_bytes = 0;
   std::vector<uint32_t> param_offsets, param_sizes;
   int registers_per_thread = 0;  // estimate, for the register-budget checks
@@ -130,7 +130,7 @@ struct Kernel {
   uint32_t stack_base = 0;
   mutable std::vector<uint8_t> covered;  // by instruction: has been executed (sim/machine/coverage.h); else empty
 };
-constexpr uint32_t kStackBytes = 64 << 10;  // of a thread
+constexpr uint32_t kStackBytes = 64 << 10;  // of a thread, unless the launch says otherwise
 
 // What `mov` gives as the address of a function, and an indirect call takes; 0 when there is none of this name.
 uint64_t function_address(const ptx::Module& module, const std::string& name);
@@ -480,6 +480,9 @@ struct Launch {
   Order order;
   int threads = 0;               // host threads, 0: as many as there are cores
   uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
+  uint32_t stack_bytes = kStackBytes;
+  // Of a thread, with the stack behind what stands at fixed places.
+  uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }
   Rules rules;
   std::atomic<uint64_t> instructions{0};
   // Programmatic dependent launch. What the grids before this one may still be writing when it starts: touched before a

@@ -730,7 +730,7 @@ void Preparation::finish() {
   describe_frames();
   kernel_->register_bytes = (next_row_ + 63) / 64 * 64;
   kernel_->stack_base = align_up(local_bytes_, 16);
-  kernel_->local_bytes = kernel_->stack_base + (kernel_->stack_row != UINT32_MAX ? kStackBytes : 0);
+  kernel_->local_bytes = kernel_->stack_base;
 }
 
 // What of a function must outlive a call that may come back to it.

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <bit>
 #include <cstdio>
+#include <iterator>
+#include <map>
 #include <mutex>
 
 #include "sim/machine/machine.h"
@@ -40,15 +42,43 @@ struct GlobalMemory::Impl {
   mutable std::shared_mutex mutex;
   std::vector<Range> live;  // sorted by begin
   std::vector<uint64_t> adopted;
-  std::vector<Range> freed;  // oldest first, at most kRemembered
+  std::map<uint64_t, Range> shared;  // mappings that many allocations share, by their beginning
+  std::vector<Range> freed;          // oldest first, at most kRemembered
   static constexpr size_t kRemembered = 4096;
   uint64_t used = 0;
   uint64_t limit = host_memory() / 4 * 3;
   std::atomic<uint64_t> version{next_version.fetch_add(1)};
 
   static uint64_t mapped(const Range& r) { return (r.end - r.begin + kPage - 1) / kPage * kPage; }
-  void unmap(const Range& r) { munmap(reinterpret_cast<void*>(r.begin - kPage), mapped(r) + 2 * kPage); }
-  // The first allocation that begins after address.
+  static void unmap(const Range& r) { munmap(reinterpret_cast<void*>(r.begin - kPage), mapped(r) + 2 * kPage); }
+  // Memory between two pages that nobody may touch; 0 when there is none.
+  uint64_t map(uint64_t bytes) {
+    if (bytes == 0 || bytes > limit || used > limit - bytes) return 0;
+    const uint64_t inside = mapped({0, bytes});
+    void* const base = mmap(nullptr, inside + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) return 0;
+    auto* const begin = static_cast<uint8_t*>(base) + kPage;
+    if (mprotect(begin, inside, PROT_READ | PROT_WRITE) != 0) {
+      munmap(base, inside + 2 * kPage);
+      return 0;
+    }
+    const uint64_t at = reinterpret_cast<uint64_t>(begin);
+    std::erase_if(freed, [&](const Range& r) { return r.begin < at + inside && at < r.end; });
+    return at;
+  }
+  // The shared mapping that holds the address, if one does.
+  std::map<uint64_t, Range>::iterator shared_at(uint64_t address) {
+    const auto it = shared.upper_bound(address);
+    return it == shared.begin() || address >= std::prev(it)->second.end ? shared.end() : std::prev(it);
+  }
+  void remember(const Range& range) {
+    if (freed.size() == kRemembered) freed.erase(freed.begin());
+    freed.push_back(range);
+  }
+  // The first allocation that does not begin before address, and the first that begins after it.
+  std::vector<Range>::iterator from(uint64_t address) {
+    return std::lower_bound(live.begin(), live.end(), address, [](const Range& r, uint64_t a) { return r.begin < a; });
+  }
   std::vector<Range>::const_iterator after(uint64_t address) const {
     return std::upper_bound(live.begin(), live.end(), address, [](uint64_t a, const Range& r) { return a < r.begin; });
   }
@@ -58,8 +88,11 @@ GlobalMemory::GlobalMemory() : impl_(std::make_unique<Impl>()) {}
 
 GlobalMemory::~GlobalMemory() {
   for (const Range& r : impl_->live) {
-    if (std::count(impl_->adopted.begin(), impl_->adopted.end(), r.begin) == 0) impl_->unmap(r);
+    if (impl_->shared_at(r.begin) == impl_->shared.end() &&
+        std::count(impl_->adopted.begin(), impl_->adopted.end(), r.begin) == 0)
+      Impl::unmap(r);
   }
+  for (const auto& [begin, mapping] : impl_->shared) Impl::unmap(mapping);
 }
 
 void GlobalMemory::adopt(uint64_t address, uint64_t bytes) {
@@ -70,35 +103,64 @@ void GlobalMemory::adopt(uint64_t address, uint64_t bytes) {
 
 uint64_t GlobalMemory::allocate(uint64_t bytes) {
   const std::unique_lock lock(impl_->mutex);
-  if (bytes == 0 || bytes > impl_->limit || impl_->used > impl_->limit - bytes) return 0;
-  const uint64_t inside = (bytes + kPage - 1) / kPage * kPage;
-  void* const base = mmap(nullptr, inside + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return 0;
-  auto* const begin = static_cast<uint8_t*>(base) + kPage;
-  if (mprotect(begin, inside, PROT_READ | PROT_WRITE) != 0) {
-    munmap(base, inside + 2 * kPage);
-    return 0;
-  }
-  const Range range{reinterpret_cast<uint64_t>(begin), reinterpret_cast<uint64_t>(begin) + bytes};
-  std::erase_if(impl_->freed, [&](const Range& r) { return r.begin < range.begin + inside && range.begin < r.end; });
-  impl_->live.insert(impl_->after(range.begin), range);
+  const uint64_t address = impl_->map(bytes);
+  if (address == 0) return 0;
+  impl_->live.insert(impl_->after(address), Range{address, address + bytes});
   impl_->used += bytes;
-  return range.begin;
+  return address;
+}
+
+bool GlobalMemory::allocate_together(std::vector<Part>& parts) {
+  constexpr uint64_t kGap = 256;  // so that the end of one is not the beginning of the next
+  const auto up = [](uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; };
+  if (parts.empty()) return true;
+  const std::unique_lock lock(impl_->mutex);
+  uint64_t bytes = 0, alignment = kGap;
+  for (Part& part : parts) {
+    if (part.bytes > impl_->limit) return false;
+    part.address = up(bytes, std::max(kGap, part.alignment));
+    bytes = part.address + part.bytes + kGap;
+    alignment = std::max(alignment, part.alignment);
+    if (bytes > impl_->limit) return false;
+  }
+  const uint64_t begin = impl_->map(bytes + alignment);
+  if (begin == 0) return false;
+  impl_->shared[begin] = {begin, begin + bytes + alignment};
+  std::vector<Range> ranges;
+  for (Part& part : parts) {
+    part.address += up(begin, alignment);
+    ranges.push_back({part.address, part.address + part.bytes});
+    impl_->used += part.bytes;
+  }
+  impl_->live.insert(impl_->after(begin), ranges.begin(), ranges.end());
+  return true;
 }
 
 bool GlobalMemory::free(uint64_t address) {
   const std::unique_lock lock(impl_->mutex);
-  const auto it = std::lower_bound(impl_->live.begin(), impl_->live.end(), address,
-                                   [](const Range& r, uint64_t a) { return r.begin < a; });
-  if (it == impl_->live.end() || it->begin != address) return false;
+  const auto it = impl_->from(address);
+  if (it == impl_->live.end() || it->begin != address || impl_->shared_at(address) != impl_->shared.end()) return false;
   const Range range = *it;
   impl_->live.erase(it);
   impl_->used -= range.end - range.begin;
-  impl_->unmap(range);
-  if (impl_->freed.size() == Impl::kRemembered) impl_->freed.erase(impl_->freed.begin());
-  impl_->freed.push_back(range);
+  Impl::unmap(range);
+  impl_->remember(range);
   impl_->version = next_version.fetch_add(1);
   return true;
+}
+
+void GlobalMemory::free_together(uint64_t address) {
+  const std::unique_lock lock(impl_->mutex);
+  const auto mapping = impl_->shared_at(address);
+  if (mapping == impl_->shared.end()) return;
+  const auto first = impl_->from(mapping->second.begin), last = impl_->from(mapping->second.end);
+  for (auto it = first; it != last; ++it) impl_->used -= it->end - it->begin;
+  for (auto it = last - std::min<std::ptrdiff_t>(last - first, Impl::kRemembered); it != last; ++it)
+    impl_->remember(*it);
+  impl_->live.erase(first, last);
+  Impl::unmap(mapping->second);
+  impl_->shared.erase(mapping);
+  impl_->version = next_version.fetch_add(1);
 }
 
 GlobalMemory::Range GlobalMemory::find(uint64_t address) const {

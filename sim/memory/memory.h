@@ -34,7 +34,15 @@ constexpr uint64_t kWindowMask = 0xffull << 56;
 class GlobalMemory {
  public:
   ~GlobalMemory();
-  uint64_t allocate(uint64_t bytes);             // 256-byte aligned, 0 when there is no memory; bytes > 0
+  uint64_t allocate(uint64_t bytes);  // 256-byte aligned, 0 when there is no memory; bytes > 0
+  struct Part {
+    uint64_t bytes = 0, alignment = 1;
+    uint64_t address = 0;  // is filled in
+  };
+  // Many small allocations, which only free_together() frees, given the address of any of them: a process can have no
+  // more than some ten thousand mappings. False: there is no memory.
+  bool allocate_together(std::vector<Part>& parts);
+  void free_together(uint64_t address);
   bool free(uint64_t address);                   // false: not the start of a live allocation
   void adopt(uint64_t address, uint64_t bytes);  // memory that someone else owns, as an allocation; never freed here
   struct Range {

@@ -227,6 +227,20 @@ Module Parser::parse() {
   return std::move(module_);
 }
 
+// 11.1.2: all there are.
+bool is_architecture(std::string_view name) {
+  static constexpr std::string_view kKnown[] = {
+      "10",   "11",  "12",   "13",   "20",  "30",   "32",   "35",  "37",   "50",   "52",  "53",   "60",   "61",  "62",
+      "70",   "72",  "75",   "80",   "86",  "87",   "88",   "89",  "90",   "90a",  "100", "100a", "100f", "101", "101a",
+      "101f", "103", "103a", "103f", "110", "110a", "110f", "120", "120a", "120f", "121", "121a", "121f"};
+  return name.substr(0, 3) == "sm_" &&
+         std::find(std::begin(kKnown), std::end(kKnown), name.substr(3)) != std::end(kKnown);
+}
+
+bool is_platform_option(std::string_view name) {
+  return name == "texmode_unified" || name == "texmode_independent" || name == "debug" || name == "map_f64_to_f32";
+}
+
 void Parser::version_target() {
   if (!in_.accept_directive(".version")) in_.fail("PTX begins with .version, found " + in_.next_for_message());
   in_.skip_space();
@@ -242,8 +256,13 @@ void Parser::version_target() {
   module_.version_minor = number(minor);
   if (!in_.accept_directive(".target")) in_.fail(".target follows .version, found " + in_.next_for_message());
   do {
+    in_.skip_space();
+    const Location where = in_.where();
     const std::string name(in_.identifier("a target"));
-    if (name.rfind("sm_", 0) == 0) module_.target = name;
+    if (is_architecture(name))
+      module_.target = name;
+    else if (!is_platform_option(name))
+      throw ParseError(where, "unknown target '" + name + "'");
   } while (in_.accept(','));
   if (module_.target.empty()) in_.fail(".target names no sm_ architecture");
 }

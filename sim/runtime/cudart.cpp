@@ -369,6 +369,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int ordinal) {
 cudaError_t cudaDeviceSynchronize() {
   return run([] { return cuCtxSynchronize(); });
 }
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  return run([&] { return cuCtxSetLimit(static_cast<CUlimit>(limit), value); });
+}
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  return run([&] { return cuCtxGetLimit(value, static_cast<CUlimit>(limit)); });
+}
 cudaError_t cudaDriverGetVersion(int* version) { return answer(cuDriverGetVersion(version)); }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,

@@ -83,6 +83,13 @@ TEST(CudaRuntime, AProgramRuns) {
   EXPECT_EQ(RT(cudaMemcpyFromSymbol)(&count, &launches, 4, 0, cudaMemcpyDeviceToHost), cudaSuccess);
   EXPECT_EQ(count, 1u);
 
+  size_t before = 0, stack = 0;
+  EXPECT_EQ(RT(cudaDeviceGetLimit)(&before, cudaLimitStackSize), cudaSuccess);
+  EXPECT_EQ(RT(cudaDeviceSetLimit)(cudaLimitStackSize, 4096), cudaSuccess);
+  EXPECT_EQ(RT(cudaDeviceGetLimit)(&stack, cudaLimitStackSize), cudaSuccess);
+  EXPECT_EQ(stack, 4096u);
+  EXPECT_EQ(RT(cudaDeviceSetLimit)(cudaLimitStackSize, before), cudaSuccess);  // tests share the context
+
   EXPECT_EQ(RT(cudaLaunchKernel)(&numbers, grid, block, args, shared, stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(RT(cudaGetLastError)(), cudaSuccess);

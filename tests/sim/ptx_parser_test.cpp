@@ -309,6 +309,13 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_THAT(body_error("/* never closed"), HasSubstr("comment is never closed"));
   EXPECT_THAT(error_of(""), HasSubstr("line 1, column 1: PTX begins with .version"));
   EXPECT_THAT(error_of(".version 9.0\n"), HasSubstr(".target"));
+  for (const char* target : {"sm_9", "sm_900", "sm_90f", "sm_80a", "sm_", "sm_9a0", "compute_90", "debug, sm_91"}) {
+    const std::string name = std::string(target).substr(std::string(target).rfind(' ') + 1);
+    EXPECT_THAT(error_of(std::string(".version 9.0\n.target ") + target),
+                HasSubstr("line 2, column " + std::to_string(9 + std::string(target).size() - name.size()) +
+                          ": unknown target '" + name + "'"));
+  }
+  EXPECT_THAT(error_of(".version 9.0 .target debug"), HasSubstr("names no sm_ architecture"));
   EXPECT_THAT(error_of(".version 9.0 .target sm_90 .address_size 32"), HasSubstr("64-bit"));
   EXPECT_THAT(error_of(kHeader + ".global .u32 x = undeclared;"), HasSubstr("'undeclared' is not declared"));
   EXPECT_THAT(error_of(kHeader + ".global .b8 x[2] = {1, 2, 3};"), HasSubstr("more values"));
