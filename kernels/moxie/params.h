@@ -530,7 +530,7 @@ constexpr int a_scale_tiles(const BlackwellConfig& c) {
 }
 
 // Tensor memory: columns from its first, in the order they lie. A tile of scales takes 4. That of a half group stands
-// behind the last whole group, so it may reach into what follows, which the products before it are done with.
+// behind B's others.
 struct TensorLayout {
   int b_scales;  // after the accumulators, which begin at 0
   int a_scales;
@@ -539,7 +539,7 @@ struct TensorLayout {
 constexpr int kTensorColumns = 512;
 constexpr int a_scale_columns(const BlackwellConfig& c) { return 4 * a_scale_tiles(c); }
 constexpr int b_scale_columns(const BlackwellConfig& c) {
-  return has_scales(c) && b_scale_tiles(c) == 0 ? 4 : 4 * b_scale_tiles(c) * products(c);
+  return 4 * (b_scale_tiles(c) * products(c) + (has_half_group(c) ? 1 : 0));
 }
 constexpr int accumulator_columns(const BlackwellConfig& c) { return c.swap_ab ? products(c) * c.block_n : c.block_n; }
 constexpr TensorLayout tensor_layout(const BlackwellConfig& c) {

@@ -368,10 +368,9 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   tile.row_bytes = tile.pitch = tile.count[0] * tile.unit.shared_bytes;
   if (tile.row_bytes % 16 != 0) illegal("the inner dimension of the box is not a multiple of 16 bytes");
   if (map.address % 16 != 0) illegal("the tensor's address is not a multiple of 16");
-  // 5.5.3.1; an illegal instruction on an H200. Not held against sm_100a yet: our kernels there load single words of
-  // scales so (docs/blackwell.md).
+  // 5.5.3.1; an illegal instruction on an H200.
   const int64_t begin = tile.at[0] * tile.unit.global_bytes;
-  if (begin % 16 != 0 && warp.cta->cluster->launch->arch < 100)
+  if (begin % 16 != 0)
     illegal("the box begins " + std::to_string(begin) + " bytes into a row; it must be a multiple of 16");
   if (map.fill == TensorFill::Nan && !is_float(map.element)) illegal("NaN fill with an integer type");
   if (map.swizzle != TensorSwizzle::None) {

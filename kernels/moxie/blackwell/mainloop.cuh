@@ -257,15 +257,15 @@ struct TensorMainloop {
 #pragma unroll
         for (int t = 0; t < a_scale_tiles(C); ++t) {
           copy_in(to + t * (kStageScaleTiles * kScaleTileBytes), map(kMapScalesA, scales_->a),
-                  {tile.row % kScaleTileRows / 32, tile.row % 32, flat_tile(tile, gemm_.m, row_tile + t, k)});
+                  {0, tile.row % 32, flat_tile(tile, gemm_.m, row_tile + t, k)});
         }
       } else if constexpr (C.swap_ab) {
-        // The scale of the tile's first row must come to lane 0, word 0.
-        const int32_t word = tile.row % kScaleTileRows / 32, lane = tile.row % 32;
+        // The scale of the tile's first row must come to lane 0. Its word stays, since boxes begin at multiples of 16
+        // bytes (5.5.3.1): the issuer counts on.
         if constexpr (kStacked) {
-          copy_in(to, &scales_->a, {word, lane, k, row_tile, tile.group});
+          copy_in(to, &scales_->a, {0, tile.row % 32, k, row_tile, tile.group});
         } else {
-          copy_in(to, &scales_->a, {word, lane, k, row_tile});
+          copy_in(to, &scales_->a, {0, tile.row % 32, k, row_tile});
         }
       } else if constexpr (kStacked) {
         copy_in(to, &scales_->a, {0, k, row_tile, tile.group});
@@ -310,14 +310,14 @@ struct TensorMainloop {
         if constexpr (has_half_group(C)) {
           const int32_t row = half_group_column(C.block_n, tile.column);
           copy_in(to + kTiles * (kStageScaleTiles * kScaleTileBytes), flat,
-                  {row % kScaleTileRows / 32, row % 32, flat_tile(tile, tile.n, row / kScaleTileRows, k)});
+                  {0, row % 32, flat_tile(tile, tile.n, row / kScaleTileRows, k)});
         }
       } else {
         if constexpr (kTiles > 0) copy_in(to, &scales_->b, {0, k, row_tile, tile.group});
         if constexpr (has_half_group(C)) {
           const int32_t row = half_group_column(C.block_n, tile.column);
           copy_in(to + kTiles * (kStageScaleTiles * kScaleTileBytes), &scales_->half_group,
-                  {row % kScaleTileRows / 32, row % 32, k, row / kScaleTileRows, tile.group});
+                  {0, row % 32, k, row / kScaleTileRows, tile.group});
         }
       }
     }
@@ -467,17 +467,22 @@ struct TensorMainloop {
       if (count == 0) return;  // the epilogue takes zeros for it
       if (elect()) {
         const uint32_t d = tensor_ + accumulator_.stage * accumulator_columns(C);
-        uint32_t first_scale[kProducts] = {};
-        if constexpr (kProducts == 2) {
-          for (int p = 0; p < 2; ++p) first_scale[p] = product_row(tile, p) % kScaleTileRows / 32;
-        } else if constexpr (kWhole > 0 && !C.swap_ab) {
-          first_scale[0] = first_column(tile) % kScaleTileRows / 32;
+        FirstScales first;
+        if constexpr (C.swap_ab) first.a = tile.row % kScaleTileRows / 32;
+        if constexpr (has_half_group(C)) {
+          first.half = half_group_column(C.block_n, tile.column) % kScaleTileRows / 32;
         }
-        const uint32_t instruction = Format::instruction(128 * C.cluster, columns_of(tile));
+        if constexpr (kProducts == 2) {
+          for (int p = 0; p < 2; ++p) first.b[p] = product_row(tile, p) % kScaleTileRows / 32;
+        } else if constexpr (kWhole > 0 && !C.swap_ab) {
+          first.b[0] = first_column(tile) % kScaleTileRows / 32;
+        }
+        const uint32_t instruction =
+            Format::instruction(128 * C.cluster, has_half_group(C) && kWhole > 0 ? kWhole : columns_of(tile));
         accumulators_.wait_stored(accumulator_);
         for (uint32_t i = 0; i < count; ++i) {
           ring_.wait_full(at_);
-          multiply_stage(instruction, d, tile.k - static_cast<int32_t>(i) * kElements, i > 0, first_scale);
+          multiply_stage(instruction, d, tile.k - static_cast<int32_t>(i) * kElements, i > 0, first);
           commit(ring_.empty + at_.stage);
           at_.advance();
         }
@@ -499,10 +504,14 @@ struct TensorMainloop {
       }
     }
 
-    // left: elements of K from the stage's first on. Instructions wholly past the end are left out. first_scale: of the
-    // 32 rows of B that a product begins with, within its first tile of scales.
+    // Of the first 32 rows, within their tile of scales: A's with swap_ab, each product's of B, the half group's.
+    struct FirstScales {
+      uint32_t a = 0, b[kProducts] = {}, half = 0;
+    };
+
+    // left: elements of K from the stage's first on. Instructions wholly past the end are left out.
     MOXIE_DEVICE void multiply_stage(uint32_t instruction, uint32_t d, int32_t left, bool accumulate,
-                                     const uint32_t (&first_scale)[kProducts]) const {
+                                     const FirstScales& first) const {
       constexpr int kStageRows = C.swap_ab ? kStageB : kStageA, kStageColumns = C.swap_ab ? kStageA : kStageB;
       const uint64_t rows = rows_ + at_.stage * (kStageRows / 16),
                      columns = columns_ + at_.stage * (kStageColumns / 16);
@@ -523,9 +532,9 @@ struct TensorMainloop {
 #pragma unroll
           for (int n = 0; n < kColumnScaleTiles; ++n)
             copy_scales(to_columns + 4 * n, column_scales + (n * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+          const uint32_t to_half = to_columns + 4 * kColumnScaleTiles;
           if constexpr (has_half_group(C)) {
-            copy_scales(to_columns + first_scale[0] + kWhole / 32,
-                        column_scales + (kColumnScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
+            copy_scales(to_half, column_scales + (kColumnScaleTiles * kStageScaleTiles + t) * (kScaleTileBytes / 16));
           }
 #pragma unroll
           for (int s = 0; s < Format::kScaleSteps; ++s) {
@@ -535,11 +544,20 @@ struct TensorMainloop {
             for (int p = 0; p < kProducts; ++p) {
               // Of B: its rows in the stage, its scales in tensor memory.
               const uint64_t own_rows = p * (b_box_rows(C) * 128 / 16);
-              const uint32_t own_scales = p * 4 * b_scale_tiles(C) + first_scale[p];
-              Format::multiply(Group{}, d + p * (accumulator_columns(C) / 2),
-                               rows + step * 2 + (C.swap_ab ? own_rows : 0),
-                               columns + step * 2 + (C.swap_ab ? 0 : own_rows), instruction, step,
-                               to_rows + (C.swap_ab ? own_scales : 0), to_columns + (C.swap_ab ? 0 : own_scales),
+              const uint32_t own_scales = p * 4 * b_scale_tiles(C) + first.b[p];
+              if constexpr (!has_half_group(C) || kWhole > 0) {
+                Format::multiply(Group{}, d + p * (accumulator_columns(C) / 2),
+                                 rows + step * 2 + (C.swap_ab ? own_rows : 0),
+                                 columns + step * 2 + (C.swap_ab ? 0 : own_rows), instruction, step,
+                                 to_rows + (C.swap_ab ? own_scales : 0),
+                                 to_columns + (C.swap_ab ? first.a : own_scales), accumulate || step > 0);
+              }
+            }
+            if constexpr (has_half_group(C)) {
+              // The scales of neighbouring columns must neighbour in tensor memory: these do not, so they are
+              // multiplied apart.
+              Format::multiply(Group{}, d + kWhole, rows + step * 2, columns + step * 2 + kWhole * (128 / 16),
+                               Format::instruction(128, 16), step, to_rows, to_half + first.half,
                                accumulate || step > 0);
             }
           }
