@@ -116,7 +116,7 @@ class Gemm {
 class Tcgen05Gemm : public testing::TestWithParam<int> {
  protected:
   std::string text() const {
-    return read_text(std::string(MOXIE_SOURCE_DIR) + "/tests/sim/ptx/mxf4_gemm_" + std::to_string(GetParam()) + ".ptx");
+    return read_text(MOXIE_SOURCE_DIR "/tests/sim/ptx/mxf4_gemm_" + std::to_string(GetParam()) + ".ptx");
   }
 };
 
