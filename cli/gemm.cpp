@@ -375,6 +375,7 @@ TensorToWrite scales_tensor(const Device& device, const GemmProblem& problem, co
   }
   tensor.shape = input.a_shape;
   tensor.shape.back() = columns;
+  if (problem.grouping == Grouping::KGroups) tensor.shape.insert(tensor.shape.begin(), problem.groups);
   const size_t bytes =
       static_cast<size_t>(std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>()));
   const Buffer row_major(device, bytes);
@@ -382,7 +383,7 @@ TensorToWrite scales_tensor(const Device& device, const GemmProblem& problem, co
   ScaleBlocking blocking;
   blocking.from = result.scales.as();
   blocking.to = row_major.as();
-  blocking.groups = offsets || input.a_shape.size() == 3 ? problem.groups : 1;
+  blocking.groups = offsets || tensor.shape.size() == 3 ? problem.groups : 1;
   blocking.rows = problem.m;
   blocking.k = result.width;
   blocking.offsets = offsets;

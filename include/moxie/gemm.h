@@ -46,9 +46,9 @@ struct GemmProblem {
   bool bias = false;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
-  // Store pre, store out, as this type: Bf16, F32, Mxfp4 or Mxfp8. At least one of the two, or a custom sink. A
+  // Store pre, store out, as this type: Bf16, F32, Mxfp4, Mxfp8 or Nvfp4. At least one of the two, or a custom sink. A
   // quantised output (rounded from float32 as moxie/quantize.h says) needs n to be a multiple of 32, of 64 where a gate
-  // halves it, and no Grouping::Pointers; pre is not quantised with a gate.
+  // halves it; pre is not quantised with a gate.
   std::optional<DataType> pre;
   std::optional<DataType> out = DataType::Bf16;
   std::vector<CustomSink> sinks;
@@ -93,11 +93,16 @@ struct GemmArguments {
   int64_t ld_pre = 0;
   void* out = nullptr;  // [rows of A, n], or [rows of A, n / 2] with a gate
   int64_t ld_out = 0;
-  // E8M0 scales of a quantised output in the blocked layout, pre_scale_bytes() and out_scale_bytes() of them, that a
-  // product of the same grouping takes as sfa. Of every tile of 128 rows that a group has, the places without a row or
-  // a column become 0; other tiles are untouched.
+  // Scales of a quantised output (E8M0; NVFP4: E4M3) in the blocked layout, pre_scale_bytes() and out_scale_bytes() of
+  // them, that a product of the same grouping takes as sfa. Of every tile of 128 rows that a group has, the places
+  // without a row or a column become 0; other tiles are untouched. KGroups: a matrix of m rows for each group, one
+  // after the other.
   void* pre_scales = nullptr;
   void* out_scales = nullptr;
+  // NVFP4 outputs: the float t of moxie/quantize.h, positive, in device memory, that the next product takes as its
+  // a_tensor_scale; null stands for 1.
+  const float* pre_tensor_scale = nullptr;
+  const float* out_tensor_scale = nullptr;
   // int32 in device memory. Offsets: [groups], entry g the end of group g's rows, the first group starts at row 0;
   // rows past the last end are untouched. RowGroups: [m], the group of each row or -1; groups start at multiples of
   // row_alignment(); rows marked -1 that share a tile with valid rows may be overwritten.
@@ -117,6 +122,8 @@ struct GemmArguments {
   const int64_t* pre_lds = nullptr;
   void* const* out_pointers = nullptr;
   const int64_t* out_lds = nullptr;
+  void* const* pre_scale_pointers = nullptr;  // of a quantised output: each group's blocked scales
+  void* const* out_scale_pointers = nullptr;
 
   float alpha = 1.702f;       // SwigluOai
   float limit = 7.0f;         // SwigluOai; positive, infinity allowed

@@ -42,6 +42,29 @@ MOXIE_DEVICE float e4m3_value(uint32_t code) {
   return code & 128 ? -magnitude : magnitude;
 }
 
+// The scale of a block whose largest magnitude has the bits `amax`, and what its values are to be multiplied
+// (kDivides: divided) by; 0: all elements become 0.
+struct BlockScale {
+  uint32_t code;
+  float factor;
+};
+template <DataType kFormat>
+MOXIE_DEVICE BlockScale scale_of(uint32_t amax, float tensor_scale) {
+  if constexpr (kFormat == DataType::Nvfp4) {
+    if (!is_finite_magnitude(amax)) return {kNanE4m3, 0};
+    const uint32_t code = cvt_e4m3x2(__fdiv_rn(__uint_as_float(amax), __fmul_rn(6.0f, tensor_scale)), 0) & 255;
+    return {code, __fmul_rn(e4m3_value(code), tensor_scale)};
+  } else {
+    const uint32_t code = e8m0_scale<kFormat>(amax);
+    return {code, code == kNanE8m0 ? 0 : e8m0_reciprocal(code)};
+  }
+}
+template <DataType kFormat>
+MOXIE_DEVICE float scaled(float value, const BlockScale& scale) {
+  if (!(scale.factor > 0)) return 0.0f;
+  return kFormat == DataType::Nvfp4 ? __fdiv_rn(value, scale.factor) : __fmul_rn(value, scale.factor);
+}
+
 // Eight float32 to E2M1, the first in the lowest nibble.
 MOXIE_DEVICE uint32_t e2m1x8(const float (&x)[8]) {
   uint32_t word;

@@ -67,7 +67,6 @@ constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
 // k (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
 constexpr int kScaleTileRows = 128;
 constexpr int kScaleTileColumns = 4;
-constexpr int kScaleTileK = kScaleTileColumns * kScaleBlock;  // elements along K
 constexpr int kScaleTileBytes = 512;
 // Elements that share a scale.
 constexpr int scale_block(DataType t) { return t == DataType::Nvfp4 ? 16 : kScaleBlock; }
@@ -311,9 +310,14 @@ struct StoreParams {
 struct QuantizedStoreParams {
   uint8_t* base = nullptr;
   int64_t ld = 0;            // elements between rows
-  int64_t group_stride = 0;  // Batched, Masked: elements between groups
+  int64_t group_stride = 0;  // Batched, Masked, KGroups: elements between groups
   uint8_t* scales = nullptr;
-  int64_t group_scales = 0;  // Batched, Masked: bytes between groups
+  int64_t group_scales = 0;  // Batched, Masked, KGroups: bytes between groups
+  // Pointers: of each group.
+  void* const* pointers = nullptr;
+  const int64_t* lds = nullptr;
+  void* const* scale_pointers = nullptr;
+  const float* tensor_scale = nullptr;  // Nvfp4: one float, or null for 1
 };
 
 // Tensor maps.

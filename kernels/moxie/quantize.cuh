@@ -37,24 +37,6 @@ MOXIE_DEVICE void store_values(void* to, int64_t index, const float (&x)[kElemen
   }
 }
 
-// The scale of a block whose largest magnitude has the bits `amax`, and what its values are to be multiplied
-// (kDivides: divided) by; 0: all elements become 0.
-struct BlockScale {
-  uint32_t code;
-  float factor;
-};
-template <DataType kFormat>
-MOXIE_DEVICE BlockScale scale_of(uint32_t amax, float tensor_scale) {
-  if constexpr (kFormat == DataType::Nvfp4) {
-    if (!is_finite_magnitude(amax)) return {kNanE4m3, 0};
-    const uint32_t code = cvt_e4m3x2(__fdiv_rn(__uint_as_float(amax), __fmul_rn(6.0f, tensor_scale)), 0) & 255;
-    return {code, __fmul_rn(e4m3_value(code), tensor_scale)};
-  } else {
-    const uint32_t code = e8m0_scale<kFormat>(amax);
-    return {code, code == kNanE8m0 ? 0 : e8m0_reciprocal(code)};
-  }
-}
-
 template <DataType kFormat, DataType kType>
 MOXIE_DEVICE void quantize(const QuantizeParams& params) {
   constexpr int kBlock = scale_block(kFormat);
@@ -84,15 +66,8 @@ MOXIE_DEVICE void quantize(const QuantizeParams& params) {
       const BlockScale scale = scale_of<kFormat>(amax, tensor_scale);
       if (within % kBlock == 0) tile_scales[row][within / kBlock] = exists ? scale.code : 0;
       if (!exists) continue;
-      const bool nonzero = scale.factor > 0;
 #pragma unroll
-      for (float& value : x) {
-        if constexpr (kFormat == DataType::Nvfp4) {
-          value = nonzero ? __fdiv_rn(value, scale.factor) : 0.0f;
-        } else {
-          value = nonzero ? __fmul_rn(value, scale.factor) : 0.0f;
-        }
-      }
+      for (float& value : x) value = scaled<kFormat>(value, scale);
       const int64_t to = (tile.first + row) * params.ld_to + column;
       if constexpr (kFormat == DataType::Mxfp8) {
         *reinterpret_cast<uint2*>(static_cast<uint8_t*>(params.to) + to) = {e4m3x4(x[0], x[1], x[2], x[3]),

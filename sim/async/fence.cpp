@@ -8,6 +8,7 @@ namespace {
 // What the warp has seen is from here on ordered before accesses through the async proxy, too.
 Step execute_async(Warp& warp, const Instr&, uint32_t) {
   warp.view.fenced.join(warp.view.seen);
+  warp.reads.fence();
   warp.new_epoch();
   return Step::Next;
 }

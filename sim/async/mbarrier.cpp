@@ -178,6 +178,7 @@ Step execute_tx(Warp& warp, const Instr& instr, uint32_t mask) {
 
 Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   const int at = instr.width & kHasState ? 1 : 0;
+  warp.reads.order(warp, mask);
   Mbarrier* published[kLanes];
   int count_published = 0;
   each_lane(mask, [&](int lane) {

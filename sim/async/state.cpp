@@ -30,6 +30,7 @@ std::string describe_agent(const Cluster& cluster, Agent agent) {
   const std::string number = std::to_string(info.index);
   switch (info.kind) {
     case AgentInfo::Kind::Warp:
+    case AgentInfo::Kind::Reads:
       return "warp " + number + block;
     case AgentInfo::Kind::Mbarrier:
       return "the phase of the mbarrier at shared offset " + hex(info.index) + block;

@@ -15,7 +15,7 @@ namespace sim {
 
 // Who an Agent is, for the text of a fault.
 struct AgentInfo {
-  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe, Prerequisites };
+  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe, Prerequisites, Reads };
   Kind kind = Kind::Warp;
   const Cta* cta = nullptr;
   uint32_t index = 0;  // warp, warpgroup or shared offset

@@ -296,6 +296,7 @@ void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint
   const bool acquires = reads && !cluster.sync_objects.empty();
   if (!releases && !acquires) return;
   if (releases) release_lanes(warp, mask);
+  if (releases) warp.reads.order(warp, mask);
   const Scope scope = in.flags & kCtaScope ? Scope::Cta : Scope::Wide;
   uint64_t at[kLanes];
   gather(warp, in, base, at);

@@ -158,6 +158,7 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
   b.reduces = reduces;
   b.arrived_warps |= 1u << warp.index;
   b.arrived += kLanes;
+  warp.reads.order(warp, kFullMask);
   warp.publish(b.arriving, Scope::Cta);
   warp.new_epoch();
   release_lanes(warp, kFullMask);  // all lanes of the warp have come
@@ -277,6 +278,7 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
 
 // kind 1: of .cta scope.
 Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
+  warp.reads.order(warp, mask);
   warp.fence(in.kind ? Scope::Cta : Scope::Wide);
   release_lanes(warp, mask);
   return Step::Next;

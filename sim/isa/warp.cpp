@@ -69,6 +69,7 @@ Step rendezvous(Warp& warp, const Instr& in, uint32_t mask, uint32_t members_row
     rest &= ~lanes;
     if ((lanes & ~wanted) != 0) not_a_member(warp, std::countr_zero(lanes & ~wanted));
     if ((wanted & warp.live & ~lanes) != 0) continue;
+    warp.reads.order(warp, lanes);
     f(warp, in, lanes);
     done |= lanes;
   }
@@ -399,7 +400,9 @@ Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const int matrices = in.width;
   Pointers p;
+  warp.reads.read_together(true);
   resolve(warp, in, static_cast<AddressSpace>(in.kind), matrices, address_lanes(matrices), 16, 16, Access::Read, &p);
+  warp.reads.read_together(false);
   for (int m = 0; m < matrices; ++m) {
     uint16_t element[8][8], turned[8][8];
     for (int row = 0; row < 8; ++row) std::memcpy(element[row], p.at[8 * m + row], 16);

@@ -55,6 +55,7 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.stop_pc = INT32_MAX;
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
+  warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();
   warp.max_registers = 0;

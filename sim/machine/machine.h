@@ -330,6 +330,7 @@ struct Warp {
   void fence(Scope scope);
   void new_epoch();  // raises view.seen[self] by one
   Stamp stamp() const { return {self, view.seen[self]}; }
+  LaneReads reads;
 
   std::unique_ptr<AsyncWarpState, void (*)(AsyncWarpState*)> async{nullptr, nullptr};
   std::unique_ptr<TensorWarp, void (*)(TensorWarp*)> tensor{nullptr, nullptr};

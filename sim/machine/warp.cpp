@@ -71,6 +71,7 @@ void Warp::move_lanes(uint32_t lanes, int pc) {
 
 void Warp::exit_lanes(uint32_t lanes) {
   live &= ~lanes;
+  reads.order(*this, lanes);
   Split& split = splits[current];
   split.mask &= ~lanes;
   if (split.mask == 0)
@@ -123,13 +124,19 @@ void Warp::select(size_t split) {
 }
 
 bool converged(Warp& warp, uint32_t mask) {
-  if (warp.all_live_in(mask)) return true;
+  if (warp.all_live_in(mask)) {
+    warp.reads.order(warp, mask);
+    return true;
+  }
   warp.splits[warp.current].apart = true;
   return false;
 }
 
 bool gathered(Warp& warp, uint32_t mask, uint32_t members) {
-  if ((members & warp.live & ~mask) == 0) return true;
+  if ((members & warp.live & ~mask) == 0) {
+    warp.reads.order(warp, mask);
+    return true;
+  }
   warp.splits[warp.current].apart = true;
   return false;
 }

@@ -1,14 +1,74 @@
 // Order inside a warp: which lane wrote a word of shared memory by a plain store and has told nobody since. Views
 // (sim/memory/clock.h) know warps only; this finds the bar.warp.sync that is missing between two lanes of one warp.
 // What it reports is unordered for certain: a release by the writing lane and after it any acquire by the warp count as
-// order.
+// order. And LaneReads, which lanes' reads a warp's release stands for.
 #pragma once
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
 
+#include "sim/memory/clock.h"
+
 namespace sim {
+
+struct Warp;
+
+// A release by some lanes of a warp stands for the reads of other lanes only where something has brought them together
+// since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). So plain reads of
+// shared memory have agents of their own, one for each set of lanes that read together, and a warp's view is told of
+// their reads when the last of the lanes has come to such a place, or has released or issued something itself. A fence
+// by one lane counts for all.
+class LaneReads {
+ public:
+  void reset() { *this = LaneReads{}; }
+  // For a read by the lanes of the mask. Of sets beyond the first few nothing is known: theirs are the warp's.
+  Stamp stamp(Warp& warp, uint32_t mask) {
+    const Stamp of_warp = warp_stamp(warp);
+    if (together_) return of_warp;
+    Group* const group = groups_[0].mask == mask ? groups_.data() : group_of(warp, mask);
+    if (group == nullptr) return of_warp;
+    group->epoch = of_warp.at;
+    unordered_ |= mask;
+    return {group->agent, time_};
+  }
+  // The lanes of the mask have come together, or each publishes only what it did itself.
+  void order(Warp& warp, uint32_t mask) {
+    if (unordered_ & mask) raise(warp, mask);
+  }
+  // One instruction of the whole warp reads (ldmatrix): its lanes are together.
+  void read_together(bool together) { together_ = together; }
+  void fence() {
+    if (unordered_ != 0) fenced_ = time_++;
+  }
+  // Who has seen this of the warp has seen a release that came after the last of the reads.
+  bool came_before(uint32_t agent, uint32_t epoch) const {
+    return std::any_of(groups_.begin(), groups_.end(),
+                       [&](const Group& group) { return group.agent == agent && epoch >= group.epoch; });
+  }
+  void forget(Clock& clock) const {
+    for (const Group& group : groups_) {
+      if (group.agent != 0) clock.forget(group.agent);
+    }
+  }
+
+ private:
+  struct Group {
+    uint32_t mask = 0;
+    uint32_t agent = 0;
+    uint32_t epoch = 0;  // of the warp at its last read
+  };
+  Group* group_of(Warp& warp, uint32_t mask);
+  void raise(Warp& warp, uint32_t mask);
+  static Stamp warp_stamp(const Warp& warp);
+
+  std::array<Group, 4> groups_{};
+  bool together_ = false;
+  uint32_t time_ = 1;
+  uint32_t fenced_ = 0;                 // reads until then are ordered before accesses through the async proxy
+  uint32_t unordered_ = 0;              // lanes that have read since they were last ordered
+  std::array<uint32_t, 32> ordered_{};  // the time up to which a lane's reads are
+};
 
 class LaneOrder {
  public:

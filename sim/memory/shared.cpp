@@ -138,6 +138,16 @@ void check_async_readers(const Warp& warp, const Cta& owner, const SharedMemory:
                 describe_agent(*warp.cta->cluster, r.stamp.by) +
                 " has read through the generic proxy, and no fence.proxy.async stands between");
     }
+    const AgentInfo& reader = warp.cta->cluster->async->agents[r.stamp.by];
+    if (reader.kind == AgentInfo::Kind::Reads) {
+      const Warp& other = *reader.cta->warps[reader.index];
+      if (other.reads.came_before(r.stamp.by, warp.view.seen[other.self])) {
+        fault(Hazard::DataInFlight, warp, lane,
+              std::string(what) + " " + place_text(warp, owner, offset) +
+                  " while it may still be read: nothing has brought the lanes of " +
+                  describe_agent(*warp.cta->cluster, r.stamp.by) + " that read it together since (bar.warp.sync)");
+      }
+    }
     fault(Hazard::DataInFlight, warp, lane,
           std::string(what) + " " + place_text(warp, owner, offset) + " while " +
               (r.async ? "it is still being read: " : "it may still be read: ") +
@@ -182,7 +192,8 @@ namespace {
 template <bool kWrite>
 class GenericAccess {
  public:
-  GenericAccess(Warp& warp, Cta& owner) : warp_(warp), owner_(owner), memory_(owner.shared), stamp_(warp.stamp()) {
+  GenericAccess(Warp& warp, Cta& owner, Stamp stamp)
+      : warp_(warp), owner_(owner), memory_(owner.shared), stamp_(stamp) {
     memory_.collect();
     shadow_ = memory_.shadow.data();
   }
@@ -242,9 +253,10 @@ class GenericAccess {
 };
 
 template <bool kWrite>
-void generic_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, bool row) {
+void generic_access(Warp& warp, Cta& owner, Stamp stamp, const uint64_t* offset, uint32_t mask, uint32_t size,
+                    bool row) {
   const SharedMemory& memory = owner.shared;
-  GenericAccess<kWrite> access(warp, owner);
+  GenericAccess<kWrite> access(warp, owner, stamp);
   if (row && size <= 16 && offset[0] % 16 == 0 && offset[0] + uint64_t{32} * size <= memory.size) {
     const uint32_t first = static_cast<uint32_t>(offset[0]) >> 4;
     const auto lanes = static_cast<int>(16 / size);  // of a granule
@@ -318,8 +330,11 @@ void note_blocks(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, 
 void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
                         bool strong, bool row) {
   note_remote(warp, owner);
-  if (access != Access::Write) generic_access<false>(warp, owner, offset, mask, size, row);
-  if (access != Access::Read) generic_access<true>(warp, owner, offset, mask, size, row);
+  if (access != Access::Write) {
+    const Stamp stamp = access == Access::Read && !strong ? warp.reads.stamp(warp, mask) : warp.stamp();
+    generic_access<false>(warp, owner, stamp, offset, mask, size, row);
+  }
+  if (access != Access::Read) generic_access<true>(warp, owner, warp.stamp(), offset, mask, size, row);
   if (owner.shared.writers.kept()) note_blocks(warp, owner, offset, mask, size, access, strong);
   LaneOrder& lanes = owner.shared.lanes;
   const auto self = static_cast<uint32_t>(warp.index);
@@ -356,12 +371,12 @@ void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
 
 void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
   note_remote(warp, owner);
-  GenericAccess<false>(warp, owner).touch_range(offset, size, lane);
+  GenericAccess<false>(warp, owner, warp.stamp()).touch_range(offset, size, lane);
 }
 
 void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
   note_remote(warp, owner);
-  GenericAccess<true>(warp, owner).touch_range(offset, size, lane);
+  GenericAccess<true>(warp, owner, warp.stamp()).touch_range(offset, size, lane);
 }
 
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
@@ -396,6 +411,7 @@ SharedAccess::SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, 
       shadow_(owner.shared.shadow.data()) {
   SharedMemory& memory = owner.shared;
   memory.collect();
+  if (kind != Kind::AsyncRead && lane >= 0) warp.reads.order(warp, 1u << lane);
   if (kind != Kind::AsyncRead) {
     SharedMemory::History fresh;
     fresh.kind = kind == Kind::AsyncWrite ? SharedMemory::Write::Async : SharedMemory::Write::CpAsync;

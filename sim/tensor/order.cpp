@@ -43,6 +43,8 @@ class Commit : public AsyncOp {
       : origin_(origin), published_(origin.warp->view), targets_(std::move(targets)) {
     published_.seen.forget(origin.warp->self);
     published_.fenced.forget(origin.warp->self);
+    origin.warp->reads.forget(published_.seen);
+    origin.warp->reads.forget(published_.fenced);
     published_.seen.raise(pipe.issued, pipe.count);
     published_.seen.raise(pipe.done, pipe.count);
   }

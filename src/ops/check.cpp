@@ -104,9 +104,13 @@ void check_pointers_grouping(const GemmProblem& p, const GemmArguments& a) {
   if (has_scales(p.format)) array("sfa_pointers", a.sfa_pointers, 8), array("sfb_pointers", a.sfb_pointers, 8);
   check_pointer("a_tensor_scale", a.a_tensor_scale, false, 4);
   check_pointer("b_tensor_scale", a.b_tensor_scale, false, 4);
+  check_pointer("pre_tensor_scale", a.pre_tensor_scale, false, 4);
+  check_pointer("out_tensor_scale", a.out_tensor_scale, false, 4);
   if (p.bias) array("arrays.bias", a.arrays.bias, 8);
   if (p.pre) array("pre_pointers", a.pre_pointers, 8), array("pre_lds", a.pre_lds, 8);
   if (p.out) array("out_pointers", a.out_pointers, 8), array("out_lds", a.out_lds, 8);
+  if (p.pre && is_quantized(*p.pre)) array("pre_scale_pointers", a.pre_scale_pointers, 8);
+  if (p.out && is_quantized(*p.out)) array("out_scale_pointers", a.out_scale_pointers, 8);
 }
 
 void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& workspace) {
@@ -136,6 +140,14 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   };
   check_tensor_scale("a_tensor_scale", a.a_tensor_scale, 1);
   check_tensor_scale("b_tensor_scale", a.b_tensor_scale, p.groups);
+  const auto check_output_scale = [&](const char* name, const float* pointer, std::optional<DataType> type) {
+    if (pointer && type != DataType::Nvfp4) reject("{} is given, but only NVFP4 outputs have one", name);
+    check_pointer(name, pointer, false, 4);
+    const auto begin = reinterpret_cast<uintptr_t>(pointer);
+    inputs.push_back({name, begin, begin + (work && pointer ? 4 : 0)});
+  };
+  check_output_scale("pre_tensor_scale", a.pre_tensor_scale, p.pre);
+  check_output_scale("out_tensor_scale", a.out_tensor_scale, p.out);
   if (p.bias) inputs.push_back(check_matrix("bias", "n", a.bias, p.n, p.groups, p.n, 16, work));
   const bool needs_sizes = k_groups || p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups ||
                            p.grouping == Grouping::Masked;
@@ -191,8 +203,8 @@ void check_problem(const GemmProblem& p) {
   check_enum("activation", p.activation, Activation::Reglu);
   check_enum("format", p.format, OperandFormat::Nvfp4);
   check_enum("gate", p.gate, GateLayout::SplitUpFirst);
-  if (p.pre) check_enum("pre", *p.pre, DataType::Mxfp8);
-  if (p.out) check_enum("out", *p.out, DataType::Mxfp8);
+  if (p.pre) check_enum("pre", *p.pre, DataType::Nvfp4);
+  if (p.out) check_enum("out", *p.out, DataType::Nvfp4);
   if (p.schedule) check_enum("schedule", *p.schedule, Schedule::PingPong);
   if (p.multicast) check_enum("multicast", *p.multicast, Multicast::B);
   if (p.scheduling) check_enum("scheduling", *p.scheduling, Scheduling::LaunchControl);

@@ -99,9 +99,6 @@ void check_device(int arch, const GemmProblem& p) {
                        format_name(p.format)));
   if (arch == 90 && p.grouping == Grouping::KGroups)
     reject("grouping is KGroups, which gemm has on sm_100a only, but the device is of architecture sm_90a");
-  if (is_scaled_output(p) && (p.grouping == Grouping::Pointers || p.grouping == Grouping::KGroups))
-    reject(fmt::format("grouping is {}, whose outputs cannot be quantised",
-                       p.grouping == Grouping::Pointers ? "Pointers" : "KGroups"));
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)
     reject(fmt::format("n is {}, but gemm of {} operands with a split gate needs a multiple of 64", p.n,
                        format_name(p.format)));
@@ -341,9 +338,13 @@ void* output_params(OutputParams& params, const driver::Context& context, const 
   params.quantized.base = static_cast<uint8_t*>(base);
   params.quantized.ld = ld == 0 ? width : ld;
   params.quantized.scales = static_cast<uint8_t*>(pre ? a.pre_scales : a.out_scales);
-  if (is_stacked(p)) {
+  params.quantized.pointers = pre ? a.pre_pointers : a.out_pointers;
+  params.quantized.lds = pre ? a.pre_lds : a.out_lds;
+  params.quantized.scale_pointers = pre ? a.pre_scale_pointers : a.out_scale_pointers;
+  params.quantized.tensor_scale = pre ? a.pre_tensor_scale : a.out_tensor_scale;
+  if (is_stacked(p) || p.grouping == Grouping::KGroups) {
     params.quantized.group_stride = params.quantized.ld * p.m;
-    params.quantized.group_scales = blocked_scale_bytes(p.m, width);
+    params.quantized.group_scales = blocked_scale_bytes(p.m, width, scale_block(type));
   }
   return &params.quantized;
 }

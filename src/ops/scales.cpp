@@ -98,9 +98,10 @@ size_t output_scale_bytes(const GemmProblem& p, bool pre, std::optional<DataType
   ops::check_problem(p);
   if (!type || !is_quantized(*type)) return 0;
   const bool offsets = p.grouping == Grouping::Offsets;
-  const bool stacked = p.grouping == Grouping::Batched || p.grouping == Grouping::Masked;
+  const bool stacked =
+      p.grouping == Grouping::Batched || p.grouping == Grouping::Masked || p.grouping == Grouping::KGroups;
   const int64_t tiles = ops::scale_row_tiles(stacked || offsets ? p.groups : 1, p.m, offsets);
-  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, ops::value_width(p, pre)));
+  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, ops::value_width(p, pre), scale_block(*type)));
 }
 
 }  // namespace

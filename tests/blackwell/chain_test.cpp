@@ -57,6 +57,28 @@ TEST_P(QuantizedOutput, Swapped) {
   job.n = 352, job.padding = 48;
   check_quantized_output(job);
 }
+TEST_P(QuantizedOutput, Nvfp4) {
+  OutputJob job = first_product(std::get<0>(GetParam()).grouping, std::get<0>(GetParam()).rows);
+  const bool pair = std::get<1>(GetParam()) == 2;
+  job.problem.cluster = std::get<1>(GetParam());
+  job.type = DataType::Nvfp4;
+  if (pair) {
+    job.problem.activation = Activation::None;
+    job.n = 352;
+  } else {
+    job.tensor_scale = 0.037f;
+    job.problem.swap_ab = job.grouping != Grouping::RowGroups && job.rows.size() % 2 == 0;
+  }
+  check_quantized_output(job);
+}
+TEST_P(QuantizedOutput, BesidePre) {
+  OutputJob job = first_product(std::get<0>(GetParam()).grouping, std::get<0>(GetParam()).rows);
+  job.problem.cluster = std::get<1>(GetParam());
+  job.problem.gate = job.grouping == Grouping::Masked ? GateLayout::Split : GateLayout::Interleaved;
+  job.problem.swap_ab = job.grouping == Grouping::Offsets;
+  job.stores_pre = true;
+  check_quantized_output(job);
+}
 INSTANTIATE_TEST_SUITE_P(Blackwell, QuantizedOutput,
                          testing::Combine(testing::ValuesIn(groupings()), testing::Values(1, 2)), [](const auto& info) {
                            return grouping_name(std::get<0>(info.param)) + (std::get<1>(info.param) == 2 ? "Pair" : "");

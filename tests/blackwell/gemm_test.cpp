@@ -133,7 +133,7 @@ TEST(BlockScales, AgreesWithTheFormula) {
       const int64_t groups = 5, rows = offsets ? 410 : 130, columns = k / kScaleBlock;
       std::vector<uint8_t> from(size_t((offsets ? 1 : groups) * rows * columns));
       for (size_t i = 0; i < from.size(); ++i) from[i] = uint8_t(1 + mix(i) % 255);
-      const int64_t k_tiles = (k + kScaleTileK - 1) / kScaleTileK;
+      const int64_t tile_k = scale_tile_k(OperandFormat::Mxfp4), k_tiles = (k + tile_k - 1) / tile_k;
       const int64_t tiles = offsets ? rows / kScaleTileRows + groups : groups * ((rows + 127) / 128);
       std::vector<uint8_t> wanted(size_t(tiles * k_tiles * kScaleTileBytes), 0xee);
       int64_t first_tile = 0;

@@ -1,6 +1,9 @@
-// One product of groups by pointers, or of k groups, on sm_100a with its answer: exact sums, gaps between the groups
-// that are NaN, outputs compared byte by byte.
+// One product of groups by pointers, or of k groups, with its answer: exact sums, gaps between the groups that are NaN,
+// outputs compared byte by byte. A quantised output must be what the CPU makes of the same product's float32 output.
 #pragma once
+#include <memory>
+
+#include "cli/microscaling.h"
 #include "moxie/scales.h"
 #include "tests/blackwell/mxfp4.h"
 
@@ -50,10 +53,16 @@ class GroupedLayer {
   explicit GroupedLayer(GroupedJob job) : job_(std::move(job)) { build(); }
   const GemmProblem& problem() const { return job_.problem; }
   GemmArguments& arguments() { return x_; }
-  const void* output_base() const { return output_.get(); }
+  // What it writes, the scales included.
+  std::vector<const void*> outputs() const {
+    std::vector<const void*> all = {output_.get()};
+    for (const Buffer& buffer : out_scales_) all.push_back(buffer.get());
+    return all;
+  }
   std::vector<uint8_t> output() const { return output_.download(); }
   std::vector<uint8_t> run() {
     output_.fill(kPoison);
+    for (const Buffer& buffer : out_scales_) buffer.fill(kPoison);
     gemm(device(), job_.problem, x_);
     device().synchronize();
     return output();
@@ -61,6 +70,7 @@ class GroupedLayer {
 
   void check(const std::vector<uint8_t>& got) const {
     const GemmProblem& p = job_.problem;
+    if (is_quantized(*p.out)) return check_quantized(got);
     const int64_t size = size_of(*p.out);
     const bool plain = p.activation == Activation::None && p.out == DataType::F32;
     std::vector<bool> written(got.size(), false);
@@ -98,6 +108,7 @@ class GroupedLayer {
   static constexpr uint8_t kPoison = 0xff;
   size_t groups() const { return job_.k.size(); }
   bool along_k() const { return job_.problem.grouping == Grouping::KGroups; }
+  bool quantized() const { return is_quantized(*job_.problem.out); }
   int64_t out_width(size_t g) const { return is_gated(job_.problem.activation) ? job_.n[g] / 2 : job_.n[g]; }
 
   // Everything that is no group's is NaN: all bits set.
@@ -128,6 +139,63 @@ class GroupedLayer {
           o.values[g][size_t(i * o.k[g] + k)] = scale_value * o.put(o.first[g] + o.bytes(i * o.ld[g]), k, bits);
         }
       }
+    }
+  }
+
+  void check_quantized(const std::vector<uint8_t>& got) const {
+    const DataType type = *job_.problem.out;
+    std::vector<uint8_t> wanted(got.size(), kPoison);
+    std::vector<std::vector<uint8_t>> wanted_scales;
+    for (const Buffer& buffer : out_scales_) wanted_scales.emplace_back(buffer.size(), kPoison);
+    for (size_t g = 0; g < groups(); ++g) {
+      const int64_t width = out_width(g), block = scale_block(type), columns = width / block, bits = bits_of(type);
+      std::vector<uint8_t>& scales = wanted_scales[along_k() ? 0 : g];
+      const int64_t first_scale = along_k() ? int64_t(g) * blocked_scale_bytes(job_.m[g], width, block) : 0;
+      std::vector<uint8_t> row_scales(static_cast<size_t>(columns));
+      for (int64_t r = 0; width > 0 && r < (job_.m[g] + 127) / 128 * 128; ++r) {
+        const bool exists = r < job_.m[g];
+        if (exists) {
+          std::vector<float> row(static_cast<size_t>(width));
+          std::memcpy(row.data(), plain_output_.data() + (plain_->first_out_[g] + r * plain_->ld_out_[g]) * 4,
+                      row.size() * 4);
+          reference::quantize_row(type, row.data(), width, 1,
+                                  wanted.data() + (first_out_[g] + r * ld_out_[g]) * bits / 8, row_scales.data());
+        }
+        for (int64_t c = 0; c < (columns + 3) / 4 * 4; ++c)
+          scales[size_t(first_scale + blocked_scale_index(r, c, width, block))] =
+              exists && c < columns ? row_scales[size_t(c)] : 0;
+      }
+    }
+    int64_t wrong = 0, wrong_scales = 0;
+    for (size_t i = 0; i < got.size(); ++i) wrong += got[i] != wanted[i];
+    for (size_t i = 0; i < out_scales_.size(); ++i) {
+      const std::vector<uint8_t> there = out_scales_[i].download();
+      for (size_t j = 0; j < there.size(); ++j) wrong_scales += there[j] != wanted_scales[i][j];
+    }
+    EXPECT_EQ(wrong, 0) << "bytes of elements, of " << got.size();
+    EXPECT_EQ(wrong_scales, 0) << "scales";
+  }
+  // What a quantised output is made of.
+  void run_plain() {
+    GroupedJob job = job_;
+    job.problem.out = DataType::F32;
+    plain_ = std::make_unique<GroupedLayer>(std::move(job));
+    plain_output_ = plain_->run();
+    plain_->check(plain_output_);
+  }
+  void reserve_scales() {
+    std::vector<void*> pointers;
+    for (size_t g = 0; g < (along_k() ? 1 : groups()); ++g) {
+      const size_t bytes = along_k()
+                               ? out_scale_bytes(job_.problem)
+                               : size_t(blocked_scale_bytes(job_.m[g], out_width(g), scale_block(*job_.problem.out)));
+      out_scales_.emplace_back(bytes + 16);  // behind it nothing is written
+      pointers.push_back(out_scales_.back().get());
+    }
+    if (along_k()) {
+      x_.out_scales = pointers[0];
+    } else {
+      x_.out_scale_pointers = static_cast<void* const*>(upload(pointers));
     }
   }
 
@@ -182,18 +250,20 @@ class GroupedLayer {
                     : *std::max_element(job_.k.begin(), job_.k.end());
     make_operand(a_, job_.m, job_.seed, job_.a_scales);
     make_operand(b_, job_.n, job_.seed + 1, job_.b_scales);
-    const int64_t size = size_of(*p.out);
+    if (quantized()) run_plain();
+    const int64_t bits = bits_of(*p.out), unit = quantized() ? 32 : 8;
     int64_t out = 64, bias = 0;
     std::vector<int64_t> out_bytes, bias_bytes;
     for (size_t g = 0; g < groups(); ++g) {
-      ld_out_.push_back(out_width(g) + 16 + (along_k() ? 0 : 8 * int64_t(g % 3)));
+      ld_out_.push_back(out_width(g) + 2 * unit + (along_k() ? 0 : unit * int64_t(g % 3)));
       first_out_.push_back(out);
       first_bias_.push_back(bias);
-      out_bytes.push_back(out * size), bias_bytes.push_back(bias * 2);
+      out_bytes.push_back(out * bits / 8), bias_bytes.push_back(bias * 2);
       out += job_.m[g] * ld_out_[g] + (along_k() ? 0 : 32);
       bias += job_.n[g];
     }
-    output_ = Buffer(size_t((out + 64) * size));
+    output_ = Buffer(size_t((out + 64) * bits / 8));
+    if (quantized()) reserve_scales();
     for (int64_t i = 0; i < bias; ++i) bias_.push_back(reference::float_to_bf16(float(i % 17) - 8));
 
     const void* const a = upload(a_.elements);
@@ -230,6 +300,9 @@ class GroupedLayer {
   std::vector<int64_t> first_out_, ld_out_, first_bias_;
   std::vector<Buffer> buffers_;
   Buffer output_, workspace_;
+  std::vector<Buffer> out_scales_;       // KGroups: one, Pointers: of each group
+  std::unique_ptr<GroupedLayer> plain_;  // with float32 in the quantised output's place
+  std::vector<uint8_t> plain_output_;
   GemmArguments x_;
 };
 

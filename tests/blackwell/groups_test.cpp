@@ -114,6 +114,75 @@ TEST(OwnMaps, GatesBiasAndBf16) {
   }
 }
 
+// Quantised: grouping, operands swapped, blocks of a cluster. Widths that are no multiple of 128, rows that fill no
+// tile of scales, groups without rows or sum.
+class OwnMapsQuantized : public testing::TestWithParam<std::tuple<int, bool, int>> {};
+TEST_P(OwnMapsQuantized, IsTheQuantizedFloat32) {
+  const auto [grouping, swap, cluster] = GetParam();
+  for (OperandFormat format : kFormats) {
+    for (bool gated : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", int(format), gated));
+      GroupedJob job = grouping == 0 ? k_groups(format) : pointers(format);
+      GemmProblem& p = job.problem;
+      p.swap_ab = swap, p.cluster = cluster;
+      p.bias = gated;
+      if (gated) p.activation = Activation::Swiglu, p.gate = GateLayout((int(format) + cluster) % 3);
+      p.out = format == OperandFormat::Nvfp4 ? DataType::Nvfp4
+              : (int(format) + gated) % 2    ? DataType::Mxfp4
+                                             : DataType::Mxfp8;
+      p.scheduling = gated ? Scheduling::LaunchControl : Scheduling::Static;
+      for (int64_t& n : job.n) n = n / 64 * 64 + (gated || n == 0 ? 0 : 32);
+      run_in_all_orders(job);
+      if (HasFailure()) return;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Blackwell, OwnMapsQuantized,
+                         testing::Combine(testing::Values(0, 1), testing::Bool(), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}{}", std::get<0>(info.param) == 0 ? "KGroups" : "Pointers",
+                                              std::get<1>(info.param) ? "Swapped" : "",
+                                              std::get<2>(info.param) == 2 ? "Pair" : "");
+                         });
+
+// A group whose place for elements or scales cannot be written is left alone; the others are right.
+TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
+  GroupedJob job = pointers(OperandFormat::Bf16);
+  job.problem.out = DataType::Mxfp8;
+  for (int64_t& n : job.n) n = n / 32 * 32;
+  GroupedLayer layer(job);
+  const std::vector<uint8_t> right = layer.run();
+  layer.check(right);
+  GemmArguments& x = layer.arguments();
+  std::vector<Buffer> kept;
+  const auto spoil = [&](auto*& array, auto value) {
+    using T = std::remove_const_t<std::remove_reference_t<decltype(*array)>>;
+    std::vector<T> values(job.m.size());
+    device().download(values.data(), array, values.size() * sizeof(T));
+    values[2] = T(value);
+    kept.emplace_back(values);
+    array = kept.back().get<T>();
+  };
+  for (int wrong = 0; wrong < 4; ++wrong) {
+    SCOPED_TRACE(wrong);
+    const GemmArguments before = x;
+    if (wrong == 0) spoil(x.out_scale_pointers, nullptr);
+    if (wrong == 1) spoil(x.out_scale_pointers, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
+    if (wrong == 2) spoil(x.out_pointers, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
+    if (wrong == 3) spoil(x.out_lds, int64_t{72});
+    std::vector<uint8_t> got;
+    ASSERT_NO_THROW(got = layer.run());
+    int64_t left = 0, other = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      left += got[i] == 0xff && right[i] != 0xff;
+      other += got[i] != 0xff && got[i] != right[i];
+    }
+    EXPECT_GT(left, 0);
+    EXPECT_EQ(other, 0);
+    x = before;
+  }
+}
+
 // Another group with every tile, so that maps are rewritten while the copies of the groups before are in flight.
 TEST(OwnMaps, ManyTinyGroups) {
   for (OperandFormat format : {OperandFormat::Bf16, OperandFormat::Nvfp4}) {
@@ -204,6 +273,10 @@ TEST(OwnMaps, WrongCalls) {
       {k_groups(OperandFormat::Bf16), "workspace is null", [](auto&, auto& x) { x.workspace = nullptr; }},
       {k_groups(OperandFormat::Bf16), "ldb is 8", [](auto&, auto& x) { x.ldb = 8; }},
       {pointers(OperandFormat::Nvfp4), "sfa_pointers is null", [](auto&, auto& x) { x.sfa_pointers = nullptr; }},
+      {pointers(OperandFormat::Bf16), "out_scale_pointers is null",
+       [](auto& p, auto&) { p.out = DataType::Mxfp4, p.n = 256; }},
+      {k_groups(OperandFormat::Bf16), "out_scales is null",
+       [](auto& p, auto& x) { p.out = DataType::Mxfp4, p.n = 128, x.ld_out = 0; }},
       {pointers(OperandFormat::Bf16), "arrays.ldb is null", [](auto&, auto& x) { x.arrays.ldb = nullptr; }},
   };
   for (const Wrong& wrong : all) {

@@ -42,12 +42,12 @@ struct GroupedRows {
     for (size_t g = 0; g < rows.size(); ++g) std::fill_n(exists.begin() + first[g], rows[g], true);
   }
   // Of row r of group g in blocked scales of `k` columns, which have a matrix a group or one for all.
-  int64_t scale_index(size_t g, int64_t r, int64_t column, int64_t k) const {
+  int64_t scale_index(size_t g, int64_t r, int64_t column, int64_t k, int64_t block = kScaleBlock) const {
     if (grouping == Grouping::Dense || grouping == Grouping::RowGroups)
-      return blocked_scale_index(first[g] + r, column, k);
+      return blocked_scale_index(first[g] + r, column, k, block);
     int64_t before = 0;
-    for (size_t i = 0; i < g; ++i) before += blocked_scale_bytes(grouping == Grouping::Offsets ? rows[i] : m, k);
-    return before + blocked_scale_index(r, column, k);
+    for (size_t i = 0; i < g; ++i) before += blocked_scale_bytes(grouping == Grouping::Offsets ? rows[i] : m, k, block);
+    return before + blocked_scale_index(r, column, k, block);
   }
   int64_t groups_of_scales() const {
     return grouping == Grouping::Dense || grouping == Grouping::RowGroups ? 1 : int64_t(rows.size());
@@ -100,8 +100,10 @@ struct OutputJob {
   std::vector<int64_t> rows = {100};
   int64_t n = 128, k = 64;
   DataType type = DataType::Mxfp4;
-  bool pre = false;      // the value that is quantised
-  int64_t padding = 32;  // of the output's rows
+  bool pre = false;         // the value that is quantised
+  int64_t padding = 32;     // of the output's rows
+  float tensor_scale = 0;   // NVFP4; 0: none is given
+  bool stores_pre = false;  // as float32, beside `out`
   uint64_t seed = 1;
 };
 
@@ -126,6 +128,7 @@ class QuantizedProduct {
     const std::vector<uint8_t> bytes = run(DataType::F32);
     plain_.resize(bytes.size() / 4);
     std::memcpy(plain_.data(), bytes.data(), bytes.size());
+    plain_pre_ = pre_.download();
     job_.type = type;
     expect();
   }
@@ -140,22 +143,15 @@ class QuantizedProduct {
   // The values that the quantised output stands for: [rows in memory][width].
   const std::vector<float>& values() const { return values_; }
 
+  // The launch with the quantised output, or with another type in its place.
+  void prepare() { prepare(job_.type); }
+  const GemmProblem& problem() const { return problem_; }
+  GemmArguments& arguments() { return arguments_; }
+
   std::vector<uint8_t> run(DataType type) {
-    GemmProblem p = problem(type);
-    GemmArguments x;
-    x.a = a_.elements.get(), x.b = b_.elements.get();
-    x.sfa = a_.scales.get(), x.sfb = b_.scales.get();
-    x.bias = p.bias ? bias_buffer_.get() : nullptr;
-    if (!rows_.sizes.empty()) x.sizes = sizes();
-    output_ = Buffer(std::vector<uint8_t>(size_t(rows_.total * ld_ * bits_of(type) / 8), kOutputPoison));
-    (job_.pre ? x.pre : x.out) = output_.get();
-    (job_.pre ? x.ld_pre : x.ld_out) = ld_;
-    scales_ = Buffer(std::vector<uint8_t>(job_.pre ? pre_scale_bytes(p) : out_scale_bytes(p), kOutputPoison));
-    (job_.pre ? x.pre_scales : x.out_scales) = scales_.get();
-    x.workspace_bytes = workspace_bytes(device(), p);
-    const Buffer workspace(x.workspace_bytes);
-    x.workspace = workspace.get();
-    gemm(device(), p, x);
+    prepare(type);
+    for (const Buffer* buffer : {&output_, &scales_, &pre_}) buffer->fill(kOutputPoison);
+    gemm(device(), problem_, arguments_);
     device().synchronize();
     return output_.download();
   }
@@ -166,6 +162,13 @@ class QuantizedProduct {
     int64_t different = 0;
     for (size_t i = 0; i < got.size(); ++i) different += rule_[i] && got[i] != wanted_[i];
     EXPECT_EQ(different, 0) << "bytes of elements, of " << got.size();
+    const std::vector<uint8_t> got_pre = pre_.download();
+    for (int64_t r = 0; job_.stores_pre && r < rows_.total; ++r) {
+      const auto first = r * job_.n * 4, last = first + job_.n * 4;
+      if (!rows_.exists[size_t(r)]) continue;
+      ASSERT_TRUE(std::equal(got_pre.begin() + first, got_pre.begin() + last, plain_pre_.begin() + first))
+          << "row " << r << " of pre";
+    }
     ASSERT_EQ(got_scales.size(), wanted_scales_.size());
     int64_t wrong_scales = 0;
     for (size_t i = 0; i < got_scales.size(); ++i) wrong_scales += scale_rule_[i] && got_scales[i] != wanted_scales_[i];
@@ -188,6 +191,10 @@ class QuantizedProduct {
           pre.push_back(sum);
         }
       }
+      if (job_.stores_pre) {
+        comparison.add(pre, reinterpret_cast<const float*>(plain_pre_.data()) + rows_.first[g] * job_.n, DataType::F32,
+                       job_.rows[g], job_.n, job_.n, rows_.first[g]);
+      }
       if (!job_.pre)
         pre = reference::activate_all(job_.problem.activation, job_.problem.gate, pre, job_.rows[g], job_.n);
       comparison.add(pre, plain_.data() + rows_.first[g] * ld_, DataType::F32, job_.rows[g], width_, ld_,
@@ -199,19 +206,48 @@ class QuantizedProduct {
  private:
   bool stacked() const { return job_.grouping == Grouping::Batched || job_.grouping == Grouping::Masked; }
 
-  GemmProblem problem(DataType type) const {
+  GemmProblem problem_of(DataType type) const {
     GemmProblem p = job_.problem;
     p.grouping = job_.grouping;
     p.groups = int64_t(job_.rows.size());
     p.m = rows_.m, p.n = job_.n, p.k = job_.k;
     p.pre.reset(), p.out.reset();
+    if (job_.stores_pre) p.pre = DataType::F32;
     (job_.pre ? p.pre : p.out) = type;
     return p;
   }
 
+  void prepare(DataType type) {
+    if (prepared_ == type) return;
+    prepared_ = type;
+    const GemmProblem p = problem_ = problem_of(type);
+    GemmArguments& x = arguments_ = {};
+    x.a = a_.elements.get(), x.b = b_.elements.get();
+    x.sfa = a_.scales.get(), x.sfb = b_.scales.get();
+    x.bias = p.bias ? bias_buffer_.get() : nullptr;
+    if (!rows_.sizes.empty()) x.sizes = sizes();
+    output_ = Buffer(size_t(rows_.total * ld_ * bits_of(type) / 8));
+    (job_.pre ? x.pre : x.out) = output_.get();
+    (job_.pre ? x.ld_pre : x.ld_out) = ld_;
+    scales_ = Buffer(job_.pre ? pre_scale_bytes(p) : out_scale_bytes(p));
+    (job_.pre ? x.pre_scales : x.out_scales) = scales_.get();
+    if (type == DataType::Nvfp4 && job_.tensor_scale != 0) {
+      tensor_scale_ = Buffer(std::vector<float>{job_.tensor_scale});
+      (job_.pre ? x.pre_tensor_scale : x.out_tensor_scale) = tensor_scale_.get<float>();
+    }
+    if (job_.stores_pre) {
+      pre_ = Buffer(size_t(rows_.total * job_.n) * 4);
+      x.pre = pre_.get(), x.ld_pre = job_.n;
+    }
+    x.workspace_bytes = workspace_bytes(device(), p);
+    workspace_ = Buffer(x.workspace_bytes);
+    x.workspace = workspace_.get();
+  }
+
   void expect() {
-    const GemmProblem p = problem(job_.type);
-    const int64_t bits = bits_of(job_.type), columns = width_ / kScaleBlock;
+    const GemmProblem p = problem_of(job_.type);
+    const int64_t bits = bits_of(job_.type), block = scale_block(job_.type), columns = width_ / block;
+    const float t = job_.tensor_scale != 0 ? job_.tensor_scale : 1.0f;
     wanted_.assign(size_t(rows_.total * ld_ * bits / 8), kOutputPoison);
     wanted_scales_.assign(job_.pre ? pre_scale_bytes(p) : out_scale_bytes(p), kOutputPoison);
     rule_.assign(wanted_.size(), true), scale_rule_.assign(wanted_scales_.size(), true);
@@ -232,11 +268,11 @@ class QuantizedProduct {
         const int64_t row = rows_.first[g] + r;
         if (exists) {
           uint8_t* const to = wanted_.data() + row * ld_ * bits / 8;
-          reference::quantize_row(job_.type, plain_.data() + row * ld_, width_, 1, to, scales.data());
-          reference::dequantize_row(job_.type, to, scales.data(), width_, 1, values_.data() + row * width_);
+          reference::quantize_row(job_.type, plain_.data() + row * ld_, width_, t, to, scales.data());
+          reference::dequantize_row(job_.type, to, scales.data(), width_, t, values_.data() + row * width_);
         }
         for (int64_t c = 0; c < k_columns; ++c) {
-          const auto at = size_t(rows_.scale_index(g, r, c, width_));
+          const auto at = size_t(rows_.scale_index(g, r, c, width_, block));
           wanted_scales_[at] = exists && c < columns ? scales[size_t(c)] : 0;
           scale_rule_[at] = true;
         }
@@ -249,10 +285,13 @@ class QuantizedProduct {
   Buffer sizes_;
   Operand a_, b_;
   std::vector<uint16_t> bias_;
-  Buffer bias_buffer_, output_, scales_;
+  Buffer bias_buffer_, output_, scales_, tensor_scale_, pre_, workspace_;
+  std::optional<DataType> prepared_;
+  GemmProblem problem_;
+  GemmArguments arguments_;
   int64_t width_ = 0, ld_ = 0;
   std::vector<float> plain_, values_;
-  std::vector<uint8_t> wanted_, wanted_scales_;
+  std::vector<uint8_t> plain_pre_, wanted_, wanted_scales_;
   std::vector<bool> rule_, scale_rule_;
 };
 

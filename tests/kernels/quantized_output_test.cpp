@@ -50,6 +50,24 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}{}", kGroupings[int(std::get<0>(info.param).grouping)], std::get<1>(info.param).name);
     });
 
+TEST(QuantizedOut, BesidePre) {
+  for (const Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+    OutputJob job = bf16(Grouping::Offsets, {40, 0, 131});
+    job.problem.schedule = schedule;
+    job.problem.activation = Activation::SwigluOai;
+    job.stores_pre = true;
+    job.n = 320;
+    check_quantized_output(job);
+  }
+}
+TEST(QuantizedOut, Nvfp4) {
+  OutputJob job = bf16(Grouping::Masked, {40, 0, 131});
+  job.type = DataType::Nvfp4;
+  job.tensor_scale = 0.25f;
+  job.n = 352;
+  check_quantized_output(job);
+}
+
 TEST(QuantizedPre, InEveryOrder) {
   OutputJob job = bf16(Grouping::Offsets, {40, 90});
   job.pre = true;

@@ -1,5 +1,5 @@
-// sm_100a: both formats of operands, one block and pairs, every grouping whose kernel differs, one and two
-// accumulators, gates, and both kinds of output.
+// sm_100a: every format of operands, one block and pairs, every grouping whose kernel differs, both schedulings,
+// operands swapped and not, one and two accumulators, half groups, gates, and every kind of output.
 #include "cases.h"
 
 namespace moxie::mutants {
@@ -19,55 +19,122 @@ struct Choice {
   bool swap_ab = false;
 };
 
-template <class AnyJob>
-AnyJob job_of(const Choice& c, std::vector<int64_t> rows, int64_t n, int64_t k) {
-  AnyJob job;
-  job.seed = 5;
-  GemmProblem& p = job.problem;
+GemmProblem problem_of(const Choice& c) {
+  GemmProblem p;
+  p.format = c.format;
   p.grouping = c.grouping;
   p.cluster = c.cluster, p.swap_ab = c.swap_ab;
   (c.swap_ab ? p.tile_m : p.tile_n) = c.width;
   p.activation = c.activation, p.gate = c.gate, p.bias = c.bias;
   p.pre = c.pre, p.out = c.out;
   p.scheduling = c.scheduling;
+  return p;
+}
+
+std::string name_of(const Choice& c) {
+  constexpr const char* kFormats[] = {"bf16", "MXFP4", "NVFP4"};
+  constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers", "k groups"};
+  return fmt::format("sm_100a {}, {}, {}, {} {}{}{}{}{}", kFormats[int(c.format)], kGroupings[int(c.grouping)],
+                     c.cluster == 2 ? "pair" : "one block", c.width, c.swap_ab ? "rows, swapped" : "wide",
+                     is_gated(c.activation) ? c.gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
+                     c.bias ? ", bias" : "", c.scheduling == Scheduling::LaunchControl ? ", launch control" : "",
+                     outputs_text(c.pre, c.out));
+}
+
+// Of a block's or a pair's tile; elements of a stage.
+int tile_rows(const Choice& c) { return c.swap_ab ? c.width : 128 * c.cluster; }
+int tile_columns(const Choice& c) {
+  const bool two_products = has_scales(c.format) && is_gated(c.activation) && c.gate != GateLayout::Interleaved;
+  return c.swap_ab ? 128 * c.cluster * (two_products ? 2 : 1) : c.width;
+}
+int stage_elements(const Choice& c) { return has_scales(c.format) ? 256 : 64; }
+
+// What n must be a multiple of.
+int64_t unit_of(const Choice& c) {
+  if (c.out && is_quantized(*c.out)) return is_gated(c.activation) ? 64 : 32;
+  return has_scales(c.format) && is_gated(c.activation) && c.gate != GateLayout::Interleaved ? 64 : 16;
+}
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Groups with maps of their own operands.
+void add_grouped(const Choice& c, Case& result) {
+  const auto add = [&](std::vector<int64_t> m, std::vector<int64_t> n, std::vector<int64_t> k) {
+    test::GroupedJob job;
+    job.problem = problem_of(c);
+    job.m = std::move(m), job.n = std::move(n), job.k = std::move(k);
+    job.seed = 5;
+    result.jobs.emplace_back(std::move(job));
+  };
+  const int64_t tile_m = tile_rows(c), unit = unit_of(c), deep = 4 * stage_elements(c) - 32;
+  // Of a width that leaves half groups the last row of B is in one.
+  const int64_t n = tile_columns(c) % 32 != 0 ? 3 * tile_columns(c) : round_up(2 * tile_columns(c) + 16, unit);
+  if (c.grouping == Grouping::KGroups) {
+    // The last group ends within an instruction, and behind it lie NaN: in memory that is K's, and in none.
+    const int64_t tail = has_scales(c.format) ? 96 : 40;
+    add(std::vector<int64_t>(4, tile_m + 9), std::vector<int64_t>(4, n), {deep, 0, 2 * stage_elements(c), tail});
+    add(std::vector<int64_t>(2, tile_m + 9), std::vector<int64_t>(2, n), {0, 0});
+    add(std::vector<int64_t>(12, 9), std::vector<int64_t>(12, unit), {32, 64, 0, 32, 96, 32, 32, 64, 0, 32, 32, 64});
+  } else {
+    add({tile_m + 9, 5, 0, tile_m, 17, 40}, {n, n - unit, unit, round_up(tile_columns(c) + 32, unit), n, unit},
+        {deep, 96, 64, 2 * stage_elements(c), 32, deep});
+    add({tile_m + 9, 5}, {n, unit}, {0, 0});
+    add({7, 3, 1, 0, 7, 2, 9, 4, 1, 5, 3, 8}, std::vector<int64_t>(12, unit),
+        {32, 64, 64, 32, 96, 32, 32, 64, 0, 32, 32, 64});
+  }
+}
+
+template <class AnyJob>
+AnyJob job_of(const Choice& c, std::vector<int64_t> rows, int64_t n, int64_t k) {
+  AnyJob job;
+  job.seed = 5;
+  job.problem = problem_of(c);
   job.rows = std::move(rows), job.n = n, job.k = k;
   return job;
 }
 
 Case make_case(const Choice& c) {
-  constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
-  const bool mxfp4 = c.format == OperandFormat::Mxfp4;
   Case result;
-  result.name =
-      fmt::format("sm_100a {}, {}, {}, {} {}{}{}{}{}{}", mxfp4 ? "MXFP4" : "bf16", kGroupings[int(c.grouping)],
-                  c.cluster == 2 ? "pair" : "one block", c.width, c.swap_ab ? "rows, swapped" : "wide",
-                  is_gated(c.activation) ? c.gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
-                  c.bias ? ", bias" : "", c.scheduling == Scheduling::LaunchControl ? ", launch control" : "",
-                  c.pre ? *c.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
-                  c.out ? *c.out == kBf16 ? ", out bf16" : ", out f32" : "");
+  result.name = name_of(c);
+  if (c.grouping == Grouping::KGroups || c.grouping == Grouping::Pointers) {
+    add_grouped(c, result);
+    return result;
+  }
   const auto add = [&](std::vector<int64_t> rows, int64_t n, int64_t k) {
-    if (mxfp4) {
+    if (c.out && is_quantized(*c.out)) {
+      auto job = job_of<test::OutputJob>(c, std::move(rows), n, k);
+      job.grouping = c.grouping;
+      job.type = *c.out;
+      result.jobs.emplace_back(std::move(job));
+    } else if (has_scales(c.format)) {
       auto job = job_of<test::Mxfp4Job>(c, std::move(rows), n, k);
-      if (c.activation != Activation::None) job.lowest_scale = 122, job.highest_scale = 126;
+      if (c.format == OperandFormat::Nvfp4) {
+        job.lowest_scale = 0x30, job.highest_scale = 0x3c, job.scale_step = 4;
+        job.a_tensor_scale = {0.25f};
+        job.b_tensor_scale.assign(job.rows.size(), 0.5f);
+      } else if (c.activation != Activation::None) {
+        job.lowest_scale = 122, job.highest_scale = 126;
+      }
       result.jobs.emplace_back(std::move(job));
     } else {
       result.jobs.emplace_back(job_of<test::Job>(c, std::move(rows), n, k));
     }
   };
   // Tails in every direction. Two multiprocessors share at least six tiles of at least four stages.
-  const int64_t side = 128 * c.cluster, tile_m = c.swap_ab ? c.width : side;
-  const int64_t n = 2 * (c.swap_ab ? side : c.width) + 16, k = mxfp4 ? 4 * 256 - 96 : 4 * 64 + 24;
+  const int64_t tile_m = tile_rows(c), unit = unit_of(c);
+  const int64_t n = round_up(2 * tile_columns(c) + 16, unit);
+  const int64_t k = has_scales(c.format) ? 4 * 256 - 96 : 4 * 64 + 24;
   std::vector<int64_t> large = {tile_m + 9, 5, 0, tile_m, 17, 40};
   if (c.grouping == Grouping::Dense) large = {2 * tile_m + 40};
   if (c.grouping == Grouping::Batched) large.assign(3, tile_m + 9);
   add(large, n, k);
-  add({large[0]}, n, 0);  // nothing to sum over
+  // Nothing to sum over.
+  if (!c.out || !is_quantized(*c.out)) add({large[0]}, n, 0);
   // Groups of one tile, one store and one stage: another group with every tile, so that maps are rewritten while the
   // copies of the groups before are in flight.
   if (c.grouping != Grouping::Dense) {
     std::vector<int64_t> small = {7, 3, 1, 0, 7, 2, 9, 4, 1, 5, 3, 8};
     if (c.grouping == Grouping::Batched) small.assign(12, 5);
-    add(small, 32, mxfp4 ? 96 : 72);
+    add(small, round_up(32, unit), has_scales(c.format) ? 96 : 72);
   }
   return result;
 }
@@ -75,26 +142,56 @@ Case make_case(const Choice& c) {
 }  // namespace
 
 std::vector<Case> blackwell_cases() {
-  constexpr auto kMxfp4 = OperandFormat::Mxfp4, kPlain = OperandFormat::Bf16;
+  constexpr auto kMxfp4 = OperandFormat::Mxfp4, kPlain = OperandFormat::Bf16, kNvfp4 = OperandFormat::Nvfp4;
   constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
-  constexpr auto kNone = Activation::None;
+  constexpr auto kNone = Activation::None, kSwiglu = Activation::Swiglu, kOai = Activation::SwigluOai;
+  constexpr auto kStatic = Scheduling::Static, kControl = Scheduling::LaunchControl;
+  constexpr auto kFp4 = DataType::Mxfp4, kFp8 = DataType::Mxfp8;
   return {
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kF32}),
-      make_case({kMxfp4, Grouping::Offsets, 2, 64, Activation::SwigluOai, kInterleaved, true, {}, kBf16}),
-      make_case({kMxfp4, Grouping::Masked, 1, 96, Activation::Swiglu, kInterleaved, true, {}, kBf16}),
+      make_case({kMxfp4, Grouping::Offsets, 2, 64, kOai, kInterleaved, true, {}, kBf16}),
+      make_case({kMxfp4, Grouping::Masked, 1, 96, kSwiglu, kInterleaved, true, {}, kBf16}),
       make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, false, {}, kF32}),
       make_case({kMxfp4, Grouping::Batched, 1, 48, kNone, kInterleaved, true, {}, kBf16}),
       make_case({kMxfp4, Grouping::RowGroups, 2, 96, kNone, kInterleaved, false, kF32, {}}),
       make_case({kMxfp4, Grouping::Dense, 1, 256, kNone, kInterleaved, false, {}, kBf16}),
-      make_case({kPlain, Grouping::Offsets, 1, 64, Activation::SwigluOai, kInterleaved, true, kF32, kBf16}),
-      make_case({kPlain, Grouping::Offsets, 2, 64, Activation::Swiglu, kSplit, false, {}, kBf16}),
+      make_case({kPlain, Grouping::Offsets, 1, 64, kOai, kInterleaved, true, kF32, kBf16}),
+      make_case({kPlain, Grouping::Offsets, 2, 64, kSwiglu, kSplit, false, {}, kBf16}),
       make_case({kPlain, Grouping::Masked, 2, 64, Activation::GeluTanh, kInterleaved, true, kBf16, kBf16}),
       make_case({kPlain, Grouping::Batched, 2, 128, kNone, kInterleaved, false, {}, kBf16}),
       make_case({kPlain, Grouping::RowGroups, 1, 64, kNone, kInterleaved, true, {}, kF32}),
-      make_case({kMxfp4, Grouping::Offsets, 1, 32, kNone, kInterleaved, true, {}, kBf16, Scheduling::Static, true}),
-      make_case({kPlain, Grouping::Masked, 2, 32, kNone, kInterleaved, false, {}, kF32, Scheduling::Static, true}),
-      make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, Scheduling::LaunchControl}),
-      make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, true, {}, kF32, Scheduling::LaunchControl}),
+      // NVFP4.
+      make_case({kNvfp4, Grouping::Offsets, 1, 96, kNone, kInterleaved, true, {}, kF32}),
+      make_case({kNvfp4, Grouping::Masked, 2, 64, kOai, kInterleaved, true, {}, kBf16, kControl}),
+      // Maps of operands that change from group to group.
+      make_case({kMxfp4, Grouping::KGroups, 1, 80, kNone, kInterleaved, false, {}, kF32}),
+      make_case({kPlain, Grouping::KGroups, 2, 64, kNone, kInterleaved, true, {}, kBf16}),
+      make_case({kNvfp4, Grouping::KGroups, 2, 64, kNone, kInterleaved, false, {}, kF32, kControl}),
+      make_case({kMxfp4, Grouping::KGroups, 1, 32, kSwiglu, kInterleaved, true, {}, kBf16, kControl, true}),
+      make_case({kMxfp4, Grouping::Pointers, 1, 64, kOai, kInterleaved, true, {}, kBf16}),
+      make_case({kNvfp4, Grouping::Pointers, 2, 64, kNone, kInterleaved, false, {}, kF32}),
+      make_case({kMxfp4, Grouping::Pointers, 1, 48, kNone, kInterleaved, false, {}, kBf16, kControl}),
+      make_case({kPlain, Grouping::Pointers, 2, 32, kNone, kInterleaved, true, {}, kBf16, kStatic, true}),
+      // A split gate of operands with scales: two products.
+      make_case({kMxfp4, Grouping::Offsets, 1, 64, kSwiglu, kSplit, true, {}, kBf16}),
+      make_case({kMxfp4, Grouping::Masked, 2, 128, kSwiglu, kSplit, false, kF32, {}, kControl}),
+      // Quantised output.
+      make_case({kMxfp4, Grouping::Offsets, 1, 64, kOai, kInterleaved, true, {}, kFp4}),
+      make_case({kMxfp4, Grouping::Masked, 2, 96, Activation::Silu, kInterleaved, true, {}, kFp8}),
+      make_case({kPlain, Grouping::Offsets, 1, 64, kSwiglu, kInterleaved, false, {}, kFp4, kControl}),
+      make_case({kMxfp4, Grouping::KGroups, 1, 64, kNone, kInterleaved, true, {}, kFp4}),
+      make_case({kNvfp4, Grouping::Pointers, 2, 64, kOai, kInterleaved, true, {}, kFp8}),
+      // Swapped operands.
+      make_case({kMxfp4, Grouping::Offsets, 1, 32, kNone, kInterleaved, true, {}, kBf16, kStatic, true}),
+      make_case({kPlain, Grouping::Masked, 2, 32, kNone, kInterleaved, false, {}, kF32, kStatic, true}),
+      make_case({kMxfp4, Grouping::Masked, 1, 16, kOai, kInterleaved, true, {}, kBf16, kControl, true}),
+      make_case({kNvfp4, Grouping::Offsets, 2, 32, kNone, kInterleaved, true, {}, kF32, kControl, true}),
+      make_case({kMxfp4, Grouping::Offsets, 2, 16, kSwiglu, kSplit, true, {}, kBf16, kStatic, true}),
+      make_case({kMxfp4, Grouping::Offsets, 1, 32, kOai, kInterleaved, true, {}, kFp4, kStatic, true}),
+      make_case({kMxfp4, Grouping::Masked, 2, 16, Activation::Silu, kInterleaved, true, {}, kFp8, kControl, true}),
+      // Tiles given out by the hardware.
+      make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, kControl}),
+      make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, true, {}, kF32, kControl}),
   };
 }
 

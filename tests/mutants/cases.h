@@ -6,12 +6,14 @@
 #include <variant>
 #include <vector>
 
+#include "tests/blackwell/grouped.h"
 #include "tests/blackwell/mxfp4.h"
 #include "tests/kernels/layer.h"
+#include "tests/kernels/quantized_output.h"
 
 namespace moxie::mutants {
 
-using Job = std::variant<test::Job, test::Mxfp4Job>;
+using Job = std::variant<test::Job, test::Mxfp4Job, test::GroupedJob, test::OutputJob>;
 
 struct Case {
   std::string name;
@@ -19,6 +21,13 @@ struct Case {
   // What each job's own sink writes, where it has one.
   std::vector<std::shared_ptr<test::Buffer>> sink_outputs;
 };
+
+// ", pre bf16, out MXFP4"
+inline std::string outputs_text(const std::optional<DataType>& pre, const std::optional<DataType>& out) {
+  constexpr const char* kTypes[] = {"bf16", "f32", "MXFP4", "MXFP8", "NVFP4"};
+  return (pre ? fmt::format(", pre {}", kTypes[int(*pre)]) : "") +
+         (out ? fmt::format(", out {}", kTypes[int(*out)]) : "");
+}
 
 std::vector<Case> hopper_cases();     // hopper_cases.cpp
 std::vector<Case> blackwell_cases();  // blackwell_cases.cpp

@@ -1,4 +1,5 @@
-// sm_90a: both schedules with every grouping whose kernel differs, every cluster, and every kind of output.
+// sm_90a: both schedules with every grouping whose kernel differs, every cluster, the tiles that the planner takes for
+// large products, epilogues of 32 and 64 columns with one and two staging buffers, and every kind of output.
 #include "cases.h"
 
 #include <fstream>
@@ -28,11 +29,11 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
   p.activation = activation, p.gate = gate;
   p.pre = outputs.pre, p.out = outputs.out;
   p.bias = bias;
-  c.name = fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}{}",
-                       schedule == Schedule::Cooperative ? "cooperative" : "ping-pong", kGroupings[int(grouping)],
-                       kClusters[int(multicast)], tile_m, tile_n, is_gated(activation) ? ", gated" : "",
-                       bias ? ", bias" : "", outputs.pre ? *outputs.pre == kBf16 ? ", pre bf16" : ", pre f32" : "",
-                       outputs.out ? *outputs.out == kBf16 ? ", out bf16" : ", out f32" : "");
+  c.name =
+      fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}", schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
+                  kGroupings[int(grouping)], kClusters[int(multicast)], tile_m, tile_n,
+                  is_gated(activation) ? gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
+                  bias ? ", bias" : "", outputs_text(outputs.pre, outputs.out));
   const bool own = grouping == Grouping::Pointers;
   // Tails in every direction; with two multiprocessors each block has at least six tiles of at least four k tiles.
   test::Job large = job;
@@ -58,21 +59,51 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
   empty.k = 0;
   if (own) empty.group_k = {0, 200, 64, 0, 0, 0};
   c.jobs = {large, empty};
-  // Groups of one tile and one or two k tiles: another group with every tile, so that maps are rewritten while the
-  // copies of the groups before are in flight. The last group lies at the end of its memory.
+  // Groups of one tile, one or two k tiles and one chunk of the epilogue: another group with every tile, so that maps
+  // are rewritten while the copies of the groups before are in flight. The last group lies at the end of its memory.
   if (grouping != Grouping::Dense) {
     test::Job small = job;
     small.n = n, small.k = 72;
     small.rows = {tile_m + 5, 3, 1, 0, 7, 2, 9, 4, 1, 5, 3, 8, 2, 1, 6, 3};
     if (grouping == Grouping::Batched) small.rows.assign(16, 5);
     if (own) {
-      small.group_n.assign(16, tile_n);
+      small.group_n = {32, tile_n, 32, 32, 32, tile_n, tile_n, 32, 32, 32, 48, 32, 16, 32, 32, 32};
       small.group_k = {72, 8, 64, 64, 128, 72, 64, 16, 136, 64, 64, 64, 72, 24, 64, 72};
     } else {
-      small.n = multicast == Multicast::A ? 2 * tile_n : tile_n;
+      small.n = multicast == Multicast::A ? tile_n + 32 : 32;
     }
     c.jobs.push_back(small);
   }
+  return c;
+}
+
+// `out` quantised, in place of the case's.
+Case with_quantized_out(Case c, DataType type) {
+  c.name += outputs_text({}, type);
+  std::vector<Job> jobs;
+  for (const Job& any : c.jobs) {
+    const auto& plain = std::get<test::Job>(any);
+    if (plain.k == 0) continue;  // another case's branch
+    if (plain.problem.grouping == Grouping::Pointers) {
+      test::GroupedJob job;
+      job.problem = plain.problem;
+      job.problem.out = type;
+      job.m = plain.rows, job.n = plain.group_n, job.k = plain.group_k;
+      for (int64_t& n : job.n) n = (n + 63) / 64 * 64;
+      job.seed = plain.seed;
+      jobs.push_back(job);
+      continue;
+    }
+    test::OutputJob job;
+    job.problem = plain.problem;
+    job.grouping = plain.problem.grouping;
+    job.rows = plain.rows;
+    job.n = (plain.n + 63) / 64 * 64, job.k = plain.k;
+    job.type = type;
+    job.seed = plain.seed;
+    jobs.push_back(job);
+  }
+  c.jobs = std::move(jobs);
   return c;
 }
 
@@ -106,6 +137,7 @@ Case with_plain_sink(Case c) {
 std::vector<Case> hopper_cases() {
   constexpr auto kCooperative = Schedule::Cooperative, kPingPong = Schedule::PingPong;
   constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
+  constexpr auto kOai = Activation::SwigluOai;
   return {
       make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 64, Activation::None, kInterleaved, {{}, kBf16},
                 false),
@@ -135,6 +167,32 @@ std::vector<Case> hopper_cases() {
       make_case(kPingPong, Grouping::Batched, Multicast::A, 64, 64, Activation::None, kInterleaved, {{}, kF32}, true),
       with_plain_sink(make_case(kCooperative, Grouping::Offsets, Multicast::None, 256, 64, Activation::None,
                                 kInterleaved, {{}, {}}, true)),
+      // What the planner takes for large products, mostly.
+      make_case(kPingPong, Grouping::Offsets, Multicast::None, 128, 128, kOai, kInterleaved, {kBf16, kBf16}, true),
+      make_case(kPingPong, Grouping::Offsets, Multicast::A, 128, 128, Activation::None, kInterleaved, {{}, kBf16},
+                true),
+      make_case(kPingPong, Grouping::Masked, Multicast::B, 128, 128, kOai, kInterleaved, {kBf16, kBf16}, true),
+      make_case(kPingPong, Grouping::Pointers, Multicast::None, 128, 128, kOai, kInterleaved, {{}, kBf16}, true),
+      make_case(kPingPong, Grouping::Batched, Multicast::B, 128, 128, Activation::None, kInterleaved, {{}, kBf16},
+                false),
+      make_case(kPingPong, Grouping::Offsets, Multicast::A, 64, 256, kOai, kInterleaved, {kBf16, kBf16}, true),
+      make_case(kPingPong, Grouping::Dense, Multicast::A, 64, 192, Activation::None, kInterleaved, {{}, kF32}, true),
+      make_case(kCooperative, Grouping::Offsets, Multicast::B, 128, 256, kOai, kInterleaved, {kBf16, kBf16}, true),
+      make_case(kCooperative, Grouping::RowGroups, Multicast::A, 256, 96, Activation::None, kInterleaved, {kF32, kBf16},
+                false),
+      // Epilogues of 64 columns beside the ping-pong schedule, and stores without staging.
+      with_quantized_out(
+          make_case(kPingPong, Grouping::Offsets, Multicast::A, 128, 128, kOai, kInterleaved, {{}, {}}, true),
+          DataType::Mxfp8),
+      with_quantized_out(
+          make_case(kPingPong, Grouping::Masked, Multicast::None, 64, 64, kOai, kInterleaved, {{}, {}}, true),
+          DataType::Mxfp4),
+      with_quantized_out(make_case(kCooperative, Grouping::Offsets, Multicast::B, 128, 96, Activation::None,
+                                   kInterleaved, {{}, {}}, true),
+                         DataType::Mxfp4),
+      with_quantized_out(make_case(kPingPong, Grouping::Pointers, Multicast::None, 64, 128, Activation::Swiglu, kSplit,
+                                   {{}, {}}, true),
+                         DataType::Mxfp4),
   };
 }
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -91,18 +90,14 @@ class Problem {
  public:
   Problem(const Job& job, std::shared_ptr<Buffer> sink) {
     const auto before = Buffer::live();
-    if (const auto* mxfp4 = std::get_if<test::Mxfp4Job>(&job)) {
-      use(std::make_shared<test::Mxfp4Layer>(*mxfp4));
-    } else {
-      use(std::make_shared<test::Layer>(std::get<test::Job>(job)));
-    }
+    std::visit([&](const auto& any) { use(any); }, job);
     // Everything else that it holds is read by the kernel.
     for (const auto& [address, bytes] : Buffer::live()) {
       const auto holds = [&, begin = static_cast<const uint8_t*>(address), size = bytes](const void* p) {
         return p != nullptr && p >= begin && p < begin + size;
       };
       if (before.count(address)) continue;
-      if (holds(written_[0]) || holds(written_[1])) {
+      if (std::any_of(written_.begin(), written_.end(), holds)) {
         outputs_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes)});
       } else if (address != arguments_->workspace) {
         const auto* const begin = static_cast<const uint8_t*>(address);
@@ -120,6 +115,9 @@ class Problem {
   void learn() {
     if (sink_) sink_->fill(0xff);
     run_();
+    for (const Output& output : outputs_) std::memset(output.address, 0xff, output.expected.size());
+    gemm(test::device(), *problem_, *arguments_);
+    test::device().synchronize();
     for (Output& output : outputs_) std::copy_n(output.address, output.expected.size(), output.expected.begin());
     node_ = capture(*problem_, *arguments_);
   }
@@ -147,22 +145,39 @@ class Problem {
     std::vector<uint8_t> expected;
   };
 
+  void use(const test::Job& job) {
+    auto layer = std::make_shared<test::Layer>(job);
+    written_ = {layer->pre_base(), layer->out_base()};
+    take(layer, [layer] { layer->check(layer->run()); });
+  }
+  void use(const test::Mxfp4Job& job) {
+    auto layer = std::make_shared<test::Mxfp4Layer>(job);
+    written_ = {layer->arguments().pre, layer->arguments().out};
+    take(layer, [layer] { layer->check(layer->run()); });
+  }
+  void use(const test::GroupedJob& job) {
+    auto layer = std::make_shared<test::GroupedLayer>(job);
+    written_ = layer->outputs();
+    take(layer, [layer] { layer->check(layer->run()); });
+  }
+  void use(const test::OutputJob& job) {
+    auto product = std::make_shared<test::QuantizedProduct>(job);
+    product->check_plain();
+    product->prepare();
+    written_ = {product->elements().get(), product->scales().get()};
+    take(product, [product] { product->check(); });
+  }
   template <class Layer>
-  void use(std::shared_ptr<Layer> layer) {
-    if constexpr (std::is_same_v<Layer, test::Layer>) {
-      written_ = {layer->pre_base(), layer->out_base()};
-    } else {
-      written_ = {layer->arguments().pre, layer->arguments().out};
-    }
+  void take(const std::shared_ptr<Layer>& layer, std::function<void()> run) {
     problem_ = &layer->problem();
     arguments_ = &layer->arguments();
-    run_ = [layer] { layer->check(layer->run()); };
+    run_ = std::move(run);
   }
 
   std::function<void()> run_;
   const GemmProblem* problem_ = nullptr;
   GemmArguments* arguments_ = nullptr;
-  std::array<const void*, 2> written_{};  // places in the outputs, or null
+  std::vector<const void*> written_;  // places in the outputs, or null
   std::shared_ptr<Buffer> sink_;
   std::vector<Output> outputs_;
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
@@ -182,6 +197,14 @@ class Subject {
     arch_ = info.arch;
     cluster_ = prepared->blackwell ? prepared->blackwell->config.cluster : prepared->plan.config.cluster;
     shared_bytes_ = prepared->shared_bytes;
+    kernel_ =
+        prepared->blackwell
+            ? fmt::format("{}, {} store buffer{}", plan::describe(prepared->blackwell->config),
+                          prepared->blackwell->config.store_buffers,
+                          prepared->blackwell->config.store_buffers == 1 ? "" : "s")
+            : fmt::format("{}, an epilogue of {} columns, {} store buffer{}", plan::describe(prepared->plan.config),
+                          kernel::epilogue_columns(prepared->plan.config), prepared->plan.config.store_buffers,
+                          prepared->plan.config.store_buffers == 1 ? "" : "s");
     jit::Request request = prepared->blackwell ? ops::kernel_request(prepared->blackwell->config, first)
                                                : ops::kernel_request(prepared->plan.config, first);
     request.kind = jit::ImageKind::Ptx;
@@ -198,6 +221,7 @@ class Subject {
   }
 
   const std::string& name() const { return name_; }
+  const std::string& kernel() const { return kernel_; }  // what the plan made of it
   const std::string& ptx() const { return ptx_; }
   std::vector<Mutant> mutants() const { return mutants_of(ptx_, sim::ptx::parse(ptx_), jit::kernel_headers()); }
 
@@ -264,7 +288,7 @@ class Subject {
     sim::run(launch);
   }
 
-  std::string name_;
+  std::string name_, kernel_;
   std::vector<std::unique_ptr<Problem>> problems_;
   int arch_ = 90, cluster_ = 1, shared_bytes_ = 0;
   std::string ptx_;
@@ -471,8 +495,8 @@ int run(const Options& options) {
       if (options.all) report += fmt::format("  killed ({}): {}: {}\n", kOrderNames[o.order], what, o.text);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    fmt::print("{}: {} mutants, {} killed, {} equivalent, {} open ({:.0f} s)\n", c.name, chosen.size(), killed,
-               explained, open, seconds);
+    fmt::print("{} ({}): {} mutants, {} killed, {} equivalent, {} open ({:.0f} s)\n", c.name, subject.kernel(),
+               chosen.size(), killed, explained, open, seconds);
     for (const auto& [hazard, count] : killers)
       fmt::print("  {:4} {}\n", count, hazard), killers_total[hazard] += count;
     fmt::print("{}", report);

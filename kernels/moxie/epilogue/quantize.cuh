@@ -1,24 +1,26 @@
-// The sink of quantised outputs: pre or out as MXFP4 or MXFP8, straight from float32, with E8M0 scales that leave in
-// the blocked layout (moxie/scales.h), so that the next product reads them as they are. 32 columns of a row share a
-// scale; they lie in the four threads of a quad, which exchange magnitudes and then elements by shuffles: every thread
-// stores eight neighbouring columns with one plain instruction.
+// The sink of quantised outputs: pre or out as MXFP4, MXFP8 or NVFP4, straight from float32, with scales that leave in
+// the blocked layout (moxie/scales.h), so that the next product reads them as they are. 32 columns of a row, which
+// share a scale, of NVFP4 two, lie in the four threads of a quad, which exchange magnitudes and then elements by
+// shuffles: every thread stores eight neighbouring columns with one plain instruction.
 //
 // Every place of a tile of scales that has a row is written, with 0 where there is no row or no column.
 #pragma once
 #include "moxie/epilogue/sink.cuh"
 #include "moxie/microscaling.cuh"
 #include "moxie/scale_tiles.cuh"
+#include "moxie/tensor_map.cuh"
 
 namespace moxie::kernel {
 
 template <auto C, Value kTakes, DataType kType>
 class QuantizedStore {
   static_assert(C.quantized, "the scheduler counts tiles of scales only where it is told to");
-  static_assert(C.grouping != Grouping::Pointers);
   static_assert(kTakes == Value::Out || !is_gated(C.activation), "columns of a gated pre are not in their order");
   static constexpr bool kHalved = is_gated(C.activation);
   static constexpr int kRows = epilogue_rows(C);  // of a chunk
   static constexpr int kBits = bits_of(kType);
+  static constexpr int kScales = kScaleBlock / scale_block(kType);  // of 32 columns
+  static constexpr int kTileK = kScaleTileColumns * scale_block(kType);
 
  public:
   using Params = QuantizedStoreParams;
@@ -31,39 +33,51 @@ class QuantizedStore {
   MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) const {
     static_assert(kColumns % kScaleBlock == 0, "32 columns share a scale: a gated tile is a multiple of 64 wide");
     const int32_t width = kHalved ? chunk.n / 2 : chunk.n;
+    const Output output(params_, chunk);
+    if constexpr (C.grouping == Grouping::Pointers) {
+      if (!output.is_valid(width)) return;
+    }
     const int32_t column = (kHalved ? chunk.column / 2 : chunk.column) + chunk.warp_column();
     const int32_t quad_lane = chunk.thread % 4;
+    float tensor_scale = 1;
+    if constexpr (kType == DataType::Nvfp4) {
+      if (params_.tensor_scale != nullptr) tensor_scale = *params_.tensor_scale;
+    }
 #pragma unroll
     for (int first = 0; first < kColumns; first += kScaleBlock) {
-      const ScalePlace place(params_, chunk, column + first, width);
+      const ScalePlace place(output.scales, chunk, column + first, width);
       if (column + first >= width) break;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float x[8];
-        uint32_t amax = 0;
+        uint32_t code = 0;  // of the scale that this thread writes
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          x[i] = values.v[first / 8 + i / 2][2 * h + i % 2];
-          amax = max(amax, magnitude_bits(x[i]));
+        for (int s = 0; s < kScales; ++s) {
+          constexpr int kOwn = 8 / kScales;  // values of a thread that share a scale
+          uint32_t amax = 0;
+#pragma unroll
+          for (int i = s * kOwn; i < (s + 1) * kOwn; ++i) {
+            x[i] = values.v[first / 8 + i / 2][2 * h + i % 2];
+            amax = max(amax, magnitude_bits(x[i]));
+          }
+          amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
+          amax = max(amax, __shfl_xor_sync(~0u, amax, 2));
+          const BlockScale scale = scale_of<kType>(amax, tensor_scale);
+#pragma unroll
+          for (int i = s * kOwn; i < (s + 1) * kOwn; ++i) x[i] = scaled<kType>(x[i], scale);
+          if (quad_lane == s) code = scale.code;
         }
-        amax = max(amax, __shfl_xor_sync(~0u, amax, 1));
-        amax = max(amax, __shfl_xor_sync(~0u, amax, 2));
-        const uint32_t scale = e8m0_scale<kType>(amax);
-        const float factor = e8m0_reciprocal(scale);
-#pragma unroll
-        for (float& value : x) value = scale == kNanE8m0 ? 0.0f : __fmul_rn(value, factor);
         const int32_t row = chunk.fragment_row(block, h);
         const bool exists = row < chunk.rows;
-        const int64_t at = chunk.group * params_.group_stride + (chunk.row_begin + chunk.row + row) * params_.ld +
-                           column + first + 8 * quad_lane;
-        if constexpr (kType == DataType::Mxfp4) {
+        const int64_t at = (chunk.row_begin + chunk.row + row) * output.ld + column + first + 8 * quad_lane;
+        if constexpr (kType != DataType::Mxfp8) {
           const uint32_t word = gather_quad(e2m1x8(x), quad_lane);
-          if (exists) *reinterpret_cast<uint32_t*>(params_.base + at / 2) = word;
+          if (exists) *reinterpret_cast<uint32_t*>(output.base + at / 2) = word;
         } else {
           const uint2 words = gather_quad({e4m3x4(x[0], x[1], x[2], x[3]), e4m3x4(x[4], x[5], x[6], x[7])}, quad_lane);
-          if (exists) *reinterpret_cast<uint2*>(params_.base + at) = words;
+          if (exists) *reinterpret_cast<uint2*>(output.base + at) = words;
         }
-        place.write(chunk.row + row, quad_lane, exists ? scale : 0);
+        place.write(chunk.row + row, quad_lane, exists ? code : 0);
       }
       // Rows of the last tile of scales that no chunk has, dealt out to the warps that have these columns.
       if (kRows % kScaleTileRows != 0 && block == chunk.blocks - 1 && chunk.rows <= kRows) {
@@ -75,21 +89,43 @@ class QuantizedStore {
   }
 
  private:
+  // The group's.
+  struct Output {
+    MOXIE_DEVICE Output(const Params& params, const Chunk& chunk) {
+      if constexpr (C.grouping == Grouping::Pointers) {
+        base = static_cast<uint8_t*>(params.pointers[chunk.group]);
+        ld = params.lds[chunk.group];
+        scales = static_cast<uint8_t*>(params.scale_pointers[chunk.group]);
+      } else {
+        base = params.base + chunk.group * params.group_stride * kBits / 8;
+        ld = params.ld;
+        scales = params.scales + chunk.group * params.group_scales;
+      }
+    }
+    // The rules of moxie/gemm.h, which the host cannot check for it.
+    MOXIE_DEVICE bool is_valid(int32_t width) const {
+      return valid_map_address(base) && valid_map_address(scales) && ld * kBits % 128 == 0 && ld >= width &&
+             width % kScaleBlock == 0;
+    }
+    uint8_t* base;
+    int64_t ld;
+    uint8_t* scales;
+  };
+
   // Where the scales of 32 columns stand.
   struct ScalePlace {
-    MOXIE_DEVICE ScalePlace(const Params& params, const Chunk& chunk, int32_t column, int32_t width)
-        : k_tiles((width + kScaleTileK - 1) / kScaleTileK),
+    MOXIE_DEVICE ScalePlace(uint8_t* scales, const Chunk& chunk, int32_t column, int32_t width)
+        : k_tiles((width + kTileK - 1) / kTileK),
           end_row((chunk.row + chunk.rows + kScaleTileRows - 1) / kScaleTileRows * kScaleTileRows),
-          within(column % kScaleTileK / kScaleBlock),
+          within(column % kTileK / scale_block(kType)),
           is_last(column + kScaleBlock >= width),
-          to(params.scales + chunk.group * params.group_scales +
-             (int64_t{chunk.scale_tiles} * k_tiles + column / kScaleTileK) * kScaleTileBytes + within) {}
+          to(scales + (int64_t{chunk.scale_tiles} * k_tiles + column / kTileK) * kScaleTileBytes + within) {}
 
-    // The first thread of a quad writes the scale, the others the places behind the last column's.
+    // The first threads of a quad write the scales, the others the places behind the last column's.
     MOXIE_DEVICE void write(int32_t row, int32_t quad_lane, uint32_t scale) const {
-      if (row >= end_row || (quad_lane > 0 && !(is_last && within + quad_lane < kScaleTileColumns))) return;
+      if (row >= end_row || (quad_lane >= kScales && !(is_last && within + quad_lane < kScaleTileColumns))) return;
       to[int64_t{row / kScaleTileRows} * k_tiles * kScaleTileBytes + scale_word(row % kScaleTileRows) + quad_lane] =
-          static_cast<uint8_t>(quad_lane == 0 ? scale : 0);
+          static_cast<uint8_t>(scale);
     }
     int32_t k_tiles;
     int32_t end_row;  // of the tiles that have a row

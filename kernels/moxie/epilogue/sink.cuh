@@ -190,7 +190,7 @@ class Epilogue {
     chunk.column = tile.column, chunk.n = tile.n;
     chunk.thread = thread;
     chunk.warp_rows = warp_rows, chunk.block_rows = block_rows;
-    chunk.scale_tiles = tile.scale_tiles;
+    chunk.scale_tiles = C.grouping == Grouping::Offsets ? tile.scale_tiles : 0;
     chunk.blocks = kBlocks;
     chunk.row_warps = kTransposed ? 1 : 4;
     chunk.warp_columns = kTransposed ? kColumns : 0;
@@ -420,14 +420,14 @@ class Epilogue {
   }
 
   // Rewrites the sinks' maps for a new group. Every group that came here issued at least one chunk, and at most the
-  // last store_buffers chunks are in flight: after this wait at most one, which uses the other slot.
+  // last store_buffers chunks are in flight: with two, after a wait, at most one, which uses the other slot.
   MOXIE_DEVICE void move_to_group(const Chunk& chunk, const Tile& tile) {
     mapped_group_ = chunk.group;
     slot_ ^= 1;
     if (!issuing_warp_) return;
     const bool leader = elect();
     if (leader) {
-      wait_for_staging();
+      if constexpr (C.store_buffers > 1) wait_for_staging();
       Chunk whole = chunk;
       whole.row = 0;
       whole.rows = tile.row + tile.rows;
