@@ -406,6 +406,9 @@ constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 *
 // Warp groups that run the epilogue.
 constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
+// Whether the warps of an epilogue's warp group meet between two tiles: where they wait for their turn.
+constexpr bool meets_between_tiles(const HopperConfig& c) { return c.schedule == Schedule::PingPong; }
+constexpr bool meets_between_tiles(const BlackwellConfig&) { return false; }
 constexpr bool has_scales(const HopperConfig&) { return false; }
 constexpr bool has_scales(const BlackwellConfig& c) { return has_scales(c.format); }
 constexpr int k_unit(const HopperConfig&) { return 8; }

@@ -158,7 +158,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
             return;
           }
           load_products<kProducts>(values, [&](auto& part, int p) {
-            if (columns - column > 8) {
+            if (Loop::kSwappedStep == 16 || columns - column > 8) {
               tensor_load_transposed<2>(part.v, own + p * kProductColumns + column);
             } else {
               tensor_load_transposed<1>(part.v, own + p * kProductColumns + column);

@@ -117,6 +117,7 @@ struct TensorMainloop {
 
   static MOXIE_DEVICE uint32_t stages_of(int32_t k) { return (static_cast<uint32_t>(k) + kElements - 1) / kElements; }
 
+  static constexpr int32_t kSwappedStep = Format::kColumnStep * C.cluster > 16 ? 16 : Format::kColumnStep* C.cluster;
   // Of the accumulator.
   static MOXIE_DEVICE int32_t first_column(const Tile& tile) {
     return has_half_group(C) ? whole_groups_column(tile.column) : tile.column;
@@ -124,8 +125,7 @@ struct TensorMainloop {
   // Those that a product computes: with swap_ab no more than rows exist, rounded up to what the instruction takes.
   static MOXIE_DEVICE int32_t columns_of(const Tile& tile) {
     if constexpr (C.swap_ab) {
-      constexpr int32_t kStep = Format::kColumnStep * C.cluster > 16 ? 16 : Format::kColumnStep * C.cluster;
-      return min(C.block_n, (tile.rows + kStep - 1) / kStep * kStep);
+      return min(C.block_n, (tile.rows + kSwappedStep - 1) / kSwappedStep * kSwappedStep);
     } else {
       return C.block_n / kProducts;
     }

@@ -261,7 +261,8 @@ class Epilogue {
         if constexpr (C.store_buffers == 2) buffer_ ^= 1;
       }
     }
-    if constexpr (C.bias && !Traits::kStaged) bar_sync(barrier_, 128);  // all have read the bias
+    // All have read the bias before the next tile's takes its place.
+    if constexpr (C.bias && !Traits::kStaged && !meets_between_tiles(C)) bar_sync(barrier_, 128);
   }
 
   // Before the block may end: its shared memory has been read.
