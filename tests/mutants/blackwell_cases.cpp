@@ -71,9 +71,9 @@ void add_grouped(const Choice& c, Case& result) {
   if (c.grouping == Grouping::KGroups) {
     // The last group ends within an instruction, and behind it lie NaN: in memory that is K's, and in none.
     const int64_t tail = has_scales(c.format) ? 96 : 40;
-    add(std::vector<int64_t>(4, tile_m + 9), std::vector<int64_t>(4, n), {deep, 0, 2 * stage_elements(c), tail});
+    add(std::vector<int64_t>(4, tile_m + 20), std::vector<int64_t>(4, n), {deep, 0, 2 * stage_elements(c), tail});
     add(std::vector<int64_t>(2, tile_m + 9), std::vector<int64_t>(2, n), {0, 0});
-    add(std::vector<int64_t>(12, 9), std::vector<int64_t>(12, unit), {32, 64, 0, 32, 96, 32, 32, 64, 0, 32, 32, 64});
+    add(std::vector<int64_t>(12, 7), std::vector<int64_t>(12, unit), {32, 64, 0, 32, 96, 32, 32, 64, 0, 32, 32, 64});
   } else {
     add({tile_m + 9, 5, 0, tile_m, 17, 40}, {n, n - unit, unit, round_up(tile_columns(c) + 32, unit), n, unit},
         {deep, 96, 64, 2 * stage_elements(c), 32, deep});
