@@ -204,8 +204,11 @@ MOXIE_AVX2 void pack_avx2(const Pieces& p, float* out) {
 
 // By cpuid: clang 14's __builtin_cpu_supports does not know it.
 bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  static const bool has = [] {  // once: on a virtual machine cpuid takes tens of microseconds
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  }();
+  return has;
 }
 
 bool packs_by(Vectors vectors) {
