@@ -161,6 +161,9 @@ constexpr bool gate_is_split(const Config& c) {
 constexpr int products(const HopperConfig&) { return 1; }
 constexpr int products(const BlackwellConfig& c) { return has_scales(c.format) && gate_is_split(c) ? 2 : 1; }
 
+constexpr bool expects_few_rows(const HopperConfig& c) { return c.few_rows; }
+constexpr bool expects_few_rows(const BlackwellConfig& c) { return c.swap_ab; }
+
 // Outputs have a dimension of groups.
 constexpr bool outputs_are_stacked(Grouping g) { return g == Grouping::Batched || g == Grouping::KGroups; }
 // B has none: there is one, or every group's map points to its own.
@@ -298,10 +301,10 @@ constexpr int kQuantizeThreads = 256;
 
 // Argument of a standard output sink.
 struct StoreParams {
-  TensorMap map;                    // the map itself, or the template
-  void* base = nullptr;             // Offsets, Masked: first element
+  TensorMap map;                    // the map itself, or the template; not used with stores_directly
+  void* base = nullptr;             // first element
   int64_t ld = 0;                   // elements between rows
-  int64_t group_stride = 0;         // Masked: elements between groups
+  int64_t group_stride = 0;         // Batched, Masked: elements between groups
   void* const* pointers = nullptr;  // Pointers: first element of each group
   const int64_t* lds = nullptr;     // Pointers: elements between rows of each group
 };
@@ -446,9 +449,14 @@ constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
           halves,          columns * size_of(type),
           width / columns, total * size_of(type) * epilogue_rows(c)};
 }
+// Whether standard sinks store from registers. Where few rows exist this is shorter than the way through shared memory
+// and, with groups by offsets or masked, a rewritten tensor map: it decides when a kernel of one tile a block ends.
+constexpr bool stores_directly(const HopperConfig& c) { return c.few_rows && c.block_m == 64; }
+constexpr bool stores_directly(const BlackwellConfig&) { return false; }
 template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   if (is_quantized(type)) return {};
+  if (stores_directly(c)) return {0, false, true};
   return {store_box(c, pre, type).staging_bytes, true, true};
 }
 

@@ -39,6 +39,10 @@ class Scheduler {
   static constexpr int kNUnit = products(C) == 2 ? 64 : is_gated(C.activation) ? 16 : 8;
   static constexpr int kUnitRows = cluster_rows(C);
   static constexpr int kUnitColumns = cluster_columns(C);
+  // Groups that a lane holds. Where each takes hardly more than a moment, 128 cost one round trip to memory and one sum
+  // over the warp.
+  static constexpr int kOwn = expects_few_rows(C) && C.grouping != Grouping::Pointers ? 4 : 1;
+  static constexpr int kWindow = 32 * kOwn;
 
  public:
   MOXIE_DEVICE explicit Scheduler(const GemmParams& gemm, const Queue& queue = {})
@@ -46,7 +50,9 @@ class Scheduler {
         queue_(queue),
         lane_(threadIdx.x % 32),
         rank_(blockIdx.x % C.cluster),
-        unit_(blockIdx.x / C.cluster) {}
+        unit_(blockIdx.x / C.cluster) {
+    if constexpr (kWalksGroups) fetch_window(0);
+  }
 
   // The next tile of this block; false, and never again true, when there is none.
   MOXIE_DEVICE bool next(Tile& tile) {
@@ -106,19 +112,25 @@ class Scheduler {
 
   // Coordinates of a group's unit.
   MOXIE_DEVICE void place(Tile& tile, uint32_t unit, uint32_t rows, uint32_t columns, int32_t m) const {
-    const uint32_t panel_columns = gemm_.raster_panel;
-    const uint32_t panel = unit / (panel_columns * rows);
-    const uint32_t first = panel * panel_columns;
-    const uint32_t width = min(panel_columns, columns - first);
-    const uint32_t within = unit - first * rows;
-    tile.row = static_cast<int32_t>(within / width * kUnitRows);
-    tile.column = static_cast<int32_t>((first + within % width) * kUnitColumns);
+    uint32_t row = 0, column = unit;
+    if (rows > 1) {  // divisions take 300 cycles, which tiles of a group's only row of units need not wait for
+      const uint32_t panel_columns = gemm_.raster_panel;
+      const uint32_t panel = unit / (panel_columns * rows);
+      const uint32_t first = panel * panel_columns;
+      const uint32_t width = min(panel_columns, columns - first);
+      const uint32_t within = unit - first * rows;
+      row = within / width;
+      column = first + within % width;
+    }
+    tile.row = static_cast<int32_t>(row * kUnitRows);
+    tile.column = static_cast<int32_t>(column * kUnitColumns);
     if constexpr (rank_rows(C) > 0) tile.row += rank_ * rank_rows(C);
     if constexpr (rank_columns(C) > 0) tile.column += rank_ * rank_columns(C);
     tile.rows = m - tile.row;
   }
 
-  // Lane l holds group window_ + l. The units of the window are numbered by their inclusive prefix sum.
+  // Lane l holds the groups window_ + l kOwn and on. The units of the window are numbered by their inclusive prefix
+  // sum.
   MOXIE_DEVICE bool next_of_walk(Tile& tile) {
     if constexpr (kQueued) {
       if (!find_unit()) return false;
@@ -126,7 +138,8 @@ class Scheduler {
       if (unit_ < before_) {
         before_ = ends_ = 0;
         last_end_ = last_scales_ = 0;
-        window_ = -32;
+        window_ = -kWindow;
+        fetch_window(0);
       }
       unit_ -= before_;
     }
@@ -135,94 +148,151 @@ class Scheduler {
       if (unit_ < units) break;
       unit_ -= units;
       if constexpr (kQueued) before_ += units;
-      window_ += 32;
+      window_ += kWindow;
       if (window_ >= gemm_.groups) {
         ends_ = 0;
         return false;
       }
-      load_window();
+      if (window_ > 0) fetch_window(window_);
+      number_units();
     }
     const int lane = __ffs(__ballot_sync(~0u, unit_ < ends_)) - 1;
     const uint32_t before = __shfl_sync(~0u, ends_, lane > 0 ? lane - 1 : 0);
-    const int32_t m = __shfl_sync(~0u, m_, lane);
-    tile.group = window_ + lane;
+    uint32_t unit = unit_ - (lane > 0 ? before : 0);
+    leave_unit();
+    tile.group = window_ + lane * kOwn;
     tile.row_begin = 0;
     tile.k_begin = 0;
     tile.scale_tiles = 0;
     tile.n = gemm_.n;
     tile.k = gemm_.k;
-    if constexpr (C.grouping == Grouping::KGroups) {
-      tile.k_begin = __shfl_sync(~0u, begin_, lane);
-      tile.k = __shfl_sync(~0u, k_, lane);
-    }
-    if constexpr (C.grouping == Grouping::Offsets) tile.row_begin = __shfl_sync(~0u, begin_, lane);
-    if constexpr (kCountsScales) tile.scale_tiles = __shfl_sync(~0u, scales_, lane);
     if constexpr (C.grouping == Grouping::Pointers) {
       tile.n = __shfl_sync(~0u, n_, lane);
       tile.k = __shfl_sync(~0u, k_, lane);
     }
-    place(tile, unit_ - (lane > 0 ? before : 0), unit_rows(m), unit_columns(tile.n), m);
-    leave_unit();
+    int32_t begin = 0;
+    if constexpr (kHasEnds) begin = __shfl_sync(~0u, begin_, lane);
+    if constexpr (kCountsScales) tile.scale_tiles = __shfl_sync(~0u, scales_, lane);
+    int32_t size = __shfl_sync(~0u, sizes_[0], lane);
+#pragma unroll
+    for (int i = 1; i < kOwn; ++i) {
+      const int32_t next = __shfl_sync(~0u, sizes_[i], lane);
+      const uint32_t units = units_of(tile.group, size, tile.n);
+      const bool later = unit >= units;
+      if (later) unit -= units, ++tile.group;
+      if constexpr (kHasEnds) begin += later ? size : 0;
+      if constexpr (kCountsScales) tile.scale_tiles += later ? scale_tiles(size) : 0;
+      if (later) size = next;
+    }
+    int32_t m = size;
+    if constexpr (C.grouping == Grouping::Offsets) tile.row_begin = begin;
+    if constexpr (C.grouping == Grouping::KGroups) {
+      tile.k_begin = begin;
+      tile.k = size;
+      m = gemm_.m;
+    }
+    place(tile, unit, unit_rows(m), unit_columns(tile.n), m);
     return true;
   }
 
-  MOXIE_DEVICE void load_window() {
-    const int group = window_ + lane_;
-    const bool exists = group < gemm_.groups;
-    m_ = 0;
-    int32_t n = gemm_.n;
-    if constexpr (kHasEnds) {
-      // Ends never decrease and never pass m (along K: k, in whole units), whatever the array says.
-      int32_t end = exists ? clamp(gemm_.sizes[group], 0, C.grouping == Grouping::Offsets ? gemm_.m : gemm_.k) : 0;
-      if constexpr (C.grouping == Grouping::KGroups) end = end / k_unit(C) * k_unit(C);
-      end = max(end, last_end_);
+  // Reads the sizes of a window's groups; number_units() waits for them.
+  MOXIE_DEVICE void fetch_window(int32_t window) {
 #pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int32_t other = __shfl_up_sync(~0u, end, step);
-        if (lane_ >= step) end = max(end, other);
-      }
-      begin_ = __shfl_up_sync(~0u, end, 1);
-      if (lane_ == 0) begin_ = last_end_;
-      last_end_ = __shfl_sync(~0u, end, 31);
-      if constexpr (C.grouping == Grouping::Offsets) {
-        m_ = end - begin_;
-        if constexpr (kCountsScales) count_scales((m_ + kScaleTileRows - 1) / kScaleTileRows);
-      } else {
-        if (exists) m_ = gemm_.m;
-        k_ = end - begin_;
-        if constexpr (kCountsScales) count_scales((k_ + scale_tile_k(C) - 1) / scale_tile_k(C));
-      }
-    } else if constexpr (C.grouping == Grouping::Masked) {
-      if (exists) m_ = clamp(gemm_.sizes[group], 0, gemm_.m);
-    } else {
-      n_ = k_ = 0;
-      if (exists) {
+    for (int i = 0; i < kOwn; ++i) {
+      const int group = window + lane_ * kOwn + i;
+      sizes_[i] = 0;
+      if (group >= gemm_.groups) continue;
+      if constexpr (C.grouping == Grouping::Pointers) {
         const int32_t* sizes = gemm_.arrays.sizes + int64_t{group} * 3;
-        n_ = clamp(sizes[1], 0, gemm_.n);
-        k_ = clamp(sizes[2], 0, gemm_.k);
-        if (n_ % kNUnit == 0 && (!has_scales(C) || k_ % k_unit(C) == 0) && usable(group))
-          m_ = clamp(sizes[0], 0, gemm_.m);
+        sizes_[i] = sizes[0], n_ = sizes[1], k_ = sizes[2];
+      } else {
+        sizes_[i] = gemm_.sizes[group];
       }
-      n = n_;
-    }
-    ends_ = unit_rows(m_) * unit_columns(n);
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(~0u, ends_, step);
-      if (lane_ >= step) ends_ += other;
     }
   }
 
-  // Every group's scales begin with a tile of their own; `own`: how many the group has.
-  MOXIE_DEVICE void count_scales(int32_t own) {
-    int32_t end = own;
+  // Turns what was read into extents, clamped, and counts units and tiles of scales.
+  MOXIE_DEVICE void number_units() {
+    const int group = window_ + lane_ * kOwn;
+    if constexpr (kHasEnds) {
+      // Ends never decrease and never pass m (along K: k, in whole units), whatever the array says.
+      int32_t end = 0;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        int32_t own = clamp(sizes_[i], 0, C.grouping == Grouping::Offsets ? gemm_.m : gemm_.k);
+        if constexpr (C.grouping == Grouping::KGroups) own = own / k_unit(C) * k_unit(C);
+        sizes_[i] = end = max(own, end);
+      }
+      end = max(end, last_end_);
+      begin_ = __shfl_up_sync(~0u, end, 1);
+      if (__any_sync(~0u, lane_ > 0 && begin_ > end)) {
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+          const int32_t other = __shfl_up_sync(~0u, end, step);
+          if (lane_ >= step) end = max(end, other);
+        }
+        begin_ = __shfl_up_sync(~0u, end, 1);
+      }
+      if (lane_ == 0) begin_ = last_end_;
+      last_end_ = __shfl_sync(~0u, end, 31);
+      int32_t before = begin_;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int32_t own = max(sizes_[i], before);
+        sizes_[i] = own - before;
+        before = own;
+      }
+    } else if constexpr (C.grouping == Grouping::Masked) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) sizes_[i] = clamp(sizes_[i], 0, gemm_.m);
+    } else {
+      n_ = clamp(n_, 0, gemm_.n);
+      k_ = clamp(k_, 0, gemm_.k);
+      const bool good =
+          group < gemm_.groups && n_ % kNUnit == 0 && (!has_scales(C) || k_ % k_unit(C) == 0) && usable(group);
+      sizes_[0] = good ? clamp(sizes_[0], 0, gemm_.m) : 0;
+    }
+    uint32_t units = 0;
+    int32_t scales = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      units += units_of(group + i, sizes_[i], C.grouping == Grouping::Pointers ? n_ : gemm_.n);
+      if constexpr (kCountsScales) scales += scale_tiles(sizes_[i]);
+    }
+    ends_ = sum_of_lanes(units);
+    if constexpr (kCountsScales) {
+      const int32_t end = sum_of_lanes(scales);
+      scales_ = last_scales_ + end - scales;
+      last_scales_ += __shfl_sync(~0u, end, 31);
+    }
+  }
+
+  // Of this lane and those before.
+  template <class Int>
+  MOXIE_DEVICE Int sum_of_lanes(Int value) const {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, end, step);
-      if (lane_ >= step) end += other;
+      const Int other = __shfl_up_sync(~0u, value, step);
+      if (lane_ >= step) value += other;
     }
-    scales_ = last_scales_ + end - own;
-    last_scales_ += __shfl_sync(~0u, end, 31);
+    return value;
+  }
+
+  // size: the group's rows; KGroups: its extent along K.
+  MOXIE_DEVICE uint32_t units_of(int32_t group, int32_t size, int32_t n) const {
+    if constexpr (C.grouping == Grouping::KGroups) {
+      return group < gemm_.groups ? unit_rows(gemm_.m) * unit_columns(n) : 0;
+    } else {
+      return unit_rows(size) * unit_columns(n);
+    }
+  }
+  // Every group's scales begin with a tile of their own.
+  static MOXIE_DEVICE int32_t scale_tiles(int32_t size) {
+    if constexpr (C.grouping == Grouping::Offsets) {
+      return (size + kScaleTileRows - 1) / kScaleTileRows;
+    } else {
+      return (size + scale_tile_k(C) - 1) / scale_tile_k(C);
+    }
   }
 
   // Whether tensor maps can describe the group's operands.
@@ -253,14 +323,14 @@ class Scheduler {
   uint32_t unit_;        // the next one, counted from the window's first
   bool first_ = true;    // queued: the block's own unit
   uint32_t before_ = 0;  // queued: units before the window's first
-  int32_t window_ = -32;
-  uint32_t ends_ = 0;  // one past the last unit of this lane's group
-  int32_t m_ = 0;
-  int32_t begin_ = 0;
+  int32_t window_ = -kWindow;
+  uint32_t ends_ = 0;    // one past the last unit of this lane's groups
+  int32_t sizes_[kOwn];  // rows of this lane's groups; KGroups: their extents along K
+  int32_t begin_ = 0;    // where this lane's first group begins
   int32_t last_end_ = 0;
-  int32_t scales_ = 0;       // tiles before this lane's group
+  int32_t scales_ = 0;       // tiles before this lane's first group
   int32_t last_scales_ = 0;  // and before the next window
-  int32_t n_ = 0;
+  int32_t n_ = 0;            // Pointers
   int32_t k_ = 0;
 };
 

@@ -307,11 +307,13 @@ kernel::StoreParams store_params(const driver::Context& context, const Config& c
   if (ld == 0 || own) ld = width;
   // A float32 template of width 4 (mod 8) is still a multiple of 16 bytes; a bf16 one of width 8 (mod 16) is, too.
   kernel::StoreParams params;
-  params.map = driver::make_tensor_map(context, pre ? "pre" : "out", encodable(own ? nullptr : base),
-                                       store_shape(c, p, pre, type, ld, width));
+  if (!kernel::stores_directly(c)) {
+    params.map = driver::make_tensor_map(context, pre ? "pre" : "out", encodable(own ? nullptr : base),
+                                         store_shape(c, p, pre, type, ld, width));
+  }
   params.base = base;
   params.ld = ld;
-  params.group_stride = ld * p.m;
+  if (is_stacked(p)) params.group_stride = ld * p.m;
   params.pointers = pointers;
   params.lds = lds;
   return params;

@@ -45,11 +45,11 @@ uint32_t word_of(const std::string& type, Numbers numbers, Random& random) {
   }
   // e4m3: 0..4 as 0, 1, 2, 3, 4; e5m2 likewise. Fractions: any code of magnitude at most 2.
   static constexpr uint8_t kE4[] = {0x00, 0x38, 0x40, 0x44, 0x48}, kE5[] = {0x00, 0x3c, 0x40, 0x42, 0x44};
+  const uint8_t* const whole = type == "e4m3" ? kE4 : kE5;
   uint32_t word = 0;
   for (int i = 0; i < 4; ++i) {
     const uint32_t sign = static_cast<uint32_t>(random() & 1) << 7;
-    const uint32_t code =
-        numbers == Numbers::Whole ? (type == "e4m3" ? kE4 : kE5)[random() % 5] : static_cast<uint32_t>(random() % 0x41);
+    const uint32_t code = numbers == Numbers::Whole ? whole[random() % 5] : static_cast<uint32_t>(random() % 0x41);
     word |= (sign | code) << 8 * i;
   }
   return word;

@@ -256,7 +256,7 @@ void add_float(Table t) {
           if (half || *modifiers == 0) t.exact(op + r + modifiers + y, k, {k, k});
     }
     for (const char* modifiers : {"", ".ftz", ".sat", ".ftz.sat", ".relu", ".ftz.relu", ".oob", ".oob.relu"})
-      if (half || modifiers[1] != 'f') {
+      if (half || !std::string_view(modifiers).starts_with(".f")) {
         if (!half && std::string(modifiers) == ".sat") continue;
         t.exact(std::string("fma.rn") + modifiers + y, k, {k, k, k});
       }

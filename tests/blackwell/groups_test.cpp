@@ -195,7 +195,7 @@ TEST(OwnMaps, ManyTinyGroups) {
         job.problem.cluster = cluster;
         job.problem.swap_ab = false;
         job.problem.out = kF32;
-        for (int64_t g = 0; g < 37; ++g) {
+        for (int64_t g = 0; g < 133; ++g) {
           job.k.push_back(32 * (g % 3));
           job.m.push_back(grouping == Grouping::KGroups ? 9 : g % 5);
           job.n.push_back(24);

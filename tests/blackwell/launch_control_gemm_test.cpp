@@ -70,8 +70,8 @@ TEST(LaunchControl, ManyGroups) {
       job.problem.scheduling = Scheduling::LaunchControl;
       job.problem.tile_n = 64;
       job.problem.out = kF32;
-      job.rows.assign(75, 0);
-      for (size_t g : {0, 1, 30, 31, 32, 63, 64, 74}) job.rows[g] = 1 + int64_t(g) % 3 * 70;
+      job.rows.assign(300, 0);
+      for (size_t g : {0, 1, 3, 4, 127, 128, 255, 256, 299}) job.rows[g] = 1 + int64_t(g) % 3 * 70;
       job.n = 96, job.k = 64;
       run_in_all_orders(job);
       if (HasFailure()) return;

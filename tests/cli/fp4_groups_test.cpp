@@ -30,9 +30,8 @@ uint64_t hash(uint64_t x) {  // splitmix64
 
 template <typename T>
 std::vector<uint8_t> bytes_of(const std::vector<T>& values) {
-  std::vector<uint8_t> bytes(values.size() * sizeof(T));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const auto* const first = reinterpret_cast<const uint8_t*>(values.data());
+  return {first, first + values.size() * sizeof(T)};
 }
 
 // Random rows, quantised by the reference, and what they stand for.

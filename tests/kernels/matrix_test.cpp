@@ -97,6 +97,13 @@ std::vector<Job> jobs(const Entry& entry) {
     large.group_n = {272, 16, 144, 64};
     large.group_k = {200, 64, 0, 8};
   }
+  // Tiles of 64 rows store directly where groups have few rows: so does the small problem; the large one is to go
+  // through shared memory as where they have many.
+  if (entry.problem.tile_m == 64) {
+    large.host_sizes = false;
+    large.problem.expected_rows = 1024;
+    if (entry.problem.grouping == Grouping::Dense) large.rows = {264};
+  }
   // float32 outputs may have leading dimensions of 4 (mod 8).
   if (entry.problem.out == kF32) large.pad_out = 12;
   if (entry.problem.pre == kF32) large.pad_pre = 4;

@@ -29,7 +29,8 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
   p.activation = activation, p.gate = gate;
   p.pre = outputs.pre, p.out = outputs.out;
   p.bias = bias;
-  p.expected_rows = tile_m * tile_n < 128 * 128 ? 64 : 1024;  // one kernel for all problems: with few_rows, and without
+  // One kernel for all problems: with few_rows, and without.
+  p.expected_rows = tile_m * tile_n < 128 * 128 && (tile_m > 64 || multicast != Multicast::B) ? 64 : 1024;
   c.name =
       fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}", schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
                   kGroupings[int(grouping)], kClusters[int(multicast)], tile_m, tile_n,

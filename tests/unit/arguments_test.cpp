@@ -42,6 +42,7 @@ Call good(Grouping grouping = Grouping::Offsets) {
   p.bias = true;
   p.activation = Activation::SwigluOai;
   p.pre = DataType::Bf16, p.out = DataType::F32;
+  p.tile_m = 128;  // tiles of 64 rows for groups of so few would need no workspace
   GemmArguments& a = call.arguments;
   if (grouping == Grouping::Pointers) {
     a.arrays.a = at<const void*>(1), a.arrays.b = at<const void*>(2), a.arrays.bias = at<const void*>(3);
@@ -286,6 +287,11 @@ TEST(Arguments, WorkspaceFollowsFromTheMapsThatChange) {
   }
   EXPECT_EQ(bytes(Grouping::Pointers, bf16, {}), slots * 4);
   EXPECT_EQ(bytes(Grouping::Pointers, bf16, bf16), slots * 6);
+  Call few = good();  // 25 rows a group
+  few.problem.tile_m = 64;
+  EXPECT_EQ(ops::prepare_gemm(few.device, few.problem)->workspace_bytes, 0u);
+  few.problem.expected_rows = 256;
+  EXPECT_EQ(ops::prepare_gemm(few.device, few.problem)->workspace_bytes, slots * 4);
   Call custom = good();  // a sink that stores directly
   custom.problem.pre.reset(), custom.problem.out.reset();
   custom.problem.sinks = {{"X", "struct X {};", {1}, {0, false}}};
@@ -294,6 +300,7 @@ TEST(Arguments, WorkspaceFollowsFromTheMapsThatChange) {
 
 TEST(Arguments, ExplainPlanChecksToo) {
   GemmProblem problem = good().problem;
+  problem.tile_m.reset();
   EXPECT_THAT(explain_plan(problem), HasSubstr("chosen by model"));
   EXPECT_THROW(explain_plan(problem, 80), Error);
   EXPECT_THROW(explain_plan(problem, 90, 0), Error);

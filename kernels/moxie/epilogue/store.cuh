@@ -1,12 +1,13 @@
-// The standard sink: pre or out, rounded to bf16 (nearest even) or as float32, through shared memory and a tensor map.
-// store_box() in params.h is the shape of its copies; shared memory holds [copy][half][row][box row], swizzled.
+// The standard sink: pre or out, rounded to bf16 (nearest even) or as float32.
 #pragma once
 #include "moxie/epilogue/sink.cuh"
 
 namespace moxie::kernel {
 
+// Through shared memory and a tensor map. store_box() in params.h is the shape of its copies; shared memory holds
+// [copy][half][row][box row], swizzled.
 template <auto C, Value kTakes, DataType kType>
-class Store {
+class StagedStore {
   static constexpr bool kPre = kTakes == Value::Pre;
   static constexpr StoreBox kBox = store_box(C, kPre, kType);
   static constexpr bool kInterleaves = kPre && is_gated(C.activation) && C.gate == GateLayout::Interleaved;
@@ -19,7 +20,7 @@ class Store {
   static constexpr Value kValue = kTakes;
   static constexpr SinkNeeds kNeeds = store_needs(C, kPre, kType);
 
-  MOXIE_DEVICE explicit Store(const Params& params) : params_(params) {}
+  MOXIE_DEVICE explicit StagedStore(const Params& params) : params_(params) {}
   MOXIE_DEVICE const TensorMap& map() const { return params_.map; }
 
   template <int kColumns>
@@ -88,8 +89,7 @@ class Store {
       map.stride<1>(stride);
       if constexpr (kBox.halves == 2) map.stride<2>(int64_t{width} * kElement);
     } else {
-      const int64_t first =
-          group.row_begin * params_.ld + group.group * (C.grouping == Grouping::Masked ? params_.group_stride : 0);
+      const int64_t first = group.row_begin * params_.ld + group.group * params_.group_stride;
       map.address(static_cast<const uint8_t*>(params_.base) + first * kElement);
     }
     return true;
@@ -129,5 +129,82 @@ class Store {
 
   const Params& params_;
 };
+
+template <DataType kType>
+struct ElementOf {
+  using Type = float;
+};
+template <>
+struct ElementOf<DataType::Bf16> {
+  using Type = uint16_t;
+};
+
+// Straight from the registers: for tiles of which few rows exist (stores_directly() in params.h).
+template <auto C, Value kTakes, DataType kType>
+class DirectStore {
+  static_assert(!operands_need_group_maps(C.grouping), "it has one base address for all groups");
+  static constexpr bool kPre = kTakes == Value::Pre;
+  static constexpr bool kGatedPre = kPre && is_gated(C.activation);
+
+ public:
+  using Params = StoreParams;
+  static constexpr Value kValue = kTakes;
+  static constexpr SinkNeeds kNeeds = store_needs(C, kPre, kType);
+
+  MOXIE_DEVICE explicit DirectStore(const Params& params) : params_(params) {}
+
+  template <int kColumns>
+  MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t*) const {
+    if (chunk.warp_row(block) >= chunk.rows) return;
+    // Columns of the product that are 8 of the value: 16 of a gated `out`.
+    constexpr int kStep = !kPre && is_gated(C.activation) ? 16 : 8;
+    const int32_t columns = chunk.n - chunk.column;
+    const int32_t column =
+        (kStep == 16 || kSplitPre ? chunk.column / 2 : chunk.column) + chunk.thread % 4 * (kInterleavedPre ? 4 : 2);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32_t row = chunk.fragment_row(block, h);
+      const int32_t left = row < chunk.rows ? columns : 0;
+      Element* const to = static_cast<Element*>(params_.base) + chunk.group * params_.group_stride +
+                          (chunk.row_begin + chunk.row + row) * params_.ld + column;
+      Element* const second_half = to + (kSplitPre ? chunk.n / 2 : 0);
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+        const float *own = &values.v[j][2 * h], *up = &values.v[j | 1][2 * h], *gate = &values.v[j & ~1][2 * h];
+        if (j * kStep >= left) continue;
+        if constexpr (kInterleavedPre) {
+          write(to + j / 2 * 16 + j % 2 * 2, gate[j % 2], up[j % 2]);
+        } else if constexpr (kSplitPre) {
+          write((j % 2 == 0 ? to : second_half) + j / 2 * 8, own[0], own[1]);
+        } else {
+          write(to + j * 8, own[0], own[1]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kInterleavedPre = kGatedPre && C.gate == GateLayout::Interleaved;
+  static constexpr bool kSplitPre = kGatedPre && C.gate != GateLayout::Interleaved;
+  using Element = typename ElementOf<kType>::Type;
+
+  static MOXIE_DEVICE void write(uint16_t* to, float left, float right) {
+    *reinterpret_cast<uint32_t*>(to) = cvt_bf16x2(left, right);
+  }
+  static MOXIE_DEVICE void write(float* to, float left, float right) { *reinterpret_cast<float2*>(to) = {left, right}; }
+
+  const Params& params_;
+};
+
+template <auto C, Value kTakes, DataType kType, bool kDirect>
+struct StoreOf {
+  using Type = StagedStore<C, kTakes, kType>;
+};
+template <auto C, Value kTakes, DataType kType>
+struct StoreOf<C, kTakes, kType, true> {
+  using Type = DirectStore<C, kTakes, kType>;
+};
+template <auto C, Value kTakes, DataType kType>
+using Store = typename StoreOf<C, kTakes, kType, stores_directly(C)>::Type;
 
 }  // namespace moxie::kernel
