@@ -45,7 +45,7 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
       large.rows = {4 * tile_m + 40};
       break;
     case Grouping::Batched:
-      large.rows = {tile_m + 9, tile_m + 9, tile_m + 9};
+      large.rows.assign(6, tile_m + 9);
       break;
     default:
       large.rows = {tile_m + 9, 5, 0, tile_m, 17, tile_m + 33};
