@@ -52,6 +52,7 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.splits.assign(1, Warp::Split{kernel.entry_pc, live, 0, false});
   warp.current = warp.last_split = 0;
   warp.rotate = false;
+  warp.rest = 0;
   warp.stop_pc = INT32_MAX;
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
@@ -156,6 +157,13 @@ void Cluster::run() {
       if (order.mode == Mode::Lazy) quantum = 1024;
       if (order.mode == Mode::Random) {
         const uint64_t draw = rng();
+        // Now and then the others get far ahead of a warp.
+        if (warp.rest == 0 && (draw >> 40) % 64 == 0) warp.rest = static_cast<uint32_t>(draw >> 48) % 64;
+        if (warp.rest > 0) {
+          --warp.rest;
+          ran = worked = true;
+          continue;
+        }
         quantum = 1 + static_cast<uint32_t>(draw % 256);
         if (warp.splits.size() > 1 && (draw >> 32) % 8 == 0) warp.rotate = true;
       }

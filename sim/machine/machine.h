@@ -319,6 +319,7 @@ struct Warp {
   int stop_pc = INT32_MAX;  // where the current split meets or passes another one
   size_t last_split = 0;    // that ran when the last turn ended
   bool rotate = false;      // begin the next turn with another split than that one
+  uint32_t rest = 0;        // random order: turns that it leaves to the others
   int pc() const { return splits[current].pc; }
 
   View view;       // what this warp has observed

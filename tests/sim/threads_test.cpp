@@ -1,4 +1,4 @@
-// The same bits and the same reports for any number of host threads, and for equal seeds.
+// The same bits and the same reports for any number of host threads, and for equal seeds; what a seed may draw.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -149,6 +149,47 @@ TEST(HostThreads, ReportsAreTheSame) {
     }
   }
   EXPECT_EQ(different.size(), 2u) << "the seeds do not tell the warps apart";
+}
+
+// Warp 0 stores 1 after a long loop, warp 1 copies what it finds there at its first turn.
+constexpr const char* kOvertaken = R"(
+.visible .entry k(.param .u64 p_out) {
+  .reg .u32 %me, %i;
+  .reg .u64 %out;
+  .reg .pred %p, %q;
+  ld.param.u64 %out, [p_out];
+  mov.u32 %me, %tid.x;
+  setp.ge.u32 %p, %me, 32;
+  @%p bra READ;
+  mov.u32 %i, 500;
+LOOP:
+  sub.u32 %i, %i, 1;
+  setp.ne.u32 %q, %i, 0;
+  @%q bra LOOP;
+  st.global.u32 [%out], 1;
+  ret;
+READ:
+  ld.global.u32 %i, [%out];
+  st.global.u32 [%out+4], %i;
+  ret;
+})";
+
+TEST(RandomOrder, AWarpMayFallFarBehind) {
+  const auto kernel = prepare_ptx(kOvertaken, "k");
+  int overtaken = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    sim::GlobalMemory memory;
+    Buffer<uint32_t> out(memory, 2, 0u);
+    Params params;
+    params.add(out.address());
+    Shape shape;
+    shape.block = {64, 1, 1};
+    shape.order = {sim::Mode::Random, seed};
+    run_kernel(*kernel, params, memory, shape);
+    overtaken += out[1] == 1;
+  }
+  EXPECT_GT(overtaken, 0);
+  EXPECT_LT(overtaken, 40);
 }
 
 }  // namespace
