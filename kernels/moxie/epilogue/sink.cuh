@@ -253,7 +253,10 @@ class Epilogue {
           store<Value::Out>(activate(pre), of_out, block);
         }
       }
-      if constexpr (Traits::kTakesOut && Traits::kExchanges) store_exchanged(narrow, chunk);
+      if constexpr (Traits::kTakesOut && Traits::kExchanges) {
+        // Staging and, before a tile's first chunk, the bias have brought all warps together since the last exchange.
+        store_exchanged(narrow, chunk, !Traits::kStaged && (first > 0 || !C.bias));
+      }
       if constexpr (Traits::kStaged) {
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         bar_sync(barrier_, 128);
@@ -339,15 +342,15 @@ class Epilogue {
   }
 
   // Each warp gives half of its 16 columns' rows to its neighbour, the only ones where there are 16 to the left one,
-  // and gets the columns beside the rows that it keeps.
+  // and gets the columns beside the rows that it keeps. meet: nothing else says that the last exchange is over.
   template <int kWidth>
-  MOXIE_DEVICE void store_exchanged(const Fragment<kWidth> (&own)[kBlocks], const Chunk& chunk) {
+  MOXIE_DEVICE void store_exchanged(const Fragment<kWidth> (&own)[kBlocks], const Chunk& chunk, bool meet) {
     static_assert(kWidth == 16 && kBlocks <= 2);
     const int warp = chunk.warp(), lane = chunk.thread % 32;
     const bool right = warp % 2 != 0;
     const int barrier = kExchangeBarrier + warp / 2;
     float* const buffer = reinterpret_cast<float*>(shared_ + Traits::kShared.exchange);
-    bar_sync(barrier, 64);  // the neighbour has read what lay there before
+    if (meet) bar_sync(barrier, 64);  // the neighbour has read what lay there before
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       buffer[(warp * 8 + i) * 32 + lane] = right ? own[0].v[i / 4][i % 4] : own[kBlocks - 1].v[i / 4][i % 4];
