@@ -236,6 +236,17 @@ class GroupedLayer {
     }
     return static_cast<const void* const*>(upload(pointers));
   }
+  // Groups by pointers: each one's operand in memory of its own, which ends with the last element of its last row.
+  const void* const* upload_each(const GroupedOperand& o) {
+    constexpr int64_t kLead = 16;  // no better aligned than it must be
+    std::vector<const void*> pointers;
+    for (size_t g = 0; g < groups(); ++g) {
+      const int64_t used = o.rows[g] * o.k[g] == 0 ? 0 : o.bytes((o.rows[g] - 1) * o.ld[g] + o.k[g]);
+      const auto first = o.elements.begin() + o.first[g];
+      pointers.push_back(static_cast<uint8_t*>(upload(std::vector<uint8_t>(first - kLead, first + used))) + kLead);
+    }
+    return static_cast<const void* const*>(upload(pointers));
+  }
   const void* const* pointers_to(const void* base, const std::vector<int64_t>& offsets) {
     std::vector<const void*> pointers;
     for (int64_t offset : offsets) pointers.push_back(static_cast<const uint8_t*>(base) + offset);
@@ -266,19 +277,17 @@ class GroupedLayer {
     if (quantized()) reserve_scales();
     for (int64_t i = 0; i < bias; ++i) bias_.push_back(reference::float_to_bf16(float(i % 17) - 8));
 
-    const void* const a = upload(a_.elements);
-    const void* const b = upload(b_.elements);
     const void* const biases = p.bias ? upload(bias_) : nullptr;
     if (along_k()) {
       std::vector<int32_t> ends;
       for (int64_t k : job_.k) ends.push_back((ends.empty() ? 0 : ends.back()) + int32_t(k));
       x_.sizes = static_cast<int32_t*>(upload(ends));
-      x_.a = a, x_.lda = a_.ld[0], x_.b = b, x_.ldb = b_.ld[0], x_.bias = biases;
+      x_.a = upload(a_.elements), x_.lda = a_.ld[0], x_.b = upload(b_.elements), x_.ldb = b_.ld[0], x_.bias = biases;
       x_.out = output_.get<uint8_t>() + out_bytes[0], x_.ld_out = ld_out_[0];
       if (has_scales(p.format))
         x_.sfa = block_along_k(a_, a_scale_bytes(p)), x_.sfb = block_along_k(b_, b_scale_bytes(p));
     } else {
-      x_.arrays.a = pointers_to(a, a_.first), x_.arrays.b = pointers_to(b, b_.first);
+      x_.arrays.a = upload_each(a_), x_.arrays.b = upload_each(b_);
       x_.arrays.lda = static_cast<int64_t*>(upload(a_.ld)), x_.arrays.ldb = static_cast<int64_t*>(upload(b_.ld));
       if (p.bias) x_.arrays.bias = pointers_to(biases, bias_bytes);
       std::vector<int32_t> sizes;
