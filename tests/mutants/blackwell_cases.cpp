@@ -52,7 +52,8 @@ int stage_elements(const Choice& c) { return has_scales(c.format) ? 256 : 64; }
 // What n must be a multiple of.
 int64_t unit_of(const Choice& c) {
   if (c.out && is_quantized(*c.out)) return is_gated(c.activation) ? 64 : 32;
-  return has_scales(c.format) && is_gated(c.activation) && c.gate != GateLayout::Interleaved ? 64 : 16;
+  if (!is_gated(c.activation)) return 8;
+  return has_scales(c.format) && c.gate != GateLayout::Interleaved ? 64 : 16;
 }
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -104,6 +105,7 @@ Case make_case(const Choice& c) {
       auto job = job_of<test::OutputJob>(c, std::move(rows), n, k);
       job.grouping = c.grouping;
       job.type = *c.out;
+      job.stores_pre = c.pre.has_value();
       result.jobs.emplace_back(std::move(job));
     } else if (has_scales(c.format)) {
       auto job = job_of<test::Mxfp4Job>(c, std::move(rows), n, k);
@@ -124,6 +126,7 @@ Case make_case(const Choice& c) {
   const int64_t n = round_up(2 * tile_columns(c) + 16, unit);
   const int64_t k = has_scales(c.format) ? 4 * 256 - 96 : 4 * 64 + 24;
   std::vector<int64_t> large = {tile_m + 9, 5, 0, tile_m, 17, 40};
+  if (c.swap_ab) large.push_back(tile_m - 8);
   if (c.grouping == Grouping::Dense) large = {2 * tile_m + 40};
   if (c.grouping == Grouping::Batched) large.assign(3, tile_m + 9);
   add(large, n, k);
@@ -180,7 +183,7 @@ std::vector<Case> blackwell_cases() {
       make_case({kMxfp4, Grouping::Masked, 2, 96, Activation::Silu, kInterleaved, true, {}, kFp8}),
       make_case({kPlain, Grouping::Offsets, 1, 64, kSwiglu, kInterleaved, false, {}, kFp4, kControl}),
       make_case({kMxfp4, Grouping::KGroups, 1, 64, kNone, kInterleaved, true, {}, kFp4}),
-      make_case({kNvfp4, Grouping::Pointers, 2, 64, kOai, kInterleaved, true, {}, kFp8}),
+      make_case({kNvfp4, Grouping::Pointers, 2, 128, kOai, kInterleaved, true, {}, kFp8}),
       // Swapped operands.
       make_case({kMxfp4, Grouping::Offsets, 1, 32, kNone, kInterleaved, true, {}, kBf16, kStatic, true}),
       make_case({kPlain, Grouping::Masked, 2, 32, kNone, kInterleaved, false, {}, kF32, kStatic, true}),
@@ -188,6 +191,9 @@ std::vector<Case> blackwell_cases() {
       make_case({kNvfp4, Grouping::Offsets, 2, 32, kNone, kInterleaved, true, {}, kF32, kControl, true}),
       make_case({kMxfp4, Grouping::Offsets, 2, 16, kSwiglu, kSplit, true, {}, kBf16, kStatic, true}),
       make_case({kMxfp4, Grouping::Offsets, 1, 32, kOai, kInterleaved, true, {}, kFp4, kStatic, true}),
+      make_case({kMxfp4, Grouping::Offsets, 1, 64, kOai, kInterleaved, true, {}, kFp4, kStatic, true}),
+      make_case({kMxfp4, Grouping::Masked, 1, 32, kSwiglu, kInterleaved, false, {}, kFp8, kStatic, true}),
+      make_case({kMxfp4, Grouping::Offsets, 1, 64, kOai, kInterleaved, false, kF32, kFp4, kStatic, true}),
       make_case({kMxfp4, Grouping::Masked, 2, 16, Activation::Silu, kInterleaved, true, {}, kFp8, kControl, true}),
       // Tiles given out by the hardware.
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, kControl}),

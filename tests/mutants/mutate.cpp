@@ -26,6 +26,9 @@ bool starts_with(const std::string& text, const char* prefix) { return text.rfin
 
 // The .loc directives (PTX ISA 11.5.4): each names a place and, for inlined code, the place of the call.
 class Origins {
+  using Place = std::tuple<int, int, int>;  // file, line, column
+  using Chain = std::vector<Place>;         // and the calls that it is inlined by, the innermost first
+
  public:
   Origins(const std::string& ptx, const std::map<std::string, std::string>& headers) {
     for (const auto& [name, text] : headers) {
@@ -41,25 +44,34 @@ class Origins {
       if (std::sscanf(line.c_str(), " .file %d \"%1023[^\"]\"", &number, name) == 2) files_[number] = name;
     }
     std::istringstream lines(ptx);
-    std::map<Place, std::vector<Place>> chains;  // of the places seen so far
-    std::vector<Place> now;
+    std::map<Place, Chain> at_place;                            // of the places seen so far, the last of each
+    std::map<std::pair<std::string, Place>, Chain> callers_of;  // of a function that is inlined at a place
+    Chain now;
     for (std::string line; std::getline(lines, line);) {
       int file, row, column;
       if (std::sscanf(line.c_str(), " .loc %d %d %d", &file, &row, &column) == 3) {
         const Place place{file, row, column};
-        std::vector<Place> chain = {place};
-        if (const size_t at = line.find("inlined_at"); at != std::string::npos) {
-          if (std::sscanf(line.c_str() + at, "inlined_at %d %d %d", &file, &row, &column) == 3) {
-            const Place caller{file, row, column};
-            const auto outer = chains.find(caller);
-            if (outer == chains.end()) {
-              chain.push_back(caller);
-            } else {
-              chain.insert(chain.end(), outer->second.begin(), outer->second.end());
-            }
+        Chain chain = {place};
+        const size_t at = line.find("inlined_at");
+        if (at != std::string::npos &&
+            std::sscanf(line.c_str() + at, "inlined_at %d %d %d", &file, &row, &column) == 3) {
+          // The compiler names all callers, the outermost first, only where an inlined call begins. Later the call's
+          // place alone says too little: two instances of a template have the same places, but the functions inlined
+          // in them have names of their own.
+          const Place call{file, row, column};
+          char name[128] = "";
+          if (const size_t label = line.find("function_name"); label != std::string::npos)
+            std::sscanf(line.c_str() + label, "function_name %127[^,]", name);
+          Chain& callers = callers_of[{name, call}];
+          if (!now.empty() && now.front() == call) {
+            callers = now;
+          } else if (callers.empty()) {
+            const auto last = at_place.find(call);
+            callers = last == at_place.end() ? Chain{call} : last->second;
           }
+          chain.insert(chain.end(), callers.begin(), callers.end());
         }
-        now = chains[place] = chain;
+        now = at_place[place] = chain;
       }
       of_line_.push_back(now);
     }
@@ -81,10 +93,9 @@ class Origins {
   }
 
  private:
-  using Place = std::tuple<int, int, int>;  // file, line, column
   std::map<std::string, std::vector<std::string>> sources_;
   std::map<int, std::string> files_;
-  std::vector<std::vector<Place>> of_line_;
+  std::vector<Chain> of_line_;
 };
 
 // ---- a statement in the text ---------------------------------------------------------------------
@@ -206,14 +217,12 @@ class Constants {
 void add_barrier_changes(const Statement& s, int block_threads, const Constants& constants, std::vector<Change>& out) {
   // Another barrier that the kernel uses: one that it does not use is as good as its own.
   const std::optional<int> id = constants.value(s.operands.at(0));
-  if (constants.barriers().count(std::nullopt) > 0) {
+  const auto& ids = constants.barriers();
+  const auto other = std::find_if(ids.begin(), ids.end(), [&](const auto& any) { return any && any != id; });
+  if (other != ids.end()) {
+    out.push_back({"another id", s.with_operand(0, std::to_string(**other))});
+  } else if (ids.count(std::nullopt) > 0) {
     out.push_back({"id + 1", s.computed(0, "b32", "add.s32 mutant, {0}, 1;")});
-  } else {
-    for (const std::optional<int>& other : constants.barriers()) {
-      if (other == id) continue;
-      out.push_back({"another id", s.with_operand(0, std::to_string(*other))});
-      break;
-    }
   }
   out.push_back({"id + 1 in odd warps", s.computed(0, "b32",
                                                    "mov.u32 mutant, %tid.x; bfe.u32 mutant, mutant, 5, 1;"
