@@ -41,7 +41,8 @@ class Scheduler {
   static constexpr int kUnitColumns = cluster_columns(C);
   // Groups that a lane holds. Where each takes hardly more than a moment, 128 cost one round trip to memory and one sum
   // over the warp.
-  static constexpr int kOwn = expects_few_rows(C) && C.grouping != Grouping::Pointers ? 4 : 1;
+  static constexpr bool kFewRows = expects_few_rows(C);
+  static constexpr int kOwn = kFewRows && C.grouping != Grouping::Pointers ? 4 : 1;
   static constexpr int kWindow = 32 * kOwn;
 
  public:
@@ -50,7 +51,10 @@ class Scheduler {
         queue_(queue),
         lane_(threadIdx.x % 32),
         rank_(blockIdx.x % C.cluster),
-        unit_(blockIdx.x / C.cluster) {
+        unit_(blockIdx.x / C.cluster) {}
+
+  // Begins to read what the first next() needs.
+  MOXIE_DEVICE void fetch() {
     if constexpr (kWalksGroups) fetch_window(0);
   }
 
@@ -113,7 +117,7 @@ class Scheduler {
   // Coordinates of a group's unit.
   MOXIE_DEVICE void place(Tile& tile, uint32_t unit, uint32_t rows, uint32_t columns, int32_t m) const {
     uint32_t row = 0, column = unit;
-    if (rows > 1) {  // divisions take 300 cycles, which tiles of a group's only row of units need not wait for
+    if (!kFewRows || rows > 1) {  // divisions take 300 cycles
       const uint32_t panel_columns = gemm_.raster_panel;
       const uint32_t panel = unit / (panel_columns * rows);
       const uint32_t first = panel * panel_columns;
@@ -139,7 +143,6 @@ class Scheduler {
         before_ = ends_ = 0;
         last_end_ = last_scales_ = 0;
         window_ = -kWindow;
-        fetch_window(0);
       }
       unit_ -= before_;
     }
@@ -153,8 +156,7 @@ class Scheduler {
         ends_ = 0;
         return false;
       }
-      if (window_ > 0) fetch_window(window_);
-      number_units();
+      load_window();
     }
     const int lane = __ffs(__ballot_sync(~0u, unit_ < ends_)) - 1;
     const uint32_t before = __shfl_sync(~0u, ends_, lane > 0 ? lane - 1 : 0);
@@ -195,8 +197,8 @@ class Scheduler {
     return true;
   }
 
-  // Reads the sizes of a window's groups; number_units() waits for them.
   MOXIE_DEVICE void fetch_window(int32_t window) {
+    fetched_ = window;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int group = window + lane_ * kOwn + i;
@@ -211,9 +213,11 @@ class Scheduler {
     }
   }
 
-  // Turns what was read into extents, clamped, and counts units and tiles of scales.
-  MOXIE_DEVICE void number_units() {
+  // Extents of this lane's groups, clamped, and the units and tiles of scales up to them.
+  MOXIE_DEVICE void load_window() {
     const int group = window_ + lane_ * kOwn;
+    if (!kFewRows || fetched_ != window_) fetch_window(window_);
+    fetched_ = -1;
     if constexpr (kHasEnds) {
       // Ends never decrease and never pass m (along K: k, in whole units), whatever the array says.
       int32_t end = 0;
@@ -224,21 +228,22 @@ class Scheduler {
         sizes_[i] = end = max(own, end);
       }
       end = max(end, last_end_);
-      begin_ = __shfl_up_sync(~0u, end, 1);
-      if (__any_sync(~0u, lane_ > 0 && begin_ > end)) {
+      bool ordered = false;
+      if constexpr (kFewRows) ordered = __all_sync(~0u, __shfl_up_sync(~0u, end, 1) <= end);
+      if (!ordered) {
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
           const int32_t other = __shfl_up_sync(~0u, end, step);
           if (lane_ >= step) end = max(end, other);
         }
-        begin_ = __shfl_up_sync(~0u, end, 1);
       }
+      begin_ = __shfl_up_sync(~0u, end, 1);
       if (lane_ == 0) begin_ = last_end_;
       last_end_ = __shfl_sync(~0u, end, 31);
       int32_t before = begin_;
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        const int32_t own = max(sizes_[i], before);
+        const int32_t own = i == kOwn - 1 ? end : max(sizes_[i], before);
         sizes_[i] = own - before;
         before = own;
       }
@@ -324,9 +329,10 @@ class Scheduler {
   bool first_ = true;    // queued: the block's own unit
   uint32_t before_ = 0;  // queued: units before the window's first
   int32_t window_ = -kWindow;
-  uint32_t ends_ = 0;    // one past the last unit of this lane's groups
-  int32_t sizes_[kOwn];  // rows of this lane's groups; KGroups: their extents along K
-  int32_t begin_ = 0;    // where this lane's first group begins
+  int32_t fetched_ = -1;  // window whose sizes were read
+  uint32_t ends_ = 0;     // one past the last unit of this lane's groups
+  int32_t sizes_[kOwn];   // rows of this lane's groups; KGroups: their extents along K
+  int32_t begin_ = 0;     // where this lane's first group begins
   int32_t last_end_ = 0;
   int32_t scales_ = 0;       // tiles before this lane's first group
   int32_t last_scales_ = 0;  // and before the next window

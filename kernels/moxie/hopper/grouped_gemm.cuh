@@ -31,8 +31,9 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   const int lane = threadIdx.x % 32;
   SinkList<Sinks...> sinks(params...);
 
-  if (warp == 1 && elect()) ring.init();
-  if (warp == 2 && elect()) {
+  // With few rows a block has a tile or two, and what comes before the first copy counts: not the loading warp does
+  // this, and the sizes are on their way before the barrier.
+  if (warp == (C.few_rows ? 1 : 0) && elect()) {
     if constexpr (!operands_need_group_maps(C.grouping)) {
       prefetch_tensormap(&gemm.a);
       prefetch_tensormap(&gemm.b);
@@ -42,34 +43,35 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
       using Sink = cuda::std::remove_reference_t<decltype(sink)>;
       if constexpr (Sink::kNeeds.tensor_map && !outputs_need_group_maps(C.grouping)) prefetch_tensormap(&sink.map());
     });
+    ring.init();
   }
-  if constexpr (C.cluster > 1) barrier_cluster_arrive_relaxed();
-
-  // Everything above touched no global memory; from here on the results of the kernel before this one are needed.
-  griddepcontrol_wait();
-  // The first tile is found while the barriers are initialised.
   Scheduler<C> scheduler(gemm);
-  Tile tile;
-  bool more = scheduler.next(tile);
-
+  if constexpr (C.cluster > 1) barrier_cluster_arrive_relaxed();
+  if constexpr (C.few_rows) {
+    griddepcontrol_wait();
+    scheduler.fetch();
+  }
   // The peer's copies and arrivals must find the barriers initialised: nothing else, so init()'s fence is enough.
   if constexpr (C.cluster > 1) {
     barrier_cluster_wait();
   } else {
     __syncthreads();
   }
+  // Only behind this wait is global memory touched: the results of the kernel before this one are needed.
+  if constexpr (!C.few_rows) griddepcontrol_wait();
 
   uint8_t* slots = nullptr;
   if constexpr (workspace_maps(C, 1) > 0 && (operands_need_group_maps(C.grouping) || Traits::kGroupMaps > 0)) {
     slots = gemm.workspace + static_cast<uint64_t>(blockIdx.x) * (workspace_maps(C, Traits::kGroupMaps) * kMapBytes);
   }
+  Tile tile;
 
   if (warp < 4) {
     setmaxnreg_dec<kProducerRegisters>();
     if (warp == 0) {
       typename Loop::Loader loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps,
                                    slots);
-      for (; more; more = scheduler.next(tile)) loader.load(tile);
+      while (scheduler.next(tile)) loader.load(tile);
       griddepcontrol_launch_dependents();
     }
   } else {
@@ -82,7 +84,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
 
     if constexpr (C.schedule == Schedule::Cooperative) {
       const uint8_t* a = shared + kShared.a + warp_group * warp_group_rows(C) * 128;
-      for (; more; more = scheduler.next(tile)) {
+      while (scheduler.next(tile)) {
         typename Loop::Accumulator acc;  // not carried from tile to tile
         epilogue.prefetch(tile);
         Loop::multiply(acc, ring, at, tile.k_tiles(), a, shared + kShared.b, lane, [] {});
@@ -91,6 +93,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     } else {
       // The tiles go to the warp groups in turn. A warp group may wait for full stages only after the other has waited
       // for all of its own: until then a stage's barrier could be a whole phase behind and its parity would lie.
+      bool more = scheduler.next(tile);
       bool first = warp_group == 0;
       if (warp_group == 1 && more) {
         at.advance(tile.k_tiles());
