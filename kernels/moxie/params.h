@@ -161,6 +161,7 @@ constexpr bool gate_is_split(const Config& c) {
 constexpr int products(const HopperConfig&) { return 1; }
 constexpr int products(const BlackwellConfig& c) { return has_scales(c.format) && gate_is_split(c) ? 2 : 1; }
 
+// Kernels for groups of a tile of rows or little more, whose blocks have few tiles each.
 constexpr bool expects_few_rows(const HopperConfig& c) { return c.few_rows; }
 constexpr bool expects_few_rows(const BlackwellConfig& c) { return c.swap_ab; }
 

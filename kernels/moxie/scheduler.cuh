@@ -39,8 +39,7 @@ class Scheduler {
   static constexpr int kNUnit = products(C) == 2 ? 64 : is_gated(C.activation) ? 16 : 8;
   static constexpr int kUnitRows = cluster_rows(C);
   static constexpr int kUnitColumns = cluster_columns(C);
-  // Groups that a lane holds. Where each takes hardly more than a moment, 128 cost one round trip to memory and one sum
-  // over the warp.
+  // Groups that a lane holds: with four, 128 groups cost one round trip to memory and one sum over the warp.
   static constexpr bool kFewRows = expects_few_rows(C);
   static constexpr int kOwn = kFewRows && C.grouping != Grouping::Pointers ? 4 : 1;
   static constexpr int kWindow = 32 * kOwn;
@@ -217,7 +216,7 @@ class Scheduler {
   MOXIE_DEVICE void load_window() {
     const int group = window_ + lane_ * kOwn;
     if (!kFewRows || fetched_ != window_) fetch_window(window_);
-    fetched_ = -1;
+    fetched_ = -1;  // what was read becomes extents here
     if constexpr (kHasEnds) {
       // Ends never decrease and never pass m (along K: k, in whole units), whatever the array says.
       int32_t end = 0;
