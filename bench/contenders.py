@@ -139,14 +139,16 @@ def parse_kernel(text: str) -> dict[str, int]:
     pingpong:128x128:b, as choices of PeerProblem."""
     found = re.search(r"(cooperative|ping-?pong)[ :](\d+)x(\d+)", text)
     if not found:
-        raise SystemExit(f"peers.py: --kernels: {text} is not SCHEDULE:ROWSxCOLUMNS[:a|b], such as pingpong:128x128:b")
-    operand = re.search(r"\(([AB]) multicast\)|:([ab])$", text)
-    letter = (operand.group(1) or operand.group(2)).lower() if operand else "-"
+        raise SystemExit(f"peers.py: --kernels: {text} is not SCHEDULE:ROWSxCOLUMNS[:a|b|e], such as pingpong:128x128:b")
+    operand = re.search(r"\((A|B|A or B) multicast\)|:([abe])$", text)
+    letter = "-"
+    if operand:
+        letter = operand.group(2) or {"A": "a", "B": "b", "A or B": "e"}[operand.group(1)]
     return {
         "schedule": 0 if found.group(1) == "cooperative" else 1,
         "tile_m": int(found.group(2)),
         "tile_n": int(found.group(3)),
-        "multicast": {"-": 0, "a": 1, "b": 2}[letter],
+        "multicast": {"-": 0, "a": 1, "b": 2, "e": 3}[letter],
     }
 
 

@@ -58,7 +58,8 @@ const Names<DataType> kTypes = {
     {"bf16", DataType::Bf16}, {"f32", DataType::F32}, {"mxfp4", DataType::Mxfp4}, {"mxfp8", DataType::Mxfp8}};
 const Names<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
 const Names<Scheduling> kSchedulings = {{"static", Scheduling::Static}, {"launch-control", Scheduling::LaunchControl}};
-const Names<Multicast> kMulticasts = {{"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}};
+const Names<Multicast> kMulticasts = {
+    {"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}, {"either", Multicast::Either}};
 const Names<bool> kSwitches = {{"on", true}, {"off", false}};
 
 template <class T>
@@ -130,7 +131,7 @@ void ProblemOptions::add_to(CLI::App& command) {
   command.add_option("--schedule", schedule, "auto, cooperative or pingpong")->capture_default_str();
   command.add_option("--tile", tile, "Rows and columns of a tile, such as 128x256; by default the plan chooses");
   command.add_option("--cluster", cluster, "Blocks of a cluster, 1 or 2; by default the plan chooses");
-  command.add_option("--multicast", multicast, "Which operand a cluster loads together: auto, none, a or b")
+  command.add_option("--multicast", multicast, "Which operand a cluster loads together: auto, none, a, b or either")
       ->capture_default_str();
   command
       .add_option("--scheduler", scheduler,

@@ -153,7 +153,8 @@ int run(const Options& options) {
                best.choice.tile_m, best.choice.tile_n,
                best.choice.multicast == Multicast::None ? ""
                : best.choice.multicast == Multicast::A  ? ", A shared"
-                                                        : ", B shared",
+               : best.choice.multicast == Multicast::B  ? ", B shared"
+                                                        : ", A or B shared",
                variants[i].size(),
                planned == 0 ? "is not among the best six" : fmt::format("{:.3f} of it", planned / best.seconds));
     fflush(stdout);

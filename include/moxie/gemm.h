@@ -61,8 +61,8 @@ struct GemmProblem {
   // 256 in steps of 32, for MXFP4 on one block without a gate or custom sinks also those between in steps of 16; there
   // is no choice of schedule or multicast.
   std::optional<int> tile_m, tile_n;
-  std::optional<int> cluster;  // 1 or 2
-  std::optional<Multicast> multicast;
+  std::optional<int> cluster;          // 1 or 2
+  std::optional<Multicast> multicast;  // Either: Offsets and Masked only
   // sm_100a. LaunchControl computes tiles as the device gets to them, which evens out tiles of unequal length and a GPU
   // that other kernels share; Static deals them out beforehand.
   std::optional<Scheduling> scheduling;

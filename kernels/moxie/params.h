@@ -89,7 +89,9 @@ enum class Scheduling : int {
 };
 
 // Which operand the two blocks of a cluster load together.
-enum class Multicast : int { None, A, B };
+// Which operand the two blocks of a cluster load together. Either (Offsets, Masked): rows of tiles are taken two at a
+// time, which share B; the last one of a group with an odd number shares A between two columns of tiles.
+enum class Multicast : int { None, A, B, Either };
 
 namespace kernel {
 
@@ -107,7 +109,8 @@ struct HopperConfig {
   int block_k = 64;   // one 128-byte swizzle row of bf16
   int stages = 4;     // depth of the operand ring
   int cluster = 1;    // 1 or 2 blocks
-  Multicast multicast = Multicast::None;  // A: the cluster spans two tile columns; B: two tile rows
+  Multicast multicast =
+      Multicast::None;  // A: the cluster spans two tile columns; B: two tile rows; Either: one or the other
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
@@ -162,6 +165,8 @@ constexpr int products(const HopperConfig&) { return 1; }
 constexpr int products(const BlackwellConfig& c) { return has_scales(c.format) && gate_is_split(c) ? 2 : 1; }
 
 // Kernels for groups of a tile of rows or little more, whose blocks have few tiles each.
+constexpr bool pairs_rows(const HopperConfig& c) { return c.multicast == Multicast::Either; }
+constexpr bool pairs_rows(const BlackwellConfig&) { return false; }
 constexpr bool expects_few_rows(const HopperConfig& c) { return c.few_rows; }
 constexpr bool expects_few_rows(const BlackwellConfig& c) { return c.swap_ab; }
 
@@ -240,7 +245,7 @@ struct GemmParams {
                   // (Masked, Pointers)
   int32_t n = 0;  // columns of the product, before a gate halves them (Pointers: the most of any group)
   int32_t k = 0;  // (Pointers: the most of any group; KGroups: of all groups together)
-  int32_t raster_panel = 8;  // tile columns walked together so that B stays in L2
+  int32_t raster_panel = 8;  // columns of units (cluster_columns) walked together so that B stays in L2
   float alpha = 1.702f;
   float limit = 7.0f;
   const int32_t* sizes =
@@ -382,12 +387,18 @@ struct QuantizedStoreParams {
 // Where there are two products the map of B is the one without a gate.
 
 // Rows of the A and B boxes: each block of a cluster loads half of the operand that both use.
-constexpr int a_box_rows(const HopperConfig& c) { return c.multicast == Multicast::A ? c.block_m / 2 : c.block_m; }
-constexpr int b_box_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? c.block_n / 2 : c.block_n; }
-// Rows and columns that the blocks of a cluster cover together. RowGroups: every group starts at a multiple of
-// cluster_rows.
+constexpr bool may_share_a(const HopperConfig& c) {
+  return c.multicast == Multicast::A || c.multicast == Multicast::Either;
+}
+constexpr bool may_share_b(const HopperConfig& c) {
+  return c.multicast == Multicast::B || c.multicast == Multicast::Either;
+}
+constexpr int a_box_rows(const HopperConfig& c) { return may_share_a(c) ? c.block_m / 2 : c.block_m; }
+constexpr int b_box_rows(const HopperConfig& c) { return may_share_b(c) ? c.block_n / 2 : c.block_n; }
+// Rows and columns that the blocks of a cluster cover together; with Either, where they share A. RowGroups: every group
+// starts at a multiple of cluster_rows.
 constexpr int cluster_rows(const HopperConfig& c) { return c.multicast == Multicast::B ? 2 * c.block_m : c.block_m; }
-constexpr int cluster_columns(const HopperConfig& c) { return c.multicast == Multicast::A ? 2 * c.block_n : c.block_n; }
+constexpr int cluster_columns(const HopperConfig& c) { return may_share_a(c) ? 2 * c.block_n : c.block_n; }
 constexpr int a_box_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n / c.cluster : 128; }
 constexpr int b_stage_rows(const BlackwellConfig& c) { return c.swap_ab ? 128 * products(c) : c.block_n / c.cluster; }
 // 16 stands for none.

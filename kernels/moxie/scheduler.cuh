@@ -21,6 +21,7 @@ struct Tile {
   int32_t k_begin;      // KGroups: where the group begins along K, else 0
   int32_t scale_tiles;  // of the groups before. Offsets, where A or an output has scales: tiles of rows; KGroups, where
                         // the operands have: tiles along K; else 0
+  bool pair;            // Multicast::Either: the cluster's other tile is above or below this one, and B is shared
   MOXIE_DEVICE uint32_t k_tiles() const { return (static_cast<uint32_t>(k) + 63) / 64; }
 };
 
@@ -39,6 +40,8 @@ class Scheduler {
   static constexpr int kNUnit = products(C) == 2 ? 64 : is_gated(C.activation) ? 16 : 8;
   static constexpr int kUnitRows = cluster_rows(C);
   static constexpr int kUnitColumns = cluster_columns(C);
+  static constexpr bool kPairs = pairs_rows(C);
+  static_assert(!kPairs || C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked);
   // Groups that a lane holds: with four, 128 groups cost one round trip to memory and one sum over the warp.
   static constexpr bool kFewRows = expects_few_rows(C);
   static constexpr int kOwn = kFewRows && C.grouping != Grouping::Pointers ? 4 : 1;
@@ -115,6 +118,10 @@ class Scheduler {
 
   // Coordinates of a group's unit.
   MOXIE_DEVICE void place(Tile& tile, uint32_t unit, uint32_t rows, uint32_t columns, int32_t m) const {
+    if constexpr (kPairs) {
+      place_in_pairs(tile, unit, rows, (static_cast<uint32_t>(tile.n) + C.block_n - 1) / C.block_n, m);
+      return;
+    }
     uint32_t row = 0, column = unit;
     if (!kFewRows || rows > 1) {  // divisions take 300 cycles
       const uint32_t panel_columns = gemm_.raster_panel;
@@ -129,6 +136,32 @@ class Scheduler {
     tile.column = static_cast<int32_t>(column * kUnitColumns);
     if constexpr (rank_rows(C) > 0) tile.row += rank_ * rank_rows(C);
     if constexpr (rank_columns(C) > 0) tile.column += rank_ * rank_columns(C);
+    tile.rows = m - tile.row;
+  }
+
+  // The same with Multicast::Either: in each panel the pairs of rows of tiles come first, unit by unit one column wide,
+  // then the odd row, two columns at a time. rows and columns count tiles.
+  MOXIE_DEVICE void place_in_pairs(Tile& tile, uint32_t unit, uint32_t rows, uint32_t columns, int32_t m) const {
+    uint32_t row = 0, column = 2 * unit + rank_;
+    tile.pair = false;
+    if (!kFewRows || rows > 1) {
+      const uint32_t panel_columns = 2 * gemm_.raster_panel;
+      const uint32_t panel = unit / (panel_columns * rows / 2);
+      const uint32_t first = panel * panel_columns;
+      const uint32_t width = min(panel_columns, columns - first);
+      const uint32_t within = unit - first * rows / 2;
+      const uint32_t paired = rows / 2 * width;
+      tile.pair = within < paired;
+      if (tile.pair) {
+        row = within / width * 2 + rank_;
+        column = first + within % width;
+      } else {
+        row = rows - 1;
+        column = first + (within - paired) * 2 + rank_;
+      }
+    }
+    tile.row = static_cast<int32_t>(row * C.block_m);
+    tile.column = static_cast<int32_t>(column * C.block_n);
     tile.rows = m - tile.row;
   }
 
@@ -286,6 +319,9 @@ class Scheduler {
   MOXIE_DEVICE uint32_t units_of(int32_t group, int32_t size, int32_t n) const {
     if constexpr (C.grouping == Grouping::KGroups) {
       return group < gemm_.groups ? unit_rows(gemm_.m) * unit_columns(n) : 0;
+    } else if constexpr (kPairs) {
+      const uint32_t columns = (static_cast<uint32_t>(n) + C.block_n - 1) / C.block_n, rows = unit_rows(size);
+      return rows / 2 * columns + rows % 2 * ((columns + 1) / 2);
     } else {
       return unit_rows(size) * unit_columns(n);
     }

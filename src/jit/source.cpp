@@ -41,9 +41,11 @@ const char* name(Multicast value) {
     case Multicast::A:
       return "A";
     case Multicast::B:
+      return "B";
+    case Multicast::Either:
       break;
   }
-  return "B";
+  return "Either";
 }
 
 const char* name(Activation value) {

@@ -89,8 +89,9 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
 
   // One k-tile.
   const double loaded = (rows + n) * k * 2;
-  const double own =
-      (rows * (c.multicast == Multicast::A ? 0.5 : 1) + n * (c.multicast == Multicast::B ? 0.5 : 1)) * k * 2;
+  const bool pairs = kernel::pairs_rows(c) && mean_rows(w) > m;  // of most tiles
+  const bool shares_b = c.multicast == Multicast::B || pairs, shares_a = kernel::may_share_a(c) && !shares_b;
+  const double own = (rows * (shares_a ? 0.5 : 1) + n * (shares_b ? 0.5 : 1)) * k * 2;
   const bool pingpong = c.schedule == Schedule::PingPong;
   const std::array<Bound, 3> bounds = {{
       {m * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
@@ -102,10 +103,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   double stage = 0;  // bounds that are nearly equal slow each other
   for (const Bound& bound : bounds) stage += std::pow(bound.cycles / slowest.cycles, 8);
   stage = slowest.cycles * std::pow(stage, 1.0 / 8);
-  const double mainloop = k_tiles * stage *
-                          (c.cluster == 1                ? 1
-                           : c.multicast == Multicast::A ? kCosts.share_a
-                                                         : kCosts.share_b);
+  const double mainloop = k_tiles * stage * (c.cluster == 1 ? 1 : shares_a ? kCosts.share_a : kCosts.share_b);
   const double epilogue =
       m * n * instructions(s) * (pingpong ? kCosts.last_epilogue_instruction : kCosts.epilogue_instruction) +
       (pingpong ? 0 : kCosts.epilogue_fixed);
@@ -142,6 +140,9 @@ constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160}, {64,
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
+// Groupings whose clusters may share one operand or the other.
+bool has_pairs(Grouping g) { return g == Grouping::Offsets || g == Grouping::Masked; }
+
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_m && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
@@ -160,6 +161,8 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject("multicast of an operand needs cluster 2, but cluster is 1");
   if (s.cluster && *s.cluster == 2 && s.multicast && *s.multicast == Multicast::None)
     reject("cluster 2 shares an operand by multicast, but multicast is None");
+  if (s.multicast == Multicast::Either && !has_pairs(s.grouping))
+    reject("multicast is Either, which is possible with groups by offsets and masked ones only");
   if (((s.cluster && *s.cluster == 2) || (s.multicast && *s.multicast != Multicast::None)) && d.sm_count < 2)
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
   if (s.schedule == Schedule::Cooperative && s.tile_m == 64)
@@ -214,7 +217,8 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
   const bool few_rows = mean_rows(work) < kFewRows && !kernel::operands_need_group_maps(s.grouping);
   std::vector<Candidate> all;
   const auto add = [&](Schedule schedule, const int(&tile)[2]) {
-    for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B}) {
+    for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
+      if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
       Candidate candidate;
       HopperConfig& c = candidate.config;
       c.schedule = schedule;
@@ -295,7 +299,10 @@ std::string describe(const HopperConfig& c) {
       fmt::format("{} {}x{}x{}, {} stages", c.schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
                   c.block_m, c.block_n, c.block_k, c.stages);
   if (c.cluster > 1)
-    text += fmt::format(", cluster {} ({} multicast)", c.cluster, c.multicast == Multicast::A ? "A" : "B");
+    text += fmt::format(", cluster {} ({} multicast)", c.cluster,
+                        c.multicast == Multicast::A   ? "A"
+                        : c.multicast == Multicast::B ? "B"
+                                                      : "A or B");
   return text;
 }
 

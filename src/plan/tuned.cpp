@@ -19,7 +19,8 @@ const Words<Grouping> kGroupings = {{"dense", Grouping::Dense},     {"batched", 
                                     {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers}};
 const Words<bool> kGates = {{"plain", false}, {"gated", true}};
 const Words<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
-const Words<Multicast> kMulticasts = {{"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}};
+const Words<Multicast> kMulticasts = {
+    {"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}, {"either", Multicast::Either}};
 
 template <class T>
 bool find(const Words<T>& words, const std::string& word, T& value) {

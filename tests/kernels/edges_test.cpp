@@ -23,7 +23,9 @@ GemmProblem problem_of(Schedule schedule, Grouping grouping) {
   p.grouping = grouping;
   p.tile_m = schedule == Schedule::Cooperative ? 128 : 64;
   p.tile_n = 64;
-  p.multicast = schedule == Schedule::Cooperative ? Multicast::None : Multicast::A;
+  p.multicast = schedule == Schedule::Cooperative ? Multicast::None
+                : grouping == Grouping::Masked    ? Multicast::Either
+                                                  : Multicast::A;
   p.bias = true;
   p.activation = Activation::SwigluOai;
   p.pre = kBf16, p.out = kF32;

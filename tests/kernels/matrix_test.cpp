@@ -36,33 +36,36 @@ struct Entry {
 std::vector<Entry> entries() {
   std::vector<Entry> all;
   int plain = 0, gated = 0;
+  const auto add = [&](int schedule, int grouping, int gate, int multicast) {
+    const int index = int(all.size()), shape = (index * 3 + index / 8) % 8;
+    Entry e;
+    GemmProblem& p = e.problem;
+    p.schedule = Schedule(schedule);
+    p.grouping = kGroupings[grouping];
+    p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 12) % 4);
+    if (gate > 0) p.gate = GateLayout(gate - 1), ++gated;
+    e.gate = gate;
+    e.outputs = index % 7;
+    p.pre = kOutputs[e.outputs].pre, p.out = kOutputs[e.outputs].out;
+    p.bias = (index + index / 8) % 4 != 0;
+    const auto& tile = schedule == 0 ? kCooperativeTiles[shape] : kPingPongTiles[shape];
+    p.tile_m = tile[0], p.tile_n = tile[1];
+    p.multicast = Multicast(multicast);
+    constexpr const char* kMulticastNames[] = {"", "MulticastA", "MulticastB", "MulticastEither"};
+    e.name = fmt::format("{}{}{}{}{}x{}{}Outputs{}{}", schedule == 0 ? "Cooperative" : "PingPong",
+                         kGroupingNames[grouping], kActivationNames[int(p.activation)], kGateNames[gate], tile[0],
+                         tile[1], kMulticastNames[multicast], e.outputs, p.bias ? "Bias" : "");
+    all.push_back(e);
+  };
   for (int schedule = 0; schedule < 2; ++schedule) {
     for (int grouping = 0; grouping < 6; ++grouping) {
-      for (int gate = 0; gate < 4; ++gate) {
-        const int index = int(all.size());
-        const int multicast = (schedule + grouping + gate) % 3, shape = (index * 3 + index / 8) % 8;
-        Entry e;
-        GemmProblem& p = e.problem;
-        p.schedule = Schedule(schedule);
-        p.grouping = kGroupings[grouping];
-        p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 12) % 4);
-        if (gate > 0) p.gate = GateLayout(gate - 1), ++gated;
-        e.gate = gate;
-        e.outputs = index % 7;
-        p.pre = kOutputs[e.outputs].pre, p.out = kOutputs[e.outputs].out;
-        p.bias = (index + index / 8) % 4 != 0;
-        const auto& tile = schedule == 0 ? kCooperativeTiles[shape] : kPingPongTiles[shape];
-        p.tile_m = tile[0], p.tile_n = tile[1];
-        p.multicast = Multicast(multicast);
-        e.name = fmt::format("{}{}{}{}{}x{}{}Outputs{}{}", schedule == 0 ? "Cooperative" : "PingPong",
-                             kGroupingNames[grouping], kActivationNames[int(p.activation)], kGateNames[gate], tile[0],
-                             tile[1],
-                             multicast == 0   ? ""
-                             : multicast == 1 ? "MulticastA"
-                                              : "MulticastB",
-                             e.outputs, p.bias ? "Bias" : "");
-        all.push_back(e);
-      }
+      for (int gate = 0; gate < 4; ++gate) add(schedule, grouping, gate, (schedule + grouping + gate) % 3);
+    }
+  }
+  for (int schedule = 0; schedule < 2; ++schedule) {
+    for (int grouping = 0; grouping < 6; ++grouping) {
+      if (kGroupings[grouping] != Grouping::Offsets && kGroupings[grouping] != Grouping::Masked) continue;
+      for (int gate = 0; gate < 4; ++gate) add(schedule, grouping, gate, int(Multicast::Either));
     }
   }
   return all;
@@ -141,12 +144,12 @@ TEST(MatrixTable, CoversThePairs) {
     tile_multicast.insert({schedule * 1000000 + *e.problem.tile_m * 1000 + *e.problem.tile_n, multicast});
     tiles.insert({*e.problem.tile_m * 1000 + *e.problem.tile_n, schedule});
   }
-  EXPECT_EQ(entries().size(), 48u);
+  EXPECT_EQ(entries().size(), 64u);
   EXPECT_EQ(grouping_gate.size(), 12u * 4);
   EXPECT_EQ(gate_outputs.size(), 4u * 7);
   EXPECT_EQ(grouping_outputs.size(), 6u * 7);
-  EXPECT_EQ(gate_multicast.size(), 4u * 3);
-  EXPECT_EQ(grouping_multicast.size(), 6u * 3);
+  EXPECT_EQ(gate_multicast.size(), 4u * 4);
+  EXPECT_EQ(grouping_multicast.size(), 6u * 3 + 2);
   EXPECT_EQ(activation_schedule.size(), 10u * 2);
   EXPECT_EQ(tiles.size(), 16u);
   EXPECT_GE(tile_multicast.size(), 36u);

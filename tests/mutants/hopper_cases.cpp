@@ -17,7 +17,7 @@ struct Outputs {
 Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int tile_m, int tile_n, Activation activation,
                GateLayout gate, Outputs outputs, bool bias) {
   constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
-  constexpr const char* kClusters[] = {"one block", "A shared", "B shared"};
+  constexpr const char* kClusters[] = {"one block", "A shared", "B shared", "A or B shared"};
   Case c;
   test::Job job;
   job.seed = 5;
@@ -72,7 +72,8 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
       small.group_n = {32, tile_n, 32, 32, 32, tile_n, tile_n, 32, 32, 32, 48, 32, 16, 32, 32, 32};
       small.group_k = {72, 8, 64, 64, 128, 72, 64, 16, 136, 64, 64, 64, 72, 24, 64, 72};
     } else {
-      small.n = multicast == Multicast::A ? tile_n + 32 : 32;
+      const bool wide = multicast == Multicast::A || multicast == Multicast::Either;
+      small.n = wide ? tile_n + 32 : 32;
     }
     c.jobs.push_back(small);
   }
@@ -181,6 +182,9 @@ std::vector<Case> hopper_cases() {
       make_case(kCooperative, Grouping::Offsets, Multicast::B, 128, 256, kOai, kInterleaved, {kBf16, kBf16}, true),
       make_case(kCooperative, Grouping::RowGroups, Multicast::A, 256, 96, Activation::None, kInterleaved, {kF32, kBf16},
                 false),
+      make_case(kPingPong, Grouping::Offsets, Multicast::Either, 128, 128, kOai, kInterleaved, {{}, kBf16}, true),
+      make_case(kPingPong, Grouping::Masked, Multicast::Either, 64, 96, Activation::None, kInterleaved, {{}, kBf16},
+                true),
       // Epilogues of 64 columns beside the ping-pong schedule, and stores without staging.
       with_quantized_out(
           make_case(kPingPong, Grouping::Offsets, Multicast::A, 128, 128, kOai, kInterleaved, {{}, {}}, true),

@@ -169,8 +169,9 @@ TEST(Plan, TheChoiceFollowsTheCaller) {
   for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
     for (int m : {64, 128, 256}) {
       for (int n = 64; n <= 256; n += 32) {
-        for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B}) {
+        for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
           Shape s = dense(4096, 4096, 4096);
+          s.grouping = Grouping::Offsets;
           s.schedule = schedule, s.tile_m = m, s.tile_n = n, s.multicast = multicast;
           const bool exists = schedule == Schedule::Cooperative ? (m == 128 || (m == 256 && n <= 128))
                                                                 : (m == 64 || (m == 128 && n <= 128));
@@ -191,7 +192,7 @@ TEST(Plan, TheChoiceFollowsTheCaller) {
       }
     }
   }
-  EXPECT_EQ(plans, 60);
+  EXPECT_EQ(plans, 80);
 }
 
 TEST(Plan, ContradictionsAreNamed) {
@@ -205,6 +206,7 @@ TEST(Plan, ContradictionsAreNamed) {
       {"tile_n is 288", [](Shape& s) { s.tile_n = 288; }},
       {"cluster is 4", [](Shape& s) { s.cluster = 4; }},
       {"needs cluster 2", [](Shape& s) { s.cluster = 1, s.multicast = Multicast::A; }},
+      {"multicast is Either", [](Shape& s) { s.multicast = Multicast::Either; }},
       {"multicast is None", [](Shape& s) { s.cluster = 2, s.multicast = Multicast::None; }},
       {"tile_m 64 is not possible", [](Shape& s) { s.schedule = Schedule::Cooperative, s.tile_m = 64; }},
       {"tile_m 256 is not possible", [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 256; }},
@@ -247,6 +249,8 @@ TEST(Plan, TilesCountEveryGroupsStartedTile) {
   EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 2 + 2 + 4) * 2);
   s.multicast = Multicast::A, s.n = 264;  // ... or two tile columns
   EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 1 + 2 + 4) * 4);
+  s.multicast = Multicast::Either;  // the most it can be: 1 x 4 + 1 x 2 x 3 + 2 x 2 x 3 are computed
+  EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 1 + 2 + 4) * 4);
 }
 
 // Device sizes: the bound must hold for every way to divide the rows.
@@ -256,7 +260,7 @@ TEST(Plan, TilesAreAnUpperBound) {
     Shape s = dense(random() % 3000, 8 * (1 + random() % 100), 64);
     s.grouping = i % 2 ? Grouping::Offsets : Grouping::Masked;
     s.groups = 1 + random() % 40;
-    if (i % 3 == 0) s.cluster = 2, s.multicast = i % 2 ? Multicast::B : Multicast::A;
+    if (i % 3 == 0) s.cluster = 2, s.multicast = Multicast(1 + i / 3 % 3);
     s.tile_n = 64 + 32 * (random() % 7);
     const int64_t bound = make_hopper_plan(s, {}).tiles;
     Shape known = s;

@@ -28,8 +28,6 @@ struct Mainloop {
   // Producer: one warp.
   class Loader {
     static constexpr bool kGroupMaps = operands_need_group_maps(C.grouping);
-    static constexpr int kHalfA = kStageA / 2, kHalfB = kStageB / 2;
-    static constexpr uint16_t kEveryBlock = 3;
 
    public:
     // maps: shared memory for two maps under construction; slots: this block's in the workspace. Used with group maps
@@ -57,7 +55,7 @@ struct Mainloop {
       }
       if (elect()) {
         const int parts = parts_of(tile);
-        if constexpr (kHints) policy_ = tile.row == 0 && tile.rows <= C.block_m ? evict_first_ : evict_normal_;
+        if constexpr (kHints) policy_ = tile.row + tile.rows <= C.block_m ? evict_first_ : evict_normal_;
         const uint32_t whole = parts == kParts ? k_tiles : min(unfilled_, k_tiles);
         uint32_t tile_k = 0;
         for (; tile_k < whole; ++tile_k) {
@@ -90,71 +88,81 @@ struct Mainloop {
       return kInParts ? clamp((tile.rows + kPartRows - 1) / kPartRows, 0, kParts) : kParts;
     }
 
+    // What the blocks of the cluster have in common, of which each loads half.
+    static MOXIE_DEVICE bool shares_a(const Tile& tile) { return may_share_a(C) && !(pairs_rows(C) && tile.pair); }
+    static MOXIE_DEVICE bool shares_b(const Tile& tile) { return may_share_b(C) && !(pairs_rows(C) && !tile.pair); }
+
     MOXIE_DEVICE void load_a_parts(int parts, const Tile& tile, int32_t k) const {
-      constexpr int kOwn = C.multicast == Multicast::A ? kParts / 2 : kParts;
-      const int first = C.multicast == Multicast::A ? rank_ * kOwn : 0;
+      const bool shared = shares_a(tile);
+      const int own = shared ? kParts / 2 : kParts, first = shared ? rank_ * own : 0;
 #pragma unroll 1
-      for (int part = first; part < min(first + kOwn, parts); ++part) {
-        copy_rows(a_ + at_.stage * kStageA + part * kPartBytes, reinterpret_cast<const uint8_t*>(&gemm_.a_part), tile,
-                  tile.row_begin + tile.row + part * kPartRows, k);
+      for (int part = first; part < min(first + own, parts); ++part) {
+        copy_rows(shared, a_ + at_.stage * kStageA + part * kPartBytes, reinterpret_cast<const uint8_t*>(&gemm_.a_part),
+                  tile, tile.row_begin + tile.row + part * kPartRows, k);
       }
     }
 
     MOXIE_DEVICE void load_a(const uint8_t* map, const Tile& tile, int32_t k) const {
-      uint8_t* to = a_ + at_.stage * kStageA;
-      int32_t row = tile.row_begin + tile.row;
-      if constexpr (C.multicast == Multicast::A) {
-        to += rank_ * kHalfA;
-        row += rank_ * (C.block_m / 2);
-      }
-      copy_rows(to, map, tile, row, k);
+      constexpr int kBox = a_box_rows(C);
+      const bool shared = shares_a(tile);
+      const int from = shared ? rank_ * kBox : 0;
+      uint8_t* to = a_ + at_.stage * kStageA + from * 128;
+      const int32_t row = tile.row_begin + tile.row + from;
+      copy_rows(shared, to, map, tile, row, k);
+      if (may_share_a(C) && !shared) copy_rows(false, to + kBox * 128, map, tile, row + kBox, k);
     }
 
-    MOXIE_DEVICE void copy_rows(uint8_t* to, const uint8_t* map, const Tile& tile, int32_t row, int32_t k) const {
+    MOXIE_DEVICE void copy_rows(bool shared, uint8_t* to, const uint8_t* map, const Tile& tile, int32_t row,
+                                int32_t k) const {
       if constexpr (C.grouping == Grouping::Batched || C.grouping == Grouping::Masked) {
-        copy_in<C.multicast == Multicast::A>(to, map, {k, row, tile.group});
+        copy_in(shared, to, map, {k, row, tile.group});
       } else {
-        copy_in<C.multicast == Multicast::A>(to, map, {k, row});
+        copy_in(shared, to, map, {k, row});
       }
     }
 
     MOXIE_DEVICE void load_b(const uint8_t* map, const Tile& tile, int32_t k) const {
+      constexpr int kBox = b_box_rows(C);
+      const bool shared = shares_b(tile);
+      const int from = shared ? rank_ * kBox : 0;
+      uint8_t* to = b_ + at_.stage * kStageB + from * 128;
+      load_columns(shared, to, map, tile, tile.column + from, k);
+      if (may_share_b(C) && !shared) load_columns(false, to + kBox * 128, map, tile, tile.column + kBox, k);
+    }
+
+    MOXIE_DEVICE void load_columns(bool shared, uint8_t* to, const uint8_t* map, const Tile& tile, int32_t column,
+                                   int32_t k) const {
       constexpr bool kOneMatrix = C.grouping == Grouping::Dense || C.grouping == Grouping::Pointers;
-      uint8_t* to = b_ + at_.stage * kStageB;
-      int32_t column = tile.column;
-      if constexpr (C.multicast == Multicast::B) {
-        to += rank_ * kHalfB;
-        column += rank_ * (C.block_n / 2);
-      }
       if constexpr (is_gated(C.activation)) {
         if constexpr (kOneMatrix) {
-          copy_b(to, map, {k, 0, 0, column / 16});
+          copy_b(shared, to, map, {k, 0, 0, column / 16});
         } else {
-          copy_b(to, map, {k, 0, 0, column / 16, tile.group});
+          copy_b(shared, to, map, {k, 0, 0, column / 16, tile.group});
         }
       } else if constexpr (kOneMatrix) {
-        copy_b(to, map, {k, column});
+        copy_b(shared, to, map, {k, column});
       } else {
-        copy_b(to, map, {k, column, tile.group});
+        copy_b(shared, to, map, {k, column, tile.group});
       }
     }
 
-    // Weights of a group that has one tile of rows are read once: they need not push others out of L2.
+    // Weights of a group that has one unit of rows are read once: they need not push others out of L2.
     static constexpr bool kHints = C.few_rows && C.multicast != Multicast::B;
     template <int kRank>
-    MOXIE_DEVICE void copy_b(uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
-      if constexpr (kHints) {
+    MOXIE_DEVICE void copy_b(bool shared, uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
+      if (kHints && !shared) {
         copy_tensor_hinted(to, map, coordinates, ring_.full + at_.stage, policy_);
       } else {
-        copy_in<C.multicast == Multicast::B>(to, map, coordinates);
+        copy_in(shared, to, map, coordinates);
       }
     }
 
-    template <bool kMulticast, int kRank>
-    MOXIE_DEVICE void copy_in(uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
-      if constexpr (kMulticast) {
+    template <int kRank>
+    MOXIE_DEVICE void copy_in(bool shared, uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
+      if (shared) {
+        const uint16_t every_block = 3;
         cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, map, coordinates,
-                                        ring_.full + at_.stage, kEveryBlock);
+                                        ring_.full + at_.stage, every_block);
       } else {
         cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, map, coordinates,
                                         ring_.full + at_.stage);
