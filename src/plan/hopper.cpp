@@ -135,8 +135,8 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
 
 constexpr int kCooperative[][2] = {{128, 64},  {128, 96},  {128, 128}, {128, 160}, {128, 192},
                                    {128, 224}, {128, 256}, {256, 64},  {256, 96},  {256, 128}};
-constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160}, {64, 192},
-                                {64, 224}, {64, 256}, {128, 64}, {128, 96}, {128, 128}};
+constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160},  {64, 192}, {64, 224},
+                                {64, 256}, {128, 64}, {128, 96}, {128, 128}, {128, 160}};
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
@@ -169,8 +169,8 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject("tile_m 64 is not possible with the cooperative schedule, whose two warp groups share 128 or 256 rows");
   if (s.schedule == Schedule::PingPong && s.tile_m == 256)
     reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 64 or 128 rows");
-  if (s.tile_m && s.tile_n && *s.tile_n > 128 &&
-      (*s.tile_m == 256 || (*s.tile_m == 128 && s.schedule == Schedule::PingPong)))
+  const auto beyond = [&](int m, int n) { return s.tile_m == m && s.tile_n && *s.tile_n > n; };
+  if (beyond(256, 128) || (s.schedule == Schedule::PingPong && beyond(128, 160)))
     reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.tile_m,
                        *s.tile_n, *s.tile_m == 256 ? "" : " with the ping-pong schedule"));
 }

@@ -182,7 +182,7 @@ std::vector<Case> hopper_cases() {
       make_case(kCooperative, Grouping::Offsets, Multicast::B, 128, 256, kOai, kInterleaved, {kBf16, kBf16}, true),
       make_case(kCooperative, Grouping::RowGroups, Multicast::A, 256, 96, Activation::None, kInterleaved, {kF32, kBf16},
                 false),
-      make_case(kPingPong, Grouping::Offsets, Multicast::Either, 128, 128, kOai, kInterleaved, {{}, kBf16}, true),
+      make_case(kPingPong, Grouping::Offsets, Multicast::Either, 128, 160, kOai, kInterleaved, {{}, kBf16}, true),
       make_case(kPingPong, Grouping::Masked, Multicast::Either, 64, 96, Activation::None, kInterleaved, {{}, kBf16},
                 true),
       // Epilogues of 64 columns beside the ping-pong schedule, and stores without staging.

@@ -23,7 +23,7 @@ struct Mainloop {
   using Ring = moxie::kernel::Ring<C.stages, C.cluster, 4 * kReaders * C.cluster>;
   using Position = RingPosition<C.stages>;
   using Accumulator = float[kBlocks][C.block_n / 2];
-  static_assert(kBlocks * C.block_n / 2 <= 128, "more accumulators than leave room for the epilogue");
+  static_assert(kBlocks * C.block_n / 2 <= 160, "more accumulators than leave room for the epilogue");
 
   // Producer: one warp.
   class Loader {
