@@ -21,9 +21,9 @@ struct PeerProblem {
   // Choices of a kernel, where the peer has any; -1 and 0: its own choice.
   int32_t schedule;  // 0 cooperative, 1 ping-pong
   int32_t tile_m, tile_n;
-  int32_t multicast;     // 0 none, 1 A, 2 B
-  int32_t programmatic;  // 1: programmatic dependent launch
-  int32_t variant;       // 0 to peer_variants() - 1
+  int32_t multicast;  // 0 none, 1 A, 2 B
+  int32_t serial;     // 1: no programmatic dependent launch
+  int32_t variant;    // 0 to peer_variants() - 1
 };
 
 // Device pointers, except host_ends. pre [rows, n], out [rows, n] or [rows, n / 2], bias [groups, n]: bf16.

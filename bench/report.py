@@ -30,6 +30,10 @@ TITLES = {
     "pr3256": "CUTLASS pull request 3256, fused",
     "deepgemm": "DeepGEMM + epilogue kernel",
 }
+VARIANTS = {  # of Moxie, in the reference's table alone
+    "moxie-pdl": "Moxie, programmatic launches",
+    "moxie-serial": "Moxie, launches one after another",
+}
 COLOURS = ["#1a1a1a", "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377"]
 
 
@@ -270,7 +274,7 @@ def main() -> int:
         text += "| | time, us | TFLOP/s | |\n| --- | --- | --- | --- |\n"
         entries = {n: e for n, e in reference["contenders"].items() if "tflops" in e}
         for name, entry in sorted(entries.items(), key=lambda item: item[1]["seconds"]):
-            title = "cuBLASLt, dense, no epilogue" if name == "cublaslt" else TITLES.get(name, name)
+            title = "cuBLASLt, dense, no epilogue" if name == "cublaslt" else (TITLES | VARIANTS).get(name, name)
             text += f"| {title} | {entry['seconds'] * 1e6:.1f} | {entry['tflops']:.0f} | {entry['detail']} |\n"
         plot(PLOTS / "reference.svg", "8 x (1024 x 4096 x 2048), bias, GPT-OSS SwiGLU, both outputs", [reference])
     text += activation_table(results)

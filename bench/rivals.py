@@ -8,7 +8,7 @@ import functools
 
 import torch
 
-from contenders import ACTIVATIONS, ALPHA, LIMIT, Refused, Tensors, activate, quick_time
+from contenders import ACTIVATIONS, ALPHA, LIMIT, Refused, Tensors, activate, fastest
 from cublaslt import CublasLt
 
 
@@ -155,27 +155,25 @@ class Triton:
         m = self.module
         shape = tensors.shape
         rows = shape.rows / max(1.0, sum(tensors.active) / tensors.turns)
-        configs = m.SMALL if rows <= 24 else m.SMALL[-1:] + m.MEDIUM if rows <= 96 else m.LARGE + m.MEDIUM[:1]
         sms = torch.cuda.get_device_properties(0).multi_processor_count
-        best, best_time, why = None, 0.0, ""
-        for config in configs:
+        runs, why = [], ""
+        for config, pdl in m.configurations(rows):
             try:
-                run = m.Launch(tensors, config, ACTIVATIONS[shape.activation], ALPHA, LIMIT, sms)
-                time = quick_time(run.run, tensors.turns)
+                launch = m.Launch(tensors, config, pdl, ACTIVATIONS[shape.activation], ALPHA, LIMIT, sms)
+                launch.run(0)  # compiles
+                torch.cuda.synchronize()
+                runs.append(TritonRun(launch, tensors, config, pdl))
             except Exception as error:  # a configuration that needs more than the device has
                 why = f"{type(error).__name__}: {error}"
-                continue
-            if best is None or time < best_time:
-                best, best_time = TritonRun(run, tensors, config), time
-        if best is None:
+        if not runs:
             raise Refused(why)
-        return best
+        return fastest(runs, tensors.turns)
 
 
 class TritonRun:
-    def __init__(self, launch, tensors: Tensors, config) -> None:
+    def __init__(self, launch, tensors: Tensors, config: tuple, pdl: bool) -> None:
         self.launch, self.tensors, self.turn = launch, tensors, 0
-        self.detail = "{}x{}x{}, {} stages, {} warps, {} a multiprocessor".format(*config)
+        self.detail = "{}x{}x{}, {} stages, {} warps, {} a multiprocessor".format(*config) + (", PDL" if pdl else "")
 
     def run(self, turn: int) -> None:
         self.turn = turn

@@ -9,10 +9,20 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# BLOCK_M, BLOCK_N, BLOCK_K, stages, warps, programs of a multiprocessor: for groups of many rows and of few.
+# BLOCK_M, BLOCK_N, BLOCK_K, stages, warps, programs of a multiprocessor: for groups of many rows and of few; of few also
+# launched programmatically (PDL), which saves time where a kernel is short.
 LARGE = ((128, 256, 64, 3, 8, 1), (128, 256, 64, 4, 8, 1), (256, 128, 64, 3, 8, 1), (128, 128, 64, 3, 4, 2))
 MEDIUM = ((64, 256, 64, 4, 8, 1), (64, 128, 64, 4, 4, 2), (64, 64, 128, 4, 4, 1), (128, 128, 64, 3, 4, 2))
 SMALL = ((16, 128, 128, 3, 4, 2), (16, 64, 256, 4, 4, 1), (16, 128, 64, 5, 4, 2), (32, 128, 128, 3, 4, 2))
+
+
+def configurations(rows: float) -> list[tuple]:
+    """Those worth trying for groups of so many rows, each with whether it is launched programmatically."""
+    if rows > 96:
+        return [(config, False) for config in LARGE + MEDIUM[:1]]
+    small = SMALL if rows <= 24 else SMALL[-1:]
+    more = () if rows <= 24 else MEDIUM
+    return [(config, pdl) for config in small for pdl in (False, True)] + [(config, False) for config in more]
 
 
 @triton.jit
@@ -39,7 +49,11 @@ def grouped_kernel(
     BLOCK_K: tl.constexpr,
     PANEL: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     columns = tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), blocks * columns, PROGRAMS, flatten=True):
         panel = tile // (PANEL * columns)
@@ -93,8 +107,8 @@ def row_blocks(rows: np.ndarray, block_m: int) -> np.ndarray:
 class Launch:
     """One configuration, ready for every turn of the tensors (contenders.Tensors)."""
 
-    def __init__(self, tensors, config, activation: int, alpha: float, limit: float, sms: int) -> None:
-        block_m, block_n, block_k, self.stages, self.warps, per_sm = config
+    def __init__(self, tensors, config, pdl: bool, activation: int, alpha: float, limit: float, sms: int) -> None:
+        block_m, block_n, block_k, stages, warps, per_sm = config
         programs = sms * per_sm
         shape, self.tensors = tensors.shape, tensors
         self.turns = []
@@ -117,7 +131,9 @@ class Launch:
             BLOCK_K=block_k,
             PANEL=8,
             PROGRAMS=programs,
+            PDL=pdl,
         )
+        self.options = dict(num_stages=stages, num_warps=warps) | (dict(launch_pdl=True) if pdl else {})
         self.grid = (min(programs, self.turns[0][2].shape[1] * -(-shape.n // block_n)),)
 
     def run(self, turn: int) -> None:
@@ -137,7 +153,6 @@ class Launch:
             blocks.shape[1],
             shape.n,
             shape.k,
-            num_stages=self.stages,
-            num_warps=self.warps,
+            **self.options,
             **self.constants,
         )

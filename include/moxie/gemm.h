@@ -19,7 +19,9 @@ namespace moxie {
 
 // A caller's own sink: one more output computed in the epilogue. `type` is the C++ name of a struct that follows
 // the contract in kernels/moxie/epilogue/sink.cuh, `source` the text of the header that defines it, and `params`
-// the bytes of its Params structure: 1 to 1,024. A problem may have 8 sinks of this kind.
+// the bytes of its Params structure: 1 to 1,024. A problem may have 8 sinks of this kind. Its constructor runs before
+// the kernel waits for the one before it in the stream (GemmArguments::programmatic_launch): it must not read what that
+// one writes.
 struct CustomSink {
   std::string type;
   std::string source;
@@ -130,8 +132,15 @@ struct GemmArguments {
   void* workspace = nullptr;  // workspace_bytes() bytes, 128-byte aligned; not shared by launches that may overlap
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
-  bool programmatic_launch =
-      false;  // start while the kernel before it in the stream finishes (programmatic dependent launch)
+  // Programmatic dependent launch: the kernel may start while the one before it in the stream ends. Only its beginning
+  // overlaps, barriers and the fetching of tensor maps; before any thread touches global memory it waits until that
+  // kernel, whatever it is, has ended and all it wrote is there. On an H200 a product of one token so took 3 to 17%
+  // less time, 91 shapes of all sizes 0.9% (geometric mean), and none more. False: the launch begins when all before it
+  // has ended. Needed behind a kernel of yours that is launched programmatically itself and ends without having waited
+  // (griddepcontrol.wait, cudaGridDependencySynchronize): nothing else waits for what came before that one; and where a
+  // captured graph is looked at through interfaces without edge data, which fail (CUDA_ERROR_LOSSY_QUERY). Drivers
+  // before CUDA 12.3, whose graphs have no programmatic edges, get plain launches always.
+  bool programmatic_launch = true;
 };
 
 // Bytes of workspace that gemm() needs; 0 when no tensor map changes from group to group.

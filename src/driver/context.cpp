@@ -103,7 +103,9 @@ void Context::launch(const LoadedKernel& kernel, const LaunchShape& shape, void*
     cluster.value.clusterDim.x = shape.cluster;
     cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
   }
-  if (shape.programmatic) {
+  constexpr int kProgrammaticEdges =
+      12030;  // the first CUDA version whose graphs have them: captured launches are safe
+  if (shape.programmatic && driver_->version() >= kProgrammaticEdges) {
     CUlaunchAttribute& overlap = attributes[config.numAttrs++];
     overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     overlap.value.programmaticStreamSerializationAllowed = 1;

@@ -77,7 +77,7 @@ class Context {
     unsigned block = 1;   // threads
     unsigned shared = 0;  // dynamic bytes
     unsigned cluster = 1;
-    bool programmatic = false;  // programmatic stream serialisation
+    bool programmatic = false;  // programmatic stream serialisation, by drivers that can capture it
   };
   void launch(const LoadedKernel& kernel, const LaunchShape& shape, void** arguments, Stream stream) const;
 

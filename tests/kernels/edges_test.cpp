@@ -340,7 +340,6 @@ TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
   first.n = 64, first.k = 72;
   Job second = first;
   second.k = 64;
-  second.programmatic_launch = first.programmatic_launch = true;
   for (const char* order : orders()) {
     set_order(order);
     Layer one(first), two(second);
@@ -358,6 +357,18 @@ TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
     comparison.add(expected, two.results().out.data() + 1024, kBf16, 100, 64, two.arguments().ld_out);
     EXPECT_EQ(comparison.failure(), "") << order;
   }
+}
+
+TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
+  Job job;
+  job.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
+  job.rows = {20, 30};
+  Layer layer(job);
+  layer.arguments().programmatic_launch = false;
+  layer.poison();
+  layer.launch();
+  device().synchronize();
+  layer.check(layer.results());
 }
 
 // ---- The third sink ------------------------------------------------------------------------------------------------

@@ -110,7 +110,6 @@ struct Job {
   // Routing data to hand to the kernel instead of the right ones (Pointers: [groups][3]). Any row of the outputs may
   // then be written, but nothing beside them.
   std::vector<int32_t> corrupt_sizes;
-  bool programmatic_launch = false;
 };
 
 // Bytes of pre and out as they lie in device memory, guards included.
@@ -372,7 +371,6 @@ class Layer {
       }
     }
     x.alpha = job_.alpha, x.limit = job_.limit;
-    x.programmatic_launch = job_.programmatic_launch;
     // What it holds does not matter. Written, since ptxas makes tensormap.cp_fenceproxy an atomic exchange, which
     // compute-sanitizer's initcheck takes for a read.
     workspace_ = Buffer(std::vector<uint8_t>(workspace_bytes(device(), p), 0xa5));
