@@ -96,16 +96,15 @@ bool DeviceState::has_kernel(const std::string& key) const {
 
 driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const std::function<jit::Request()>& make_request,
                                              const char* entry, int dynamic_shared_bytes) {
-  std::promise<driver::LoadedKernel> promise;
-  {
-    std::unique_lock lock(mutex_);
-    if (const auto found = kernels_.find(key); found != kernels_.end()) {
-      const std::shared_future<driver::LoadedKernel> kernel = found->second;
-      lock.unlock();
-      return kernel.get();
-    }
-    kernels_.emplace(key, promise.get_future().share());
+  std::unique_lock lock(mutex_);
+  if (const auto found = kernels_.find(key); found != kernels_.end()) {
+    const std::shared_future<driver::LoadedKernel> kernel = found->second;
+    lock.unlock();
+    return kernel.get();
   }
+  std::promise<driver::LoadedKernel> promise;
+  kernels_.emplace(key, promise.get_future().share());
+  lock.unlock();
   try {
     driver::LoadedKernel kernel = load_kernel(make_request(), entry, dynamic_shared_bytes);
     promise.set_value(kernel);

@@ -10,29 +10,39 @@
 namespace moxie::driver {
 namespace {
 
-// Makes a context current on this thread until the end of the scope.
+// Makes a context current on this thread until the end of the scope. Mostly it is already: callers use the primary one.
 class Current {
  public:
   Current(const Driver& driver, CUcontext context) : driver_(driver) {
+    CUcontext current = nullptr;
+    driver_.check(driver_.call().cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+    if (current == context) return;
     driver_.check(driver_.call().cuCtxPushCurrent(context), "cuCtxPushCurrent");
+    pushed_ = true;
   }
   ~Current() {
     CUcontext popped = nullptr;
-    driver_.call().cuCtxPopCurrent(&popped);
+    if (pushed_) driver_.call().cuCtxPopCurrent(&popped);
   }
   Current(const Current&) = delete;
   Current& operator=(const Current&) = delete;
 
  private:
   const Driver& driver_;
+  bool pushed_ = false;
 };
+
+std::atomic<uint64_t> contexts{0};
 
 CUdeviceptr address_of(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
 }  // namespace
 
 Context::Context(std::shared_ptr<Driver> driver, int ordinal, bool simulated)
-    : driver_(std::move(driver)), info_(driver_->device_info(ordinal, simulated)), wants_ptx_(simulated) {
+    : driver_(std::move(driver)),
+      number_(contexts.fetch_add(1) + 1),
+      info_(driver_->device_info(ordinal, simulated)),
+      wants_ptx_(simulated) {
   const Functions& call = driver_->call();
   CUdevice device = 0;
   driver_->check(call.cuDeviceGet(&device, ordinal), "cuDeviceGet");

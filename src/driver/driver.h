@@ -54,13 +54,15 @@ struct LoadedKernel {
   std::shared_ptr<void> module;
 };
 
-// A device's primary context. Every member makes it current for its own duration and leaves the thread as it was.
+// A device's primary context. Every member that needs it current makes it so for its own duration and leaves the thread
+// as it was.
 class Context {
  public:
   Context(std::shared_ptr<Driver> driver, int ordinal, bool simulated);
   ~Context();
   const DeviceInfo& info() const { return info_; }
   const Driver& driver() const { return *driver_; }
+  uint64_t number() const { return number_; }  // of no other context of the process, past ones included; not 0
 
   // Machine code is tried first unless the driver has said that it takes none (CUDA_ERROR_NO_BINARY_FOR_GPU); then PTX
   // is wanted. It is wanted from the start where the caller asked for the simulator, which spares a compilation.
@@ -93,6 +95,7 @@ class Context {
 
  private:
   std::shared_ptr<Driver> driver_;
+  const uint64_t number_;
   CUcontext context_ = nullptr;
   std::shared_ptr<void> primary_;  // releases context_
   DeviceInfo info_;
@@ -100,8 +103,9 @@ class Context {
 };
 
 // A tiled tensor map over `address`. dims[0] is the contiguous dimension (elements); strides in bytes for
-// dims 1..rank-1. Out-of-bounds elements read as zero. swizzle_bytes: 0, 32, 64 or 128. Throws Error(InvalidArgument)
-// naming `what`.
+// dims 1..rank-1, further entries 0. Out-of-bounds elements read as zero. swizzle_bytes: 0, 32, 64 or 128. Throws
+// Error(InvalidArgument) naming `what`. A map is a value, made of the arguments alone and valid as long as the address
+// is, so each thread keeps those it made last, and the driver is asked only for others.
 struct TensorMapShape {
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   int rank = 2;

@@ -22,6 +22,7 @@
   X(cuDevicePrimaryCtxRelease)    \
   X(cuCtxPushCurrent)             \
   X(cuCtxPopCurrent)              \
+  X(cuCtxGetCurrent)              \
   X(cuModuleLoadDataEx)           \
   X(cuModuleUnload)               \
   X(cuModuleGetFunction)          \

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -64,6 +65,15 @@ struct Range {
   uintptr_t begin, end;
 };
 
+// The ranges of a call, of which there are few.
+struct Ranges {
+  void push_back(const Range& range) { ranges[count++] = range; }
+  const Range* begin() const { return ranges.data(); }
+  const Range* end() const { return ranges.data() + count; }
+  std::array<Range, 10> ranges;  // a, b, their scales and tensor scales, those of the outputs, bias, sizes: at most 10
+  size_t count = 0;
+};
+
 void check_disjoint(const Range& a, const Range& b) {
   if (a.begin < b.end && b.begin < a.end) reject("{} overlaps {} in memory", a.name, b.name);
 }
@@ -116,7 +126,7 @@ void check_pointers_grouping(const GemmProblem& p, const GemmArguments& a) {
 void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& workspace) {
   const int64_t rows = total_rows(p);
   const bool work = !is_empty(p);
-  std::vector<Range> inputs, outputs;
+  Ranges inputs, outputs;
   const int operand_bits = bits_of(p.format);
   const bool k_groups = p.grouping == Grouping::KGroups;
   inputs.push_back(check_matrix("a", "lda", a.a, a.lda, k_groups ? p.m : rows, p.k, operand_bits, work));
@@ -170,10 +180,10 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
   };
   check_output("pre", "ld_pre", "pre_scales", true, p.pre, a.pre, a.ld_pre, a.pre_scales);
   check_output("out", "ld_out", "out_scales", false, p.out, a.out, a.ld_out, a.out_scales);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    for (const Range& input : inputs) check_disjoint(outputs[i], input);
-    for (size_t j = i + 1; j < outputs.size(); ++j) check_disjoint(outputs[i], outputs[j]);
-    check_disjoint(outputs[i], workspace);
+  for (const Range* output = outputs.begin(); output != outputs.end(); ++output) {
+    for (const Range& input : inputs) check_disjoint(*output, input);
+    for (const Range* other = output + 1; other != outputs.end(); ++other) check_disjoint(*output, *other);
+    check_disjoint(*output, workspace);
   }
   for (const Range& input : inputs) check_disjoint(workspace, input);
 }

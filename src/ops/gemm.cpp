@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 
 #include "device_state.h"
@@ -21,13 +25,13 @@ using driver::TensorMapShape;
 using kernel::BlackwellConfig;
 using kernel::HopperConfig;
 
-// Bytes that tell problems apart.
+// Bytes that tell problems apart. Those without sinks and host_rows have room in it, as they come with every call.
 class Key {
  public:
   template <typename T>
   void add(const T& value) {
     static_assert(std::has_unique_object_representations_v<T>);
-    text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    append(&value, sizeof(value));
   }
   template <typename T>
   void add(const std::optional<T>& value) {
@@ -37,19 +41,35 @@ class Key {
   template <typename T>
   void add(const std::vector<T>& values) {
     add(values.size());
-    text_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+    append(values.data(), values.size() * sizeof(T));
   }
   void add(const std::string& text) {
     add(text.size());
-    text_ += text;
+    append(text.data(), text.size());
   }
-  std::string take() { return std::move(text_); }
+  std::string_view view() const { return long_.empty() ? std::string_view(short_, size_) : long_; }
+  std::string text() const { return std::string(view()); }
 
  private:
-  std::string text_;
+  void append(const void* bytes, size_t count) {
+    if (long_.empty() && size_ + count <= sizeof(short_)) {
+      if (count > 0) std::memcpy(short_ + size_, bytes, count);
+      size_ += count;
+      return;
+    }
+    if (long_.empty()) long_.assign(short_, size_);
+    long_.append(static_cast<const char*>(bytes), count);
+  }
+
+  char short_[256];
+  size_t size_ = 0;
+  std::string long_;  // all of it, when it is longer
+};
+struct TextHash : std::hash<std::string_view> {
+  using is_transparent = void;
 };
 
-std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
+Key problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
   Key key;
   key.add(d.arch), key.add(d.sm_count), key.add(d.shared_bytes);
   key.add(p.grouping), key.add(p.groups), key.add(p.m), key.add(p.n), key.add(p.k), key.add(p.format);
@@ -61,7 +81,7 @@ std::string problem_key(const plan::DeviceFigures& d, const GemmProblem& p) {
     key.add(sink.type), key.add(sink.source), key.add(sink.params.size());
     key.add(sink.needs.staging_bytes), key.add(sink.needs.tensor_map), key.add(sink.needs.narrow);
   }
-  return key.take();
+  return key;
 }
 
 void add_outputs(Key& key, const GemmProblem& p) {
@@ -76,7 +96,7 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
       key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows);
   add_outputs(key, p);
-  return key.take();
+  return key.text();
 }
 
 std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
@@ -85,7 +105,7 @@ std::string kernel_key(const BlackwellConfig& c, const GemmProblem& p) {
   key.add(c.stages), key.add(c.cluster), key.add(c.accumulators), key.add(c.scheduling), key.add(c.activation);
   key.add(c.gate), key.add(c.bias), key.add(c.quantized), key.add(c.store_buffers);
   add_outputs(key, p);
-  return key.take();
+  return key.text();
 }
 
 // Unsupported when a device of this architecture has no kernel for the problem.
@@ -163,17 +183,19 @@ struct Dimension {
   int box;
 };
 
-TensorMapShape map_shape(CUtensorMapDataType type, int swizzle, const std::vector<Dimension>& dimensions) {
+void add(TensorMapShape& shape, const Dimension& d) {
+  shape.dims[shape.rank] = uint64_t(std::max<int64_t>(d.size, 1));
+  shape.box[shape.rank] = uint32_t(d.box);
+  if (shape.rank > 0) shape.strides[shape.rank - 1] = uint64_t(std::max<int64_t>(d.stride, 16));
+  ++shape.rank;
+}
+
+TensorMapShape map_shape(CUtensorMapDataType type, int swizzle, std::initializer_list<Dimension> dimensions) {
   TensorMapShape shape;
   shape.type = type;
   shape.swizzle_bytes = swizzle;
   shape.rank = 0;
-  for (const Dimension& d : dimensions) {
-    shape.dims[shape.rank] = uint64_t(std::max<int64_t>(d.size, 1));
-    shape.box[shape.rank] = uint32_t(d.box);
-    if (shape.rank > 0) shape.strides[shape.rank - 1] = uint64_t(std::max<int64_t>(d.stride, 16));
-    ++shape.rank;
-  }
+  for (const Dimension& d : dimensions) add(shape, d);
   return shape;
 }
 
@@ -198,25 +220,25 @@ bool is_stacked(const GemmProblem& p) { return p.grouping == Grouping::Batched |
 // The shapes follow "Tensor maps" in moxie/params.h.
 TensorMapShape a_shape(const GemmProblem& p, int64_t lda, int rows) {
   const OperandRows row = rows_of(p, lda);
-  std::vector<Dimension> dimensions = {{row.k, 0, row.box}, {p.m, row.stride, rows}};
-  if (is_stacked(p)) dimensions.push_back({p.groups, row.stride * p.m, 1});
-  return map_shape(row.type, 128, dimensions);
+  TensorMapShape shape = map_shape(row.type, 128, {{row.k, 0, row.box}, {p.m, row.stride, rows}});
+  if (is_stacked(p)) add(shape, {p.groups, row.stride * p.m, 1});
+  return shape;
 }
 
 template <class Config>
 TensorMapShape b_shape(const Config& c, const GemmProblem& p, int64_t ldb, int rows) {
   const OperandRows row = rows_of(p, ldb);
-  std::vector<Dimension> dimensions = {{row.k, 0, row.box}};
+  TensorMapShape shape = map_shape(row.type, 128, {{row.k, 0, row.box}});
   if (!is_gated(c.activation) || kernel::products(c) == 2) {
-    dimensions.push_back({p.n, row.stride, rows});
+    add(shape, {p.n, row.stride, rows});
   } else {
     const bool split = kernel::gate_is_split(c);
-    dimensions.push_back({8, split ? row.stride : 2 * row.stride, 8});
-    dimensions.push_back({2, split ? row.stride * (p.n / 2) : row.stride, 2});
-    dimensions.push_back({p.n / 16, split ? 8 * row.stride : 16 * row.stride, rows / 16});
+    add(shape, {8, split ? row.stride : 2 * row.stride, 8});
+    add(shape, {2, split ? row.stride * (p.n / 2) : row.stride, 2});
+    add(shape, {p.n / 16, split ? 8 * row.stride : 16 * row.stride, rows / 16});
   }
-  if (!kernel::has_one_b(p.grouping)) dimensions.push_back({p.groups, row.stride * p.n, 1});
-  return map_shape(row.type, 128, dimensions);
+  if (!kernel::has_one_b(p.grouping)) add(shape, {p.groups, row.stride * p.n, 1});
+  return shape;
 }
 
 int64_t scale_tiles(int64_t rows) { return (rows + kScaleTileRows - 1) / kScaleTileRows; }
@@ -242,19 +264,17 @@ TensorMapShape flat_scale_shape(const GemmProblem& p, size_t bytes) {
 TensorMapShape a_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
   if (kernel::has_flat_scales(p.grouping)) return flat_scale_shape(p, a_scale_bytes(p));
   const int64_t k_tiles = scale_k_tiles(p), row = k_tiles * kScaleTileBytes;
-  if (c.swap_ab) {
-    std::vector<Dimension> dimensions = {{4, 0, 4},
-                                         {32, 16, 32},
-                                         {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
-                                         {a_scale_tiles(p), row, kernel::a_scale_tiles(c)}};
-    if (is_stacked(p)) dimensions.push_back({p.groups, row * a_scale_tiles(p), 1});
-    return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0, dimensions);
-  }
-  std::vector<Dimension> dimensions = {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
-                                       {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
-                                       {a_scale_tiles(p), row, 1}};
-  if (is_stacked(p)) dimensions.push_back({p.groups, row * a_scale_tiles(p), 1});
-  return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0, dimensions);
+  TensorMapShape shape = c.swap_ab ? map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
+                                               {{4, 0, 4},
+                                                {32, 16, 32},
+                                                {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
+                                                {a_scale_tiles(p), row, kernel::a_scale_tiles(c)}})
+                                   : map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
+                                               {{kScaleTileBytes / 4, 0, kScaleTileBytes / 4},
+                                                {k_tiles, kScaleTileBytes, stage_scale_tiles(p)},
+                                                {a_scale_tiles(p), row, 1}});
+  if (is_stacked(p)) add(shape, {p.groups, row * a_scale_tiles(p), 1});
+  return shape;
 }
 
 TensorMapShape b_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
@@ -457,17 +477,17 @@ plan::Shape shape_of(const GemmProblem& p) {
 
 std::shared_ptr<const PreparedGemm> prepare_gemm(const plan::DeviceFigures& device, const GemmProblem& problem) {
   static std::mutex mutex;
-  static std::unordered_map<std::string, std::shared_ptr<const PreparedGemm>> known;
+  static std::unordered_map<std::string, std::shared_ptr<const PreparedGemm>, TextHash, std::equal_to<>> known;
   constexpr size_t kMost = 4096;  // host_rows may differ at every call
-  std::string key = problem_key(device, problem);
+  const Key key = problem_key(device, problem);
   {
     std::lock_guard lock(mutex);
-    if (const auto found = known.find(key); found != known.end()) return found->second;
+    if (const auto found = known.find(key.view()); found != known.end()) return found->second;
   }
   auto prepared = make_prepared(device, problem);
   std::lock_guard lock(mutex);
   if (known.size() >= kMost) known.clear();
-  return known.try_emplace(std::move(key), std::move(prepared)).first->second;
+  return known.try_emplace(key.text(), std::move(prepared)).first->second;
 }
 
 namespace {

@@ -1,7 +1,8 @@
-// What a call asks of the driver: gemm() encodes tensor maps and launches. It reads no device memory, copies nothing
-// and waits for nothing, so no choice can depend on what lies on the device.
+// What a call asks of the driver: gemm() encodes tensor maps, those that the thread does not have yet, and launches. It
+// reads no device memory, copies nothing and waits for nothing, so no choice can depend on what lies on the device.
 #include <map>
 #include <string>
+#include <thread>
 
 #include "device_state.h"
 #include "driver/driver.h"
@@ -64,18 +65,25 @@ TEST(DriverCalls, AProductEncodesMapsAndLaunches) {
         job.rows = grouping == Grouping::Dense ? std::vector<int64_t>{5} : std::vector<int64_t>{3, 3};
         Mxfp4Layer layer(job);
         layer.check(layer.run());  // compiled now
-        std::map<std::string, int> calls;
-        {
+        const auto call = [&] {
           const Calls counted;
           gemm(device(), layer.problem(), layer.arguments());
-          calls = counted.made();
-        }
+          return counted.made();
+        };
+        std::map<std::string, int> first;
+        std::thread([&] { first = call(); }).join();
         device().synchronize();
-        EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
-        EXPECT_GE(calls["cuTensorMapEncodeTiled"], 5);  // of a, b, their scales, out
-        for (const char* name : {"cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuCtxPushCurrent", "cuCtxPopCurrent"})
-          calls.erase(name);
-        for (const auto& [name, count] : calls) ADD_FAILURE() << name << " called " << count << " times";
+        std::map<std::string, int> again = call();
+        device().synchronize();
+        EXPECT_GE(first["cuTensorMapEncodeTiled"], 5);  // of a, b, their scales, out
+        EXPECT_EQ(again["cuTensorMapEncodeTiled"], 0);
+        for (auto* calls : {&first, &again}) {
+          EXPECT_EQ((*calls)["cuLaunchKernelEx"], 1);
+          for (const char* name :
+               {"cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"})
+            calls->erase(name);
+          for (const auto& [name, count] : *calls) ADD_FAILURE() << name << " called " << count << " times";
+        }
       }
     }
   }

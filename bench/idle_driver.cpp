@@ -1,0 +1,115 @@
+// A CUDA driver that does nothing, at once, and says it has an H200: behind it the library's own time on the host shows
+// (bench_host), and which calls it makes (tests/unit/host_calls_test.cpp). It passes for the simulator's library, so
+// MOXIE_SIM_LIBRARY names it.
+#include <cuda.h>
+
+#include <atomic>
+#include <iterator>
+#include <string_view>
+
+#include "driver/functions.h"
+
+namespace {
+
+constexpr std::string_view kNames[] = {
+#define MOXIE_NAME(name) #name,
+    MOXIE_DRIVER_FUNCTIONS(MOXIE_NAME)
+#undef MOXIE_NAME
+};
+std::atomic<int> calls[std::size(kNames)];
+
+constexpr size_t index_of(std::string_view name) {
+  size_t i = 0;
+  while (i < std::size(kNames) && kNames[i] != name) ++i;
+  return i;
+}
+
+template <class F>
+struct Nothing;
+template <class... Args>
+struct Nothing<CUresult(Args...)> {
+  static CUresult call(Args...) { return CUDA_SUCCESS; }
+};
+
+template <size_t kIndex, auto kFunction>
+struct Counted;
+template <size_t kIndex, class... Args, CUresult (*kFunction)(Args...)>
+struct Counted<kIndex, kFunction> {
+  static CUresult call(Args... args) {
+    calls[kIndex].fetch_add(1, std::memory_order_relaxed);
+    return kFunction(args...);
+  }
+};
+
+// The calls that answer something.
+thread_local CUcontext current = nullptr;
+int object;  // whose address stands for every handle
+
+namespace answers {
+CUresult driver_version(int* version) { return *version = 13000, CUDA_SUCCESS; }
+CUresult device_count(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult device(CUdevice* device, int) { return *device = 0, CUDA_SUCCESS; }
+CUresult attribute(int* value, CUdevice_attribute which, CUdevice) {
+  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR            ? 9
+           : which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT              ? 132
+           : which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? 232448
+                                                                            : 0;
+  return CUDA_SUCCESS;
+}
+CUresult primary_context(CUcontext* context, CUdevice) {
+  return *context = reinterpret_cast<CUcontext>(&object), CUDA_SUCCESS;
+}
+CUresult push(CUcontext context) { return current = context, CUDA_SUCCESS; }
+CUresult pop(CUcontext* context) {
+  *context = current;
+  return current = nullptr, CUDA_SUCCESS;
+}
+CUresult get_current(CUcontext* context) { return *context = current, CUDA_SUCCESS; }
+CUresult load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
+  return *module = reinterpret_cast<CUmodule>(&object), CUDA_SUCCESS;
+}
+CUresult function(CUfunction* function, CUmodule, const char*) {
+  return *function = reinterpret_cast<CUfunction>(&object), CUDA_SUCCESS;
+}
+CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                CUtensorMapFloatOOBfill) {
+  return *map = {}, CUDA_SUCCESS;
+}
+}  // namespace answers
+
+void* find(std::string_view wanted) {
+#define MOXIE_ANSWER(name, answer) \
+  if (wanted == #name) return reinterpret_cast<void*>(&Counted<index_of(#name), &answers::answer>::call);
+  MOXIE_ANSWER(cuDriverGetVersion, driver_version)
+  MOXIE_ANSWER(cuDeviceGetCount, device_count)
+  MOXIE_ANSWER(cuDeviceGet, device)
+  MOXIE_ANSWER(cuDeviceGetAttribute, attribute)
+  MOXIE_ANSWER(cuDevicePrimaryCtxRetain, primary_context)
+  MOXIE_ANSWER(cuCtxPushCurrent, push)
+  MOXIE_ANSWER(cuCtxPopCurrent, pop)
+  MOXIE_ANSWER(cuCtxGetCurrent, get_current)
+  MOXIE_ANSWER(cuModuleLoadDataEx, load)
+  MOXIE_ANSWER(cuModuleGetFunction, function)
+  MOXIE_ANSWER(cuTensorMapEncodeTiled, encode)
+#define MOXIE_NOTHING(name) \
+  if (wanted == #name)      \
+    return reinterpret_cast<void*>(&Counted<index_of(#name), &Nothing<decltype(::name)>::call>::call);
+  MOXIE_DRIVER_FUNCTIONS(MOXIE_NOTHING)
+  return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+#undef cuGetProcAddress
+__attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
+                                                                    CUdriverProcAddressQueryResult*) {
+  *function = find(name);
+  return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+// How often the function was called so far.
+__attribute__((visibility("default"))) int idle_driver_calls(const char* name) { return calls[index_of(name)]; }
+}

@@ -1,0 +1,123 @@
+// What a call of gemm() asks of the driver: the first one its kernel and tensor maps, the next one only the launch.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "cli/buffer.h"
+#include "cli/data.h"
+#include "moxie/moxie.h"
+#include "scratch.h"
+
+namespace moxie::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class HostCalls : public testing::Test {
+ protected:
+  HostCalls() {
+    const fs::path library = fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_driver.so";
+    const ScopedVariable variable("MOXIE_SIM_LIBRARY", fs::absolute(library).string());
+    device_ = std::make_unique<Device>(Device::open(DeviceKind::Sim));
+    void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    count_ = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "idle_driver_calls"));
+    problem_.grouping = Grouping::Offsets;
+    problem_.groups = 3, problem_.m = 70, problem_.n = 128, problem_.k = 64;
+    problem_.bias = true;
+    problem_.activation = Activation::SwigluOai;
+    problem_.pre = DataType::F32, problem_.out = DataType::F32;
+    arguments_.a = buffer(1), arguments_.b = buffer(2), arguments_.bias = buffer(3);
+    arguments_.sizes = static_cast<const int32_t*>(buffer(4));
+    arguments_.pre = buffer(5), arguments_.out = buffer(6), arguments_.workspace = buffer(7);
+    arguments_.workspace_bytes = size_t{1} << 30;
+  }
+  static void* buffer(uintptr_t i) { return reinterpret_cast<void*>(i << 32); }
+
+  struct Counts {
+    int maps, launches, loads, others;
+    bool operator==(const Counts&) const = default;
+  };
+  // Of one call.
+  Counts launch() {
+    const Counts before = counts();
+    gemm(*device_, problem_, arguments_);
+    const Counts after = counts();
+    return {after.maps - before.maps, after.launches - before.launches, after.loads - before.loads,
+            after.others - before.others};
+  }
+  Counts counts() const {
+    int others = 0;
+    for (const char* name : {"cuMemAlloc", "cuMemFree", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemsetD8Async",
+                             "cuStreamSynchronize", "cuModuleGetFunction", "cuFuncSetAttribute", "cuCtxPushCurrent"}) {
+      others += count_(name);
+    }
+    return {count_("cuTensorMapEncodeTiled"), count_("cuLaunchKernelEx"), count_("cuModuleLoadDataEx"), others};
+  }
+
+  std::unique_ptr<Device> device_;
+  int (*count_)(const char*) = nullptr;
+  GemmProblem problem_;
+  GemmArguments arguments_;
+};
+
+TEST_F(HostCalls, ASecondCallOnlyLaunches) {
+  const Counts first = launch();
+  EXPECT_GE(first.maps, 2);  // of a and b at least
+  EXPECT_EQ(first.launches, 1);
+  const Counts second = launch();
+  // The thread has no current context here: the launch makes it so.
+  EXPECT_EQ(second, (Counts{0, 1, 0, 1}));
+}
+
+TEST_F(HostCalls, AMapIsMadeAnewForWhateverDiffers) {
+  launch();
+  arguments_.b = buffer(20);
+  EXPECT_EQ(launch().maps, 1);
+  arguments_.ldb = problem_.k + 8;
+  EXPECT_EQ(launch().maps, 1);
+  arguments_.ldb = 0, arguments_.b = buffer(2);
+  EXPECT_EQ(launch().maps, 0) << "both are known";
+  problem_.k += 64;
+  EXPECT_GE(launch().maps, 2);
+}
+
+TEST_F(HostCalls, MapsThatGaveWayAreMadeAgain) {
+  launch();
+  for (uintptr_t i = 0; i < 5000; ++i) {
+    arguments_.b = buffer(1000 + i);
+    ASSERT_LE(launch().maps, 4);
+  }
+  arguments_.b = buffer(1000);
+  EXPECT_GE(launch().maps, 1);
+  EXPECT_EQ(launch().maps, 0);
+}
+
+// Two drivers encode in ways of their own: maps of one must not reach the other.
+TEST_F(HostCalls, ADevicesMapsAreItsOwn) {
+  const Device device = Device::open(DeviceKind::Sim);
+  GemmProblem p;
+  p.m = 64, p.n = 64, p.k = 64;
+  const std::vector<uint16_t> a = cli::random_bf16(1, p.m * p.k, 1), b = cli::random_bf16(2, p.n * p.k, 1);
+  const cli::Buffer first[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
+  const cli::Buffer second[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
+  const auto run = [&](const Device& on, const cli::Buffer(&buffers)[3]) {
+    GemmArguments arguments;
+    arguments.a = buffers[0].as(), arguments.b = buffers[1].as(), arguments.out = buffers[2].as();
+    ASSERT_EQ(workspace_bytes(on, p), 0u);
+    gemm(on, p, arguments);
+  };
+  run(*device_, first);  // where every map is made of zeros
+  run(device, first);
+  run(device, second);
+  device.synchronize();
+  std::vector<uint16_t> values[2];
+  for (int i = 0; i < 2; ++i) {
+    values[i].resize(size_t(p.m * p.n));
+    device.download(values[i].data(), (i == 0 ? first : second)[2].as(), first[2].bytes());
+  }
+  EXPECT_EQ(values[0], values[1]);
+}
+
+}  // namespace
+}  // namespace moxie::test
