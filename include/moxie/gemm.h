@@ -59,9 +59,9 @@ struct GemmProblem {
   std::vector<int64_t> host_rows;        // rows of each group when the host knows them: sizes the grid exactly
   std::optional<int64_t> expected_rows;  // rows of a typical group, when only an estimate is known
   std::optional<Schedule> schedule;
-  // sm_90a: tile_m 64, 128 or 256, tile_n 64 to 256 in steps of 32. sm_100a: tile_m 128 times the cluster, tile_n 32 to
-  // 256 in steps of 32, for MXFP4 on one block without a gate or custom sinks also those between in steps of 16; there
-  // is no choice of schedule or multicast.
+  // sm_90a: tile_m 64, 128 or 256, for groups of few rows also 8, tile_n 64 to 256 in steps of 32. sm_100a: tile_m 128
+  // times the cluster, tile_n 32 to 256 in steps of 32, for MXFP4 on one block without a gate or custom sinks also
+  // those between in steps of 16; there is no choice of schedule or multicast.
   std::optional<int> tile_m, tile_n;
   std::optional<int> cluster;          // 1 or 2
   std::optional<Multicast> multicast;  // Either: Offsets and Masked only

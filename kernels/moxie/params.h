@@ -104,7 +104,8 @@ struct alignas(64) TensorMap {
 struct HopperConfig {
   Schedule schedule = Schedule::Cooperative;
   Grouping grouping = Grouping::Dense;
-  int block_m = 128;  // rows of a block's tile: cooperative 128 or 256, ping-pong 64 or 128 (per warp group)
+  int block_m = 128;  // rows of a block's tile: cooperative 128 or 256, ping-pong 64 or 128 (per warp group), with
+                      // few_rows also 8
   int block_n = 128;  // columns of a tile: 64 to 256 in steps of 32
   int block_k = 64;   // one 128-byte swizzle row of bf16
   int stages = 4;     // depth of the operand ring
@@ -431,8 +432,9 @@ constexpr int k_unit(const BlackwellConfig& c) { return k_unit(c.format); }
 constexpr int scale_tile_k(const BlackwellConfig& c) { return scale_tile_k(c.format); }
 constexpr bool has_tensor_scales(const BlackwellConfig& c) { return c.format == OperandFormat::Nvfp4; }
 
-// Rows of one consumer warp group.
+// Rows of one consumer warp group's accumulators: wgmma has no fewer than 64, of which a tile of 8 uses 8.
 constexpr int warp_group_rows(const HopperConfig& c) {
+  if (c.block_m < 64) return 64;
   return c.schedule == Schedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
 }
 constexpr int warp_group_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128; }
@@ -463,7 +465,7 @@ constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
 }
 // Whether standard sinks store from registers. Where few rows exist this is shorter than the way through shared memory
 // and, with groups by offsets or masked, a rewritten tensor map: it decides when a kernel of one tile a block ends.
-constexpr bool stores_directly(const HopperConfig& c) { return c.few_rows && c.block_m == 64; }
+constexpr bool stores_directly(const HopperConfig& c) { return c.few_rows && c.block_m <= 64; }
 constexpr bool stores_directly(const BlackwellConfig&) { return false; }
 template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {

@@ -94,7 +94,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   const double own = (rows * (shares_a ? 0.5 : 1) + n * (shares_b ? 0.5 : 1)) * k * 2;
   const bool pingpong = c.schedule == Schedule::PingPong;
   const std::array<Bound, 3> bounds = {{
-      {m * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
+      {std::max(m, 64.0) * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
       {own / kCosts.own_bytes + (loaded - own) / kCosts.multicast_bytes, "loads"},
       {kCosts.load_latency / (c.stages - 1), "load latency"},
   }};
@@ -137,16 +137,37 @@ constexpr int kCooperative[][2] = {{128, 64},  {128, 96},  {128, 128}, {128, 160
                                    {128, 224}, {128, 256}, {256, 64},  {256, 96},  {256, 128}};
 constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160},  {64, 192}, {64, 224},
                                 {64, 256}, {128, 64}, {128, 96}, {128, 128}, {128, 160}};
+constexpr int kTiny[][2] = {{8, 64}, {8, 96}, {8, 128}, {8, 160}, {8, 192}, {8, 224}, {8, 256}};  // ping-pong
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
 // Groupings whose clusters may share one operand or the other.
 bool has_pairs(Grouping g) { return g == Grouping::Offsets || g == Grouping::Masked; }
 
+// Rows of a group below which HopperConfig::few_rows pays: a tile in two or more is the last of its group. Where all
+// tiles are full, it costs 1 to 5% (bench/notes/hopper.md).
+constexpr int kFewRows = 256;
+bool has_few_rows(const Shape& s, const Work& work) {
+  return mean_rows(work) < kFewRows && !kernel::operands_need_group_maps(s.grouping);
+}
+
+// Tiles of 8 rows: B's stages then take nearly all shared memory, and more of it is on its way. A group with more rows
+// would read its weights again.
+bool may_be_tiny(const Shape& s, const Work& work) {
+  return has_few_rows(s, work) && scaled_columns(s) == 1 && s.custom_sinks.empty();
+}
+constexpr double kTinyRows = 2;
+
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
-  if (s.tile_m && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
-    reject(fmt::format("tile_m is {}, but only 64, 128 and 256 are possible", *s.tile_m));
+  if (s.tile_m && *s.tile_m != 8 && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
+    reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.tile_m));
+  if (s.tile_m == 8 && (s.schedule == Schedule::Cooperative || s.cluster == 2 ||
+                        s.multicast.value_or(Multicast::None) != Multicast::None || !may_be_tiny(s, work_of(s))))
+    reject(
+        fmt::format("tile_m is 8, which is possible only with the ping-pong schedule on one block, groups of fewer "
+                    "than {} rows that are not given by pointers, and plain outputs",
+                    kFewRows));
   if (s.tile_n && (*s.tile_n < 64 || *s.tile_n > 256 || *s.tile_n % 32 != 0))
     reject(fmt::format("tile_n is {}, but only 64 to 256 in steps of 32 are possible", *s.tile_n));
   if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
@@ -182,7 +203,7 @@ bool allowed(const Shape& s, const HopperConfig& c) {
 }
 
 // More than eight pay where a stage is small and weights stream from HBM.
-constexpr int kMostStages = 14;
+constexpr int kMostStages = 14, kMostTinyStages = 24;
 
 // Chooses stages, store buffers and the columns that the epilogue handles at once; false when not even two stages fit.
 // Ping-pong hides its epilogue but takes 64 bytes of operands a clock at 128x128, which an SM can barely get: only a
@@ -201,7 +222,9 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
     for (int buffers : {1, 2}) {
       c.epilogue_n = epilogue_n;
       c.store_buffers = buffers;
-      if (deepest_ring(s, d, c, kMostStages) > 0 && (best.stages == 0 || rank(c) > rank(best))) best = c;
+      if (deepest_ring(s, d, c, c.block_m == 8 ? kMostTinyStages : kMostStages) > 0 &&
+          (best.stages == 0 || rank(c) > rank(best)))
+        best = c;
     }
   }
   if (best.stages == 0) return false;
@@ -209,12 +232,8 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
-// Rows of a group below which HopperConfig::few_rows pays: a tile in two or more is the last of its group. Where all
-// tiles are full, it costs 1 to 5% (bench/notes/hopper.md).
-constexpr double kFewRows = 256;
-
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
-  const bool few_rows = mean_rows(work) < kFewRows && !kernel::operands_need_group_maps(s.grouping);
+  const bool few_rows = has_few_rows(s, work);
   std::vector<Candidate> all;
   const auto add = [&](Schedule schedule, const int(&tile)[2]) {
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
@@ -232,7 +251,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
       c.bias = s.bias;
       c.quantized = scaled_columns(s) > 1;
       c.few_rows = few_rows;
-      if (!allowed(s, c) || c.cluster > d.sm_count) continue;
+      if (!allowed(s, c) || c.cluster > d.sm_count || (c.block_m == 8 && c.cluster > 1)) continue;
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
         candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
@@ -242,6 +261,9 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
   };
   for (const auto& tile : kCooperative) add(Schedule::Cooperative, tile);
   for (const auto& tile : kPingPong) add(Schedule::PingPong, tile);
+  if (may_be_tiny(s, work) && (mean_rows(work) <= kTinyRows || s.tile_m == 8)) {
+    for (const auto& tile : kTiny) add(Schedule::PingPong, tile);
+  }
   return all;
 }
 

@@ -36,6 +36,7 @@ struct Kind {
   Schedule schedule;
   Grouping grouping;
   const char* name;
+  bool tiny = false;  // tiles of 8 rows
 };
 constexpr Kind kKinds[] = {
     {Schedule::Cooperative, Grouping::Offsets, "CooperativeOffsets"},
@@ -46,6 +47,8 @@ constexpr Kind kKinds[] = {
     {Schedule::PingPong, Grouping::Masked, "PingPongMasked"},
     {Schedule::Cooperative, Grouping::Pointers, "CooperativePointers"},
     {Schedule::PingPong, Grouping::Pointers, "PingPongPointers"},
+    {Schedule::PingPong, Grouping::Offsets, "TinyOffsets", true},
+    {Schedule::PingPong, Grouping::Masked, "TinyMasked", true},
 };
 
 class Edges : public ::testing::TestWithParam<Kind> {
@@ -53,6 +56,7 @@ class Edges : public ::testing::TestWithParam<Kind> {
   Job job(std::vector<int64_t> rows, int64_t n = 48, int64_t k = 40) const {
     Job j;
     j.problem = problem_of(GetParam().schedule, GetParam().grouping);
+    if (GetParam().tiny) j.problem.tile_m = 8, j.problem.multicast = Multicast::None, j.problem.expected_rows = 1;
     j.rows = std::move(rows);
     j.n = n, j.k = k;
     j.seed = 77;

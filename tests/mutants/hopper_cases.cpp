@@ -185,6 +185,7 @@ std::vector<Case> hopper_cases() {
       make_case(kPingPong, Grouping::Offsets, Multicast::Either, 128, 160, kOai, kInterleaved, {{}, kBf16}, true),
       make_case(kPingPong, Grouping::Masked, Multicast::Either, 64, 96, Activation::None, kInterleaved, {{}, kBf16},
                 true),
+      make_case(kPingPong, Grouping::Offsets, Multicast::None, 8, 64, kOai, kInterleaved, {{}, kBf16}, true),
       // Epilogues of 64 columns beside the ping-pong schedule, and stores without staging.
       with_quantized_out(
           make_case(kPingPong, Grouping::Offsets, Multicast::A, 128, 128, kOai, kInterleaved, {{}, {}}, true),

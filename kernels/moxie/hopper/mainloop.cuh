@@ -10,8 +10,9 @@ template <HopperConfig C>
 struct Mainloop {
   static_assert(C.block_k == 64, "a stage is one 128-byte swizzle row of bf16 deep");
   static_assert(C.block_n >= 64 && C.block_n <= 256 && C.block_n % 32 == 0);
-  static_assert(C.schedule == Schedule::Cooperative ? C.block_m == 128 || C.block_m == 256
-                                                    : C.block_m == 64 || C.block_m == 128);
+  static_assert(C.schedule == Schedule::Cooperative
+                    ? C.block_m == 128 || C.block_m == 256
+                    : C.block_m == 64 || C.block_m == 128 || (C.block_m == 8 && C.few_rows && !may_share_a(C)));
   static_assert((C.cluster == 1 && C.multicast == Multicast::None) ||
                 (C.cluster == 2 && C.multicast != Multicast::None));
 
@@ -79,7 +80,7 @@ struct Mainloop {
     }
 
    private:
-    static constexpr bool kInParts = C.few_rows && !kGroupMaps;
+    static constexpr bool kInParts = C.few_rows && !kGroupMaps && C.block_m > kPartRows;
     static constexpr int kPartBytes = kPartRows * C.block_k * 2, kParts = C.block_m / kPartRows;
 
     // Of A's tile, those that have rows of the group. What an earlier tile left in place of the others reaches only
@@ -244,7 +245,8 @@ struct Mainloop {
 #pragma unroll
       for (int i = 0; i < C.block_n / 2; ++i) asm volatile("" : "=f"(acc[block][i]));
     }
-    const uint64_t first_a = wgmma_descriptor(a), first_b = wgmma_descriptor(b);
+    // A tile of 8 rows is there once for all eight groups of 8 rows that wgmma reads.
+    const uint64_t first_a = wgmma_descriptor(a, C.block_m == 8 ? 0 : 1024), first_b = wgmma_descriptor(b);
     uint32_t previous = 0;
     uint32_t tile_k = 0;
     do {
