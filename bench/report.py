@@ -89,6 +89,44 @@ def verdict(good: bool) -> str:
     return "reached" if good else "**not reached**"
 
 
+def best_possible(results: Results) -> float:
+    """Over the best peers, if every shape took its floor, or the time of its fastest contender where that is shorter."""
+    ratios = []
+    for record in results.shapes.values():
+        peers, time = peers_of(record), moxie_seconds(record)
+        if peers and time and record["floors"]:
+            best = min(peers.values())
+            ratios.append(best / min(best, time, max(record["floors"].values())))
+    return geometric_mean(ratios)
+
+
+def reasons(results: Results) -> str:
+    return f"""
+## What is not reached, and why
+
+Counters of ncu, stamps of single stages and variants that leave one out are in bench/notes/hopper.md, with what was
+tried and did not help.
+
+- The reference. Both kernels run at the clock that the power limit leaves. With `out` alone Moxie's takes 289,700
+  cycles, cuBLASLt's 292,000; at 1.55 GHz against 1.61, for it reads 134 MB of weights where the dense product reads
+  17 MB, and stores half as much again with both outputs. Without the epilogue it takes 280,700 cycles, without loads
+  of B 283,800, without both 272,000; the products alone need 258,000. 760 TFLOP/s would be more than cuBLASLt reaches
+  on such data. Tiles of 160 and 192 columns, either operand shared and stream-K change it by -1.5 to +2.5%.
+- The geometric mean. A shape whose every contender is at the floor leaves nothing to win: if each shape took its floor,
+  or its fastest contender's time where that is shorter, the mean would be {best_possible(results):.3f}.
+- Shapes of 512 to 4096 tokens, balanced and skewed, memory-bound ones included. The way between the two halves of L2 is
+  busy for 88 to 94% of the time while HBM is for 52 to 85%. Operands shared group by group and 160 columns, which take
+  traffic from it, are in where they help both routings; on 4096 x 7168 they gain 2 to 6% with skew and lose 5 to 7%
+  without, and the host does not know which it is. Mixtral's second product at 512 skewed tokens is 352 tiles of
+  K = 14336, 2.67 waves: 192 columns are 7% faster there and 20 to 30% slower balanced; stream-K is 9% slower on both.
+- One token. Of 7 to 57 us, 2 to 3 are the launch, reading the sizes and the first bytes' way, whatever the product;
+  the copy that sets the floor runs for 260 us.
+- `out` alone against `pre` alone on the reference: the epilogue runs beside the other warp group's products, so
+  neither the stores that `out` saves nor the arithmetic it adds shows; 0.1% is within what two runs of one kernel
+  differ by.
+"""
+
+
 def goals(results: Results) -> list[tuple[str, str, str]]:
     """What is aimed at, what was measured, and whether that is enough."""
     rows: list[tuple[str, str, str]] = []
@@ -132,11 +170,12 @@ def goals(results: Results) -> list[tuple[str, str, str]]:
         if peers and time:
             speedups[name] = min(peers.values()) / time
     if speedups:
-        worst = min(speedups, key=speedups.get)
         mean = geometric_mean(list(speedups.values()))
         goal = f"against the best peer of each shape, {len(speedups)} shapes: geometric mean at least 1.15"
-        add(goal, f"{mean:.3f}", mean >= 1.15)
-        add("none under 0.97", f"{speedups[worst]:.3f} ({worst})", speedups[worst] >= 0.97)
+        add(goal, f"{mean:.3f} (at most {best_possible(results):.3f}: see below)", mean >= 1.15)
+        low = sorted((ratio, name) for name, ratio in speedups.items() if ratio < 0.97)
+        least = low or [min((ratio, name) for name, ratio in speedups.items())]
+        add("none under 0.97", ", ".join(f"{ratio:.3f} ({name})" for ratio, name in least), not low)
     else:
         add("against the best peer of each shape: geometric mean at least 1.15, none under 0.97", None)
 
@@ -267,6 +306,7 @@ def main() -> int:
     text += "## Goals\n\n| goal | measured | |\n| --- | --- | --- |\n"
     for goal, found, good in goals(results):
         text += f"| {goal} | {found} | {good} |\n"
+    text += reasons(results)
     reference = results.shapes.get("reference")
     if reference:
         text += "\n## 8 x (1024 x 4096 x 2048), bias, GPT-OSS SwiGLU, both outputs\n\n"

@@ -150,7 +150,8 @@ MOXIE_DEVICE void wgmma_wait_group() {
 }
 
 // 9.7.15.5.1.2: matrix descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle, tile aligned to 1024
-// bytes: 1024 bytes between groups of eight rows. Adding bytes >> 4 moves along K or to another group of rows.
+// bytes: `stride` bytes between groups of eight rows (0: one group stands for all). Adding bytes >> 4 moves along K or
+// to another group of rows.
 MOXIE_DEVICE uint64_t wgmma_descriptor(const void* tile, uint64_t stride = 1024) {
   const uint64_t address = (__cvta_generic_to_shared(tile) & 0x3ffff) >> 4;
   return address | (uint64_t{1} << 16) | (stride >> 4 << 32) | (uint64_t{1} << 62);
