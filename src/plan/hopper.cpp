@@ -158,6 +158,9 @@ bool may_be_tiny(const Shape& s, const Work& work) {
 }
 constexpr double kTinyRows = 2;
 
+// Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial would spill.
+int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf ? 128 : 160; }
+
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_m && *s.tile_m != 8 && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
@@ -191,7 +194,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.schedule == Schedule::PingPong && s.tile_m == 256)
     reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 64 or 128 rows");
   const auto beyond = [&](int m, int n) { return s.tile_m == m && s.tile_n && *s.tile_n > n; };
-  if (beyond(256, 128) || (s.schedule == Schedule::PingPong && beyond(128, 160)))
+  if (beyond(256, 128) || (s.schedule == Schedule::PingPong && beyond(128, widest_pingpong(s))))
     reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.tile_m,
                        *s.tile_n, *s.tile_m == 256 ? "" : " with the ping-pong schedule"));
 }
@@ -260,7 +263,9 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
     }
   };
   for (const auto& tile : kCooperative) add(Schedule::Cooperative, tile);
-  for (const auto& tile : kPingPong) add(Schedule::PingPong, tile);
+  for (const auto& tile : kPingPong) {
+    if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(Schedule::PingPong, tile);
+  }
   if (may_be_tiny(s, work) && (mean_rows(work) <= kTinyRows || s.tile_m == 8)) {
     for (const auto& tile : kTiny) add(Schedule::PingPong, tile);
   }

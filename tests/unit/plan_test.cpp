@@ -237,6 +237,10 @@ TEST(Plan, ContradictionsAreNamed) {
       {"tile_m 64 is not possible", [](Shape& s) { s.schedule = Schedule::Cooperative, s.tile_m = 64; }},
       {"tile_m 256 is not possible", [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 256; }},
       {"256x160 tile", [](Shape& s) { s.tile_m = 256, s.tile_n = 160; }},
+      {"128x160 tile is not possible with the ping-pong",
+       [](Shape& s) {
+         s.schedule = Schedule::PingPong, s.tile_m = 128, s.tile_n = 160, s.activation = Activation::GeluErf;
+       }},
       {"128x256 tile is not possible with the ping-pong",
        [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 128, s.tile_n = 256; }},
       {"shared memory",
