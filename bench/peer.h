@@ -21,7 +21,7 @@ struct PeerProblem {
   // Choices of a kernel, where the peer has any; -1 and 0: its own choice.
   int32_t schedule;  // 0 cooperative, 1 ping-pong
   int32_t tile_m, tile_n;
-  int32_t multicast;  // 0 none, 1 A, 2 B
+  int32_t multicast;  // 0 none, 1 A, 2 B, 3 either
   int32_t serial;     // 1: no programmatic dependent launch
   int32_t variant;    // 0 to peer_variants() - 1
 };

@@ -280,7 +280,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="*", help="names, patterns or GROUPSxMxNxK, separated by commas")
     parser.add_argument("--only", default="", help="contenders, separated by commas; all by default (see --list)")
-    parser.add_argument("--kernels", default="", help="further contenders: Moxie's kernel SCHEDULE:ROWSxCOLUMNS[:a|b]")
+    parser.add_argument("--kernels", default="", help="further contenders: Moxie's kernel SCHEDULE:ROWSxCOLUMNS[:a|b|e]")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="a library as in peer.h")
     parser.add_argument("--outputs", default="", help="pre, out or pre,out in place of what the shapes store")
     parser.add_argument(

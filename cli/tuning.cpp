@@ -87,13 +87,14 @@ std::vector<plan::TunedHopper> make_table(const std::vector<Measured>& measured,
     row.tile_n = choice.tile_n;
     row.multicast = choice.multicast;
     row.rows_from = 0;
-    row.rows_to = std::numeric_limits<int32_t>::max();
+    row.rows_to = row.tile_m == 8 ? plan::kTinyRows : std::numeric_limits<int32_t>::max();
     if (!first) {
       plan::TunedHopper& last = table.back();
       if (choice_of(last) == choice_of(row)) continue;
       const auto boundary = static_cast<int64_t>(
           std::sqrt(static_cast<double>(std::max<int64_t>(before->rows, 1)) * static_cast<double>(m.rows)));
       last.rows_to = std::max(boundary, before->rows);
+      if (last.tile_m == 8) last.rows_to = std::min<int64_t>(last.rows_to, plan::kTinyRows);
       row.rows_from = last.rows_to + 1;
     }
     table.push_back(row);

@@ -20,8 +20,8 @@ namespace moxie {
 // A caller's own sink: one more output computed in the epilogue. `type` is the C++ name of a struct that follows
 // the contract in kernels/moxie/epilogue/sink.cuh, `source` the text of the header that defines it, and `params`
 // the bytes of its Params structure: 1 to 1,024. A problem may have 8 sinks of this kind. Its constructor runs before
-// the kernel waits for the one before it in the stream (GemmArguments::programmatic_launch): it must not read what that
-// one writes.
+// the kernel waits for the one before it in the stream (GemmArguments::programmatic_launch): it must not touch
+// global memory.
 struct CustomSink {
   std::string type;
   std::string source;
@@ -59,7 +59,8 @@ struct GemmProblem {
   std::vector<int64_t> host_rows;        // rows of each group when the host knows them: sizes the grid exactly
   std::optional<int64_t> expected_rows;  // rows of a typical group, when only an estimate is known
   std::optional<Schedule> schedule;
-  // sm_90a: tile_m 64, 128 or 256, for groups of few rows also 8, tile_n 64 to 256 in steps of 32. sm_100a: tile_m 128
+  // sm_90a: tile_m 64, 128 or 256, also 8 (ping-pong, one block, groups of fewer than 256 rows that are not given by
+  // pointers, bf16 or float32 outputs, no custom sinks), tile_n 64 to 256 in steps of 32. sm_100a: tile_m 128
   // times the cluster, tile_n 32 to 256 in steps of 32, for MXFP4 on one block without a gate or custom sinks also
   // those between in steps of 16; there is no choice of schedule or multicast.
   std::optional<int> tile_m, tile_n;
@@ -129,13 +130,14 @@ struct GemmArguments {
 
   float alpha = 1.702f;       // SwigluOai
   float limit = 7.0f;         // SwigluOai; positive, infinity allowed
-  void* workspace = nullptr;  // workspace_bytes() bytes, 128-byte aligned; not shared by launches that may overlap
+  void* workspace = nullptr;  // workspace_bytes() bytes, 128-byte aligned; launches that may run at once, those of
+                              // several streams, need one each
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
   // Programmatic dependent launch: the kernel may start while the one before it in the stream ends. Only its beginning
   // overlaps, barriers and the fetching of tensor maps; before any thread touches global memory it waits until that
-  // kernel, whatever it is, has ended and all it wrote is there. On an H200 a product of one token so took 3 to 17%
-  // less time, 91 shapes of all sizes 0.9% (geometric mean), and none more. False: the launch begins when all before it
+  // kernel, whatever it is, has ended and all it wrote is there. On an H200 a product of one token so took 0 to 9%
+  // less time, larger ones the same within what runs differ by. False: the launch begins when all before it
   // has ended. Needed behind a kernel of yours that is launched programmatically itself and ends without having waited
   // (griddepcontrol.wait, cudaGridDependencySynchronize): nothing else waits for what came before that one; and where a
   // captured graph is looked at through interfaces without edge data, which fail (CUDA_ERROR_LOSSY_QUERY). Drivers

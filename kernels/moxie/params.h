@@ -88,7 +88,6 @@ enum class Scheduling : int {
   LaunchControl,  // a grid of all tiles: a block that is done cancels the launch of another and computes its tile
 };
 
-// Which operand the two blocks of a cluster load together.
 // Which operand the two blocks of a cluster load together. Either (Offsets, Masked): rows of tiles are taken two at a
 // time, which share B; the last one of a group with an odd number shares A between two columns of tiles.
 enum class Multicast : int { None, A, B, Either };
@@ -165,9 +164,11 @@ constexpr bool gate_is_split(const Config& c) {
 constexpr int products(const HopperConfig&) { return 1; }
 constexpr int products(const BlackwellConfig& c) { return has_scales(c.format) && gate_is_split(c) ? 2 : 1; }
 
-// Kernels for groups of a tile of rows or little more, whose blocks have few tiles each.
+// Units of work are two rows of tiles high, but for a group's last.
 constexpr bool pairs_rows(const HopperConfig& c) { return c.multicast == Multicast::Either; }
 constexpr bool pairs_rows(const BlackwellConfig&) { return false; }
+
+// Kernels for groups of a tile of rows or little more, whose blocks have few tiles each.
 constexpr bool expects_few_rows(const HopperConfig& c) { return c.few_rows; }
 constexpr bool expects_few_rows(const BlackwellConfig& c) { return c.swap_ab; }
 

@@ -236,7 +236,8 @@ void check_problem(const GemmProblem& p) {
   if (p.grouping != Grouping::Pointers && p.groups * p.n > kMaxSize)
     reject("groups * n is {}, but at most {} rows of b are possible", p.groups * p.n, kMaxSize);
   // The kernel counts tiles in 32 bits; the smallest tile has 2,048 elements (sm_100a: 16 x 128) and every group may
-  // add a started row of tiles.
+  // add a started row of tiles. (Those of 8 x 64 on sm_90a are for plain outputs only, which must lie below 2^40
+  // bytes.)
   const __int128 row_tiles =
       p.grouping == Grouping::Pointers ? __int128(p.groups) * (p.m / 64 + 2) : total_rows(p) / 64 + 2 * p.groups;
   if (row_tiles * (p.n / 32 + 2) > kMaxSize)

@@ -156,7 +156,10 @@ bool has_few_rows(const Shape& s, const Work& work) {
 bool may_be_tiny(const Shape& s, const Work& work) {
   return has_few_rows(s, work) && scaled_columns(s) == 1 && s.custom_sinks.empty();
 }
-constexpr double kTinyRows = 2;
+bool tiny_pays(const Work& work) {
+  return mean_rows(work) <= kTinyRows &&
+         std::all_of(work.rows.begin(), work.rows.end(), [](const Rows& r) { return r.rows <= 8; });
+}
 
 // Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial would spill.
 int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf ? 128 : 160; }
@@ -192,7 +195,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.schedule == Schedule::Cooperative && s.tile_m == 64)
     reject("tile_m 64 is not possible with the cooperative schedule, whose two warp groups share 128 or 256 rows");
   if (s.schedule == Schedule::PingPong && s.tile_m == 256)
-    reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 64 or 128 rows");
+    reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 8, 64 or 128 rows");
   const auto beyond = [&](int m, int n) { return s.tile_m == m && s.tile_n && *s.tile_n > n; };
   if (beyond(256, 128) || (s.schedule == Schedule::PingPong && beyond(128, widest_pingpong(s))))
     reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.tile_m,
@@ -266,19 +269,26 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
   for (const auto& tile : kPingPong) {
     if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(Schedule::PingPong, tile);
   }
-  if (may_be_tiny(s, work) && (mean_rows(work) <= kTinyRows || s.tile_m == 8)) {
+  if (may_be_tiny(s, work) && (tiny_pays(work) || s.tile_m == 8)) {
     for (const auto& tile : kTiny) add(Schedule::PingPong, tile);
   }
   return all;
 }
 
-const TunedHopper* find_tuned(const Shape& s, double rows, std::span<const TunedHopper> table) {
+// The candidate that the table names first for such groups; the end when it names none of them.
+std::vector<Candidate>::iterator find_tuned(const Shape& s, double rows, std::span<const TunedHopper> table,
+                                            std::vector<Candidate>& candidates) {
   for (const TunedHopper& t : table) {
-    if (t.grouping == s.grouping && t.n == s.n && t.k == s.k && t.gated == is_gated(s.activation) &&
-        rows >= double(t.rows_from) && rows <= double(t.rows_to))
-      return &t;
+    if (t.grouping != s.grouping || t.n != s.n || t.k != s.k || t.gated != is_gated(s.activation) ||
+        rows < double(t.rows_from) || rows > double(t.rows_to))
+      continue;
+    const auto match = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) {
+      return c.possible && c.config.schedule == t.schedule && c.config.block_m == t.tile_m &&
+             c.config.block_n == t.tile_n && c.config.multicast == t.multicast;
+    });
+    if (match != candidates.end()) return match;
   }
-  return nullptr;
+  return candidates.end();
 }
 
 }  // namespace
@@ -303,15 +313,10 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
                     d.shared_bytes));
 
   plan.source = s.schedule || s.tile_m || s.tile_n || s.cluster || s.multicast ? "caller's choice" : "model";
-  if (const TunedHopper* t = find_tuned(s, mean_rows(work), tuned)) {
-    const auto match = std::find_if(plan.candidates.begin(), plan.candidates.end(), [&](const Candidate& c) {
-      return c.possible && c.config.schedule == t->schedule && c.config.block_m == t->tile_m &&
-             c.config.block_n == t->tile_n && c.config.multicast == t->multicast;
-    });
-    if (match != plan.candidates.end()) {
-      std::rotate(plan.candidates.begin(), match, match + 1);
-      if (plan.source == "model") plan.source = "tuned table";
-    }
+  const auto match = find_tuned(s, mean_rows(work), tuned, plan.candidates);
+  if (match != plan.candidates.end()) {
+    std::rotate(plan.candidates.begin(), match, match + 1);
+    if (plan.source == "model") plan.source = "tuned table";
   }
   plan.config = plan.candidates.front().config;
   plan.raster_panel =

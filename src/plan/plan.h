@@ -78,8 +78,12 @@ struct TunedHopper {
   Multicast multicast;  // None: no cluster
 };
 
+// Mean rows a group up to which plans take tiles of 8 rows.
+constexpr int kTinyRows = 2;
+
 // The rows of the file that MOXIE_TUNED names, read once in a process, then src/plan/tuned_hopper.inc: the first that
-// fits is taken. Throws Error(InvalidArgument) with the file and the line that is wrong.
+// fits and names a possible configuration is taken. Throws Error(InvalidArgument) with the file and the line that is
+// wrong.
 std::span<const TunedHopper> tuned_hopper();
 // The file's rows, as `moxie tune` writes them: one a line, # begins a comment.
 std::vector<TunedHopper> read_tuned(const std::string& path);

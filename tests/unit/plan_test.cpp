@@ -214,6 +214,27 @@ TEST(Plan, TinyTilesAreForARowOrTwo) {
   s.tile_m = 8;
   EXPECT_EQ(tiny(), 7);
   EXPECT_TRUE(make_hopper_plan(s, {}, {}).config.few_rows);
+  s.tile_m.reset();
+  s.expected_rows.reset();
+  s.host_rows.assign(128, 0);  // a mean below 1, but one group would read its weights twice
+  s.host_rows[7] = 9;
+  EXPECT_EQ(tiny(), 0);
+  s.host_rows[7] = 8;
+  EXPECT_EQ(tiny(), 7);
+}
+
+TEST(Plan, WhatTheTableNamesAndIsNotPossibleIsPassedOver) {
+  Shape s = dense(8, 2048, 768);
+  s.grouping = Grouping::Offsets;
+  s.groups = 128;
+  s.expected_rows = 1;
+  const TunedHopper table[] = {
+      {Grouping::Offsets, 2048, 768, 0, 2, false, Schedule::PingPong, 8, 96, Multicast::None},
+      {Grouping::Offsets, 2048, 768, 0, 2, false, Schedule::PingPong, 64, 224, Multicast::None},
+  };
+  EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_m, 8);
+  s.out = DataType::Mxfp8;
+  EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_n, 224);
 }
 
 TEST(Plan, ContradictionsAreNamed) {

@@ -74,6 +74,19 @@ TEST(Tuning, RowsOfTheTableMeetBetweenWhatWasMeasured) {
   EXPECT_EQ(table[3].rows_from, 0);
 }
 
+TEST(Tuning, TilesOfEightRowsEndWherePlansTakeNone) {
+  const std::vector<Measured> all = {
+      measured(64, 1, {{choice(Schedule::PingPong, 8, 64), 1.0}}),
+      measured(64, 16, {{kSmall, 1.0}}),
+      measured(128, 1, {{choice(Schedule::PingPong, 8, 64), 1.0}}),
+  };
+  const std::vector<TunedHopper> table = cli::make_table(all, {0, 0, 0});
+  ASSERT_EQ(table.size(), 3u);
+  EXPECT_EQ(table[0].rows_to, plan::kTinyRows);
+  EXPECT_EQ(table[1].rows_from, plan::kTinyRows + 1);
+  EXPECT_EQ(table[2].rows_to, plan::kTinyRows);
+}
+
 TEST(Tuning, TheTableIsReadAsItWasWritten) {
   const ScratchFolder folder;
   TunedHopper row = kSmall;
@@ -86,6 +99,9 @@ TEST(Tuning, TheTableIsReadAsItWasWritten) {
   EXPECT_EQ(plan::tuned_line(row), "offsets 5760 2880 7 90 gated pingpong 64x128 a");
   EXPECT_EQ(cli::include_line(row),
             "{Grouping::Offsets, 5760, 2880, 7, 90, true, Schedule::PingPong, 64, 128, Multicast::A},");
+  row.multicast = Multicast::Either;
+  std::ofstream(folder.path() / "either") << plan::tuned_line(row);
+  EXPECT_EQ(plan::read_tuned((folder.path() / "either").string()).at(0).multicast, Multicast::Either);
 }
 
 TEST(Tuning, WrongTablesAreRefusedWithTheLine) {

@@ -12,7 +12,8 @@
 //     See params.h; {} for a sink that stores with plain instructions.
 //
 //   explicit Sink(const Params&);
-//     One object a thread for the whole kernel; it may keep state in registers.
+//     One object a thread for the whole kernel; it may keep state in registers. It touches no global memory: the
+//     kernel has not yet waited for the one before it in the stream.
 //
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
