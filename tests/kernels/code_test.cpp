@@ -186,7 +186,8 @@ std::vector<Kernel> shipped() {
     for (Grouping grouping : {Grouping::Offsets, Grouping::Pointers}) {
       GemmProblem p = problem_of(grouping, DataType::F32, DataType::F32);
       p.schedule = Schedule(schedule), p.tile_m = m, p.tile_n = n, p.cluster.reset();
-      p.activation = turn % 2 ? Activation::GeluErf : Activation::SwigluOai;
+      const auto plain = schedule == 1 && m == 128 && n == 160 ? Activation::GeluTanh : Activation::GeluErf;
+      p.activation = turn % 2 ? plain : Activation::SwigluOai;
       p.gate = GateLayout(turn++ % 3);
       add(p);
     }
