@@ -161,8 +161,10 @@ bool tiny_pays(const Work& work) {
          std::all_of(work.rows.begin(), work.rows.end(), [](const Rows& r) { return r.rows <= 8; });
 }
 
-// Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial would spill.
-int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf ? 128 : 160; }
+// Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial and quantisation would spill.
+int widest_pingpong(const Shape& s) {
+  return s.activation == Activation::GeluErf || scaled_columns(s) > 1 ? 128 : 160;
+}
 
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
