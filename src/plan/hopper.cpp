@@ -162,9 +162,7 @@ bool tiny_pays(const Work& work) {
 }
 
 // Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial and quantisation would spill.
-int widest_pingpong(const Shape& s) {
-  return s.activation == Activation::GeluErf || scaled_columns(s) > 1 ? 128 : 160;
-}
+int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf || scaled_columns(s) > 1 ? 128 : 160; }
 
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
