@@ -1,9 +1,11 @@
 // A CUDA driver that does nothing, at once, and says it has an H200: behind it the library's own time on the host shows
 // (bench_host), and which calls it makes (tests/unit/host_calls_test.cpp). It passes for the simulator's library, so
-// MOXIE_SIM_LIBRARY names it.
+// MOXIE_SIM_LIBRARY names it; MOXIE_IDLE_VERSION is the CUDA version that it reports.
 #include <cuda.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <iterator>
 #include <string_view>
 
@@ -43,10 +45,14 @@ struct Counted<kIndex, kFunction> {
 
 // The calls that answer something.
 thread_local CUcontext current = nullptr;
-int object;  // whose address stands for every handle
+int object;                             // whose address stands for every handle
+std::atomic<bool> programmatic{false};  // the last launch
 
 namespace answers {
-CUresult driver_version(int* version) { return *version = 13000, CUDA_SUCCESS; }
+CUresult driver_version(int* version) {
+  const char* chosen = std::getenv("MOXIE_IDLE_VERSION");
+  return *version = chosen == nullptr ? 13000 : std::atoi(chosen), CUDA_SUCCESS;
+}
 CUresult device_count(int* count) { return *count = 1, CUDA_SUCCESS; }
 CUresult device(CUdevice* device, int) { return *device = 0, CUDA_SUCCESS; }
 CUresult attribute(int* value, CUdevice_attribute which, CUdevice) {
@@ -76,6 +82,15 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const 
                 CUtensorMapFloatOOBfill) {
   return *map = {}, CUDA_SUCCESS;
 }
+CUresult launch(const CUlaunchConfig* config, CUfunction, void**, void**) {
+  programmatic.store(std::any_of(config->attrs, config->attrs + config->numAttrs,
+                                 [](const CUlaunchAttribute& attribute) {
+                                   return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                                          attribute.value.programmaticStreamSerializationAllowed == 1;
+                                 }),
+                     std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
 }  // namespace answers
 
 void* find(std::string_view wanted) {
@@ -92,6 +107,7 @@ void* find(std::string_view wanted) {
   MOXIE_ANSWER(cuModuleLoadDataEx, load)
   MOXIE_ANSWER(cuModuleGetFunction, function)
   MOXIE_ANSWER(cuTensorMapEncodeTiled, encode)
+  MOXIE_ANSWER(cuLaunchKernelEx, launch)
 #define MOXIE_NOTHING(name) \
   if (wanted == #name)      \
     return reinterpret_cast<void*>(&Counted<index_of(#name), &Nothing<decltype(::name)>::call>::call);
@@ -112,4 +128,7 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char* 
 
 // How often the function was called so far.
 __attribute__((visibility("default"))) int idle_driver_calls(const char* name) { return calls[index_of(name)]; }
+
+// Whether the last launch may begin before the one ahead of it in its stream has ended.
+__attribute__((visibility("default"))) int idle_driver_programmatic() { return programmatic.load(); }
 }

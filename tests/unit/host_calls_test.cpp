@@ -1,4 +1,5 @@
-// What a call of gemm() asks of the driver: the first one its kernel and tensor maps, the next one only the launch.
+// What a call of gemm() asks of the driver: the first one its kernel and tensor maps, the next one only the launch,
+// and how it asks for that.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -17,11 +18,10 @@ namespace fs = std::filesystem;
 class HostCalls : public testing::Test {
  protected:
   HostCalls() {
-    const fs::path library = fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_driver.so";
-    const ScopedVariable variable("MOXIE_SIM_LIBRARY", fs::absolute(library).string());
-    device_ = std::make_unique<Device>(Device::open(DeviceKind::Sim));
-    void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+    open();
+    void* const handle = dlopen(library_.c_str(), RTLD_NOW | RTLD_LOCAL);
     count_ = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "idle_driver_calls"));
+    programmatic_ = reinterpret_cast<int (*)()>(dlsym(handle, "idle_driver_programmatic"));
     problem_.grouping = Grouping::Offsets;
     problem_.groups = 3, problem_.m = 70, problem_.n = 128, problem_.k = 64;
     problem_.bias = true;
@@ -31,6 +31,13 @@ class HostCalls : public testing::Test {
     arguments_.sizes = static_cast<const int32_t*>(buffer(4));
     arguments_.pre = buffer(5), arguments_.out = buffer(6), arguments_.workspace = buffer(7);
     arguments_.workspace_bytes = size_t{1} << 30;
+  }
+  // With the driver's own version, or the one given.
+  void open(const std::optional<std::string>& version = {}) {
+    const ScopedVariable library("MOXIE_SIM_LIBRARY", fs::absolute(library_).string());
+    const ScopedVariable reported("MOXIE_IDLE_VERSION", version);
+    device_.reset();  // an open device's driver is not asked again
+    device_ = std::make_unique<Device>(Device::open(DeviceKind::Sim));
   }
   static void* buffer(uintptr_t i) { return reinterpret_cast<void*>(i << 32); }
 
@@ -55,8 +62,15 @@ class HostCalls : public testing::Test {
     return {count_("cuTensorMapEncodeTiled"), count_("cuLaunchKernelEx"), count_("cuModuleLoadDataEx"), others};
   }
 
+  bool launches_programmatically() {
+    EXPECT_EQ(launch().launches, 1);
+    return programmatic_() != 0;
+  }
+
+  const fs::path library_ = fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_driver.so";
   std::unique_ptr<Device> device_;
   int (*count_)(const char*) = nullptr;
+  int (*programmatic_)() = nullptr;
   GemmProblem problem_;
   GemmArguments arguments_;
 };
@@ -91,6 +105,23 @@ TEST_F(HostCalls, MapsThatGaveWayAreMadeAgain) {
   arguments_.b = buffer(1000);
   EXPECT_GE(launch().maps, 1);
   EXPECT_EQ(launch().maps, 0);
+}
+
+TEST_F(HostCalls, LaunchesAreProgrammaticUnlessSwitchedOff) {
+  EXPECT_TRUE(launches_programmatically());
+  arguments_.programmatic_launch = false;
+  EXPECT_FALSE(launches_programmatically());
+  arguments_.programmatic_launch = true;
+  EXPECT_TRUE(launches_programmatically());
+}
+
+// Graphs of older drivers have no programmatic edges: a captured launch would fail.
+TEST_F(HostCalls, LaunchesAreProgrammaticFromCuda123On) {
+  for (const auto& [version, programmatic] : {std::pair{"12020", false}, {"12030", true}}) {
+    open(version);
+    EXPECT_EQ(device_->info().driver_version, std::stoi(version));
+    EXPECT_EQ(launches_programmatically(), programmatic) << version;
+  }
 }
 
 // Two drivers encode in ways of their own: maps of one must not reach the other.
