@@ -17,6 +17,7 @@ constexpr int kCooperativeTiles[][2] = {{128, 64}, {128, 96},  {256, 64},  {128,
                                         {256, 96}, {128, 160}, {256, 128}, {128, 256}};
 constexpr int kPingPongTiles[][2] = {{64, 64},  {64, 96},   {128, 64}, {64, 160}, {128, 96},
                                      {64, 224}, {128, 128}, {64, 256}, {128, 160}};
+constexpr int kTinyTiles[][2] = {{8, 64}, {8, 96}, {8, 128}, {8, 160}, {8, 192}, {8, 224}, {8, 256}};
 struct Outputs {
   std::optional<DataType> pre, out;
 };
@@ -36,7 +37,7 @@ struct Entry {
 std::vector<Entry> entries() {
   std::vector<Entry> all;
   int plain = 0, gated = 0;
-  const auto add = [&](int schedule, int grouping, int gate, int multicast) {
+  const auto add = [&](int schedule, int grouping, int gate, int multicast, const int* tiny = nullptr) {
     const int index = int(all.size()), shape = (index * 3 + index / 8) % (schedule == 0 ? 8 : 9);
     Entry e;
     GemmProblem& p = e.problem;
@@ -48,7 +49,10 @@ std::vector<Entry> entries() {
     e.outputs = index % 7;
     p.pre = kOutputs[e.outputs].pre, p.out = kOutputs[e.outputs].out;
     p.bias = (index + index / 8) % 4 != 0;
-    const auto& tile = schedule == 0 ? kCooperativeTiles[shape] : kPingPongTiles[shape];
+    const int* tile = tiny ? tiny : schedule == 0 ? kCooperativeTiles[shape] : kPingPongTiles[shape];
+    // With erff, ping-pong tiles of 128 rows have no more than 128 columns.
+    constexpr int kWidestErf[] = {128, 128};
+    if (p.activation == Activation::GeluErf && schedule == 1 && tile[0] == 128 && tile[1] > 128) tile = kWidestErf;
     p.tile_m = tile[0], p.tile_n = tile[1];
     p.multicast = Multicast(multicast);
     constexpr const char* kMulticastNames[] = {"", "MulticastA", "MulticastB", "MulticastEither"};
@@ -68,6 +72,8 @@ std::vector<Entry> entries() {
       for (int gate = 0; gate < 4; ++gate) add(schedule, grouping, gate, int(Multicast::Either));
     }
   }
+  // Ten of 20 pairs of a grouping and a gate layout, with every width and output.
+  for (int i = 0; i < 10; ++i) add(1, i % 5, i % 4, int(Multicast::None), kTinyTiles[i * 3 % 7]);
   return all;
 }
 
@@ -107,6 +113,13 @@ std::vector<Job> jobs(const Entry& entry) {
     large.problem.expected_rows = 1024;
     if (entry.problem.grouping == Grouping::Dense) large.rows = {264};
   }
+  // Tiles of 8 rows need a plan for few rows. Groups of more than one tile all the same, and of exactly one.
+  if (entry.problem.tile_m == 8) {
+    small.problem.expected_rows = 1;
+    large.rows = entry.problem.grouping == Grouping::Dense     ? std::vector<int64_t>{41}
+                 : entry.problem.grouping == Grouping::Batched ? std::vector<int64_t>{26, 26}
+                                                               : std::vector<int64_t>{19, 0, 8, 7};
+  }
   // float32 outputs may have leading dimensions of 4 (mod 8).
   if (entry.problem.out == kF32) large.pad_out = 12;
   if (entry.problem.pre == kF32) large.pad_pre = 4;
@@ -133,7 +146,14 @@ TEST(MatrixTable, CoversThePairs) {
   std::set<std::pair<int, int>> grouping_gate, grouping_outputs, gate_outputs, gate_multicast, grouping_multicast,
       activation_schedule;
   std::set<std::pair<int, int>> tiles, tile_multicast;
+  std::set<std::pair<int, int>> tiny_gates;
+  std::set<int> tiny_tiles, tiny_outputs;
   for (const Entry& e : entries()) {
+    if (e.problem.tile_m == 8) {
+      tiny_gates.insert({int(e.problem.grouping), e.gate});
+      tiny_tiles.insert(*e.problem.tile_n), tiny_outputs.insert(e.outputs);
+      continue;
+    }
     const int schedule = int(*e.problem.schedule), multicast = int(*e.problem.multicast);
     grouping_gate.insert({int(e.problem.grouping) * 2 + schedule, e.gate});
     grouping_outputs.insert({int(e.problem.grouping), e.outputs});
@@ -144,7 +164,7 @@ TEST(MatrixTable, CoversThePairs) {
     tile_multicast.insert({schedule * 1000000 + *e.problem.tile_m * 1000 + *e.problem.tile_n, multicast});
     tiles.insert({*e.problem.tile_m * 1000 + *e.problem.tile_n, schedule});
   }
-  EXPECT_EQ(entries().size(), 64u);
+  EXPECT_EQ(entries().size(), 74u);
   EXPECT_EQ(grouping_gate.size(), 12u * 4);
   EXPECT_EQ(gate_outputs.size(), 4u * 7);
   EXPECT_EQ(grouping_outputs.size(), 6u * 7);
@@ -152,6 +172,9 @@ TEST(MatrixTable, CoversThePairs) {
   EXPECT_EQ(grouping_multicast.size(), 6u * 3 + 2);
   EXPECT_EQ(activation_schedule.size(), 10u * 2);
   EXPECT_EQ(tiles.size(), 17u);
+  EXPECT_EQ(tiny_gates.size(), 10u);
+  EXPECT_EQ(tiny_tiles.size(), 7u);
+  EXPECT_EQ(tiny_outputs.size(), 7u);
   EXPECT_GE(tile_multicast.size(), 36u);
 }
 
