@@ -88,15 +88,15 @@ def verdict(good: bool) -> str:
     return "reached" if good else "**not reached**"
 
 
-def best_possible(results: Results) -> float:
+def at_the_floors(results: Results) -> float:
     """Over the best peers, if every shape took its floor, or the time of its fastest contender where that is shorter."""
     ratios = []
     for record in results.shapes.values():
-        peers, time = peers_of(record), moxie_seconds(record)
-        if peers and time and record["floors"]:
+        peers, time, floor = peers_of(record), moxie_seconds(record), floor_of(record)
+        if peers and time and floor:
             best = min(peers.values())
-            ratios.append(best / min(best, time, max(record["floors"].values())))
-    return geometric_mean(ratios)
+            ratios.append(best / min(best, time, floor))
+    return geometric_mean(ratios) if ratios else math.nan
 
 
 def reasons(results: Results) -> str:
@@ -112,13 +112,14 @@ tried and did not help. They are of 2026-11-20 and, but for the mean, stand here
   of B 283,800, without both 272,000; the products alone need 258,000. 760 TFLOP/s would be more than cuBLASLt reaches
   on such data. Tiles of 160 and 192 columns, either operand shared and stream-K change it by -1.5 to +2.5%.
 - The geometric mean. A shape whose every contender is at the floor leaves nothing to win: if each shape took its floor,
-  or its fastest contender's time where that is shorter, the mean would be {best_possible(results):.3f}.
+  or its fastest contender's time where that is shorter, the mean would be {at_the_floors(results):.3f}. Not a bound:
+  reading alone may run up to a tenth faster than the copy that sets the floor of traffic.
 - Shapes of 512 to 4096 tokens, balanced and skewed, memory-bound ones included. The way between the two halves of L2 is
   busy for 88 to 94% of the time while HBM is for 52 to 85%. Operands shared group by group and 160 columns, which take
   traffic from it, are in where they help both routings; on 4096 x 7168 they gain 2 to 6% with skew and lose 5 to 7%
   without, and the host does not know which it is. Mixtral's second product at 512 skewed tokens is 352 tiles of
   K = 14336, 2.67 waves: 192 columns are 7% faster there and 20 to 30% slower balanced; stream-K is 9% slower on both.
-- One token. Of 7 to 57 us, 2 to 3 are the launch, reading the sizes and the first bytes' way, whatever the product;
+- One token. Of 8 to 107 us, 2 to 3 are the launch, reading the sizes and the first bytes' way, whatever the product;
   the copy that sets the floor runs for 260 us.
 - `out` alone against `pre` alone on the reference: the epilogue runs beside the other warp group's products, so
   neither the stores that `out` saves nor the arithmetic it adds shows; 0.1% is within what two runs of one kernel
@@ -171,10 +172,19 @@ def goals(results: Results) -> list[tuple[str, str, str]]:
     if speedups:
         mean = geometric_mean(list(speedups.values()))
         goal = f"against the best peer of each shape, {len(speedups)} shapes: geometric mean at least 1.15"
-        add(goal, f"{mean:.3f} (at most {best_possible(results):.3f}: see below)", mean >= 1.15)
+        add(goal, f"{mean:.3f} ({at_the_floors(results):.3f} at the floors: see below)", mean >= 1.15)
         low = sorted((ratio, name) for name, ratio in speedups.items() if ratio < 0.97)
         least = low or [min((ratio, name) for name, ratio in speedups.items())]
         add("none under 0.97", ", ".join(f"{ratio:.3f} ({name})" for ratio, name in least), not low)
+        serial = {
+            name: min(peers_of(results.shapes[name]).values()) / time
+            for name in speedups
+            if (time := seconds(results.shapes[name], "moxie-serial"))
+        }
+        if serial:
+            worst = min(serial, key=serial.get)
+            found = f"mean {geometric_mean(list(serial.values())):.3f}, least {serial[worst]:.3f} ({worst})"
+            rows.append(("these two with Moxie's launches one after another", found, ""))
     else:
         add("against the best peer of each shape: geometric mean at least 1.15, none under 0.97", None)
 
@@ -298,7 +308,8 @@ def main() -> int:
         "Times are medians of CUDA graph replays. All contenders run in one process on the same tensors, which rotate\n"
         "past the L2 cache, and take turns, so that they share the clocks; each was checked against float32 sums first.\n"
         "Operands are random (normal where no other data is named). What depends on the routing (pointers of groups, sizes on the host, lists of\n"
-        "row blocks) was prepared for the peers and is not timed. The floor of a shape is the larger of two times of the\n"
+        "row blocks) was prepared for the peers and is not timed. Moxie's launches are programmatic, its default: each begins\n"
+        "while the one before it ends. Triton's are for few rows, where that is faster; the other peers launch as they come. The floor of a shape is the larger of two times of the\n"
         "same run: its compulsory bytes at the rate of a device-to-device copy, and cuBLASLt's dense product of as many\n"
         "multiply-adds, without bias and activation.\n\n"
     )

@@ -147,7 +147,7 @@ struct Mainloop {
       }
     }
 
-    // Weights of a group that has one unit of rows are read once: they need not push others out of L2.
+    // Weights of a group that has one tile of rows are read once: they need not push others out of L2.
     static constexpr bool kHints = C.few_rows && C.multicast != Multicast::B;
     template <int kRank>
     MOXIE_DEVICE void copy_b(bool shared, uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
