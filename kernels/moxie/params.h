@@ -150,6 +150,10 @@ constexpr int kMapSlots = 2;  // alternating copies of every per-group tensor ma
 // A and B change their tensor map from group to group only when each group has pointers of its own,
 // or K is divided among the groups.
 constexpr bool operands_need_group_maps(Grouping g) { return g == Grouping::Pointers || g == Grouping::KGroups; }
+// A's rows that are not there are left out in parts of kPartRows; a tile of 8 rows has no parts.
+constexpr bool loads_in_parts(const HopperConfig& c) {
+  return c.few_rows && !operands_need_group_maps(c.grouping) && c.block_m > kPartRows;
+}
 // Outputs are clipped at the end of each group where groups are not aligned to tiles.
 constexpr bool outputs_need_group_maps(Grouping g) {
   return g == Grouping::Pointers || g == Grouping::Offsets || g == Grouping::Masked;
@@ -241,7 +245,7 @@ struct GroupArrays {
 struct GemmParams {
   TensorMap a;  // the map itself, or the template that is rewritten per group
   TensorMap b;
-  TensorMap a_part;  // HopperConfig::few_rows: A again, in boxes of kPartRows rows
+  TensorMap a_part;  // loads_in_parts: A again, in boxes of kPartRows rows
   int32_t groups = 1;
   int32_t m = 0;  // rows: all of A (Dense, Offsets, RowGroups, KGroups), of one group (Batched), the most of any group
                   // (Masked, Pointers)
@@ -343,7 +347,7 @@ struct QuantizedStoreParams {
 //   Pointers                   rank 2  the same, as a template: address, dims and stride are rewritten per group;
 //                                      encode any 16-byte aligned non-null address (workspace), dims and stride >= 1
 //   Batched, Masked            rank 3  dims (K, M, G)  strides (2 lda, 2 group_stride) box (64, a_box_rows, 1)
-// GemmParams::a_part  with few_rows: as a, box (64, kPartRows); else not used
+// GemmParams::a_part  with loads_in_parts: as a, box (64, kPartRows); else not used
 // GemmParams::b   bf16, 128-byte swizzle; H = N / 2
 //   not gated: Dense, Pointers rank 2  dims (K, N)     strides (2 ldb)                box (64, b_box_rows)
 //              all others      rank 3  dims (K, N, G)  strides (2 ldb, 2 group_stride) box (64, b_box_rows, 1)

@@ -386,7 +386,7 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
   };
   params.a = make_a_map(kernel::a_box_rows(c));
   if constexpr (std::is_same_v<Plan, plan::Plan>) {
-    if (c.few_rows) params.a_part = make_a_map(kernel::kPartRows);
+    if (kernel::loads_in_parts(c)) params.a_part = make_a_map(kernel::kPartRows);
   }
   params.b =
       driver::make_tensor_map(context, "b", encodable(own ? nullptr : a.b), b_shape(c, p, ldb, kernel::b_box_rows(c)));

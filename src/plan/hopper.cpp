@@ -319,8 +319,15 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
     if (plan.source == "model") plan.source = "tuned table";
   }
   plan.config = plan.candidates.front().config;
-  plan.raster_panel =
-      choose_panel(s, d, plan.config.block_m, plan.config.block_n, kernel::cluster_columns(plan.config));
+  const int unit_columns = kernel::cluster_columns(plan.config);
+  plan.raster_panel = choose_panel(s, d, plan.config.block_m, plan.config.block_n, unit_columns);
+  // Clusters c and c + 8 tend to lie in one of the eight GPCs, which asks L2 once for what neighbours read at the same
+  // time. Panels of 8 put them one above the other, so that both read the same B (bench/notes/hopper.md).
+  constexpr int kGpcs = 8;
+  const int64_t units = (s.n + unit_columns - 1) / unit_columns;
+  if (plan.config.multicast == Multicast::A && plan.config.block_m > 64 && units % kGpcs == 0) {
+    plan.raster_panel = kGpcs;
+  }
 
   plan.tiles = int64_t(count_tiles(s, most_work(s, work), plan.config));
   return plan;

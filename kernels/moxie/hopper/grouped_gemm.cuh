@@ -37,7 +37,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     if constexpr (!operands_need_group_maps(C.grouping)) {
       prefetch_tensormap(&gemm.a);
       prefetch_tensormap(&gemm.b);
-      if constexpr (C.few_rows) prefetch_tensormap(&gemm.a_part);
+      if constexpr (loads_in_parts(C)) prefetch_tensormap(&gemm.a_part);
     }
     sinks.for_each([](auto& sink) {
       using Sink = cuda::std::remove_reference_t<decltype(sink)>;

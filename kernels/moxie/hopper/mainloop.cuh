@@ -80,7 +80,7 @@ struct Mainloop {
     }
 
    private:
-    static constexpr bool kInParts = C.few_rows && !kGroupMaps && C.block_m > kPartRows;
+    static constexpr bool kInParts = loads_in_parts(C);
     static constexpr int kPartBytes = kPartRows * C.block_k * 2, kParts = C.block_m / kPartRows;
 
     // Of A's tile, those that have rows of the group. What an earlier tile left in place of the others reaches only
