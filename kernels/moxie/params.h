@@ -120,6 +120,8 @@ struct HopperConfig {
       64;  // columns of the accumulator that the epilogue handles at once: 32, or 64 if they divide block_n
   bool few_rows = false;  // groups have about a tile of rows: those that are not there are not loaded, and B, read
                           // once, leaves L2 first
+  int blocks_per_sm = 1;  // 2 (tiles of 8 rows): half of the registers and shared memory, so that the block of the
+                          // launch after this one is set up beside this one's
 };
 
 // Everything a Blackwell kernel fixes at compile time except its sinks.
@@ -526,6 +528,12 @@ constexpr SharedLayout shared_layout(const HopperConfig& c, const SinkNeeds* nee
   return at;
 }
 constexpr int kMaxSharedBytes = 232448;
+constexpr int kReservedSharedBytes = 1024;  // of every block, by the driver
+// Of `most` bytes that a block can have, those that each of several on one multiprocessor can.
+constexpr int shared_bytes_each(const HopperConfig& c, int most) {
+  return (most + kReservedSharedBytes) / c.blocks_per_sm - kReservedSharedBytes;
+}
+constexpr int shared_bytes_each(const BlackwellConfig&, int most) { return most; }
 constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int count) {
   return shared_layout(c, needs, count).bytes;
 }

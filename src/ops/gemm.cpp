@@ -94,7 +94,8 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   key.add(c.schedule), key.add(c.grouping), key.add(c.block_m), key.add(c.block_n), key.add(c.block_k),
       key.add(c.stages);
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
-      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows);
+      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows),
+      key.add(c.blocks_per_sm);
   add_outputs(key, p);
   return key.text();
 }

@@ -238,6 +238,14 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
+// Whether a kernel with tiles of 8 rows gains by leaving room for the next launch's blocks (bench/notes/hopper.md):
+// each multiprocessor has a tile, and one ring would not hold all of its tiles at once.
+bool two_blocks_pay(const Shape& s, const DeviceFigures& d, const Work& work, const HopperConfig& c) {
+  if (c.block_m != 8 || c.block_n > 96) return false;  // wider ones need more than 80 registers a thread
+  const double tiles = count_tiles(s, work, c);
+  return tiles >= 0.8 * d.sm_count && std::ceil(tiles / d.sm_count) * double(ceil_div(s.k, c.block_k)) > c.stages;
+}
+
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
   const bool few_rows = has_few_rows(s, work);
   std::vector<Candidate> all;
@@ -261,6 +269,10 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
         candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
+      } else if (two_blocks_pay(s, d, work, c)) {
+        HopperConfig two = c;
+        two.blocks_per_sm = 2;
+        if (choose_staging(s, d, two)) c = two;
       }
       all.push_back(candidate);
     }
@@ -342,6 +354,7 @@ std::string describe(const HopperConfig& c) {
                         c.multicast == Multicast::A   ? "A"
                         : c.multicast == Multicast::B ? "B"
                                                       : "A or B");
+  if (c.blocks_per_sm > 1) text += fmt::format(", {} blocks an SM", c.blocks_per_sm);
   return text;
 }
 

@@ -13,16 +13,17 @@ namespace moxie::kernel {
 constexpr int kEpilogueBarrier = 1;
 constexpr int kTurnBarrier = kEpilogueBarrier + kConsumerWarpGroups;
 
-// Registers a thread before and after the hand-over from producer to consumers: 3 x 168 = 40 + 2 x 232.
-constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = 232;
+// Registers a thread before and after the hand-over from producer to consumers: 3 x 168 = 40 + 2 x 232; of each of two
+// blocks a multiprocessor 3 x 80 = 32 + 2 x 104.
+constexpr int producer_registers(const HopperConfig& c) { return c.blocks_per_sm == 1 ? 40 : 32; }
+constexpr int consumer_registers(const HopperConfig& c) { return c.blocks_per_sm == 1 ? 232 : 104; }
 
 template <HopperConfig C, class... Sinks>
 MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sinks::Params&... params) {
   using Loop = Mainloop<C>;
   using Traits = SinkTraits<C, Sinks...>;
   constexpr SharedLayout kShared = Traits::kShared;
-  static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
+  static_assert(kShared.bytes <= shared_bytes_each(C, kMaxSharedBytes), "fewer stages or a smaller tile");
 
   extern __shared__ __align__(1024) uint8_t shared[];
   const typename Loop::Ring ring{reinterpret_cast<uint64_t*>(shared + kShared.full),
@@ -67,15 +68,16 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   Tile tile;
 
   if (warp < 4) {
-    setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<producer_registers(C)>();
     if (warp == 0) {
       typename Loop::Loader loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps,
                                    slots);
+      if constexpr (C.blocks_per_sm > 1) griddepcontrol_launch_dependents();
       while (scheduler.next(tile)) loader.load(tile);
-      griddepcontrol_launch_dependents();
+      if constexpr (C.blocks_per_sm == 1) griddepcontrol_launch_dependents();
     }
   } else {
-    setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<consumer_registers(C)>();
     const int warp_group = warp / 4 - 1;
     constexpr int kOperandSlots = operands_need_group_maps(C.grouping) ? 2 * kMapSlots * kMapBytes : 0;
     Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, warp_group,
