@@ -375,6 +375,22 @@ TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
   layer.check(layer.results());
 }
 
+// Blocks that take half of a multiprocessor: on a GPU of 132 of them, too.
+TEST(Kernels, TinyTilesOfLaunchesBesideEachOther) {
+  Job job;
+  job.problem = problem_of(Schedule::PingPong, Grouping::Offsets);
+  job.problem.tile_m = 8, job.problem.tile_n = 64, job.problem.expected_rows = 1;
+  job.problem.cluster.reset(), job.problem.multicast.reset();
+  job.rows = {1, 0, 2, 8, 1, 0, 3, 1, 1, 5, 1, 1, 0, 1, 1, 7};
+  job.n = 768, job.k = 1704;
+  Layer layer(job);
+  set_order("lazy");
+  layer.poison();
+  for (int i = 0; i < 4; ++i) layer.launch();
+  device().synchronize();
+  layer.check(layer.results());
+}
+
 // ---- The third sink ------------------------------------------------------------------------------------------------
 
 struct RowMaxParams {  // row_max::RowMax::Params
