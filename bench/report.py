@@ -104,23 +104,24 @@ def reasons(results: Results) -> str:
 ## What is not reached, and why
 
 Counters of ncu, stamps of single stages and variants that leave one out are in bench/notes/hopper.md, with what was
-tried and did not help. They are of 2026-11-20 and, but for the mean, stand here whatever the tables show.
+tried and did not help. They are of 2026-11-20 and 21 and, but for the mean, stand here whatever the tables show.
 
-- The reference. Both kernels run at the clock that the power limit leaves. With `out` alone Moxie's takes 289,700
-  cycles, cuBLASLt's 292,000; at 1.55 GHz against 1.61, for it reads 134 MB of weights where the dense product reads
-  17 MB, and stores half as much again with both outputs. Without the epilogue it takes 280,700 cycles, without loads
-  of B 283,800, without both 272,000; the products alone need 258,000. 760 TFLOP/s would be more than cuBLASLt reaches
-  on such data. Tiles of 160 and 192 columns, either operand shared and stream-K change it by -1.5 to +2.5%.
+- The reference. Under ncu Moxie takes 294,300 cycles at 1.49 GHz, cuBLASLt 283,800 at 1.59; the products alone need
+  258,000. On one matrix and without an epilogue both run at 1.57 GHz, and Moxie takes 289,500 cycles, cuBLASLt 279,800:
+  3.5% are cycles. The rest is the clock that the power limit leaves: 134 MB of weights in place of 17 take it to 1.54,
+  storing `pre` to 1.50, both outputs to 1.49. 760 TFLOP/s would be more than cuBLASLt reaches on such data. Tiles of
+  160 and 192 columns, either operand shared, stream-K, panels of 4 to 33 clusters and neighbouring tiles on
+  neighbouring multiprocessors change it by -1.5 to +2.5%.
 - The geometric mean. A shape whose every contender is at the floor leaves nothing to win: if each shape took its floor,
   or its fastest contender's time where that is shorter, the mean would be {at_the_floors(results):.3f}. Not a bound:
   reading alone may run up to a tenth faster than the copy that sets the floor of traffic.
-- Shapes of 512 to 4096 tokens, balanced and skewed, memory-bound ones included. The way between the two halves of L2 is
-  busy for 88 to 94% of the time while HBM is for 52 to 85%. Operands shared group by group and 160 columns, which take
-  traffic from it, are in where they help both routings; on 4096 x 7168 they gain 2 to 6% with skew and lose 5 to 7%
-  without, and the host does not know which it is. Mixtral's second product at 512 skewed tokens is 352 tiles of
-  K = 14336, 2.67 waves: 192 columns are 7% faster there and 20 to 30% slower balanced; stream-K is 9% slower on both.
-- One token. Of 8 to 107 us, 2 to 3 are the launch, reading the sizes and the first bytes' way, whatever the product;
-  the copy that sets the floor runs for 260 us.
+- Memory-bound shapes of 512 and 4096 tokens with skew, and Qwen3 at 4096. A group of 129 rows takes two rows of tiles,
+  and groups of many rows take longer to multiply than to read: the sum over the groups of the longer of the two, bytes
+  at 4.35 TB/s and whole tiles at 720 TFLOP/s, is 0.87 to 1.06 of what is measured. Tiles that leave out rows that do
+  not exist, dealt out beforehand or as blocks are done, gained nothing.
+- One token. Of 8 to 110 us, 2 to 3 are the launch, reading the sizes and the first bytes' way, whatever the product;
+  the copy that sets the floor runs for 260 us. The peers' lists of row blocks were made beforehand; Moxie finds its
+  tiles from the sizes.
 - `out` alone against `pre` alone on the reference: the epilogue runs beside the other warp group's products, so
   neither the stores that `out` saves nor the arithmetic it adds shows; 0.1% is within what two runs of one kernel
   differ by.

@@ -208,6 +208,9 @@ bool allowed(const Shape& s, const HopperConfig& c) {
          (!s.multicast || *s.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
 }
 
+// Of the widest tile for which half of the registers are enough: 80 a thread, 104 in the consumers.
+constexpr int kTwoBlocksColumns = 96;
+
 // More than eight pay where a stage is small and weights stream from HBM.
 constexpr int kMostStages = 14, kMostTinyStages = 24;
 
@@ -238,12 +241,16 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
-// Whether a kernel with tiles of 8 rows gains by leaving room for the next launch's blocks (bench/notes/hopper.md):
-// each multiprocessor has a tile, and one ring would not hold all of its tiles at once.
-bool two_blocks_pay(const Shape& s, const DeviceFigures& d, const Work& work, const HopperConfig& c) {
-  if (c.block_m != 8 || c.block_n > 96) return false;  // wider ones need more than 80 registers a thread
-  const double tiles = count_tiles(s, work, c);
-  return tiles >= 0.8 * d.sm_count && std::ceil(tiles / d.sm_count) * double(ceil_div(s.k, c.block_k)) > c.stages;
+// For tiles of 8 rows, `two` blocks a multiprocessor in place of `one` leave room for those of the next launch
+// (bench/notes/hopper.md). It pays unless one ring would hold all tiles of a block at once, and while what is on its
+// way in half of the shared memory still covers HBM's latency: 6 MB of an H200, 45 KiB a multiprocessor.
+bool two_blocks_pay(const Shape& s, const DeviceFigures& d, const Work& work, const HopperConfig& one,
+                    const HopperConfig& two) {
+  constexpr double kOnItsWay = 45 * 1024;
+  const double tiles = count_tiles(s, work, one);
+  const double stage = double(two.block_m + two.block_n) * two.block_k * 2;
+  return std::ceil(tiles / d.sm_count) * double(ceil_div(s.k, one.block_k)) > one.stages &&
+         std::min(tiles, double(d.sm_count)) * two.stages * stage >= kOnItsWay * d.sm_count;
 }
 
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
@@ -269,10 +276,10 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
         candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
-      } else if (two_blocks_pay(s, d, work, c)) {
+      } else if (c.block_m == 8 && c.block_n <= kTwoBlocksColumns) {
         HopperConfig two = c;
         two.blocks_per_sm = 2;
-        if (choose_staging(s, d, two)) c = two;
+        if (choose_staging(s, d, two) && two_blocks_pay(s, d, work, c, two)) c = two;
       }
       all.push_back(candidate);
     }

@@ -240,7 +240,7 @@ class QuantizedProduct {
       x.pre = pre_.get(), x.ld_pre = job_.n;
     }
     x.workspace_bytes = workspace_bytes(device(), p);
-    workspace_ = Buffer(x.workspace_bytes);
+    workspace_ = Buffer(std::vector<uint8_t>(x.workspace_bytes, 0xa5));  // as in layer.h
     x.workspace = workspace_.get();
   }
 

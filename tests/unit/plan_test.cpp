@@ -240,7 +240,9 @@ TEST(Plan, TinyTilesLeaveRoomForTheNextLaunch) {
   s.k = 768;  // two tiles of 12 stages a multiprocessor: one ring holds both
   EXPECT_EQ(config().blocks_per_sm, 1);
   s.k = 2880;
-  s.m = 3;  // 96 tiles for 132 multiprocessors
+  s.m = 2;  // 64 tiles: 7 MB are on their way
+  EXPECT_EQ(config().blocks_per_sm, 2);
+  s.m = 1;  // half as much
   EXPECT_EQ(config().blocks_per_sm, 1);
 }
 
