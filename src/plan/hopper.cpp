@@ -249,7 +249,8 @@ bool two_blocks_pay(const Shape& s, const DeviceFigures& d, const Work& work, co
   constexpr double kOnItsWay = 45 * 1024;
   const double tiles = count_tiles(s, work, one);
   const double stage = double(two.block_m + two.block_n) * two.block_k * 2;
-  return std::ceil(tiles / d.sm_count) * double(ceil_div(s.k, one.block_k)) > one.stages &&
+  const double k_tiles = std::max<double>(1, double(ceil_div(s.k, one.block_k)));
+  return std::ceil(tiles / d.sm_count) * k_tiles > one.stages &&
          std::min(tiles, double(d.sm_count)) * two.stages * stage >= kOnItsWay * d.sm_count;
 }
 
