@@ -225,7 +225,7 @@ std::vector<Kernel> shipped() {
   return kernels;
 }
 
-// All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest.
+// All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest and two of half a multiprocessor.
 TEST(Code, NothingSpills) {
   std::vector<Kernel> kernels = shipped();
   ASSERT_GT(kernels.size(), 100u);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "layer.h"
+#include "ops/gemm.h"
 
 namespace moxie::test {
 namespace {
@@ -383,6 +384,9 @@ TEST(Kernels, TinyTilesOfLaunchesBesideEachOther) {
   job.problem.cluster.reset(), job.problem.multicast.reset();
   job.rows = {1, 0, 2, 8, 1, 0, 3, 1, 1, 5, 1, 1, 0, 1, 1, 7};
   job.n = 768, job.k = 1704;
+  GemmProblem p = job.problem;
+  p.groups = 16, p.m = 33, p.n = job.n, p.k = job.k;
+  ASSERT_EQ(ops::prepare_gemm({}, p)->plan.config.blocks_per_sm, 2);
   Layer layer(job);
   set_order("lazy");
   layer.poison();

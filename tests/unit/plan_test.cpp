@@ -232,18 +232,35 @@ TEST(Plan, TinyTilesLeaveRoomForTheNextLaunch) {
   s.tile_m = 8;
   s.tile_n = 64;
   const auto config = [&] { return make_hopper_plan(s, {}, {}).config; };
-  EXPECT_EQ(config().blocks_per_sm, 2);
-  EXPECT_GE(config().stages, 12);
+  for (int64_t m : {1, 2, 8, 16, 128}) {
+    s.m = m;
+    EXPECT_EQ(config().blocks_per_sm, 2) << m;
+    EXPECT_EQ(config().stages, 12) << m;
+  }
   s.tile_n = 128;  // too wide for half of the registers
   EXPECT_EQ(config().blocks_per_sm, 1);
   s.tile_n = 64;
-  s.k = 768;  // two tiles of 12 stages a multiprocessor: one ring holds both
-  EXPECT_EQ(config().blocks_per_sm, 1);
-  s.k = 2880;
-  s.m = 2;  // 64 tiles: 7 MB are on their way
-  EXPECT_EQ(config().blocks_per_sm, 2);
-  s.m = 1;  // half as much
-  EXPECT_EQ(config().blocks_per_sm, 1);
+  s.k = 768;  // 24 stages hold two tiles
+  for (int64_t m : {1, 8, 16, 128}) {
+    s.m = m;
+    EXPECT_EQ(config().blocks_per_sm, 1) << m;
+  }
+}
+
+TEST(Plan, ClustersThatShareAWalkPanelsOfEight) {
+  Shape s = dense(4096, 4096, 7168);
+  s.tile_m = s.tile_n = 128;
+  s.schedule = Schedule::PingPong;
+  const auto panel = [&](Multicast multicast, int64_t n) {
+    s.multicast = multicast, s.n = n;
+    return make_hopper_plan(s, {}, {}).raster_panel;
+  };
+  EXPECT_EQ(panel(Multicast::A, 4096), 8);
+  EXPECT_EQ(panel(Multicast::A, 28672), 8);
+  EXPECT_EQ(panel(Multicast::A, 4096 + 256), 6);  // 17 clusters wide: about square
+  EXPECT_EQ(panel(Multicast::B, 4096), 11);
+  s.tile_m = 64;
+  EXPECT_EQ(panel(Multicast::A, 4096), 4);
 }
 
 TEST(Plan, WhatTheTableNamesAndIsNotPossibleIsPassedOver) {
