@@ -125,6 +125,7 @@ class PeerProblem(ctypes.Structure):
             "multicast",
             "serial",
             "variant",
+            "waits",
         )
     ]
 

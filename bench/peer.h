@@ -24,6 +24,7 @@ struct PeerProblem {
   int32_t multicast;  // 0 none, 1 A, 2 B, 3 either
   int32_t serial;     // 1: no programmatic dependent launch
   int32_t variant;    // 0 to peer_variants() - 1
+  int32_t waits;      // 1: nothing is read before the kernel before this one has ended
 };
 
 // Device pointers, except host_ends. pre [rows, n], out [rows, n] or [rows, n / 2], bias [groups, n]: bf16.

@@ -29,7 +29,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import shapes as shapes_module  # noqa: E402
 
-DEFAULT = "moxie moxie-serial copy cublaslt torch-grouped cublaslt-groups triton".split()
+DEFAULT = "moxie moxie-waits moxie-serial copy cublaslt torch-grouped cublaslt-groups triton".split()
 NAMES = DEFAULT + "moxie-pre moxie-out moxie-both".split()  # the plan's kernel for all outputs, storing some of them
 TOLERANCE = 2e-2  # of contenders that round D to bf16 before the activation; Moxie's own tests are far stricter
 
@@ -60,6 +60,8 @@ def make_contenders(names: list[str], arguments: argparse.Namespace) -> tuple[li
             add(name, lambda: c.PeerLibrary(name, moxie))
         elif name == "moxie-serial":  # without programmatic dependent launch
             add(name, lambda: c.PeerLibrary(name, moxie, {"serial": 1}))
+        elif name == "moxie-waits":  # without the promise that weights and sizes are ready
+            add(name, lambda: c.PeerLibrary(name, moxie, {"waits": 1}))
         elif name in ("moxie-pre", "moxie-out", "moxie-both"):
             outputs = name.removeprefix("moxie-").replace("both", "pre,out")
             add(name, lambda: c.SameKernel(name, moxie, outputs=outputs))

@@ -12,7 +12,7 @@ thread_local std::string last_error;
 struct Created {
   moxie::Device device;
   moxie::GemmProblem problem;
-  bool serial = false;
+  bool serial = false, waits = false;
   int64_t workspace_bytes = 0;
   std::string description;
 };
@@ -68,7 +68,7 @@ int32_t peer_variants() { return 1; }
 void* peer_create(const PeerProblem* p) {
   return guarded(
       [&]() -> void* {
-        Created created{moxie::Device::open(), problem_of(*p), p->serial != 0, 0, ""};
+        Created created{moxie::Device::open(), problem_of(*p), p->serial != 0, p->waits != 0, 0, ""};
         moxie::prepare(created.device, created.problem);
         created.workspace_bytes = static_cast<int64_t>(moxie::workspace_bytes(created.device, created.problem));
         created.description = chosen_kernel(created.problem, created.device.info());
@@ -96,7 +96,8 @@ void* peer_bind(void* created, const PeerTensors* t) {
         arguments.workspace_bytes = static_cast<size_t>(bound->created->workspace_bytes);
         arguments.alpha = t->alpha;
         arguments.limit = t->limit;
-        if (bound->created->serial) arguments.programmatic_launch = false;
+        arguments.programmatic_launch = !bound->created->serial;
+        arguments.weights_ready = !bound->created->waits;  // no contender writes them
         return bound;
       },
       nullptr);

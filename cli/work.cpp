@@ -127,6 +127,7 @@ void Work::launch(const GemmProblem& variant, const Buffer& space, int turn, Str
   arguments.sizes = ends[i].as<int32_t>();
   arguments.workspace = space.as();
   arguments.workspace_bytes = space.bytes();
+  arguments.weights_ready = true;  // no launch writes them
   arguments.stream = stream;
   gemm(device, variant, arguments);
 }

@@ -120,8 +120,6 @@ struct HopperConfig {
       64;  // columns of the accumulator that the epilogue handles at once: 32, or 64 if they divide block_n
   bool few_rows = false;  // groups have about a tile of rows: those that are not there are not loaded, and B, read
                           // once, leaves L2 first
-  int blocks_per_sm = 1;  // 2 (tiles of 8 rows): half of the registers and shared memory, so that the block of the
-                          // launch after this one is set up beside this one's
 };
 
 // Everything a Blackwell kernel fixes at compile time except its sinks.
@@ -253,7 +251,8 @@ struct GemmParams {
                   // (Masked, Pointers)
   int32_t n = 0;  // columns of the product, before a gate halves them (Pointers: the most of any group)
   int32_t k = 0;  // (Pointers: the most of any group; KGroups: of all groups together)
-  int32_t raster_panel = 8;  // columns of units (cluster_columns) walked together so that B stays in L2
+  int32_t weights_ready = 0;  // Hopper, 1: B and sizes may be read before griddepcontrol.wait
+  int32_t raster_panel = 8;   // columns of units (cluster_columns) walked together so that B stays in L2
   float alpha = 1.702f;
   float limit = 7.0f;
   const int32_t* sizes =
@@ -528,12 +527,6 @@ constexpr SharedLayout shared_layout(const HopperConfig& c, const SinkNeeds* nee
   return at;
 }
 constexpr int kMaxSharedBytes = 232448;
-constexpr int kReservedSharedBytes = 1024;  // of every block, by the driver
-// Of `most` bytes that a block can have, those that each of several on one multiprocessor can.
-constexpr int shared_bytes_each(const HopperConfig& c, int most) {
-  return (most + kReservedSharedBytes) / c.blocks_per_sm - kReservedSharedBytes;
-}
-constexpr int shared_bytes_each(const BlackwellConfig&, int most) { return most; }
 constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int count) {
   return shared_layout(c, needs, count).bytes;
 }

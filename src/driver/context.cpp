@@ -91,10 +91,6 @@ LoadedKernel Context::load(const std::string& image, const char* entry, int dyna
     driver_->check(
         call.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes),
         fmt::format("cuFuncSetAttribute ({}, {} bytes of shared memory)", entry, dynamic_shared_bytes).c_str());
-    // All that there is, so that blocks of two launches find room beside each other.
-    driver_->check(call.cuFuncSetAttribute(kernel.function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                                           CU_SHAREDMEM_CARVEOUT_MAX_SHARED),
-                   fmt::format("cuFuncSetAttribute ({}, carve-out)", entry).c_str());
   }
   return kernel;
 }

@@ -127,10 +127,8 @@ void add_headers(std::ostringstream& text, const char* kernel, const std::vector
 enum class Scales { NotAsked, Absent, Given };  // by the kernel's function
 
 // The entry: its parameters are GemmParams, with scales ScaleParams, and the sinks'.
-void add_entry(std::ostringstream& text, const char* function, const char* threads, int blocks_per_sm, Scales scales,
-               size_t sinks) {
-  text << "\nextern \"C\" __global__ void __launch_bounds__(moxie::kernel::" << threads << ", " << blocks_per_sm
-       << ")\n"
+void add_entry(std::ostringstream& text, const char* function, const char* threads, Scales scales, size_t sinks) {
+  text << "\nextern \"C\" __global__ void __launch_bounds__(moxie::kernel::" << threads << ", 1)\n"
        << kKernelName << "(const __grid_constant__ moxie::kernel::GemmParams gemm";
   if (scales == Scales::Given) text << ",\n             const __grid_constant__ moxie::kernel::ScaleParams scales";
   for (size_t i = 0; i < sinks; ++i) {
@@ -164,10 +162,9 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
        << "    .store_buffers = " << config.store_buffers << ",\n"
        << "    .epilogue_n = " << config.epilogue_n << ",\n"
        << "    .few_rows = " << (config.few_rows ? "true" : "false") << ",\n"
-       << "    .blocks_per_sm = " << config.blocks_per_sm << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
-  add_entry(text, "hopper_grouped_gemm", "kThreads", config.blocks_per_sm, Scales::NotAsked, sinks.size());
+  add_entry(text, "hopper_grouped_gemm", "kThreads", Scales::NotAsked, sinks.size());
   return text.str();
 }
 
@@ -190,7 +187,7 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
        << "    .store_buffers = " << config.store_buffers << ",\n"
        << "};\n";
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
-  add_entry(text, "blackwell_grouped_gemm", "kBlackwellThreads", 1,
+  add_entry(text, "blackwell_grouped_gemm", "kBlackwellThreads",
             kernel::has_scales(config) ? Scales::Given : Scales::Absent, sinks.size());
   return text.str();
 }

@@ -94,8 +94,7 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   key.add(c.schedule), key.add(c.grouping), key.add(c.block_m), key.add(c.block_n), key.add(c.block_k),
       key.add(c.stages);
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
-      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows),
-      key.add(c.blocks_per_sm);
+      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows);
   add_outputs(key, p);
   return key.text();
 }
@@ -395,6 +394,7 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
   params.m = int32_t(p.m);
   params.n = int32_t(p.n);
   params.k = int32_t(p.k);
+  params.weights_ready = a.weights_ready ? 1 : 0;
   params.raster_panel = plan.raster_panel;
   params.alpha = a.alpha;
   params.limit = a.limit;

@@ -208,9 +208,6 @@ bool allowed(const Shape& s, const HopperConfig& c) {
          (!s.multicast || *s.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
 }
 
-// Of the widest tile for which half of the registers are enough: 80 a thread, 104 in the consumers.
-constexpr int kTwoBlocksColumns = 96;
-
 // More than eight pay where a stage is small and weights stream from HBM.
 constexpr int kMostStages = 14, kMostTinyStages = 24;
 
@@ -264,12 +261,6 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
         candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
-      } else if (c.block_m == 8 && c.block_n <= kTwoBlocksColumns && 2 * ceil_div(s.k, c.block_k) > c.stages) {
-        // Unless the ring of one block holds two whole tiles (bench/notes/hopper.md). Not by the tokens of a call: a
-        // pack is to serve any number of them.
-        HopperConfig two = c;
-        two.blocks_per_sm = 2;
-        if (choose_staging(s, d, two)) c = two;
       }
       all.push_back(candidate);
     }
@@ -352,7 +343,6 @@ std::string describe(const HopperConfig& c) {
                         c.multicast == Multicast::A   ? "A"
                         : c.multicast == Multicast::B ? "B"
                                                       : "A or B");
-  if (c.blocks_per_sm > 1) text += fmt::format(", {} blocks an SM", c.blocks_per_sm);
   return text;
 }
 

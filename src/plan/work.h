@@ -53,8 +53,7 @@ template <class Config>
 int deepest_ring(const Shape& s, const DeviceFigures& d, Config& c, int most = 8) {
   const auto needs = sink_needs(s, c);
   for (c.stages = most; c.stages >= 2; --c.stages) {
-    if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= kernel::shared_bytes_each(c, d.shared_bytes))
-      return c.stages;
+    if (kernel::shared_bytes(c, needs.data(), int(needs.size())) <= d.shared_bytes) return c.stages;
   }
   return c.stages = 0;
 }

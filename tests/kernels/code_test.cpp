@@ -192,18 +192,6 @@ std::vector<Kernel> shipped() {
       add(p);
     }
   }
-  // Two blocks a multiprocessor, with half of the registers.
-  for (Activation activation :
-       {Activation::GeluErf, Activation::SwigluOai, Activation::None, Activation::Relu, Activation::Relu2,
-        Activation::GeluTanh, Activation::Silu, Activation::Swiglu, Activation::Geglu, Activation::Reglu}) {
-    GemmProblem p = problem_of(Grouping::Offsets, DataType::F32, DataType::F32);
-    p.schedule = Schedule::PingPong, p.tile_m = 8, p.tile_n = 96, p.cluster.reset(), p.multicast.reset();
-    p.groups = p.m = 128, p.n = p.k = 2880, p.expected_rows = 1;
-    p.activation = activation, p.bias = true;
-    p.gate = GateLayout(turn++ % 3);
-    add(p);
-    if (ops::prepare_gemm({}, p)->plan.config.blocks_per_sm != 2) ADD_FAILURE() << "one block a multiprocessor";
-  }
   std::mt19937 random(5);
   const auto pick = [&](auto... values) {
     const int64_t all[] = {values...};
@@ -225,11 +213,11 @@ std::vector<Kernel> shipped() {
   return kernels;
 }
 
-// All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest and two of half a multiprocessor.
+// All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest and four more.
 TEST(Code, NothingSpills) {
   std::vector<Kernel> kernels = shipped();
   ASSERT_GT(kernels.size(), 100u);
-  if (!std::getenv("MOXIE_TEST_ALL")) kernels.resize(12);
+  if (!std::getenv("MOXIE_TEST_ALL")) kernels.resize(14);
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::vector<std::string> problems;

@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "layer.h"
-#include "ops/gemm.h"
 
 namespace moxie::test {
 namespace {
@@ -98,6 +97,42 @@ TEST_P(Edges, ABlockChangesGroupAtEveryTile) {
   for (int g = 0; g < 24; ++g) j.rows.push_back(1 + (g * 29) % 60);
   j.host_sizes = true;
   run_in_all_orders(j);
+}
+
+// A comes from the kernel before, and outputs and workspace are still its own when this one begins.
+TEST_P(Edges, ReadyWeightsAreReadBeforeTheKernelBeforeHasEnded) {
+  for (int64_t k : {200, 0}) {
+    SCOPED_TRACE(k);
+    Job j = job({70, 3, 0, 61}, 80, k);
+    j.weights_ready = true;
+    Layer layer(j);
+    Job before;
+    before.problem = problem_of(Schedule::PingPong, Grouping::Dense);
+    before.problem.multicast = Multicast::None;
+    before.problem.activation = Activation::Relu;
+    before.problem.pre.reset(), before.problem.out = kBf16;
+    before.rows = {layer.total_rows()};
+    before.n = std::max<int64_t>(k, 8);
+    Layer first(before);
+    if (j.problem.grouping != Grouping::Pointers) {
+      layer.arguments().a = first.arguments().out;
+      layer.arguments().lda = first.arguments().ld_out;
+    }
+    const auto run = [&](bool overlap) {
+      layer.arguments().programmatic_launch = layer.arguments().weights_ready = overlap;
+      first.poison(), layer.poison();
+      first.launch(), layer.launch(), layer.launch();
+      device().synchronize();
+      return layer.results();
+    };
+    set_order("eager");
+    const Results expected = run(false);
+    for (const char* order : orders()) {
+      SCOPED_TRACE(order);
+      set_order(order);
+      EXPECT_TRUE(run(true) == expected);
+    }
+  }
 }
 
 TEST_P(Edges, TheSameWorkspaceAgainAndAgain) {
@@ -364,6 +399,34 @@ TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
   }
 }
 
+// Weights said to be ready that the kernel before writes.
+TEST(Kernels, ABrokenWordIsReported) {
+  if (!device().info().simulated) GTEST_SKIP() << "the simulator reports it";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Job job;
+  job.problem = problem_of(Schedule::PingPong, Grouping::Dense);
+  job.problem.activation = Activation::Relu;
+  job.problem.pre.reset(), job.problem.out = kBf16;
+  job.rows = {64};
+  const auto run = [&](bool ready) {
+    Layer one(job), two(job);
+    two.arguments().b = one.arguments().out, two.arguments().ldb = one.arguments().ld_out;
+    two.arguments().weights_ready = ready;
+    one.launch(), two.launch();
+    device().synchronize();
+  };
+  run(false);
+  const auto broken = [&] {
+    try {
+      run(true);
+    } catch (const Error&) {
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(broken(), ::testing::ExitedWithCode(3), "data in flight: reads global memory at .*griddepcontrol.wait");
+}
+
 TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
   Job job;
   job.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
@@ -372,25 +435,6 @@ TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
   layer.arguments().programmatic_launch = false;
   layer.poison();
   layer.launch();
-  device().synchronize();
-  layer.check(layer.results());
-}
-
-// Blocks that take half of a multiprocessor: on a GPU of 132 of them, too.
-TEST(Kernels, TinyTilesOfLaunchesBesideEachOther) {
-  Job job;
-  job.problem = problem_of(Schedule::PingPong, Grouping::Offsets);
-  job.problem.tile_m = 8, job.problem.tile_n = 64, job.problem.expected_rows = 1;
-  job.problem.cluster.reset(), job.problem.multicast.reset();
-  job.rows = {1, 0, 2, 8, 1, 0, 3, 1, 1, 5, 1, 1, 0, 1, 1, 7};
-  job.n = 768, job.k = 1704;
-  GemmProblem p = job.problem;
-  p.groups = 16, p.m = 33, p.n = job.n, p.k = job.k;
-  ASSERT_EQ(ops::prepare_gemm({}, p)->plan.config.blocks_per_sm, 2);
-  Layer layer(job);
-  set_order("lazy");
-  layer.poison();
-  for (int i = 0; i < 4; ++i) layer.launch();
   device().synchronize();
   layer.check(layer.results());
 }

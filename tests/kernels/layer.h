@@ -104,6 +104,7 @@ struct Job {
   int64_t pad_a = 8, pad_b = 16;          // elements between rows beyond the width
   int64_t pad_pre = 8, pad_out = 24;
   bool host_sizes = false;
+  bool weights_ready = false;
   float alpha = 1.702f, limit = 7.0f;
   float scale = 1;  // of A
   uint64_t seed = 1;
@@ -371,6 +372,7 @@ class Layer {
       }
     }
     x.alpha = job_.alpha, x.limit = job_.limit;
+    x.weights_ready = job_.weights_ready;
     // What it holds does not matter. Written, since ptxas makes tensormap.cp_fenceproxy an atomic exchange, which
     // compute-sanitizer's initcheck takes for a read.
     workspace_ = Buffer(std::vector<uint8_t>(workspace_bytes(device(), p), 0xa5));

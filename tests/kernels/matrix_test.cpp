@@ -119,8 +119,8 @@ std::vector<Job> jobs(const Entry& entry) {
     large.rows = entry.problem.grouping == Grouping::Dense     ? std::vector<int64_t>{41}
                  : entry.problem.grouping == Grouping::Batched ? std::vector<int64_t>{26, 26}
                                                                : std::vector<int64_t>{19, 0, 8, 7};
-    large.k = 840;  // up to 96 columns, blocks of half a multiprocessor
   }
+  large.weights_ready = true;
   // float32 outputs may have leading dimensions of 4 (mod 8).
   if (entry.problem.out == kF32) large.pad_out = 12;
   if (entry.problem.pre == kF32) large.pad_pre = 4;

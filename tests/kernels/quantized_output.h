@@ -104,6 +104,7 @@ struct OutputJob {
   int64_t padding = 32;     // of the output's rows
   float tensor_scale = 0;   // NVFP4; 0: none is given
   bool stores_pre = false;  // as float32, beside `out`
+  bool weights_ready = false;
   uint64_t seed = 1;
 };
 
@@ -239,6 +240,7 @@ class QuantizedProduct {
       pre_ = Buffer(size_t(rows_.total * job_.n) * 4);
       x.pre = pre_.get(), x.ld_pre = job_.n;
     }
+    x.weights_ready = job_.weights_ready;
     x.workspace_bytes = workspace_bytes(device(), p);
     workspace_ = Buffer(std::vector<uint8_t>(x.workspace_bytes, 0xa5));  // as in layer.h
     x.workspace = workspace_.get();

@@ -77,6 +77,15 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
     }
     c.jobs.push_back(small);
   }
+  // Weights that the kernel before does not write.
+  if (!own) {
+    large.weights_ready = empty.weights_ready = true;
+    c.jobs.insert(c.jobs.end(), {large, empty});
+    if (multicast == Multicast::Either) {  // the first tile alone in its group, so that the cluster shares A
+      std::swap(large.rows[0], large.rows[1]);
+      c.jobs.push_back(large);
+    }
+  }
   return c;
 }
 
@@ -102,6 +111,7 @@ Case with_quantized_out(Case c, DataType type) {
     job.rows = plain.rows;
     job.n = (plain.n + 63) / 64 * 64, job.k = plain.k;
     job.type = type;
+    job.weights_ready = plain.weights_ready;
     job.seed = plain.seed;
     jobs.push_back(job);
   }

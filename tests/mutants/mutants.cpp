@@ -108,13 +108,17 @@ class Problem {
       if (before.count(address)) continue;
       if (std::any_of(written_.begin(), written_.end(), holds)) {
         outputs_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes)});
-      } else if (address != arguments_->workspace) {
+      } else if (address != arguments_->workspace && !is_ready(holds)) {
         const auto* const begin = static_cast<const uint8_t*>(address);
         inputs_.emplace_back(address, std::vector<uint8_t>(begin, begin + bytes));
       }
     }
     if (sink) outputs_.push_back({sink->get<uint8_t>(), std::vector<uint8_t>(sink->size())});
     sink_ = std::move(sink);
+    for (const auto& [address, bytes] : inputs_) in_flight_->add(reinterpret_cast<uint64_t>(address), bytes.size());
+    for (const Output& output : outputs_)
+      in_flight_->add(reinterpret_cast<uint64_t>(output.address), output.expected.size());
+    in_flight_->add(reinterpret_cast<uint64_t>(arguments_->workspace), arguments_->workspace_bytes);
   }
 
   const GemmProblem& problem() const { return *problem_; }
@@ -131,7 +135,9 @@ class Problem {
     node_ = capture(*problem_, *arguments_);
   }
 
-  // The grid before this one writes the inputs, and may do so until griddepcontrol.wait.
+  // The grid before this one writes the inputs, but for weights said to be ready, and may do so until
+  // griddepcontrol.wait; and as a launch of the same problem it writes the outputs and the workspace.
+  const std::shared_ptr<sim::ByteSet>& in_flight() const { return in_flight_; }
   void reveal() const {
     for (const auto& [address, bytes] : inputs_) std::memcpy(address, bytes.data(), bytes.size());
   }
@@ -153,6 +159,11 @@ class Problem {
     uint8_t* address;
     std::vector<uint8_t> expected;
   };
+
+  template <class Holds>
+  bool is_ready(const Holds& holds) const {
+    return arguments_->weights_ready && (holds(arguments_->b) || holds(arguments_->bias) || holds(arguments_->sizes));
+  }
 
   void use(const test::Job& job) {
     auto layer = std::make_shared<test::Layer>(job);
@@ -190,6 +201,7 @@ class Problem {
   std::shared_ptr<Buffer> sink_;
   std::vector<Output> outputs_;
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
+  std::shared_ptr<sim::ByteSet> in_flight_ = std::make_shared<sim::ByteSet>();
   CUDA_KERNEL_NODE_PARAMS node_{};
 };
 
@@ -293,6 +305,7 @@ class Subject {
     launch.order = order;
     launch.rules = sim::rules_from_environment();
     launch.threads = 1;
+    launch.unfinished = {problem.in_flight()};
     launch.prerequisites = [&] { problem.reveal(); };
     sim::run(launch);
   }

@@ -13,17 +13,16 @@ namespace moxie::kernel {
 constexpr int kEpilogueBarrier = 1;
 constexpr int kTurnBarrier = kEpilogueBarrier + kConsumerWarpGroups;
 
-// Registers a thread before and after the hand-over from producer to consumers: 3 x 168 = 40 + 2 x 232; of each of two
-// blocks a multiprocessor 3 x 80 = 32 + 2 x 104.
-constexpr int producer_registers(const HopperConfig& c) { return c.blocks_per_sm == 1 ? 40 : 32; }
-constexpr int consumer_registers(const HopperConfig& c) { return c.blocks_per_sm == 1 ? 232 : 104; }
+// Registers a thread before and after the hand-over from producer to consumers: 3 x 168 = 40 + 2 x 232.
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 232;
 
 template <HopperConfig C, class... Sinks>
 MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sinks::Params&... params) {
   using Loop = Mainloop<C>;
   using Traits = SinkTraits<C, Sinks...>;
   constexpr SharedLayout kShared = Traits::kShared;
-  static_assert(kShared.bytes <= shared_bytes_each(C, kMaxSharedBytes), "fewer stages or a smaller tile");
+  static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
 
   extern __shared__ __align__(1024) uint8_t shared[];
   const typename Loop::Ring ring{reinterpret_cast<uint64_t*>(shared + kShared.full),
@@ -47,9 +46,12 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     ring.init();
   }
   Scheduler<C> scheduler(gemm);
+  // The kernel before this one may still run. Behind this wait its results are there, A as a rule; what else is read
+  // may be known to be older.
+  const bool early = !operands_need_group_maps(C.grouping) && gemm.weights_ready != 0;
   if constexpr (C.cluster > 1) barrier_cluster_arrive_relaxed();
   if constexpr (C.few_rows) {
-    griddepcontrol_wait();
+    if (!early) griddepcontrol_wait();
     scheduler.fetch();
   }
   // The peer's copies and arrivals must find the barriers initialised: nothing else, so init()'s fence is enough.
@@ -58,8 +60,9 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   } else {
     __syncthreads();
   }
-  // Only behind this wait is global memory touched: the results of the kernel before this one are needed.
-  if constexpr (!C.few_rows) griddepcontrol_wait();
+  if constexpr (!C.few_rows) {
+    if (!early) griddepcontrol_wait();
+  }
 
   uint8_t* slots = nullptr;
   if constexpr (workspace_maps(C, 1) > 0 && (operands_need_group_maps(C.grouping) || Traits::kGroupMaps > 0)) {
@@ -68,16 +71,24 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   Tile tile;
 
   if (warp < 4) {
-    setmaxnreg_dec<producer_registers(C)>();
+    setmaxnreg_dec<kProducerRegisters>();
     if (warp == 0) {
       typename Loop::Loader loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps,
                                    slots);
-      if constexpr (C.blocks_per_sm > 1) griddepcontrol_launch_dependents();
-      while (scheduler.next(tile)) loader.load(tile);
-      if constexpr (C.blocks_per_sm == 1) griddepcontrol_launch_dependents();
+      for (bool first = early;; first = false) {
+        const bool more = scheduler.next(tile);
+        if (first) {
+          if (more) loader.load_b_ahead(tile);
+          griddepcontrol_wait();  // also where there is no tile: the next kernel trusts that this one has waited
+        }
+        if (!more) break;
+        loader.load(tile);
+      }
+      griddepcontrol_launch_dependents();
     }
   } else {
-    setmaxnreg_inc<consumer_registers(C)>();
+    setmaxnreg_inc<kConsumerRegisters>();
+    if (early) griddepcontrol_wait();  // outputs and the workspace are written
     const int warp_group = warp / 4 - 1;
     constexpr int kOperandSlots = operands_need_group_maps(C.grouping) ? 2 * kMapSlots * kMapBytes : 0;
     Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, warp_group,

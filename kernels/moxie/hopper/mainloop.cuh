@@ -43,6 +43,21 @@ struct Mainloop {
       }
     }
 
+    // Of the first tile: as much of B as the ring holds. load() adds A.
+    MOXIE_DEVICE void load_b_ahead(const Tile& tile) {
+      ahead_ = min(tile.k_tiles(), static_cast<uint32_t>(C.stages));
+      if (elect()) {
+        choose_policy(tile);
+#pragma unroll 1
+        for (uint32_t tile_k = 0; tile_k < ahead_; ++tile_k) {
+          ring_.expect(at_.stage, kStageA + kStageB);
+          load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, tile_k * C.block_k);
+          at_.advance();
+        }
+        at_ = {};
+      }
+    }
+
     MOXIE_DEVICE void load(const Tile& tile) {
       const uint32_t k_tiles = tile.k_tiles();
       if (k_tiles == 0) return;
@@ -56,9 +71,15 @@ struct Mainloop {
       }
       if (elect()) {
         const int parts = parts_of(tile);
-        if constexpr (kHints) policy_ = tile.row + tile.rows <= C.block_m ? evict_first_ : evict_normal_;
+        choose_policy(tile);
         const uint32_t whole = parts == kParts ? k_tiles : min(unfilled_, k_tiles);
         uint32_t tile_k = 0;
+#pragma unroll 1
+        for (; tile_k < ahead_; ++tile_k) {
+          load_a(map_a, tile, tile_k * C.block_k);
+          at_.advance();
+        }
+        ahead_ = 0;
         for (; tile_k < whole; ++tile_k) {
           ring_.wait_empty(at_.stage, at_.phase ^ 1);
           ring_.expect(at_.stage, kStageA + kStageB);
@@ -66,12 +87,14 @@ struct Mainloop {
           load_b(map_b, tile, tile_k * C.block_k);
           at_.advance();
         }
-        for (; tile_k < k_tiles; ++tile_k) {
-          ring_.wait_empty(at_.stage, at_.phase ^ 1);
-          ring_.expect(at_.stage, parts * kPartBytes + kStageB);
-          load_a_parts(parts, tile, tile_k * C.block_k);
-          load_b(map_b, tile, tile_k * C.block_k);
-          at_.advance();
+        if constexpr (kInParts) {
+          for (; tile_k < k_tiles; ++tile_k) {
+            ring_.wait_empty(at_.stage, at_.phase ^ 1);
+            ring_.expect(at_.stage, parts * kPartBytes + kStageB);
+            load_a_parts(parts, tile, tile_k * C.block_k);
+            load_b(map_b, tile, tile_k * C.block_k);
+            at_.advance();
+          }
         }
         unfilled_ -= min(unfilled_, k_tiles);
       } else {
@@ -82,6 +105,10 @@ struct Mainloop {
    private:
     static constexpr bool kInParts = loads_in_parts(C);
     static constexpr int kPartBytes = kPartRows * C.block_k * 2, kParts = C.block_m / kPartRows;
+
+    MOXIE_DEVICE void choose_policy(const Tile& tile) {
+      if constexpr (kHints) policy_ = tile.row + tile.rows <= C.block_m ? evict_first_ : evict_normal_;
+    }
 
     // Of A's tile, those that have rows of the group. What an earlier tile left in place of the others reaches only
     // rows of the product that are not stored.
@@ -215,6 +242,7 @@ struct Mainloop {
     uint8_t* slots_;
     int32_t rank_;
     Position at_;
+    uint32_t ahead_ = 0;            // k tiles of the next tile whose B is on its way
     uint32_t unfilled_ = C.stages;  // stages that hold nothing yet
     uint64_t evict_first_ = 0, evict_normal_ = 0, policy_ = 0;
     int32_t mapped_group_ = -1;
