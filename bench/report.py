@@ -120,12 +120,9 @@ tried and did not help. They are of 2026-11-20 and 21 and, but for the mean, sta
   and groups of many rows take longer to multiply than to read: the sum over the groups of the longer of the two, bytes
   at 4.35 TB/s and whole tiles at 720 TFLOP/s, is 0.87 to 1.06 of what is measured. Tiles that leave out rows that do
   not exist, dealt out beforehand or as blocks are done, gained nothing.
-- One token. Of 8 to 110 us, 2 to 3 are the launch, reading the sizes and the first bytes' way, whatever the product;
-  the copy that sets the floor runs for 260 us. The peers' lists of row blocks were made beforehand; Moxie finds its
-  tiles from the sizes.
 - `out` alone against `pre` alone on the reference: the epilogue runs beside the other warp group's products, so
-  neither the stores that `out` saves nor the arithmetic it adds shows; 0.1% is within what two runs of one kernel
-  differ by.
+  neither the stores that `out` saves nor the arithmetic it adds shows, but for the last tile's: leaving out its
+  epilogue saves 4,700 cycles of 290,000 of `out`, 2,500 of `pre`. In other runs the two differed by -0.7 to +0.1%.
 """
 
 
