@@ -135,19 +135,24 @@ struct GemmArguments {
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
   // Programmatic dependent launch: the kernel may start while the one before it in the stream ends. Only its beginning
-  // overlaps, barriers and the fetching of tensor maps; before any thread touches global memory it waits until that
-  // kernel, whatever it is, has ended and all it wrote is there. False: the launch begins when all before it
-  // has ended. Needed behind a kernel of yours that is launched programmatically itself and ends without having waited
-  // (griddepcontrol.wait, cudaGridDependencySynchronize): nothing else waits for what came before that one; and where a
-  // captured graph is looked at through interfaces without edge data, which fail (CUDA_ERROR_LOSSY_QUERY). Drivers
-  // before CUDA 12.3, whose graphs have no programmatic edges, get plain launches always.
+  // overlaps, barriers and the fetching of tensor maps; before any thread touches global memory it waits (but see
+  // weights_ready) until that kernel, whatever it is, has ended and all it wrote is there. False: the launch begins
+  // when all before it has ended. Needed behind a kernel of yours that is launched programmatically itself and ends
+  // without having waited (griddepcontrol.wait, cudaGridDependencySynchronize): nothing else waits for what came before
+  // that one; and where a captured graph is looked at through interfaces without edge data, which fail
+  // (CUDA_ERROR_LOSSY_QUERY). Drivers before CUDA 12.3, whose graphs have no programmatic edges, get plain launches
+  // always.
   bool programmatic_launch = true;
-  // The caller's word that the kernel before this one in the stream writes neither b nor bias nor sizes, and, where it
-  // lets this one start before it has itself waited for those before it, that they do not either. Then b and sizes are
-  // read while that kernel ends; a, outputs and the workspace are touched after it, as ever. Weights that no kernel
-  // changes and offsets known since the tokens were sorted are the usual case. On an H200 a product of one token takes
-  // 1 to 16% less time, of 32 tokens up to 1%. If the word is broken, results may be wrong; the simulator reports it.
-  // Only sm_90a makes use of it, and not with Pointers.
+  // The caller's word that b, bias and sizes are written by no kernel that may still run when this one starts: not by
+  // the one before it in the stream, nor by others that it follows directly (cuStreamWaitEvent, edges of a graph); and
+  // where such a kernel lets dependents start before it has itself waited, not by those before that one either. This
+  // library's kernels wait first; a call with m or n of 0 launches nothing and is no kernel before. Then b and sizes
+  // are read while the kernel before ends; a, outputs and the workspace are touched after it, as ever. Set it for
+  // weights that nothing changes where sizes are older than the kernel before, as for the second product of an expert
+  // layer behind the first; not straight behind the kernel that writes sizes. On an H200 a product of one token takes 1
+  // to 17% less time, of 32 tokens up to 1%. If the word is broken, results may be wrong or the kernel may never end;
+  // the simulator reports b and sizes that a kernel before may be writing, but not in graphs. Without effect on
+  // launches that are not programmatic, with Pointers, and on sm_100a.
   bool weights_ready = false;
 };
 

@@ -219,11 +219,13 @@ bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext&, Instr& ou
 
 // kind 1: wait. Grids run one after the other here; what Launch::prerequisites stands for is done at the first wait.
 Step execute_griddepcontrol(Warp& warp, const Instr& instr, uint32_t) {
+  Cluster& cluster = *warp.cta->cluster;
   if (instr.kind) {
-    Cluster& cluster = *warp.cta->cluster;
     cluster.launch->meet_prerequisites();
-    cluster.launch->waited = true;
+    warp.cta->waited = true;
     warp.view.seen.raise(cluster.prerequisites, 1);
+  } else if (warp.view.seen[cluster.prerequisites] == 0) {
+    warp.cta->triggered_early = true;
   }
   return Step::Next;
 }

@@ -139,7 +139,7 @@ struct Executor {
         true);
     if (failure) report_fault(context, *failure);
     if (grid.written != nullptr) {
-      if (!launch.waited) grid.unfinished = launch.unfinished;
+      if (!launch.waited) grid.unfinished = launch.unfinished;  // the next one may start before they have ended
       if (state().streams.contains(stream)) stream->last = std::move(grid);
     }
   }

@@ -114,6 +114,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
     cta.index = {cluster.index.x * launch.cluster.x + inside.x, cluster.index.y * launch.cluster.y + inside.y,
                  cluster.index.z * launch.cluster.z + inside.z};
     cta.barriers = {};
+    cta.waited = cta.triggered_early = false;
     const uint32_t dynamic_end = launch.dynamic_shared == 0 ? 0 : kernel.dynamic_shared + launch.dynamic_shared;
     cta.shared.create(std::max(kernel.static_shared, dynamic_end), blocks > 1);
   }
@@ -290,6 +291,9 @@ void run(Launch& launch) {
       finish_tensor_state(cluster);
       finish_async_state(cluster);
       launch.instructions += cluster.instructions;
+      for (const auto& cta : cluster.ctas) {
+        if (cta->waited && !cta->triggered_early) launch.waited = true;
+      }
       if (launch.written != nullptr) {
         const std::lock_guard<std::mutex> lock(mutex);
         launch.written->add(cluster.written);

@@ -407,6 +407,8 @@ struct Cta {
     uint32_t reduction_and = kFullMask, reduction_or = 0, reduction_popc = 0;
   };
   std::array<NamedBarrier, 16> barriers;
+  // griddepcontrol: a thread has waited; one has let dependent grids start, and no wait came before.
+  bool waited = false, triggered_early = false;
   std::unique_ptr<AsyncCtaState, void (*)(AsyncCtaState*)> async{nullptr, nullptr};
   std::unique_ptr<TensorMemory, void (*)(TensorMemory*)> tensor{nullptr, nullptr};
   bool finished() const;
@@ -488,7 +490,8 @@ struct Launch {
   Rules rules;
   std::atomic<uint64_t> instructions{0};
   // Programmatic dependent launch. What the grids before this one may still be writing when it starts: touched before a
-  // griddepcontrol.wait it is a hazard. What this one writes, when `written` is given; whether it has waited.
+  // griddepcontrol.wait it is a hazard. What this one writes, when `written` is given; whether
+  // dependents start only after a wait: dependents start when every block has let them or has ended.
   std::vector<std::shared_ptr<const ByteSet>> unfinished;
   ByteSet* written = nullptr;
   std::atomic<bool> waited{false};

@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "device_state.h"
 #include "layer.h"
 
 namespace moxie::test {
@@ -99,38 +100,57 @@ TEST_P(Edges, ABlockChangesGroupAtEveryTile) {
   run_in_all_orders(j);
 }
 
-// A comes from the kernel before, and outputs and workspace are still its own when this one begins.
-TEST_P(Edges, ReadyWeightsAreReadBeforeTheKernelBeforeHasEnded) {
-  for (int64_t k : {200, 0}) {
+// A kernel that lets the next one start, takes its time and only then writes.
+constexpr const char* kLateCopy = R"(
+extern "C" __global__ void late_copy(const unsigned* from, unsigned* to, int count) {
+  asm volatile("griddepcontrol.launch_dependents;");
+  for (int i = 0; i < 10; ++i) asm volatile("nanosleep.u32 20000;");
+  for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+)";
+
+// A comes from the kernel before; the third launch writes the same outputs and workspace as the second.
+TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
+  const bool own = GetParam().grouping == Grouping::Pointers;
+  for (int64_t k : {1704, 200, 0}) {  // more than any ring holds, less, nothing
     SCOPED_TRACE(k);
     Job j = job({70, 3, 0, 61}, 80, k);
-    j.weights_ready = true;
     Layer layer(j);
-    Job before;
-    before.problem = problem_of(Schedule::PingPong, Grouping::Dense);
-    before.problem.multicast = Multicast::None;
-    before.problem.activation = Activation::Relu;
-    before.problem.pre.reset(), before.problem.out = kBf16;
-    before.rows = {layer.total_rows()};
-    before.n = std::max<int64_t>(k, 8);
-    Layer first(before);
-    if (j.problem.grouping != Grouping::Pointers) {
-      layer.arguments().a = first.arguments().out;
-      layer.arguments().lda = first.arguments().ld_out;
+    GemmArguments& x = layer.arguments();
+    const auto* const a = static_cast<const uint8_t*>(x.a);
+    const uint8_t* begin = nullptr;
+    size_t bytes = 0;
+    for (const auto& [address, size] : Buffer::live()) {
+      const auto* const from = static_cast<const uint8_t*>(address);
+      if (!own && a >= from && a < from + size) begin = from, bytes = size;
     }
-    const auto run = [&](bool overlap) {
-      layer.arguments().programmatic_launch = layer.arguments().weights_ready = overlap;
-      first.poison(), layer.poison();
-      first.launch(), layer.launch(), layer.launch();
-      device().synchronize();
-      return layer.results();
-    };
-    set_order("eager");
-    const Results expected = run(false);
+    ASSERT_TRUE(own || begin);
+    layer.check(layer.run());
+    const Results expected = layer.results();
+    Buffer late(bytes);
+    if (!own) x.a = late.get<uint8_t>() + (a - begin);
+    x.weights_ready = true;
+    const driver::LoadedKernel copy = device().state().get_kernel(
+        "late_copy",
+        [] {
+          jit::Request request;
+          request.source = kLateCopy;
+          return request;
+        },
+        "late_copy", 0);
     for (const char* order : orders()) {
       SCOPED_TRACE(order);
       set_order(order);
-      EXPECT_TRUE(run(true) == expected);
+      late.fill(0xff);
+      layer.poison();
+      const void* from = begin;
+      void* to = late.get();
+      int count = int(bytes / 4);
+      void* parameters[] = {&from, &to, &count};
+      device().state().context().launch(copy, {.grid = 1, .block = 256}, parameters, nullptr);
+      layer.launch(), layer.launch();
+      device().synchronize();
+      EXPECT_TRUE(layer.results() == expected);
     }
   }
 }
@@ -399,19 +419,33 @@ TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
   }
 }
 
-// Weights said to be ready that the kernel before writes.
-TEST(Kernels, ABrokenWordIsReported) {
+// What is said to be ready is read early: the simulator sees that the kernel before writes it.
+class BrokenWord : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(BrokenWord, IsReported) {
   if (!device().info().simulated) GTEST_SKIP() << "the simulator reports it";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  Job job;
-  job.problem = problem_of(Schedule::PingPong, Grouping::Dense);
-  job.problem.activation = Activation::Relu;
-  job.problem.pre.reset(), job.problem.out = kBf16;
-  job.rows = {64};
+  Job before;
+  before.problem = problem_of(Schedule::PingPong, Grouping::Dense);
+  before.problem.activation = Activation::Relu;
+  before.problem.pre.reset(), before.problem.out = kBf16;
+  before.rows = {64};
+  Job job = before;
+  const std::string what = GetParam();
+  if (what != "Weights") {
+    job.problem.grouping = Grouping::Offsets;
+    job.problem.expected_rows = what == "SizesOfFewRows" ? 16 : 1024;
+    job.rows = {30, 34};
+  }
   const auto run = [&](bool ready) {
-    Layer one(job), two(job);
-    two.arguments().b = one.arguments().out, two.arguments().ldb = one.arguments().ld_out;
-    two.arguments().weights_ready = ready;
+    Layer one(before), two(job);
+    GemmArguments& x = two.arguments();
+    if (what != "Weights") {
+      x.sizes = static_cast<const int32_t*>(one.arguments().out);
+    } else {
+      x.b = one.arguments().out, x.ldb = one.arguments().ld_out;
+    }
+    x.weights_ready = ready;
     one.launch(), two.launch();
     device().synchronize();
   };
@@ -426,6 +460,9 @@ TEST(Kernels, ABrokenWordIsReported) {
   };
   EXPECT_EXIT(broken(), ::testing::ExitedWithCode(3), "data in flight: reads global memory at .*griddepcontrol.wait");
 }
+
+INSTANTIATE_TEST_SUITE_P(Kernels, BrokenWord, ::testing::Values("Weights", "SizesOfFewRows", "SizesOfManyRows"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
   Job job;

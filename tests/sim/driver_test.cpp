@@ -1553,7 +1553,8 @@ TEST_F(SimDriver, ADeadlockIsALaunchFailure) {
 
 // The second kernel of a programmatic dependent launch may begin before the first has ended: it must not touch what
 // that one writes before its griddepcontrol.wait, and may touch everything else.
-TEST_F(SimDriver, ADependentGridMustWait) {
+class Dependent : public SimDriver, public ::testing::WithParamInterface<bool> {};
+TEST_P(Dependent, AGridMustWait) {
   const std::string text = R"(
 .version 8.7
 .target sm_90a
@@ -1564,6 +1565,17 @@ TEST_F(SimDriver, ADependentGridMustWait) {
   ld.param.u64 %rd1, [p_out];
   griddepcontrol.launch_dependents;
   st.global.u32 [%rd1+16], 7;
+  ret;
+}
+.visible .entry passes_on(.param .u32 p_first)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<2>;
+  ld.param.u32 %r1, [p_first];
+  setp.ne.u32 %p1, %r1, 0;
+  @%p1 griddepcontrol.wait;
+  griddepcontrol.launch_dependents;
+  griddepcontrol.wait;
   ret;
 }
 .visible .entry second(.param .u64 p_in, .param .u32 p_wait)
@@ -1586,13 +1598,14 @@ READ:
 )";
   CUmodule module = nullptr;
   OK(CU(cuModuleLoadData)(&module, text.c_str()));
-  CUfunction first = nullptr, second = nullptr;
+  CUfunction first = nullptr, second = nullptr, passes_on = nullptr;
   OK(CU(cuModuleGetFunction)(&first, module, "first"));
+  OK(CU(cuModuleGetFunction)(&passes_on, module, "passes_on"));
   OK(CU(cuModuleGetFunction)(&second, module, "second"));
   CUstream stream = nullptr;
   OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
   CUdeviceptr memory = upload({0, 0, 0, 0, 0, 5});
-  const auto launch_second = [&](bool programmatic, uint32_t waits) {
+  const auto launch = [&](CUfunction function, bool programmatic, void** params) {
     CUlaunchAttribute attribute{};
     attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attribute.value.programmaticStreamSerializationAllowed = programmatic;
@@ -1602,8 +1615,15 @@ READ:
     config.hStream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
+    OK(CU(cuLaunchKernelEx)(&config, function, params, nullptr));
+  };
+  const auto launch_second = [&](bool programmatic, uint32_t waits) {
     void* params[] = {&memory, &waits};
-    OK(CU(cuLaunchKernelEx)(&config, second, params, nullptr));
+    launch(second, programmatic, params);
+  };
+  const auto launch_between = [&](uint32_t waits_first) {
+    void* params[] = {&waits_first};
+    launch(passes_on, true, params);
   };
   void* params[] = {&memory};
   const auto launch_first = [&] { OK(CU(cuLaunchKernel)(first, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr)); };
@@ -1614,9 +1634,14 @@ READ:
   launch_second(true, 0);
   OK(CU(cuStreamSynchronize)(stream));
   EXPECT_EQ(download(memory, 6)[4], 12u);
+  launch_first(), launch_between(1), launch_second(true, 0);  // the one between starts it when the first has ended
+  OK(CU(cuStreamSynchronize)(stream));
+  EXPECT_EQ(download(memory, 6)[4], 12u);
 
   testing::internal::CaptureStderr();
-  launch_first(), launch_second(true, 0);
+  launch_first();
+  if (GetParam()) launch_between(0);  // which starts it at once
+  launch_second(true, 0);
   const std::string report = testing::internal::GetCapturedStderr();
   EXPECT_EQ(report.rfind("data in flight: reads global memory at ", 0), 0u) << report;
   EXPECT_NE(report.find("which the grid before may still be writing, and no griddepcontrol.wait stands before it"),
@@ -1625,6 +1650,9 @@ READ:
   FAILS(CUDA_ERROR_LAUNCH_FAILED, CU(cuStreamSynchronize)(stream));
   OK(CU(cuDevicePrimaryCtxReset)(0));
 }
+
+INSTANTIATE_TEST_SUITE_P(Grids, Dependent, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "WithOneBetween" : "OneAfterTheOther"; });
 
 TEST_F(SimDriver, AGraphOverFreedMemoryFails) {
   CUstream stream = nullptr;

@@ -46,8 +46,8 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     ring.init();
   }
   Scheduler<C> scheduler(gemm);
-  // The kernel before this one may still run. Behind this wait its results are there, A as a rule; what else is read
-  // may be known to be older.
+  // The kernel before this one may still run. Its results are there behind griddepcontrol.wait. With weights_ready B
+  // and sizes are not among them, and only A, outputs and the workspace are touched behind it.
   const bool early = !operands_need_group_maps(C.grouping) && gemm.weights_ready != 0;
   if constexpr (C.cluster > 1) barrier_cluster_arrive_relaxed();
   if constexpr (C.few_rows) {
@@ -88,7 +88,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     }
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
-    if (early) griddepcontrol_wait();  // outputs and the workspace are written
+    if (early) griddepcontrol_wait();  // before outputs and the workspace are written
     const int warp_group = warp / 4 - 1;
     constexpr int kOperandSlots = operands_need_group_maps(C.grouping) ? 2 * kMapSlots * kMapBytes : 0;
     Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, warp_group,
