@@ -65,13 +65,6 @@ MOXIE_DEVICE void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// 9.7.9.8 ld: from L2, where what other grids have written is. Needed for what is read before griddepcontrol.wait.
-MOXIE_DEVICE int32_t load_coherent(const int32_t* from) {
-  int32_t value;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from));
-  return value;
-}
-
 // 9.7.9.18: what L2 does with the lines that an access brings.
 MOXIE_DEVICE uint64_t evict_first_policy() {
   uint64_t policy;

@@ -87,7 +87,7 @@ class Scheduler {
         place(tile, unit, rows, columns, gemm_.m);
         if constexpr (C.grouping == Grouping::RowGroups) {
           // The blocks of a cluster share B, so the unit's first row names the group of all.
-          tile.group = load_coherent(gemm_.sizes + tile.row / kUnitRows * kUnitRows);
+          tile.group = gemm_.sizes[tile.row / kUnitRows * kUnitRows];
           if (tile.group < 0 || tile.group >= gemm_.groups) continue;
         }
         return true;
@@ -240,7 +240,7 @@ class Scheduler {
         const int32_t* sizes = gemm_.arrays.sizes + int64_t{group} * 3;
         sizes_[i] = sizes[0], n_ = sizes[1], k_ = sizes[2];
       } else {
-        sizes_[i] = load_coherent(gemm_.sizes + group);
+        sizes_[i] = gemm_.sizes[group];
       }
     }
   }
