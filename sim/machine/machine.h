@@ -490,8 +490,8 @@ struct Launch {
   Rules rules;
   std::atomic<uint64_t> instructions{0};
   // Programmatic dependent launch. What the grids before this one may still be writing when it starts: touched before a
-  // griddepcontrol.wait it is a hazard. What this one writes, when `written` is given; whether
-  // dependents start only after a wait: dependents start when every block has let them or has ended.
+  // griddepcontrol.wait it is a hazard. What this one writes, when `written` is given; whether its
+  // dependents, which start when every block has let them or has ended, do so only after a wait.
   std::vector<std::shared_ptr<const ByteSet>> unfinished;
   ByteSet* written = nullptr;
   std::atomic<bool> waited{false};

@@ -100,14 +100,51 @@ TEST_P(Edges, ABlockChangesGroupAtEveryTile) {
   run_in_all_orders(j);
 }
 
-// A kernel that lets the next one start, takes its time and only then writes.
-constexpr const char* kLateCopy = R"(
+driver::LoadedKernel kernel_beside(const char* entry) {
+  const auto request = [] {
+    jit::Request request;
+    request.source = R"(
+// Lets the next kernel start, takes its time and only then writes.
 extern "C" __global__ void late_copy(const unsigned* from, unsigned* to, int count) {
   asm volatile("griddepcontrol.launch_dependents;");
   for (int i = 0; i < 10; ++i) asm volatile("nanosleep.u32 20000;");
   for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
 }
+extern "C" __global__ void write_line(int* line, int value) { line[threadIdx.x] = value; }
+extern "C" __global__ void pass_on() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+extern "C" __global__ void read_line(const int* line, int value, int* stale) {
+  if (line[threadIdx.x % 32] != value) atomicAdd(stale, 1);
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 )";
+    return request;
+  };
+  return device().state().get_kernel(std::string("edges_test ") + entry, request, entry, 0);
+}
+
+// Sizes that are ready are read by plain loads before griddepcontrol.wait: no line of L1 may be older than the grid.
+TEST(Kernels, AGridStartsWithoutStaleLines) {
+  const bool simulated = device().info().simulated;
+  const unsigned grid = simulated ? 4 : 528;
+  set_order("eager");
+  const driver::Context& context = device().state().context();
+  const Buffer line(128), stale(sizeof(int));
+  stale.fill(0);
+  int* lines = line.get<int>();
+  int* count = stale.get<int>();
+  for (int value = 1; value <= (simulated ? 3 : 2000); ++value) {
+    void* written[] = {&lines, &value};
+    void* read[] = {&lines, &value, &count};
+    context.launch(kernel_beside("write_line"), {.grid = 1, .block = 32}, written, nullptr);
+    context.launch(kernel_beside("pass_on"), {.grid = 1, .block = 32, .programmatic = true}, nullptr, nullptr);
+    context.launch(kernel_beside("read_line"), {.grid = grid, .block = 256, .programmatic = true}, read, nullptr);
+  }
+  device().synchronize();
+  EXPECT_EQ(stale.download(), std::vector<uint8_t>(sizeof(int), 0));
+}
 
 // A comes from the kernel before; the third launch writes the same outputs and workspace as the second.
 TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
@@ -125,19 +162,11 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
       if (!own && a >= from && a < from + size) begin = from, bytes = size;
     }
     ASSERT_TRUE(own || begin);
-    layer.check(layer.run());
-    const Results expected = layer.results();
-    Buffer late(bytes);
+    const Results expected = layer.run();
+    layer.check(expected);
+    const Buffer late(bytes);
     if (!own) x.a = late.get<uint8_t>() + (a - begin);
     x.weights_ready = true;
-    const driver::LoadedKernel copy = device().state().get_kernel(
-        "late_copy",
-        [] {
-          jit::Request request;
-          request.source = kLateCopy;
-          return request;
-        },
-        "late_copy", 0);
     for (const char* order : orders()) {
       SCOPED_TRACE(order);
       set_order(order);
@@ -147,7 +176,7 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
       void* to = late.get();
       int count = int(bytes / 4);
       void* parameters[] = {&from, &to, &count};
-      device().state().context().launch(copy, {.grid = 1, .block = 256}, parameters, nullptr);
+      device().state().context().launch(kernel_beside("late_copy"), {.grid = 1, .block = 256}, parameters, nullptr);
       layer.launch(), layer.launch();
       device().synchronize();
       EXPECT_TRUE(layer.results() == expected);

@@ -121,11 +121,12 @@ std::vector<Job> jobs(const Entry& entry) {
                                                                : std::vector<int64_t>{19, 0, 8, 7};
     large.k = 1704;  // more than the ring holds
   }
-  large.weights_ready = true;
   // float32 outputs may have leading dimensions of 4 (mod 8).
   if (entry.problem.out == kF32) large.pad_out = 12;
   if (entry.problem.pre == kF32) large.pad_pre = 4;
-  return {small, large};
+  Job ready = large;
+  ready.weights_ready = true;
+  return {small, large, ready};
 }
 
 class Matrix : public ::testing::TestWithParam<Entry> {};

@@ -135,8 +135,8 @@ class Problem {
     node_ = capture(*problem_, *arguments_);
   }
 
-  // The grid before this one writes the inputs, but for weights said to be ready, and may do so until
-  // griddepcontrol.wait; and as a launch of the same problem it writes the outputs and the workspace.
+  // The grid before this one writes the inputs, but for weights said to be ready, and as a launch of the same problem
+  // the outputs and the workspace. It may do so until griddepcontrol.wait.
   const std::shared_ptr<sim::ByteSet>& in_flight() const { return in_flight_; }
   void reveal() const {
     for (const auto& [address, bytes] : inputs_) std::memcpy(address, bytes.data(), bytes.size());
