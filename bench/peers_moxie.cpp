@@ -52,7 +52,7 @@ moxie::GemmProblem problem_of(const PeerProblem& p) {
   if (p.pre != 0) problem.pre = moxie::DataType::Bf16;
   if (p.out == 0) problem.out.reset();
   if (p.expected_rows > 0) problem.expected_rows = p.expected_rows;
-  if (p.schedule >= 0) problem.schedule = static_cast<moxie::Schedule>(p.schedule);
+  if (p.schedule >= 0) problem.schedule = static_cast<moxie::WarpSchedule>(p.schedule);
   if (p.tile_m > 0) problem.tile_m = p.tile_m;
   if (p.tile_n > 0) problem.tile_n = p.tile_n;
   if (p.multicast >= 0) problem.multicast = static_cast<moxie::Multicast>(p.multicast);

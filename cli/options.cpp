@@ -56,8 +56,8 @@ const Names<GateLayout> kGates = {{"interleaved", GateLayout::Interleaved},
                                   {"split-up-first", GateLayout::SplitUpFirst}};
 const Names<DataType> kTypes = {
     {"bf16", DataType::Bf16}, {"f32", DataType::F32}, {"mxfp4", DataType::Mxfp4}, {"mxfp8", DataType::Mxfp8}};
-const Names<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
-const Names<Scheduling> kSchedulings = {{"static", Scheduling::Static}, {"launch-control", Scheduling::LaunchControl}};
+const Names<WarpSchedule> kSchedules = {{"cooperative", WarpSchedule::Cooperative}, {"pingpong", WarpSchedule::PingPong}};
+const Names<TileSource> kSchedulings = {{"static", TileSource::Static}, {"launch-control", TileSource::LaunchControl}};
 const Names<Multicast> kMulticasts = {
     {"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}, {"either", Multicast::Either}};
 const Names<bool> kSwitches = {{"on", true}, {"off", false}};

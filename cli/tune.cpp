@@ -119,7 +119,9 @@ Measured measure(const Device& device, const GpuClock& clock, const GemmProblem&
   return measured;
 }
 
-const char* name_of(Schedule schedule) { return schedule == Schedule::Cooperative ? "cooperative" : "pingpong"; }
+const char* name_of(WarpSchedule schedule) {
+  return schedule == WarpSchedule::Cooperative ? "cooperative" : "pingpong";
+}
 
 int run(const Options& options) {
   const Device device = Device::open();

@@ -105,9 +105,9 @@ std::vector<plan::TunedHopper> make_table(const std::vector<Measured>& measured,
 std::string include_line(const plan::TunedHopper& row) {
   constexpr const char* kGroupings[] = {"Dense", "Batched", "Offsets", "RowGroups", "Masked", "Pointers"};
   constexpr const char* kMulticasts[] = {"None", "A", "B", "Either"};
-  return fmt::format("{{Grouping::{}, {}, {}, {}, {}, {}, Schedule::{}, {}, {}, Multicast::{}}},",
+  return fmt::format("{{Grouping::{}, {}, {}, {}, {}, {}, WarpSchedule::{}, {}, {}, Multicast::{}}},",
                      kGroupings[static_cast<int>(row.grouping)], row.n, row.k, row.rows_from, row.rows_to, row.gated,
-                     row.schedule == Schedule::Cooperative ? "Cooperative" : "PingPong", row.tile_m, row.tile_n,
+                     row.schedule == WarpSchedule::Cooperative ? "Cooperative" : "PingPong", row.tile_m, row.tile_n,
                      kMulticasts[static_cast<int>(row.multicast)]);
 }
 

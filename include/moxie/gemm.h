@@ -13,7 +13,7 @@
 
 #include "moxie/device.h"
 #include "moxie/error.h"
-#include "moxie/params.h"  // Grouping, Activation, GateLayout, DataType, OperandFormat, Schedule, Multicast, Scheduling
+#include "moxie/params.h"
 
 namespace moxie {
 
@@ -26,7 +26,7 @@ struct CustomSink {
   std::string type;
   std::string source;
   std::vector<uint8_t> params;
-  kernel::SinkNeeds needs;
+  SinkNeeds needs;
 };
 
 // What to compute: shapes, types and choices, but no pointers. The plan depends on this alone.
@@ -58,7 +58,7 @@ struct GemmProblem {
   // Hints and choices; absent: the plan decides.
   std::vector<int64_t> host_rows;        // rows of each group when the host knows them: sizes the grid exactly
   std::optional<int64_t> expected_rows;  // rows of a typical group, when only an estimate is known
-  std::optional<Schedule> schedule;
+  std::optional<WarpSchedule> schedule;
   // sm_90a: tile_m 64, 128 or 256, also 8 (ping-pong, one block, groups of fewer than 256 rows that are not given by
   // pointers, bf16 or float32 outputs, no custom sinks), tile_n 64 to 256 in steps of 32. sm_100a: tile_m 128
   // times the cluster, tile_n 32 to 256 in steps of 32, for MXFP4 on one block without a gate or custom sinks also
@@ -68,7 +68,7 @@ struct GemmProblem {
   std::optional<Multicast> multicast;  // Either: Offsets and Masked only
   // sm_100a. LaunchControl computes tiles as the device gets to them, which evens out tiles of unequal length and a GPU
   // that other kernels share; Static deals them out beforehand.
-  std::optional<Scheduling> scheduling;
+  std::optional<TileSource> scheduling;
   // sm_100a: whether B takes the side of the tensor cores that has 128 rows and A the other, which has as few as 16:
   // for groups of few rows. With it tile_m is 16, 32, 64, 128 or 256 (not for row groups), tile_n 128 times the
   // cluster. Absent: the plan decides; off where tile_m or tile_n is given.

@@ -1,97 +1,9 @@
-// The contract between host and device: names of the variants, the compile-time configuration of a
-// kernel, its budget of shared and tensor memory, and the structures passed as kernel arguments.
-// Compiled by the host compiler and by NVRTC; includes nothing but fixed-width integers.
+// The contract between host and device: the compile-time configuration of a kernel, its budget of shared and tensor
+// memory, and the structures passed as kernel arguments. Compiled by the host compiler and by NVRTC.
 #pragma once
-#ifdef __CUDACC_RTC__
-#include <cuda/std/cstdint>
-using cuda::std::int32_t;
-using cuda::std::int64_t;
-using cuda::std::uint32_t;
-using cuda::std::uint64_t;
-using cuda::std::uint8_t;
-#else
-#include <cstdint>
-#endif
+#include "moxie/types.h"
 
 namespace moxie {
-
-// How rows are divided into groups. What each one needs from the caller stands in moxie/gemm.h.
-enum class Grouping : int { Dense, Batched, Offsets, RowGroups, Masked, Pointers, KGroups };
-
-// Applied to pre = A B^T + bias. The ones after Silu are gated: they halve the width.
-enum class Activation : int {
-  None,
-  Relu,
-  Relu2,
-  GeluTanh,
-  GeluErf,
-  Silu,
-  Swiglu,     // silu(gate) * up
-  SwigluOai,  // min(gate, limit) * sigmoid(alpha * min(gate, limit)) * (clamp(up, -limit, limit) + 1)
-  Geglu,      // gelu_tanh(gate) * up
-  Reglu,      // relu(gate) * up
-};
-constexpr bool is_gated(Activation a) { return static_cast<int>(a) > static_cast<int>(Activation::Silu); }
-
-// Where the gate and up columns of a gated product lie along N.
-enum class GateLayout : int {
-  Interleaved,   // columns 2i, 2i + 1 are gate, up
-  Split,         // gate in the first N / 2 columns, up in the second
-  SplitUpFirst,  // up in the first N / 2 columns, gate in the second
-};
-
-enum class DataType : int {
-  Bf16,
-  F32,
-  Mxfp4,  // E2M1, two in a byte, the first in the low nibble; an E8M0 scale for every 32 along a row (OCP MX v1.0)
-  Mxfp8,  // E4M3 with the same scales
-  Nvfp4,  // E2M1 with an E4M3 scale for every 16 and one float for the whole tensor
-};
-constexpr int bits_of(DataType t) {
-  return t == DataType::F32 ? 32 : t == DataType::Bf16 ? 16 : t == DataType::Mxfp8 ? 8 : 4;
-}
-constexpr int size_of(DataType t) { return bits_of(t) / 8; }  // bytes; not for elements of four bits
-constexpr bool is_quantized(DataType t) { return t != DataType::Bf16 && t != DataType::F32; }
-
-// What the elements of A and B are.
-enum class OperandFormat : int {
-  Bf16,
-  Mxfp4,  // E2M1, two in a byte, the first in the low nibble; an E8M0 scale for every 32 along K (OCP MX v1.0)
-  Nvfp4,  // E2M1 with an E4M3 scale for every 16 and one float for the whole matrix
-};
-constexpr bool has_scales(OperandFormat f) { return f != OperandFormat::Bf16; }
-constexpr int bits_of(OperandFormat f) { return has_scales(f) ? 4 : 16; }
-constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
-
-// Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 +
-// k (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
-constexpr int kScaleTileRows = 128;
-constexpr int kScaleTileColumns = 4;
-constexpr int kScaleTileBytes = 512;
-// Elements that share a scale.
-constexpr int scale_block(DataType t) { return t == DataType::Nvfp4 ? 16 : kScaleBlock; }
-constexpr int scale_block(OperandFormat f) { return f == OperandFormat::Nvfp4 ? 16 : kScaleBlock; }
-// Elements along K that a tile's scales belong to.
-constexpr int scale_tile_k(OperandFormat f) { return kScaleTileColumns * scale_block(f); }
-// K is a multiple of this, that of every group, too: 16 bytes.
-constexpr int kScaledUnit = 32;
-constexpr int k_unit(OperandFormat f) { return has_scales(f) ? kScaledUnit : 8; }
-
-enum class Schedule : int {
-  Cooperative,  // two consumer warp groups share one tile
-  PingPong,     // each consumer warp group has a tile of its own
-};
-
-// Who tells the blocks of a Blackwell kernel which tiles to compute.
-enum class Scheduling : int {
-  Static,         // as many blocks as the device holds, each walking over every so-manieth tile
-  LaunchControl,  // a grid of all tiles: a block that is done cancels the launch of another and computes its tile
-};
-
-// Which operand the two blocks of a cluster load together. Either (Offsets, Masked): rows of tiles are taken two at a
-// time, which share B; the last one of a group with an odd number shares A between two columns of tiles.
-enum class Multicast : int { None, A, B, Either };
-
 namespace kernel {
 
 // A 128-byte tensor map (CUtensorMap).
@@ -101,7 +13,7 @@ struct alignas(64) TensorMap {
 
 // Everything a Hopper kernel fixes at compile time except its sinks.
 struct HopperConfig {
-  Schedule schedule = Schedule::Cooperative;
+  WarpSchedule schedule = WarpSchedule::Cooperative;
   Grouping grouping = Grouping::Dense;
   int block_m = 128;  // rows of a block's tile: cooperative 128 or 256, ping-pong 64 or 128 (per warp group), with
                       // few_rows also 8
@@ -134,7 +46,7 @@ struct BlackwellConfig {
   int cluster = 1;       // 1: a block computes 128 rows; 2: a pair of blocks 256, each loading half of B's tile. With
                          // swap_ab: 128 or 256 columns, half of A's tile
   int accumulators = 2;  // tiles in tensor memory: with 2, one is stored while the next is computed
-  Scheduling scheduling = Scheduling::Static;
+  TileSource scheduling = TileSource::Static;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
@@ -214,13 +126,6 @@ constexpr int whole_groups_column(int column) { return (column + 31) / 32 * 32; 
 constexpr int half_group_column(int block_n, int column) {
   return column % 32 != 0 ? column : column + whole_groups(block_n);
 }
-
-// What a sink asks of the kernel; each sink states it, the host repeats it in a SinkSpec (src/plan/plan.h).
-struct SinkNeeds {
-  int staging_bytes = 0;    // per warp group and buffer, a multiple of 1024; 0 when it stores directly
-  bool tensor_map = false;  // stores through a tensor map (rewritten per group where outputs_need_group_maps)
-  bool narrow = false;      // takes fragments of 16 columns as well as wider ones
-};
 
 // With swapped operands a warp has 16 columns of a gated product. Where a sink wants 32, neighbours exchange halves.
 constexpr bool exchanges_fragments(const HopperConfig&, const SinkNeeds*, int) { return false; }
@@ -429,7 +334,7 @@ constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 *
 constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
 // Whether the warps of an epilogue's warp group meet between two tiles: where they wait for their turn.
-constexpr bool meets_between_tiles(const HopperConfig& c) { return c.schedule == Schedule::PingPong; }
+constexpr bool meets_between_tiles(const HopperConfig& c) { return c.schedule == WarpSchedule::PingPong; }
 constexpr bool meets_between_tiles(const BlackwellConfig&) { return false; }
 constexpr bool has_scales(const HopperConfig&) { return false; }
 constexpr bool has_scales(const BlackwellConfig& c) { return has_scales(c.format); }
@@ -441,7 +346,7 @@ constexpr bool has_tensor_scales(const BlackwellConfig& c) { return c.format == 
 // Rows of one consumer warp group's accumulators: wgmma has no fewer than 64, of which a tile of 8 uses 8.
 constexpr int warp_group_rows(const HopperConfig& c) {
   if (c.block_m < 64) return 64;
-  return c.schedule == Schedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
+  return c.schedule == WarpSchedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
 }
 constexpr int warp_group_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128; }
 // Those that the epilogue handles at once.
@@ -538,9 +443,9 @@ constexpr int stage_scale_tiles(const BlackwellConfig& c) {
 }
 constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, schedule; warps 4 to 7: epilogue
 
-// Scheduling::LaunchControl: answers in shared memory. One for the tile that is loaded while another is multiplied and
+// TileSource::LaunchControl: answers in shared memory. One for the tile that is loaded while another is multiplied and
 // a third stored.
-constexpr int launch_answers(const BlackwellConfig& c) { return c.scheduling == Scheduling::LaunchControl ? 3 : 0; }
+constexpr int launch_answers(const BlackwellConfig& c) { return c.scheduling == TileSource::LaunchControl ? 3 : 0; }
 constexpr int kLaunchAnswerBytes = 16;
 
 constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }

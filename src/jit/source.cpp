@@ -6,7 +6,7 @@
 namespace moxie::jit {
 namespace {
 
-const char* name(Schedule value) { return value == Schedule::Cooperative ? "Cooperative" : "PingPong"; }
+const char* name(WarpSchedule value) { return value == WarpSchedule::Cooperative ? "Cooperative" : "PingPong"; }
 
 const char* name(Grouping value) {
   switch (value) {
@@ -28,7 +28,7 @@ const char* name(Grouping value) {
   return "KGroups";
 }
 
-const char* name(Scheduling value) { return value == Scheduling::Static ? "Static" : "LaunchControl"; }
+const char* name(TileSource value) { return value == TileSource::Static ? "Static" : "LaunchControl"; }
 
 const char* name(OperandFormat value) {
   return value == OperandFormat::Mxfp4 ? "Mxfp4" : value == OperandFormat::Nvfp4 ? "Nvfp4" : "Bf16";
@@ -147,7 +147,7 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
   std::ostringstream text;
   add_headers(text, "moxie/hopper/grouped_gemm.cuh", sinks);
   text << "\nconstexpr moxie::kernel::HopperConfig kConfig{\n"
-       << "    .schedule = moxie::Schedule::" << name(config.schedule) << ",\n"
+       << "    .schedule = moxie::WarpSchedule::" << name(config.schedule) << ",\n"
        << "    .grouping = moxie::Grouping::" << name(config.grouping) << ",\n"
        << "    .block_m = " << config.block_m << ",\n"
        << "    .block_n = " << config.block_n << ",\n"
@@ -179,7 +179,7 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
        << "    .stages = " << config.stages << ",\n"
        << "    .cluster = " << config.cluster << ",\n"
        << "    .accumulators = " << config.accumulators << ",\n"
-       << "    .scheduling = moxie::Scheduling::" << name(config.scheduling) << ",\n"
+       << "    .scheduling = moxie::TileSource::" << name(config.scheduling) << ",\n"
        << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
        << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
        << "    .bias = " << (config.bias ? "true" : "false") << ",\n"

@@ -215,9 +215,9 @@ void check_problem(const GemmProblem& p) {
   check_enum("gate", p.gate, GateLayout::SplitUpFirst);
   if (p.pre) check_enum("pre", *p.pre, DataType::Nvfp4);
   if (p.out) check_enum("out", *p.out, DataType::Nvfp4);
-  if (p.schedule) check_enum("schedule", *p.schedule, Schedule::PingPong);
+  if (p.schedule) check_enum("schedule", *p.schedule, WarpSchedule::PingPong);
   if (p.multicast) check_enum("multicast", *p.multicast, Multicast::Either);
-  if (p.scheduling) check_enum("scheduling", *p.scheduling, Scheduling::LaunchControl);
+  if (p.scheduling) check_enum("scheduling", *p.scheduling, TileSource::LaunchControl);
 
   if (p.groups < 1 || p.groups > kMaxGroups) reject("groups is {}, but must be 1 to {}", p.groups, kMaxGroups);
   if (p.grouping == Grouping::Dense && p.groups != 1) reject("groups is {}, but a dense product has 1", p.groups);

@@ -129,7 +129,7 @@ template <class Plan>
 int most_blocks(const Plan& plan, const plan::DeviceFigures& device) {
   const int cluster = plan.config.cluster;
   if constexpr (std::is_same_v<Plan, plan::BlackwellPlan>) {
-    if (plan.config.scheduling == Scheduling::LaunchControl)
+    if (plan.config.scheduling == TileSource::LaunchControl)
       return int(std::max<int64_t>(plan.tiles, 1) + cluster - 1) / cluster * cluster;
   }
   return device.sm_count / cluster * cluster;

@@ -14,7 +14,7 @@ namespace moxie::ops {
 struct PreparedGemm {
   plan::Plan plan;                               // without its candidates
   std::optional<plan::BlackwellPlan> blackwell;  // on sm_100a, in place of `plan`
-  std::vector<kernel::SinkNeeds> needs;
+  std::vector<SinkNeeds> needs;
   int shared_bytes = 0;
   int blocks = 0;  // the most that a launch uses, a multiple of the cluster
   size_t workspace_bytes = 0;

@@ -126,7 +126,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandi
   const double epilogue = 128.0 * columns * instructions(s, c.swap_ab) / kCosts.lanes + kCosts.epilogue_fixed;
 
   const double slots = std::max(1, d.sm_count / c.cluster);
-  const bool controlled = c.scheduling == Scheduling::LaunchControl, uneven = has_uneven_tiles(s);
+  const bool controlled = c.scheduling == TileSource::LaunchControl, uneven = has_uneven_tiles(s);
   double waves = tiles == 0 ? 0 : w.exact && !uneven ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
   // Dealt out beforehand, the longest tiles may all be one block's.
   if (uneven && !controlled) waves += std::min(waves, kCosts.uneven_waves);
@@ -219,7 +219,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
 
 std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d) {
   std::vector<BlackwellCandidate> all;
-  const auto add = [&](int cluster, int block_n, bool swap_ab, Scheduling scheduling) {
+  const auto add = [&](int cluster, int block_n, bool swap_ab, TileSource scheduling) {
     BlackwellCandidate candidate;
     BlackwellConfig& c = candidate.config;
     c.swap_ab = swap_ab;
@@ -242,11 +242,11 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
   };
   // A grid of the most tiles there can be is mostly empty where every group may be as large as the largest.
   const bool bounded = s.grouping != Grouping::Masked && s.grouping != Grouping::Pointers;
-  std::vector<Scheduling> schedulings = {Scheduling::Static};
+  std::vector<TileSource> schedulings = {TileSource::Static};
   if (s.scheduling) {
     schedulings = {*s.scheduling};
   } else if (bounded || !s.host_rows.empty()) {
-    schedulings.push_back(Scheduling::LaunchControl);
+    schedulings.push_back(TileSource::LaunchControl);
   }
   // A given tile is one of operands that are not swapped, unless the caller says otherwise.
   const bool swap = s.swap_ab.value_or(!s.tile_m && !s.tile_n);
@@ -259,7 +259,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
       // Callers mostly align groups of rows to 128, and a quantised output's scales lie in tiles of as many.
       if (rows != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1) continue;
       if (rows > 128 && (s.grouping == Grouping::RowGroups || has_two_products(s))) continue;
-      for (Scheduling scheduling : schedulings) add(cluster, rows, true, scheduling);
+      for (TileSource scheduling : schedulings) add(cluster, rows, true, scheduling);
     }
   }
   for (int cluster : {1, 2}) {
@@ -273,7 +273,7 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
       // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
       if (block_n % 32 == 0 ||
           (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
-        for (Scheduling scheduling : schedulings) add(cluster, block_n, false, scheduling);
+        for (TileSource scheduling : schedulings) add(cluster, block_n, false, scheduling);
     }
   }
   return all;
@@ -307,10 +307,10 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   const BlackwellConfig& c = plan.config;
   plan.raster_panel = choose_panel(s, d, kernel::cluster_rows(c) / (c.swap_ab ? 1 : c.cluster),
                                    kernel::block_columns(c), kernel::cluster_columns(c));
-  const Work most = c.scheduling == Scheduling::LaunchControl ? most_without_host(s) : most_work(s, work);
+  const Work most = c.scheduling == TileSource::LaunchControl ? most_without_host(s) : most_work(s, work);
   const double tiles = count_cluster_tiles(s, most, kernel::cluster_rows(c), kernel::cluster_columns(c));
   plan.tiles = int64_t(c.cluster * tiles);
-  if (c.scheduling == Scheduling::LaunchControl && plan.tiles > kMaxGrid)
+  if (c.scheduling == TileSource::LaunchControl && plan.tiles > kMaxGrid)
     reject(fmt::format(
         "scheduling is LaunchControl, but a grid of {} blocks, the most tiles there can be, is too large", plan.tiles));
   return plan;
@@ -324,7 +324,7 @@ std::string describe(const BlackwellConfig& c) {
                      kernel::cluster_columns(c), kernel::stage_elements(c), c.stages, c.accumulators,
                      c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "",
                      c.swap_ab ? ", operands swapped" : "",
-                     c.scheduling == Scheduling::LaunchControl ? ", launch control" : "");
+                     c.scheduling == TileSource::LaunchControl ? ", launch control" : "");
 }
 
 std::string explain(const Shape& s, const DeviceFigures& d, const BlackwellPlan& plan) {

@@ -92,7 +92,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   const bool pairs = kernel::pairs_rows(c) && mean_rows(w) > m;  // of most tiles
   const bool shares_b = c.multicast == Multicast::B || pairs, shares_a = kernel::may_share_a(c) && !shares_b;
   const double own = (rows * (shares_a ? 0.5 : 1) + n * (shares_b ? 0.5 : 1)) * k * 2;
-  const bool pingpong = c.schedule == Schedule::PingPong;
+  const bool pingpong = c.schedule == WarpSchedule::PingPong;
   const std::array<Bound, 3> bounds = {{
       {std::max(m, 64.0) * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
       {own / kCosts.own_bytes + (loaded - own) / kCosts.multicast_bytes, "loads"},
@@ -168,7 +168,7 @@ int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf
 void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.tile_m && *s.tile_m != 8 && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
     reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.tile_m));
-  if (s.tile_m == 8 && (s.schedule == Schedule::Cooperative || s.cluster == 2 ||
+  if (s.tile_m == 8 && (s.schedule == WarpSchedule::Cooperative || s.cluster == 2 ||
                         s.multicast.value_or(Multicast::None) != Multicast::None || !may_be_tiny(s, work_of(s))))
     reject(
         fmt::format("tile_m is 8, which is possible only with the ping-pong schedule on one block, groups of fewer "
@@ -181,7 +181,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
                        scaled_columns(s)));
   if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
     reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
-  if (s.scheduling && *s.scheduling != Scheduling::Static)
+  if (s.scheduling && *s.scheduling != TileSource::Static)
     reject("scheduling is LaunchControl, but the kernels of sm_90a have only static scheduling");
   if (s.swap_ab == true) reject("swap_ab is true, but the kernels of sm_90a do not swap their operands");
   if (s.multicast && *s.multicast != Multicast::None && s.cluster && *s.cluster == 1)
@@ -192,12 +192,12 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject("multicast is Either, which is possible with groups by offsets and masked ones only");
   if (((s.cluster && *s.cluster == 2) || (s.multicast && *s.multicast != Multicast::None)) && d.sm_count < 2)
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
-  if (s.schedule == Schedule::Cooperative && s.tile_m == 64)
+  if (s.schedule == WarpSchedule::Cooperative && s.tile_m == 64)
     reject("tile_m 64 is not possible with the cooperative schedule, whose two warp groups share 128 or 256 rows");
-  if (s.schedule == Schedule::PingPong && s.tile_m == 256)
+  if (s.schedule == WarpSchedule::PingPong && s.tile_m == 256)
     reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 8, 64 or 128 rows");
   const auto beyond = [&](int m, int n) { return s.tile_m == m && s.tile_n && *s.tile_n > n; };
-  if (beyond(256, 128) || (s.schedule == Schedule::PingPong && beyond(128, widest_pingpong(s))))
+  if (beyond(256, 128) || (s.schedule == WarpSchedule::PingPong && beyond(128, widest_pingpong(s))))
     reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.tile_m,
                        *s.tile_n, *s.tile_m == 256 ? "" : " with the ping-pong schedule"));
 }
@@ -219,8 +219,9 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   HopperConfig best;
   best.stages = 0;
   const auto rank = [](const HopperConfig& x) {
-    const int last = x.schedule == Schedule::PingPong ? -x.epilogue_n : x.epilogue_n;
-    return std::array{std::min(x.stages, x.schedule == Schedule::PingPong ? 8 : 4), last, x.store_buffers, x.stages};
+    const int last = x.schedule == WarpSchedule::PingPong ? -x.epilogue_n : x.epilogue_n;
+    return std::array{std::min(x.stages, x.schedule == WarpSchedule::PingPong ? 8 : 4), last, x.store_buffers,
+                      x.stages};
   };
   const int least = std::max(scaled_columns(s), has_wide_sinks(s) && is_gated(s.activation) ? 64 : 32);
   for (int epilogue_n : {64, 32}) {
@@ -241,7 +242,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
   const bool few_rows = has_few_rows(s, work);
   std::vector<Candidate> all;
-  const auto add = [&](Schedule schedule, const int(&tile)[2]) {
+  const auto add = [&](WarpSchedule schedule, const int(&tile)[2]) {
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
       Candidate candidate;
@@ -265,12 +266,12 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
       all.push_back(candidate);
     }
   };
-  for (const auto& tile : kCooperative) add(Schedule::Cooperative, tile);
+  for (const auto& tile : kCooperative) add(WarpSchedule::Cooperative, tile);
   for (const auto& tile : kPingPong) {
-    if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(Schedule::PingPong, tile);
+    if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(WarpSchedule::PingPong, tile);
   }
   if (may_be_tiny(s, work) && (tiny_pays(work) || s.tile_m == 8)) {
-    for (const auto& tile : kTiny) add(Schedule::PingPong, tile);
+    for (const auto& tile : kTiny) add(WarpSchedule::PingPong, tile);
   }
   return all;
 }
@@ -336,7 +337,7 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
 
 std::string describe(const HopperConfig& c) {
   std::string text =
-      fmt::format("{} {}x{}x{}, {} stages", c.schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
+      fmt::format("{} {}x{}x{}, {} stages", c.schedule == WarpSchedule::Cooperative ? "cooperative" : "ping-pong",
                   c.block_m, c.block_n, c.block_k, c.stages);
   if (c.cluster > 1)
     text += fmt::format(", cluster {} ({} multicast)", c.cluster,

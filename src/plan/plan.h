@@ -28,11 +28,11 @@ struct Shape {
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   std::optional<DataType> pre, out;
-  std::vector<kernel::SinkNeeds> custom_sinks;
-  std::optional<Schedule> schedule;
+  std::vector<SinkNeeds> custom_sinks;
+  std::optional<WarpSchedule> schedule;
   std::optional<int> tile_m, tile_n, cluster;
   std::optional<Multicast> multicast;
-  std::optional<Scheduling> scheduling;
+  std::optional<TileSource> scheduling;
   std::optional<bool> swap_ab;
 };
 
@@ -73,7 +73,7 @@ struct TunedHopper {
   int64_t n, k;
   int64_t rows_from, rows_to;
   bool gated;
-  Schedule schedule;
+  WarpSchedule schedule;
   int tile_m, tile_n;
   Multicast multicast;  // None: no cluster
 };

@@ -18,7 +18,7 @@ const Words<Grouping> kGroupings = {{"dense", Grouping::Dense},     {"batched", 
                                     {"offsets", Grouping::Offsets}, {"row-groups", Grouping::RowGroups},
                                     {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers}};
 const Words<bool> kGates = {{"plain", false}, {"gated", true}};
-const Words<Schedule> kSchedules = {{"cooperative", Schedule::Cooperative}, {"pingpong", Schedule::PingPong}};
+const Words<WarpSchedule> kSchedules = {{"cooperative", WarpSchedule::Cooperative}, {"pingpong", WarpSchedule::PingPong}};
 const Words<Multicast> kMulticasts = {
     {"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}, {"either", Multicast::Either}};
 

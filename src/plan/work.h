@@ -40,8 +40,8 @@ bool has_wide_sinks(const Shape& shape);
 
 // The staging of every sink.
 template <class Config>
-std::vector<kernel::SinkNeeds> sink_needs(const Shape& s, const Config& c) {
-  std::vector<kernel::SinkNeeds> needs;
+std::vector<SinkNeeds> sink_needs(const Shape& s, const Config& c) {
+  std::vector<SinkNeeds> needs;
   if (s.pre) needs.push_back(kernel::store_needs(c, true, *s.pre));
   if (s.out) needs.push_back(kernel::store_needs(c, false, *s.out));
   needs.insert(needs.end(), s.custom_sinks.begin(), s.custom_sinks.end());

@@ -120,7 +120,7 @@ std::vector<GemmProblem> grid() {
           const uint64_t swap = random.below(4), scheduling = random.below(6);
           if (swap > 0) p.swap_ab = swap % 2 == 1;
           if (swap == 3) p.swap_ab.reset();
-          if (scheduling < 2) p.scheduling = Scheduling(scheduling);
+          if (scheduling < 2) p.scheduling = TileSource(scheduling);
           const bool ragged = p.grouping == Grouping::Offsets || p.grouping == Grouping::Masked;
           if (ragged && random.below(4) == 0) p.expected_rows = random.pick({1, 16, 100, 4000});
           const bool has_kernel =

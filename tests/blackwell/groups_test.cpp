@@ -45,7 +45,7 @@ class OwnMaps : public testing::TestWithParam<std::tuple<int, int, bool, int>> {
     const auto [format, cluster, swap, scheduling] = GetParam();
     job.problem.cluster = cluster;
     job.problem.swap_ab = swap;
-    job.problem.scheduling = Scheduling(scheduling);
+    job.problem.scheduling = TileSource(scheduling);
   }
   OperandFormat format() const { return kFormats[std::get<0>(GetParam())]; }
 };
@@ -130,7 +130,7 @@ TEST_P(OwnMapsQuantized, IsTheQuantizedFloat32) {
       p.out = format == OperandFormat::Nvfp4 ? DataType::Nvfp4
               : (int(format) + gated) % 2    ? DataType::Mxfp4
                                              : DataType::Mxfp8;
-      p.scheduling = gated ? Scheduling::LaunchControl : Scheduling::Static;
+      p.scheduling = gated ? TileSource::LaunchControl : TileSource::Static;
       for (int64_t& n : job.n) n = n / 64 * 64 + (gated || n == 0 ? 0 : 32);
       run_in_all_orders(job);
       if (HasFailure()) return;

@@ -27,7 +27,7 @@ class LaunchControlled : public testing::TestWithParam<std::tuple<int, int>> {
   void choose(GemmProblem& p) const {
     p.grouping = grouped().grouping;
     p.cluster = std::get<1>(GetParam());
-    p.scheduling = Scheduling::LaunchControl;
+    p.scheduling = TileSource::LaunchControl;
   }
 };
 // One stage a tile: the loader is ahead of the epilogue by as many tiles as there are answers.
@@ -67,7 +67,7 @@ TEST(LaunchControl, ManyGroups) {
       Mxfp4Job job;
       job.problem.grouping = grouping;
       job.problem.cluster = cluster;
-      job.problem.scheduling = Scheduling::LaunchControl;
+      job.problem.scheduling = TileSource::LaunchControl;
       job.problem.tile_n = 64;
       job.problem.out = kF32;
       job.rows.assign(300, 0);
@@ -83,7 +83,7 @@ TEST(LaunchControl, ManyGroups) {
 TEST(LaunchControl, NoTileAtAll) {
   Mxfp4Job job;
   job.problem.grouping = Grouping::Offsets;
-  job.problem.scheduling = Scheduling::LaunchControl;
+  job.problem.scheduling = TileSource::LaunchControl;
   job.problem.out = kF32;
   job.rows = {0, 0, 0};
   job.spare_rows = 300;
@@ -94,7 +94,7 @@ TEST(LaunchControl, NoTileAtAll) {
 TEST(LaunchControl, RowsThatTheHostGotWrong) {
   Mxfp4Job job;
   job.problem.grouping = Grouping::Masked;
-  job.problem.scheduling = Scheduling::LaunchControl;
+  job.problem.scheduling = TileSource::LaunchControl;
   job.problem.out = kF32;
   job.problem.host_rows = {1, 1, 0};
   job.rows = {200, 140, 3};
@@ -112,31 +112,31 @@ constexpr plan::DeviceFigures kB200{100, 148, 232448};
 
 TEST(LaunchControl, TheGridHasRoomForTheMostTiles) {
   GemmProblem p = offsets_problem();
-  p.scheduling = Scheduling::LaunchControl;
+  p.scheduling = TileSource::LaunchControl;
   p.cluster = 1, p.tile_n = 128;
   const auto prepared = ops::prepare_gemm(kB200, p);
-  EXPECT_EQ(prepared->blackwell->config.scheduling, Scheduling::LaunchControl);
+  EXPECT_EQ(prepared->blackwell->config.scheduling, TileSource::LaunchControl);
   EXPECT_EQ(prepared->blocks, (8 + 7) * 4);  // 1000 rows, and 7 groups that end with a started tile
-  p.scheduling = Scheduling::Static;
+  p.scheduling = TileSource::Static;
   EXPECT_EQ(ops::prepare_gemm(kB200, p)->blocks, 148);
 }
 
 TEST(LaunchControl, NothingOfItInAStaticKernel) {
-  for (Scheduling scheduling : {Scheduling::Static, Scheduling::LaunchControl}) {
+  for (TileSource scheduling : {TileSource::Static, TileSource::LaunchControl}) {
     GemmProblem p = offsets_problem();
     p.scheduling = scheduling;
     const auto prepared = ops::prepare_gemm(kB200, p);
     jit::Request request = ops::kernel_request(prepared->blackwell->config, p);
     request.kind = jit::ImageKind::Ptx;
     const std::string ptx = jit::Compiler::get().compile(request);
-    EXPECT_EQ(ptx.find("clusterlaunchcontrol") != std::string::npos, scheduling == Scheduling::LaunchControl);
+    EXPECT_EQ(ptx.find("clusterlaunchcontrol") != std::string::npos, scheduling == TileSource::LaunchControl);
   }
 }
 
 TEST(LaunchControl, HopperHasNone) {
   GemmProblem p = offsets_problem();
   p.format = OperandFormat::Bf16;
-  p.scheduling = Scheduling::LaunchControl;
+  p.scheduling = TileSource::LaunchControl;
   try {
     explain_plan(p, 90);
     FAIL() << "was accepted";

@@ -34,7 +34,7 @@ struct Point {
   Grouping grouping = Grouping::Dense;
   int cluster = 1;
   bool swap = false;
-  Scheduling scheduling = Scheduling::Static;
+  TileSource scheduling = TileSource::Static;
   int tile = 64;  // columns of a tile; swapped: rows
   int64_t n = 136, k = 96;
   Rows rows = Rows::Uneven;
@@ -52,7 +52,7 @@ Point point(const char* part, int grouping, int combination) {
   p.grouping = kGroupings[grouping];
   p.cluster = 1 + (combination & 1);
   p.swap = combination & 2;
-  p.scheduling = combination & 4 ? Scheduling::LaunchControl : Scheduling::Static;
+  p.scheduling = combination & 4 ? TileSource::LaunchControl : TileSource::Static;
   p.tile = p.swap ? 32 : 64;
   p.name = fmt::format("{}_{}{}{}{}", part, kGroupingNames[grouping], p.cluster == 2 ? "Pair" : "",
                        p.swap ? "Swapped" : "", combination & 4 ? "LaunchControl" : "");
@@ -363,7 +363,7 @@ TEST(MatrixTable, ChecksNoticeAnyWrongByte) {
 TEST(MatrixTable, HoldsWhatItClaims) {
   const std::vector<Point> all = points();
   EXPECT_GE(all.size(), 300u);
-  std::set<std::tuple<Grouping, int, bool, Scheduling>> combinations;
+  std::set<std::tuple<Grouping, int, bool, TileSource>> combinations;
   std::set<std::tuple<int, bool, int>> tiles;
   std::set<int64_t> depths, shares;
   std::set<std::tuple<Grouping, Rows>> rows;

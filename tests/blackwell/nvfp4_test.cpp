@@ -50,7 +50,7 @@ TEST_P(Nvfp4Groups, TensorScalesBiasAndActivation) {
   p.cluster = cluster;
   p.tile_n = 96;
   p.bias = true;
-  p.scheduling = grouping % 2 ? Scheduling::LaunchControl : Scheduling::Static;
+  p.scheduling = grouping % 2 ? TileSource::LaunchControl : TileSource::Static;
   job.rows = grouping == 0   ? std::vector<int64_t>{200}
              : grouping == 1 ? std::vector<int64_t>{150, 150, 150}
                              : std::vector<int64_t>{5, 0, 140, 1, 128, 0, 270};

@@ -123,7 +123,7 @@ TEST_P(MaskedSwapped, PartialTilesTouchNothingElse) {
   const auto [tile_m, cluster, scheduling] = GetParam();
   for (int64_t most : {int64_t(tile_m) - 3, int64_t(tile_m) + 5}) {
     Mxfp4Job job = swapped(4, tile_m, cluster, 136, 96);
-    job.problem.scheduling = Scheduling(scheduling);
+    job.problem.scheduling = TileSource(scheduling);
     job.rows.clear();
     for (int64_t rows = 0; rows <= most; rows += 1 + tile_m / 40) job.rows.push_back(rows);
     job.spare_rows = most - job.rows.back();
@@ -165,7 +165,7 @@ TEST_P(SwappedNvfp4, IsRight) {
   const auto [grouping, cluster] = GetParam();
   Mxfp4Job job = swapped(grouping, 16 << (2 * grouping + cluster) % 4, cluster, 208, 224);
   job.problem.format = OperandFormat::Nvfp4;
-  job.problem.scheduling = Scheduling::LaunchControl;
+  job.problem.scheduling = TileSource::LaunchControl;
   job.lowest_scale = 0x30, job.highest_scale = 0x3c, job.scale_step = 4;
   job.a_tensor_scale = {0.25f};
   for (size_t g = 0; g < job.rows.size(); ++g) job.b_tensor_scale.push_back(std::ldexp(1.0f, int(g % 4) - 3));

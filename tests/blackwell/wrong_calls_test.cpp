@@ -172,9 +172,9 @@ const Wrong kWrong[] = {
     {KGroups, kInvalid, "out overlaps workspace",
      [](auto&, auto& x) { x.workspace = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(x.out) / 128 * 128); }},
     // Choices.
-    {Dense, kInvalid, "schedule is given", [](auto& p, auto&) { p.schedule = Schedule::PingPong; }},
+    {Dense, kInvalid, "schedule is given", [](auto& p, auto&) { p.schedule = WarpSchedule::PingPong; }},
     {Dense, kInvalid, "multicast is given", [](auto& p, auto&) { p.multicast = Multicast::A; }},
-    {Dense, kInvalid, "scheduling is 5", [](auto& p, auto&) { p.scheduling = Scheduling(5); }},
+    {Dense, kInvalid, "scheduling is 5", [](auto& p, auto&) { p.scheduling = TileSource(5); }},
     {Dense, kInvalid, "cluster is 4", [](auto& p, auto&) { p.cluster = 4; }},
     {Dense, kInvalid, "tile_m is 64, but only", [](auto& p, auto&) { p.tile_m = 64; }},
     {Dense, kInvalid, "tile_m is 128, but with cluster 2", [](auto& p, auto&) { p.tile_m = 128, p.cluster = 2; }},

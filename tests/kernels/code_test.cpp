@@ -38,7 +38,7 @@ GemmProblem problem_of(Grouping grouping, std::optional<DataType> pre, std::opti
   p.activation = Activation::Swiglu;
   p.bias = true;
   p.pre = pre, p.out = out;
-  p.schedule = Schedule::Cooperative, p.tile_m = 128, p.tile_n = 128, p.cluster = 1;
+  p.schedule = WarpSchedule::Cooperative, p.tile_m = 128, p.tile_n = 128, p.cluster = 1;
   return p;
 }
 
@@ -185,7 +185,7 @@ std::vector<Kernel> shipped() {
   for (const auto& [schedule, m, n] : widest) {
     for (Grouping grouping : {Grouping::Offsets, Grouping::Pointers}) {
       GemmProblem p = problem_of(grouping, DataType::F32, DataType::F32);
-      p.schedule = Schedule(schedule), p.tile_m = m, p.tile_n = n, p.cluster.reset();
+      p.schedule = WarpSchedule(schedule), p.tile_m = m, p.tile_n = n, p.cluster.reset();
       const auto plain = schedule == 1 && m == 128 && n == 160 ? Activation::GeluTanh : Activation::GeluErf;
       p.activation = turn % 2 ? plain : Activation::SwigluOai;
       p.gate = GateLayout(turn++ % 3);

@@ -18,15 +18,15 @@ namespace {
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
 // Few kernels serve all edges: two schedules, both outputs, a cluster for one of them.
-GemmProblem problem_of(Schedule schedule, Grouping grouping) {
+GemmProblem problem_of(WarpSchedule schedule, Grouping grouping) {
   GemmProblem p;
   p.schedule = schedule;
   p.grouping = grouping;
-  p.tile_m = schedule == Schedule::Cooperative ? 128 : 64;
+  p.tile_m = schedule == WarpSchedule::Cooperative ? 128 : 64;
   p.tile_n = 64;
-  p.multicast = schedule == Schedule::Cooperative ? Multicast::None
-                : grouping == Grouping::Masked    ? Multicast::Either
-                                                  : Multicast::A;
+  p.multicast = schedule == WarpSchedule::Cooperative ? Multicast::None
+                : grouping == Grouping::Masked        ? Multicast::Either
+                                                      : Multicast::A;
   p.bias = true;
   p.activation = Activation::SwigluOai;
   p.pre = kBf16, p.out = kF32;
@@ -34,22 +34,22 @@ GemmProblem problem_of(Schedule schedule, Grouping grouping) {
 }
 
 struct Kind {
-  Schedule schedule;
+  WarpSchedule schedule;
   Grouping grouping;
   const char* name;
   bool tiny = false;  // tiles of 8 rows
 };
 constexpr Kind kKinds[] = {
-    {Schedule::Cooperative, Grouping::Offsets, "CooperativeOffsets"},
-    {Schedule::PingPong, Grouping::Offsets, "PingPongOffsets"},
-    {Schedule::Cooperative, Grouping::RowGroups, "CooperativeRowGroups"},
-    {Schedule::PingPong, Grouping::RowGroups, "PingPongRowGroups"},
-    {Schedule::Cooperative, Grouping::Masked, "CooperativeMasked"},
-    {Schedule::PingPong, Grouping::Masked, "PingPongMasked"},
-    {Schedule::Cooperative, Grouping::Pointers, "CooperativePointers"},
-    {Schedule::PingPong, Grouping::Pointers, "PingPongPointers"},
-    {Schedule::PingPong, Grouping::Offsets, "TinyOffsets", true},
-    {Schedule::PingPong, Grouping::Masked, "TinyMasked", true},
+    {WarpSchedule::Cooperative, Grouping::Offsets, "CooperativeOffsets"},
+    {WarpSchedule::PingPong, Grouping::Offsets, "PingPongOffsets"},
+    {WarpSchedule::Cooperative, Grouping::RowGroups, "CooperativeRowGroups"},
+    {WarpSchedule::PingPong, Grouping::RowGroups, "PingPongRowGroups"},
+    {WarpSchedule::Cooperative, Grouping::Masked, "CooperativeMasked"},
+    {WarpSchedule::PingPong, Grouping::Masked, "PingPongMasked"},
+    {WarpSchedule::Cooperative, Grouping::Pointers, "CooperativePointers"},
+    {WarpSchedule::PingPong, Grouping::Pointers, "PingPongPointers"},
+    {WarpSchedule::PingPong, Grouping::Offsets, "TinyOffsets", true},
+    {WarpSchedule::PingPong, Grouping::Masked, "TinyMasked", true},
 };
 
 class Edges : public ::testing::TestWithParam<Kind> {
@@ -236,7 +236,7 @@ TEST_P(Edges, CorruptRoutingDataStaysInside) {
 
 TEST(Layer, NoticesEveryKindOfWrongByte) {
   Job j;
-  j.problem = problem_of(Schedule::Cooperative, Grouping::Masked);
+  j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Masked);
   j.rows = {20, 0, 7};
   j.n = 48, j.k = 40;
   static Layer* layer;
@@ -271,7 +271,7 @@ TEST(Layer, NoticesEveryKindOfWrongByte) {
 // ---- Single cases --------------------------------------------------------------------------------------------------
 
 TEST(Kernels, KOfZeroInSomeGroups) {
-  for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+  for (WarpSchedule schedule : {WarpSchedule::Cooperative, WarpSchedule::PingPong}) {
     Job j;
     j.problem = problem_of(schedule, Grouping::Pointers);
     j.rows = {5, 70, 3, 0, 129, 20};
@@ -284,7 +284,7 @@ TEST(Kernels, KOfZeroInSomeGroups) {
 // A group that no tensor map can describe counts as empty, the others do not suffer.
 TEST(Kernels, UnusableGroupsCountAsEmpty) {
   Job j;
-  j.problem = problem_of(Schedule::Cooperative, Grouping::Pointers);
+  j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Pointers);
   j.rows = {20, 20, 20, 20, 20, 20};
   j.n = 48, j.k = 40;
   for (int broken = 0; broken < 7; ++broken) {
@@ -367,7 +367,7 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
 
 // host_rows sizes the grid, no more: where the device knows better, the blocks there are do all the work.
 TEST(Kernels, WrongHostRowsCostTimeAlone) {
-  for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+  for (WarpSchedule schedule : {WarpSchedule::Cooperative, WarpSchedule::PingPong}) {
     Job j;
     j.problem = problem_of(schedule, Grouping::Offsets);
     j.problem.host_rows = {0, 1, 0};
@@ -379,7 +379,7 @@ TEST(Kernels, WrongHostRowsCostTimeAlone) {
 
 TEST(Kernels, AlphaAndLimitAreTheCallers) {
   Job j;
-  j.problem = problem_of(Schedule::Cooperative, Grouping::Dense);
+  j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   j.rows = {40};
   j.n = 64, j.k = 64;
   for (const auto& [alpha, limit] :
@@ -391,7 +391,7 @@ TEST(Kernels, AlphaAndLimitAreTheCallers) {
 }
 
 TEST(Kernels, EmptyProductsLaunchNothing) {
-  GemmProblem p = problem_of(Schedule::Cooperative, Grouping::Dense);
+  GemmProblem p = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   p.sinks = {{"no_such_type", "#error this would not compile", {1}, {}}};
   p.n = 64, p.k = 64;
   EXPECT_NO_THROW(gemm(device(), p, {}));
@@ -401,7 +401,7 @@ TEST(Kernels, EmptyProductsLaunchNothing) {
 
 TEST(Kernels, AfterAnErrorNothingWasTouched) {
   Job j;
-  j.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
+  j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Offsets);
   j.rows = {20, 30};
   Layer layer(j);
   layer.poison();
@@ -422,7 +422,7 @@ TEST(Kernels, AfterAnErrorNothingWasTouched) {
 // The second product reads what the first one writes, and may start while that one finishes.
 TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
   Job first;
-  first.problem = problem_of(Schedule::PingPong, Grouping::Dense);
+  first.problem = problem_of(WarpSchedule::PingPong, Grouping::Dense);
   first.problem.activation = Activation::Relu;
   first.problem.pre.reset(), first.problem.out = kBf16;
   first.rows = {100};
@@ -455,7 +455,7 @@ TEST_P(BrokenWord, IsReported) {
   if (!device().info().simulated) GTEST_SKIP() << "the simulator reports it";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Job before;
-  before.problem = problem_of(Schedule::PingPong, Grouping::Dense);
+  before.problem = problem_of(WarpSchedule::PingPong, Grouping::Dense);
   before.problem.activation = Activation::Relu;
   before.problem.pre.reset(), before.problem.out = kBf16;
   before.rows = {64};
@@ -495,7 +495,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, BrokenWord, ::testing::Values("Weights", "Size
 
 TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
   Job job;
-  job.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
+  job.problem = problem_of(WarpSchedule::Cooperative, Grouping::Offsets);
   job.rows = {20, 30};
   Layer layer(job);
   layer.arguments().programmatic_launch = false;
@@ -570,12 +570,12 @@ void check_row_max(GemmProblem problem, std::vector<int64_t> rows, int64_t n, bo
 
 TEST(Kernels, ASinkOfTheCallersOwn) {
   // Beside two others; gated chunks of 32 columns.
-  check_row_max(problem_of(Schedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
+  check_row_max(problem_of(WarpSchedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
   // Alone: no staging, no maps.
-  GemmProblem masked = problem_of(Schedule::PingPong, Grouping::Masked);
+  GemmProblem masked = problem_of(WarpSchedule::PingPong, Grouping::Masked);
   masked.tile_n = 128;
   check_row_max(masked, {70, 0, 5}, 240, true);
-  GemmProblem plain = problem_of(Schedule::Cooperative, Grouping::Dense);
+  GemmProblem plain = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   plain.activation = Activation::Relu2, plain.tile_m = 256;
   check_row_max(plain, {150}, 72, true);
 }
@@ -622,7 +622,7 @@ struct GraphDriver {
 // A captured launch, replayed with other rows in the same device array: the host knows of neither.
 TEST(Kernels, ACapturedLaunchFollowsTheSizesOnTheDevice) {
   Job j;
-  j.problem = problem_of(Schedule::Cooperative, Grouping::Offsets);
+  j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Offsets);
   j.rows = {50, 0, 20, 30};
   j.n = 48, j.k = 72;
   Layer layer(j);

@@ -41,7 +41,7 @@ std::vector<Entry> entries() {
     const int index = int(all.size()), shape = (index * 3 + index / 8) % (schedule == 0 ? 8 : 9);
     Entry e;
     GemmProblem& p = e.problem;
-    p.schedule = Schedule(schedule);
+    p.schedule = WarpSchedule(schedule);
     p.grouping = kGroupings[grouping];
     p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 12) % 4);
     if (gate > 0) p.gate = GateLayout(gate - 1), ++gated;

@@ -15,7 +15,7 @@ OutputJob bf16(Grouping grouping, std::vector<int64_t> rows) {
 
 struct Choice {
   const char* name;
-  Schedule schedule;
+  WarpSchedule schedule;
   int tile_m, tile_n;
   Activation activation;
   GateLayout gate;
@@ -40,18 +40,18 @@ INSTANTIATE_TEST_SUITE_P(
                                      GroupedRows(Grouping::Offsets, {5, 0, 150, 64, 1, 129}),
                                      GroupedRows(Grouping::RowGroups, {5, 0, 300, 1}),
                                      GroupedRows(Grouping::Masked, {5, 0, 150, 64, 129})),
-                     testing::Values(Choice{"PingPong64", Schedule::PingPong, 64, 96, Activation::None,
+                     testing::Values(Choice{"PingPong64", WarpSchedule::PingPong, 64, 96, Activation::None,
                                             GateLayout::Interleaved, DataType::Mxfp4},
-                                     Choice{"Cooperative128", Schedule::Cooperative, 128, 128, Activation::SwigluOai,
-                                            GateLayout::Interleaved, DataType::Mxfp4},
-                                     Choice{"Cooperative256", Schedule::Cooperative, 256, 64, Activation::Swiglu,
+                                     Choice{"Cooperative128", WarpSchedule::Cooperative, 128, 128,
+                                            Activation::SwigluOai, GateLayout::Interleaved, DataType::Mxfp4},
+                                     Choice{"Cooperative256", WarpSchedule::Cooperative, 256, 64, Activation::Swiglu,
                                             GateLayout::Split, DataType::Mxfp8})),
     [](const auto& info) {
       return fmt::format("{}{}", kGroupings[int(std::get<0>(info.param).grouping)], std::get<1>(info.param).name);
     });
 
 TEST(QuantizedOut, BesidePre) {
-  for (const Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+  for (const WarpSchedule schedule : {WarpSchedule::Cooperative, WarpSchedule::PingPong}) {
     OutputJob job = bf16(Grouping::Offsets, {40, 0, 131});
     job.problem.schedule = schedule;
     job.problem.activation = Activation::SwigluOai;

@@ -9,7 +9,7 @@ TEST(HostThreads, GroupedGemmIsTheSameBitForBit) {
   for (const auto& [grouping, multicast] :
        {std::pair{Grouping::Offsets, Multicast::A}, std::pair{Grouping::Pointers, Multicast::None}}) {
     Job job;
-    job.problem.schedule = Schedule::PingPong;
+    job.problem.schedule = WarpSchedule::PingPong;
     job.problem.grouping = grouping;
     job.problem.multicast = multicast;
     job.problem.tile_m = 64, job.problem.tile_n = 64;

@@ -21,7 +21,7 @@ const Wrong kWrong[] = {
     {kUnsupported, "grouping is KGroups, which gemm has on sm_100a only",
      [](auto& p, auto&) { p.grouping = Grouping::KGroups; }},
     {kInvalid, "scheduling is LaunchControl, but the kernels of sm_90a",
-     [](auto& p, auto&) { p.scheduling = Scheduling::LaunchControl; }},
+     [](auto& p, auto&) { p.scheduling = TileSource::LaunchControl; }},
     {kInvalid, "swap_ab is true, but the kernels of sm_90a", [](auto& p, auto&) { p.swap_ab = true; }},
     {kInvalid, "tile_n is 48, but only 64 to 256", [](auto& p, auto&) { p.tile_n = 48; }},
 };

@@ -15,7 +15,7 @@ struct Choice {
   GateLayout gate = GateLayout::Interleaved;
   bool bias = false;
   std::optional<DataType> pre, out = kBf16;
-  Scheduling scheduling = Scheduling::Static;
+  TileSource scheduling = TileSource::Static;
   bool swap_ab = false;
 };
 
@@ -37,7 +37,7 @@ std::string name_of(const Choice& c) {
   return fmt::format("sm_100a {}, {}, {}, {} {}{}{}{}{}", kFormats[int(c.format)], kGroupings[int(c.grouping)],
                      c.cluster == 2 ? "pair" : "one block", c.width, c.swap_ab ? "rows, swapped" : "wide",
                      is_gated(c.activation) ? c.gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
-                     c.bias ? ", bias" : "", c.scheduling == Scheduling::LaunchControl ? ", launch control" : "",
+                     c.bias ? ", bias" : "", c.scheduling == TileSource::LaunchControl ? ", launch control" : "",
                      outputs_text(c.pre, c.out));
 }
 
@@ -148,7 +148,7 @@ std::vector<Case> blackwell_cases() {
   constexpr auto kMxfp4 = OperandFormat::Mxfp4, kPlain = OperandFormat::Bf16, kNvfp4 = OperandFormat::Nvfp4;
   constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
   constexpr auto kNone = Activation::None, kSwiglu = Activation::Swiglu, kOai = Activation::SwigluOai;
-  constexpr auto kStatic = Scheduling::Static, kControl = Scheduling::LaunchControl;
+  constexpr auto kStatic = TileSource::Static, kControl = TileSource::LaunchControl;
   constexpr auto kFp4 = DataType::Mxfp4, kFp8 = DataType::Mxfp8;
   return {
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kF32}),

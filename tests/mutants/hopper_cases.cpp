@@ -14,8 +14,8 @@ struct Outputs {
   std::optional<DataType> pre, out;
 };
 
-Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int tile_m, int tile_n, Activation activation,
-               GateLayout gate, Outputs outputs, bool bias) {
+Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, int tile_m, int tile_n,
+               Activation activation, GateLayout gate, Outputs outputs, bool bias) {
   constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
   constexpr const char* kClusters[] = {"one block", "A shared", "B shared", "A or B shared"};
   Case c;
@@ -32,7 +32,7 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
   // One kernel for all problems: with few_rows, and without.
   p.expected_rows = tile_m * tile_n < 128 * 128 && (tile_m > 64 || multicast != Multicast::B) ? 64 : 1024;
   c.name =
-      fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}", schedule == Schedule::Cooperative ? "cooperative" : "ping-pong",
+      fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}", schedule == WarpSchedule::Cooperative ? "cooperative" : "ping-pong",
                   kGroupings[int(grouping)], kClusters[int(multicast)], tile_m, tile_n,
                   is_gated(activation) ? gate == GateLayout::Interleaved ? ", gated" : ", split gate" : "",
                   bias ? ", bias" : "", outputs_text(outputs.pre, outputs.out));
@@ -49,7 +49,7 @@ Case make_case(Schedule schedule, Grouping grouping, Multicast multicast, int ti
       break;
     default:
       large.rows = {tile_m + 9, 5, 0, tile_m, 17, tile_m + 33};
-      if (schedule == Schedule::PingPong) large.rows[0] += 3 * tile_m;
+      if (schedule == WarpSchedule::PingPong) large.rows[0] += 3 * tile_m;
       break;
   }
   if (own) {
@@ -148,7 +148,7 @@ Case with_plain_sink(Case c) {
 }  // namespace
 
 std::vector<Case> hopper_cases() {
-  constexpr auto kCooperative = Schedule::Cooperative, kPingPong = Schedule::PingPong;
+  constexpr auto kCooperative = WarpSchedule::Cooperative, kPingPong = WarpSchedule::PingPong;
   constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
   constexpr auto kOai = Activation::SwigluOai;
   return {

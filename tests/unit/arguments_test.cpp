@@ -178,7 +178,7 @@ const Misuse kMisuses[] = {
     {"Cluster", "cluster is 3", [](Call& c) { c.problem.cluster = 3; }},
     {"Tile", "256x256 tile", [](Call& c) { c.problem.tile_m = 256, c.problem.tile_n = 256; }},
     {"ScheduleOnBlackwell", "sm_100a have only one",
-     [](Call& c) { c.device.arch = 100, c.problem.schedule = Schedule::PingPong; }},
+     [](Call& c) { c.device.arch = 100, c.problem.schedule = WarpSchedule::PingPong; }},
     {"Mxfp4OnHopper", "MXFP4 operands needs sm_100a",
      [](Call& c) { c.problem.format = OperandFormat::Mxfp4, c.problem.k = 96; }, Grouping::Offsets,
      ErrorCode::Unsupported},

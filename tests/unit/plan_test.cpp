@@ -55,8 +55,8 @@ std::vector<Shape> grid() {
   return shapes;
 }
 
-std::vector<kernel::SinkNeeds> needs(const Shape& s, const HopperConfig& c) {
-  std::vector<kernel::SinkNeeds> all;
+std::vector<SinkNeeds> needs(const Shape& s, const HopperConfig& c) {
+  std::vector<SinkNeeds> all;
   all.reserve(2 + s.custom_sinks.size());
   if (s.pre) all.push_back(kernel::store_needs(c, true, *s.pre));
   if (s.out) all.push_back(kernel::store_needs(c, false, *s.out));
@@ -84,9 +84,9 @@ TEST(Plan, EveryPossibleConfigurationFits) {
       // Staging takes no stage that the schedule needs: any of ping-pong, the first four of cooperative.
       HopperConfig least = c;
       least.store_buffers = 1, least.epilogue_n = s.custom_sinks.empty() || !is_gated(c.activation) ? 32 : c.epilogue_n;
-      least.stages = c.schedule == Schedule::PingPong ? c.stages + 1 : std::min(c.stages + 1, 4);
+      least.stages = c.schedule == WarpSchedule::PingPong ? c.stages + 1 : std::min(c.stages + 1, 4);
       const auto small = needs(s, least);
-      EXPECT_TRUE(c.stages >= (c.schedule == Schedule::PingPong ? 8 : 4) ||
+      EXPECT_TRUE(c.stages >= (c.schedule == WarpSchedule::PingPong ? 8 : 4) ||
                   kernel::shared_bytes(least, small.data(), int(small.size())) > device.shared_bytes)
           << "staging takes a stage: " << describe(c);
       HopperConfig deeper = c;
@@ -95,7 +95,7 @@ TEST(Plan, EveryPossibleConfigurationFits) {
                   kernel::shared_bytes(deeper, sinks.data(), int(sinks.size())) > device.shared_bytes)
           << "room is left for a stage: " << describe(c);
       // A consumer warp group holds at most 128 accumulator registers a thread, with the ping-pong schedule 160.
-      EXPECT_LE(kernel::warp_group_rows(c) * c.block_n, 128 * (c.schedule == Schedule::PingPong ? 160 : 128))
+      EXPECT_LE(kernel::warp_group_rows(c) * c.block_n, 128 * (c.schedule == WarpSchedule::PingPong ? 160 : 128))
           << describe(c);
       EXPECT_EQ(c.cluster == 2, c.multicast != Multicast::None);
       EXPECT_EQ(c.grouping, s.grouping);
@@ -125,7 +125,7 @@ TEST(Plan, IsDeterministicAndSorted) {
 // No rows: every candidate of a schedule costs the same, so the first of the enumeration must win.
 TEST(Plan, TiesGoToTheSimplest) {
   Shape s = dense(0, 64, 64);
-  s.schedule = Schedule::Cooperative;
+  s.schedule = WarpSchedule::Cooperative;
   const Plan plan = make_hopper_plan(s, {});
   EXPECT_EQ(plan.candidates[0].cycles, plan.candidates[1].cycles);
   EXPECT_EQ(plan.config.block_m, 128);
@@ -169,15 +169,15 @@ TEST(Plan, RowsTheHostKnowsDo) {
 
 TEST(Plan, TheChoiceFollowsTheCaller) {
   int plans = 0;
-  for (Schedule schedule : {Schedule::Cooperative, Schedule::PingPong}) {
+  for (WarpSchedule schedule : {WarpSchedule::Cooperative, WarpSchedule::PingPong}) {
     for (int m : {64, 128, 256}) {
       for (int n = 64; n <= 256; n += 32) {
         for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
           Shape s = dense(4096, 4096, 4096);
           s.grouping = Grouping::Offsets;
           s.schedule = schedule, s.tile_m = m, s.tile_n = n, s.multicast = multicast;
-          const bool exists = schedule == Schedule::Cooperative ? (m == 128 || (m == 256 && n <= 128))
-                                                                : (m == 64 || (m == 128 && n <= 160));
+          const bool exists = schedule == WarpSchedule::Cooperative ? (m == 128 || (m == 256 && n <= 128))
+                                                                    : (m == 64 || (m == 128 && n <= 160));
           if (!exists) {
             EXPECT_THROW(make_hopper_plan(s, {}), Error) << m << "x" << n;
             continue;
@@ -226,7 +226,7 @@ TEST(Plan, TinyTilesAreForARowOrTwo) {
 TEST(Plan, ClustersThatShareAWalkPanelsOfEight) {
   Shape s = dense(4096, 4096, 7168);
   s.tile_m = s.tile_n = 128;
-  s.schedule = Schedule::PingPong;
+  s.schedule = WarpSchedule::PingPong;
   const auto panel = [&](Multicast multicast, int64_t n) {
     s.multicast = multicast, s.n = n;
     return make_hopper_plan(s, {}, {}).raster_panel;
@@ -245,8 +245,8 @@ TEST(Plan, WhatTheTableNamesAndIsNotPossibleIsPassedOver) {
   s.groups = 128;
   s.expected_rows = 1;
   const TunedHopper table[] = {
-      {Grouping::Offsets, 2048, 768, 0, 2, false, Schedule::PingPong, 8, 96, Multicast::None},
-      {Grouping::Offsets, 2048, 768, 0, 2, false, Schedule::PingPong, 64, 224, Multicast::None},
+      {Grouping::Offsets, 2048, 768, 0, 2, false, WarpSchedule::PingPong, 8, 96, Multicast::None},
+      {Grouping::Offsets, 2048, 768, 0, 2, false, WarpSchedule::PingPong, 64, 224, Multicast::None},
   };
   EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_m, 8);
   s.out = DataType::Mxfp8;
@@ -261,7 +261,7 @@ TEST(Plan, ContradictionsAreNamed) {
   const Case cases[] = {
       {"tile_m is 96", [](Shape& s) { s.tile_m = 96; }},
       {"tile_m is 8, which", [](Shape& s) { s.tile_m = 8, s.m = 4096; }},
-      {"tile_m is 8, which", [](Shape& s) { s.tile_m = 8, s.schedule = Schedule::Cooperative; }},
+      {"tile_m is 8, which", [](Shape& s) { s.tile_m = 8, s.schedule = WarpSchedule::Cooperative; }},
       {"tile_m is 8, which", [](Shape& s) { s.tile_m = 8, s.multicast = Multicast::B; }},
       {"tile_m is 8, which", [](Shape& s) { s.tile_m = 8, s.out = DataType::Mxfp8, s.n = 128; }},
       {"tile_m is 8, which", [](Shape& s) { s.tile_m = 8, s.grouping = Grouping::Pointers; }},
@@ -271,15 +271,15 @@ TEST(Plan, ContradictionsAreNamed) {
       {"needs cluster 2", [](Shape& s) { s.cluster = 1, s.multicast = Multicast::A; }},
       {"multicast is Either", [](Shape& s) { s.multicast = Multicast::Either; }},
       {"multicast is None", [](Shape& s) { s.cluster = 2, s.multicast = Multicast::None; }},
-      {"tile_m 64 is not possible", [](Shape& s) { s.schedule = Schedule::Cooperative, s.tile_m = 64; }},
-      {"tile_m 256 is not possible", [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 256; }},
+      {"tile_m 64 is not possible", [](Shape& s) { s.schedule = WarpSchedule::Cooperative, s.tile_m = 64; }},
+      {"tile_m 256 is not possible", [](Shape& s) { s.schedule = WarpSchedule::PingPong, s.tile_m = 256; }},
       {"256x160 tile", [](Shape& s) { s.tile_m = 256, s.tile_n = 160; }},
       {"128x160 tile is not possible with the ping-pong",
        [](Shape& s) {
-         s.schedule = Schedule::PingPong, s.tile_m = 128, s.tile_n = 160, s.activation = Activation::GeluErf;
+         s.schedule = WarpSchedule::PingPong, s.tile_m = 128, s.tile_n = 160, s.activation = Activation::GeluErf;
        }},
       {"128x256 tile is not possible with the ping-pong",
-       [](Shape& s) { s.schedule = Schedule::PingPong, s.tile_m = 128, s.tile_n = 256; }},
+       [](Shape& s) { s.schedule = WarpSchedule::PingPong, s.tile_m = 128, s.tile_n = 256; }},
       {"shared memory",
        [](Shape& s) {
          s.custom_sinks = {{100 * 1024, false}};
@@ -308,7 +308,7 @@ TEST(Plan, TilesCountEveryGroupsStartedTile) {
   Shape s = dense(1000, 256, 64);
   s.grouping = Grouping::Offsets;
   s.groups = 4;
-  s.schedule = Schedule::Cooperative, s.tile_m = 128, s.tile_n = 128, s.cluster = 1;
+  s.schedule = WarpSchedule::Cooperative, s.tile_m = 128, s.tile_n = 128, s.cluster = 1;
   EXPECT_EQ(make_hopper_plan(s, {}).tiles, (8 + 3) * 2);  // device sizes: at most
   s.host_rows = {0, 1, 129, 512};
   EXPECT_EQ(make_hopper_plan(s, {}).tiles, (0 + 1 + 2 + 4) * 2);
@@ -346,8 +346,8 @@ TEST(Plan, TilesAreAnUpperBound) {
 TEST(Plan, TheTunedTableOverridesTheModel) {
   Shape s = dense(4096, 5760, 2880);
   const TunedHopper table[] = {
-      {Grouping::Dense, 5760, 2880, 0, 1000, false, Schedule::PingPong, 64, 96, Multicast::None},
-      {Grouping::Dense, 5760, 2880, 1001, 9000, false, Schedule::PingPong, 64, 224, Multicast::A},
+      {Grouping::Dense, 5760, 2880, 0, 1000, false, WarpSchedule::PingPong, 64, 96, Multicast::None},
+      {Grouping::Dense, 5760, 2880, 1001, 9000, false, WarpSchedule::PingPong, 64, 224, Multicast::A},
   };
   const Plan plan = make_hopper_plan(s, {}, table);
   EXPECT_EQ(plan.source, "tuned table");

@@ -15,7 +15,7 @@ namespace {
 using cli::Measured;
 using plan::TunedHopper;
 
-TunedHopper choice(Schedule schedule, int tile_m, int tile_n, Multicast multicast = Multicast::None) {
+TunedHopper choice(WarpSchedule schedule, int tile_m, int tile_n, Multicast multicast = Multicast::None) {
   TunedHopper t{};
   t.schedule = schedule;
   t.tile_m = tile_m;
@@ -23,8 +23,9 @@ TunedHopper choice(Schedule schedule, int tile_m, int tile_n, Multicast multicas
   t.multicast = multicast;
   return t;
 }
-const TunedHopper kWide = choice(Schedule::Cooperative, 128, 256), kTall = choice(Schedule::Cooperative, 256, 128),
-                  kSmall = choice(Schedule::PingPong, 64, 128, Multicast::A);
+const TunedHopper kWide = choice(WarpSchedule::Cooperative, 128, 256),
+                  kTall = choice(WarpSchedule::Cooperative, 256, 128),
+                  kSmall = choice(WarpSchedule::PingPong, 64, 128, Multicast::A);
 
 Measured measured(int64_t n, int64_t rows, std::vector<Measured::Candidate> candidates,
                   const std::string& kernel_class = "x") {
@@ -76,9 +77,9 @@ TEST(Tuning, RowsOfTheTableMeetBetweenWhatWasMeasured) {
 
 TEST(Tuning, TilesOfEightRowsEndWherePlansTakeNone) {
   const std::vector<Measured> all = {
-      measured(64, 1, {{choice(Schedule::PingPong, 8, 64), 1.0}}),
+      measured(64, 1, {{choice(WarpSchedule::PingPong, 8, 64), 1.0}}),
       measured(64, 16, {{kSmall, 1.0}}),
-      measured(128, 1, {{choice(Schedule::PingPong, 8, 64), 1.0}}),
+      measured(128, 1, {{choice(WarpSchedule::PingPong, 8, 64), 1.0}}),
   };
   const std::vector<TunedHopper> table = cli::make_table(all, {0, 0, 0});
   ASSERT_EQ(table.size(), 3u);
@@ -98,7 +99,7 @@ TEST(Tuning, TheTableIsReadAsItWasWritten) {
   EXPECT_EQ(plan::tuned_line(read[0]), plan::tuned_line(row));
   EXPECT_EQ(plan::tuned_line(row), "offsets 5760 2880 7 90 gated pingpong 64x128 a");
   EXPECT_EQ(cli::include_line(row),
-            "{Grouping::Offsets, 5760, 2880, 7, 90, true, Schedule::PingPong, 64, 128, Multicast::A},");
+            "{Grouping::Offsets, 5760, 2880, 7, 90, true, WarpSchedule::PingPong, 64, 128, Multicast::A},");
   row.multicast = Multicast::Either;
   std::ofstream(folder.path() / "either") << plan::tuned_line(row);
   EXPECT_EQ(plan::read_tuned((folder.path() / "either").string()).at(0).multicast, Multicast::Either);

@@ -68,7 +68,7 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
                                                  reinterpret_cast<uint64_t*>(shared + kShared.stored)};
   const typename Loop::Stages stages{shared + kShared.a, shared + kShared.b, shared + kShared.a_scales,
                                      shared + kShared.b_scales};
-  constexpr bool kControlled = C.scheduling == Scheduling::LaunchControl;
+  constexpr bool kControlled = C.scheduling == TileSource::LaunchControl;
   using Queue = TileQueue<C>;
   uint32_t* const tensor_address = reinterpret_cast<uint32_t*>(shared + kShared.tensor_address);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);

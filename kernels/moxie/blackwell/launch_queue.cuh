@@ -86,6 +86,6 @@ struct TileQueueOf<C, true> {
 };
 // The scheduler's queue.
 template <BlackwellConfig C>
-using TileQueue = typename TileQueueOf<C, C.scheduling == Scheduling::LaunchControl>::Type;
+using TileQueue = typename TileQueueOf<C, C.scheduling == TileSource::LaunchControl>::Type;
 
 }  // namespace moxie::kernel

@@ -169,7 +169,7 @@ class Epilogue {
     static_assert(kBlocks * 64 == kRows && kValues * 2 == C.block_n);
     Chunk chunk = chunk_of(tile, 16, 64);
     if constexpr (C.block_m < 64) chunk.rows = min(chunk.rows, C.block_m);
-    if constexpr (C.schedule == Schedule::Cooperative) {
+    if constexpr (C.schedule == WarpSchedule::Cooperative) {
       chunk.row += warp_group_ * kRows;
       chunk.rows -= warp_group_ * kRows;
     }

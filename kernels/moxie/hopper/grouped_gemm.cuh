@@ -95,7 +95,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
                                    kEpilogueBarrier + warp_group);
     typename Loop::Position at;
 
-    if constexpr (C.schedule == Schedule::Cooperative) {
+    if constexpr (C.schedule == WarpSchedule::Cooperative) {
       const uint8_t* a = shared + kShared.a + warp_group * warp_group_rows(C) * 128;
       while (scheduler.next(tile)) {
         typename Loop::Accumulator acc;  // not carried from tile to tile

@@ -10,7 +10,7 @@ template <HopperConfig C>
 struct Mainloop {
   static_assert(C.block_k == 64, "a stage is one 128-byte swizzle row of bf16 deep");
   static_assert(C.block_n >= 64 && C.block_n <= 256 && C.block_n % 32 == 0);
-  static_assert(C.schedule == Schedule::Cooperative
+  static_assert(C.schedule == WarpSchedule::Cooperative
                     ? C.block_m == 128 || C.block_m == 256
                     : C.block_m == 64 || C.block_m == 128 || (C.block_m == 8 && C.few_rows && !may_share_a(C)));
   static_assert((C.cluster == 1 && C.multicast == Multicast::None) ||
@@ -19,7 +19,7 @@ struct Mainloop {
   static constexpr int kStageA = C.block_m * C.block_k * 2;
   static constexpr int kStageB = C.block_n * C.block_k * 2;
   static constexpr int kBlocks = warp_group_rows(C) / 64;  // m64 accumulators of a consumer warp group
-  static constexpr int kReaders = C.schedule == Schedule::Cooperative ? kConsumerWarpGroups : 1;
+  static constexpr int kReaders = C.schedule == WarpSchedule::Cooperative ? kConsumerWarpGroups : 1;
   // Each consumer warp releases a stage at every block of the cluster, since both load into it.
   using Ring = moxie::kernel::Ring<C.stages, C.cluster, 4 * kReaders * C.cluster>;
   using Position = RingPosition<C.stages>;
