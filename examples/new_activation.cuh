@@ -18,7 +18,7 @@ class Apply {
     int64_t ld;
   };
   static constexpr moxie::kernel::Value kValue = moxie::kernel::Value::Pre;
-  static constexpr moxie::kernel::SinkNeeds kNeeds = {};
+  static constexpr moxie::SinkNeeds kNeeds = {};
 
   MOXIE_DEVICE explicit Apply(const Params& params) : params_(params) {}
 
