@@ -202,27 +202,41 @@ class BulkStore : public AsyncOp {
   TensorElement element_;
 };
 
-// Instr::kind
-enum class Route : uint8_t { GlobalToShared, SharedToShared, SharedToGlobal };
+// cp.async.bulk and cp.reduce.async.bulk (9.7.9.25.4.1, 9.7.9.25.4.2).
+struct BulkCopy {
+  enum class Route : uint8_t { GlobalToShared, SharedToShared, SharedToGlobal };
+  Route route = Route::GlobalToShared;
+  Reduction reduction = Reduction::None;
+  TensorElement element = TensorElement::U8;
+  bool multicast = false;  // to the blocks of `cta_mask`
+  bool own_only = false;   // the destination is in .shared::cta
+  AddressOperand destination, source;
+  ValueOperand size;
+  AddressOperand mbarrier;  // when the destination is in shared memory
+  ValueOperand cta_mask;
+};
+// cp.async.bulk.prefetch (9.7.9.25.4.3).
+struct BulkPrefetch {
+  AddressOperand source;
+  ValueOperand size;
+};
+
 // Instr::width
 enum : uint8_t { kMulticast = 1, kOwnOnly = 2, kPrefetch = 4, kPair = 8, kFourRows = 16, kEvenBarrier = 32 };
 
-// reg: destination (2), source (2), size, [mbarrier (2)], [mask]. type: element type; imm: reduction.
 Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
   Cluster& cluster = *warp.cta->cluster;
-  const Route route = static_cast<Route>(instr.kind);
-  const Reduction op = static_cast<Reduction>(instr.imm);
-  const TensorElement element = static_cast<TensorElement>(instr.type);
+  const BulkCopy& copy = instr.form<BulkCopy>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const uint64_t destination = read_address(warp, instr, 0, 0, lane);
-    const uint64_t source = read_address(warp, instr, 2, 1, lane);
-    const uint32_t bytes = read32(warp, instr, 4, lane);
+    const uint64_t destination = read_address(warp, instr, copy.destination, lane);
+    const uint64_t source = read_address(warp, instr, copy.source, lane);
+    const uint32_t bytes = read32(warp, instr, copy.size, lane);
     check_alignment(warp, lane, "destination address", destination, kBulkAlign);
     check_alignment(warp, lane, "source address", source, kBulkAlign);
     check_alignment(warp, lane, "size", bytes, kBulkAlign);
     const Origin origin{&warp, instr.source, lane};
-    if (route == Route::SharedToGlobal) {
+    if (copy.route == BulkCopy::Route::SharedToGlobal) {
       BulkLane& bulk = bulk_lane(warp, lane);
       const SharedPlace from = shared_place(warp, source, false, lane);
       if (from.cta != warp.cta)
@@ -233,16 +247,16 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (destination < cluster.maps_high && destination + bytes > cluster.maps_low)
         tensor_map_written(warp, destination, bytes, lane);
-      cluster.engine.submit(cluster,
-                            std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(), op, element));
+      cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(),
+                                                                 copy.reduction, copy.element));
       continue;
     }
-    const uint64_t barrier = read_address(warp, instr, 5, 2, lane);
-    const uint32_t cta_mask = instr.width & kMulticast ? read32(warp, instr, 7, lane) & 0xffff : 0;
+    const uint64_t barrier = read_address(warp, instr, copy.mbarrier, lane);
+    const uint32_t cta_mask = copy.multicast ? read32(warp, instr, copy.cta_mask, lane) & 0xffff : 0;
     const std::vector<Target> targets =
-        targets_of(warp, destination, barrier, instr.width & kOwnOnly, instr.width & kMulticast, cta_mask, lane);
+        targets_of(warp, destination, barrier, copy.own_only, copy.multicast, cta_mask, lane);
     const uint8_t* from;
-    if (route == Route::SharedToShared) {
+    if (copy.route == BulkCopy::Route::SharedToShared) {
       const SharedPlace place = shared_place(warp, source, false, lane);
       if (place.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
@@ -257,18 +271,20 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     for (const Target& target : targets) {
       SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);
-      cluster.engine.submit(cluster, std::make_unique<BulkLoad>(origin, from, bytes, target, op, element));
+      cluster.engine.submit(cluster,
+                            std::make_unique<BulkLoad>(origin, from, bytes, target, copy.reduction, copy.element));
     }
   }
   return Step::Next;
 }
 
-// cp.async.bulk.prefetch: a hint; only its addresses are checked.
+// A prefetch is a hint: only its addresses are checked.
 Step execute_bulk_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
+  const BulkPrefetch& prefetch = instr.form<BulkPrefetch>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const uint64_t source = read_address(warp, instr, 0, 0, lane);
-    const uint32_t bytes = read32(warp, instr, 2, lane);
+    const uint64_t source = read_address(warp, instr, prefetch.source, lane);
+    const uint32_t bytes = read32(warp, instr, prefetch.size, lane);
     check_alignment(warp, lane, "source address", source, kBulkAlign);
     check_alignment(warp, lane, "size", bytes, kBulkAlign);
     global_pointer(warp, source, bytes, lane);
@@ -987,49 +1003,51 @@ bool decode_bulk(const ptx::Instruction& source, DecodeContext& context, Instr& 
   if (has_part(source, "cp_mask")) unsupported(source, ".cp_mask is not available on this target");
   if (has_part(source, "prefetch")) {
     need_operands(source, 2 + policy);
-    push_address(context, out, operands[0], 0);
-    context.push(operands[1], ptx::Type::U32);
+    BulkPrefetch prefetch;
+    prefetch.source = push_address(context, operands[0]);
+    prefetch.size = push_value(context, operands[1], ptx::Type::U32);
+    out.set(prefetch);
     out.execute = execute_bulk_prefetch;
     return true;
   }
-  // .dst and .src in their order
-  std::vector<std::string> spaces;
-  Reduction op = Reduction::None;
+  BulkCopy copy;
+  std::vector<std::string> spaces;  // .dst, then .src
   std::optional<TensorElement> element;
   for (const std::string& part : source.parts) {
     if (part == "global" || part == "shared::cta" || part == "shared::cluster") spaces.push_back(part);
-    if (reduce && op == Reduction::None) op = reduction_from_name(part).value_or(Reduction::None);
+    if (reduce && copy.reduction == Reduction::None)
+      copy.reduction = reduction_from_name(part).value_or(Reduction::None);
     if (reduce && !element) element = element_from_name(part);
   }
   if (spaces.size() != 2) unsupported(source, "the form is not known");
-  Route route;
+  using Route = BulkCopy::Route;
   if (spaces[0] == "global" && spaces[1] == "shared::cta") {
-    route = Route::SharedToGlobal;
+    copy.route = Route::SharedToGlobal;
   } else if (spaces[0] == "shared::cluster" && spaces[1] == "shared::cta") {
-    route = Route::SharedToShared;
+    copy.route = Route::SharedToShared;
   } else if (spaces[0] != "global" && spaces[1] == "global" && !reduce) {
-    route = Route::GlobalToShared;
+    copy.route = Route::GlobalToShared;
   } else {
     unsupported(source, "the form is not known");
   }
   if (reduce) {
-    if (op == Reduction::None || !element || !reduction_supports(op, *element, route == Route::SharedToShared))
+    if (copy.reduction == Reduction::None || !element ||
+        !reduction_supports(copy.reduction, *element, copy.route == Route::SharedToShared))
       unsupported(source, "the operation on that type is not known");
-    out.imm = static_cast<int64_t>(op);
-    out.type = static_cast<uint8_t>(*element);
+    copy.element = *element;
   }
-  const bool multicast = has_part(source, "multicast::cluster");
-  const bool barrier = route != Route::SharedToGlobal;
+  copy.multicast = has_part(source, "multicast::cluster");
+  copy.own_only = spaces[0] == "shared::cta";
+  const bool barrier = copy.route != Route::SharedToGlobal;
   if (barrier != has_part(source, "mbarrier::complete_tx::bytes") || barrier == has_part(source, "bulk_group"))
     unsupported(source, "the completion mechanism does not fit the direction");
-  need_operands(source, 3 + (barrier ? 1 : 0) + (multicast ? 1 : 0) + policy);
-  push_address(context, out, operands[0], 0);
-  push_address(context, out, operands[1], 1);
-  context.push(operands[2], ptx::Type::U32);
-  if (barrier) push_address(context, out, operands[3], 2);
-  if (multicast) context.push(operands[4], ptx::Type::U16);
-  out.kind = static_cast<uint8_t>(route);
-  out.width = static_cast<uint8_t>((multicast ? kMulticast : 0) | (spaces[0] == "shared::cta" ? kOwnOnly : 0));
+  need_operands(source, 3 + (barrier ? 1 : 0) + (copy.multicast ? 1 : 0) + policy);
+  copy.destination = push_address(context, operands[0]);
+  copy.source = push_address(context, operands[1]);
+  copy.size = push_value(context, operands[2], ptx::Type::U32);
+  if (barrier) copy.mbarrier = push_address(context, operands[3]);
+  if (copy.multicast) copy.cta_mask = push_value(context, operands[4], ptx::Type::U16);
+  out.set(copy);
   out.execute = execute_bulk;
   return true;
 }

@@ -166,6 +166,21 @@ void push_address(DecodeContext& context, Instr& out, const ptx::Operand& operan
   context.push(immediate_operand(addend), ptx::Type::U64);
 }
 
+ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type) {
+  const ValueOperand value{context.pushed()};
+  context.push(operand, type);
+  return value;
+}
+
+AddressOperand push_address(DecodeContext& context, const ptx::Operand& operand) {
+  const bool wide = ptx::bytes_of(context.register_type(operand)) == 8;
+  const AddressOperand address{context.pushed(), wide};
+  int64_t addend = 0;
+  context.push(operand, wide ? ptx::Type::U64 : ptx::Type::U32, &addend);
+  context.push(immediate_operand(addend), ptx::Type::U64);
+  return address;
+}
+
 void push_map_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot) {
   const ptx::Operand& base = operand.elements.at(0);
   if (base.kind == ptx::Operand::Kind::Symbol) {

@@ -163,6 +163,17 @@ inline uint64_t read_address(const Warp& warp, const Instr& instr, int place, in
       instr.flags >> slot & 1 ? warp.row<uint64_t>(instr.reg[place])[lane] : warp.row<uint32_t>(instr.reg[place])[lane];
   return base + warp.row<uint64_t>(instr.reg[place + 1])[lane];
 }
+// The same with operands that the form of the instruction names.
+ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type);
+AddressOperand push_address(DecodeContext& context, const ptx::Operand& operand);
+inline uint64_t read_address(const Warp& warp, const Instr& instr, AddressOperand operand, int lane) {
+  const uint32_t row = instr.reg[operand.place];
+  const uint64_t base = operand.wide ? warp.row<uint64_t>(row)[lane] : warp.row<uint32_t>(row)[lane];
+  return base + warp.row<uint64_t>(instr.reg[operand.place + 1])[lane];
+}
+inline uint32_t read32(const Warp& warp, const Instr& instr, ValueOperand operand, int lane) {
+  return warp.row<uint32_t>(instr.reg[operand.place])[lane];
+}
 inline uint32_t read32(const Warp& warp, const Instr& instr, int place, int lane) {
   return warp.row<uint32_t>(instr.reg[place])[lane];
 }

@@ -9,8 +9,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -59,6 +61,33 @@ struct Instr {
   int64_t imm = 0;      // free for the handler (address addend, immediate, table index)
   int32_t target = -1;  // branch target
   const ptx::Instruction* source = nullptr;
+
+  // What the decoder of a family learned from the opcode's modifiers: a small struct of that family. The handler that
+  // `execute` names reads it back as the same type.
+  template <class Form>
+  void set(const Form& form) {
+    static_assert(std::is_trivially_copyable_v<Form>, "instructions are copied byte by byte");
+    static_assert(sizeof(Form) <= kFormBytes && alignof(Form) <= 8, "the form does not fit into an instruction");
+    ::new (static_cast<void*>(form_)) Form(form);
+  }
+  template <class Form>
+  const Form& form() const {
+    return *std::launder(reinterpret_cast<const Form*>(form_));
+  }
+
+ private:
+  static constexpr size_t kFormBytes = 24;
+  alignas(8) unsigned char form_[kFormBytes] = {};
+};
+
+// Where a form's operand stands in Instr::reg.
+struct ValueOperand {
+  uint8_t place = 0;
+};
+// An address operand takes two places: its base, and a constant row with its addend.
+struct AddressOperand {
+  uint8_t place = 0;
+  bool wide = false;  // the base is 64 bits wide
 };
 
 constexpr uint32_t kNoReg = UINT32_MAX;  // the sink `_`
@@ -147,6 +176,8 @@ struct DecodeContext {
   // or a 64-bit row when it is a symbol or a number: register_type(address) says which.
   virtual void push(const ptx::Operand& operand, ptx::Type as, int64_t* addend = nullptr) = 0;
   virtual uint32_t offset_of(const ptx::Operand& operand, ptx::Type as) = 0;
+  // How many offsets have been pushed, which is the place that the next one gets in Instr::reg.
+  virtual uint8_t pushed() const = 0;
   // Declared type of a Register, of the first element of a Vector, of the base of an Address (U64 when that is no
   // register); None for anything else.
   virtual ptx::Type register_type(const ptx::Operand& operand) const = 0;

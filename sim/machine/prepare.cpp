@@ -55,6 +55,7 @@ class Preparation final : public DecodeContext {
 
   void push(const Operand& operand, Type as, int64_t* addend) override;
   uint32_t offset_of(const Operand& operand, Type as) override;
+  uint8_t pushed() const override { return static_cast<uint8_t>(pushed_.size()); }
   Type register_type(const Operand& operand) const override;
   const ptx::Function& function() const override { return *frame_->function; }
   const ptx::Module& module() const override { return *module_; }
