@@ -219,7 +219,7 @@ struct Fns {
     const uint32_t start = base & 31;
     if (offset == 0) return mask >> start & 1 ? start : 0xffffffffu;
     int64_t count = (offset > 0 ? int64_t{offset} : -int64_t{offset}) - 1;
-    for (int position = static_cast<int>(start); position >= 0 && position<32; position += offset> 0 ? 1 : -1)
+    for (int position = static_cast<int>(start); (position >= 0) && (position < 32); position += (offset > 0 ? 1 : -1))
       if (mask >> position & 1 && count-- == 0) return static_cast<uint32_t>(position);
     return 0xffffffffu;
   }

@@ -116,7 +116,7 @@ struct SinkTraits {
   static constexpr bool kStaged = ((Sinks::kNeeds.staging_bytes > 0) || ...);
   static constexpr bool kTakesOut = ((Sinks::kValue == Value::Out) || ...);
   template <class Sink>
-  static constexpr bool kGroupMap = Sink::kNeeds.tensor_map&& outputs_need_group_maps(C.grouping);
+  static constexpr bool kGroupMap = outputs_need_group_maps(C.grouping) && Sink::kNeeds.tensor_map;
   static constexpr int kGroupMaps = (int{kGroupMap<Sinks>} + ...);
   static constexpr auto kShared = shared_layout(C, kNeeds, kCount);
   static constexpr bool kExchanges = exchanges_fragments(C, kNeeds, kCount);
