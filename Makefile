@@ -6,7 +6,7 @@ BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 .PHONY: help setup build demo test nightly mutants assembly fuzz bench bundle format check install clean
 help:
 	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
-	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan for the sanitizers)"
+	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
@@ -81,10 +81,11 @@ format:
 check:
 	@scripts/setup --check-tools
 	scripts/check-format
+	scripts/check-python
 	scripts/check-tidy
 
 install: build
 	cmake --install $(BUILD)
 
 clean:
-	rm -rf build build-asan build-fuzz build-bundle build-tidy
+	rm -rf build build-asan build-tsan build-coverage build-fuzz build-bundle build-tidy
