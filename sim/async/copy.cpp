@@ -4,9 +4,9 @@
 #include <array>
 #include <cstring>
 
+#include "sim/arithmetic/half.h"
 #include "sim/async/reduce.h"
 #include "sim/async/state.h"
-#include "sim/isa/half.h"
 #include "sim/machine/coverage.h"
 
 namespace sim {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "sim/async/product.h"
+#include "sim/arithmetic/panel_product.h"
 
 namespace sim {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "sim/async/product.h"
+#include "sim/arithmetic/panel_product.h"
 #include "sim/async/state.h"
 #include "sim/machine/coverage.h"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "sim/arithmetic/half.h"
 #include "sim/isa/address.h"
-#include "sim/isa/half.h"
 
 namespace sim {
 namespace {

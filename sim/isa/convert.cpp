@@ -5,8 +5,8 @@
 #include <limits>
 #include <memory>
 
+#include "sim/arithmetic/small_float.h"
 #include "sim/isa/lanes.h"
-#include "sim/isa/small_float.h"
 
 namespace sim {
 namespace isa {

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "sim/isa/half.h"
+#include "sim/arithmetic/half.h"
 #include "sim/machine/machine.h"
 
 namespace sim::isa {

@@ -1,5 +1,6 @@
 // mma.sync (PTX ISA 9.7.14.5): products of small matrices whose fragments lie in the registers of a warp, dense, of
-// every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those of wgmma (sim/async/product.h).
+// every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those of wgmma
+// (sim/arithmetic/panel_product.h).
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -7,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sim/async/product.h"
+#include "sim/arithmetic/panel_product.h"
 #include "sim/isa/whole_warp.h"
 
 namespace sim {

@@ -236,7 +236,7 @@ void register_tensor_map();
 void register_fence();
 void register_wgmma();
 void register_cluster();
-// sim/tensor
+// sim/tcgen05
 void register_tcgen05();
 void register_launch_control();
 
@@ -325,7 +325,7 @@ struct Dim3 {
 struct AsyncClusterState;
 struct AsyncCtaState;
 struct AsyncWarpState;
-// State of sim/tensor per block and warp, created at the first tcgen05 instruction: sim/tensor/state.h.
+// State of sim/tcgen05 per block and warp, created at the first tcgen05 instruction: sim/tcgen05/state.h.
 struct TensorMemory;
 struct TensorWarp;
 
@@ -497,7 +497,7 @@ void tensor_map_written(Warp& warp, uint64_t address, uint32_t bytes, int lane);
 void create_async_state(Cluster& cluster);  // also allocates each warp's agents
 void finish_async_state(Cluster& cluster);  // after the last warp left: performs what is pending, checks leftovers
 
-// The same of sim/tensor (sim/tensor/state.cpp). finish: before finish_async_state; faults when tensor memory was not
+// The same of sim/tcgen05 (sim/tcgen05/state.cpp). finish: before finish_async_state; faults when tensor memory was not
 // given back or tcgen05 operations may be in flight.
 void reset_tensor_state(Cluster& cluster);
 void finish_tensor_state(Cluster& cluster);

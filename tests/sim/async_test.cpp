@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "sim/async/product.h"
+#include "sim/arithmetic/panel_product.h"
 #include "sim/async/tensor_map.h"
 #include "tests/sim/formats.h"
 #include "tests/sim/run_ptx.h"

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "run_ptx.h"
-#include "sim/tensor/product.h"
+#include "sim/arithmetic/row_product.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "sim/async/product.h"
+#include "sim/arithmetic/panel_product.h"
 
 #include <cpuid.h>
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // tcgen05.fence (PTX ISA 9.7.16.11) and tcgen05.commit (9.7.16.12).
-#include "sim/tensor/state.h"
+#include "sim/tcgen05/state.h"
 
 namespace sim {
 

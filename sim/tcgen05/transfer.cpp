@@ -2,7 +2,7 @@
 // when they are issued: whoever could tell the difference breaks a rule that is checked here or in state.cpp.
 #include <cstdio>
 
-#include "sim/tensor/state.h"
+#include "sim/tcgen05/state.h"
 
 namespace sim {
 

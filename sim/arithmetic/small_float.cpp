@@ -1,5 +1,5 @@
 // Codes of the small floating-point formats.
-#include "sim/isa/small_float.h"
+#include "sim/arithmetic/small_float.h"
 
 #include <algorithm>
 #include <cmath>

@@ -8,12 +8,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "sim/async/product.h"
-#include "sim/isa/small_float.h"
+#include "sim/arithmetic/panel_product.h"
+#include "sim/arithmetic/row_product.h"
+#include "sim/arithmetic/small_float.h"
 #include "sim/machine/coverage.h"
-#include "sim/tensor/descriptor.h"
-#include "sim/tensor/product.h"
-#include "sim/tensor/state.h"
+#include "sim/tcgen05/descriptor.h"
+#include "sim/tcgen05/state.h"
 
 namespace sim {
 

@@ -2,8 +2,8 @@
 #include <cstring>
 
 #include "sim/machine/coverage.h"
-#include "sim/tensor/descriptor.h"
-#include "sim/tensor/state.h"
+#include "sim/tcgen05/descriptor.h"
+#include "sim/tcgen05/state.h"
 
 namespace sim {
 

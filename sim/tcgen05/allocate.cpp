@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstring>
 
-#include "sim/tensor/state.h"
+#include "sim/tcgen05/state.h"
 
 namespace sim {
 

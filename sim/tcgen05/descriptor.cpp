@@ -1,4 +1,4 @@
-#include "sim/tensor/descriptor.h"
+#include "sim/tcgen05/descriptor.h"
 
 namespace sim {
 

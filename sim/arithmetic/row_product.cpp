@@ -1,4 +1,4 @@
-#include "sim/tensor/product.h"
+#include "sim/arithmetic/row_product.h"
 
 #include <immintrin.h>
 

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "sim/isa/half.h"
+#include "sim/arithmetic/half.h"
 
 namespace sim {
 

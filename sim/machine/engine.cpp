@@ -1,7 +1,7 @@
 // When asynchronous operations are performed: at once, as late as possible, or at seeded moments.
 #include <stdexcept>
 
-#include "sim/async/state.h"
+#include "sim/machine/machine.h"
 
 namespace sim {
 

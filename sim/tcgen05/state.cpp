@@ -1,5 +1,5 @@
 // Tensor memory of a block: allocations, the marks in its cells and the order they call for, and its end.
-#include "sim/tensor/state.h"
+#include "sim/tcgen05/state.h"
 
 #include <algorithm>
 #include <cstdlib>
