@@ -1,32 +1,13 @@
-// Contexts: the primary one, created ones, the stack of current contexts of each thread, limits; and the guard of
-// every entry point.
-#include <algorithm>
+// Contexts: the primary one, created ones, which of them is current, and their limits.
+#include "sim/driver/context.h"
 
-#include "sim/driver/driver.h"
+#include "sim/driver/capture.h"
+#include "sim/driver/event.h"
+#include "sim/driver/execute.h"
+#include "sim/driver/graph_exec.h"
+#include "sim/driver/module.h"
 
 namespace sim::driver {
-
-ContextStack& context_stack() {
-  static thread_local ContextStack stack{};
-  return stack;
-}
-
-void ContextStack::push_back(CUcontext context) {
-  require(count < kMost, CUDA_ERROR_OUT_OF_MEMORY, "256 contexts are pushed by this thread already");
-  contexts[count++] = context;
-}
-
-Call::Call(Needs needs) : lock_(state().mutex) {
-  if (needs == Needs::Nothing) return;
-  require(!in_host_function, CUDA_ERROR_NOT_PERMITTED, "host functions of a stream may not call the driver");
-  require(state().initialised, CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
-  auto& stack = context_stack();
-  context_ = stack.empty() ? nullptr : stack.back();
-  if (needs == Needs::Initialised) return;
-  require(context_ != nullptr, CUDA_ERROR_INVALID_CONTEXT, "no context is current to the calling thread");
-  require(!context_->destroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  if (needs == Needs::HealthyContext && context_->failure_seen) fail(context_->failure, state().report);
-}
 
 CUctx_st& live_context(CUcontext handle) {
   for (auto& context : state().contexts) {
@@ -93,7 +74,7 @@ void check_context_flags(unsigned flags) {
 }
 
 CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     require(result != nullptr);
     check_device(device);
     check_context_flags(flags);
@@ -112,7 +93,7 @@ void reset_primary(State& s) {
 using namespace sim::driver;
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     require(result != nullptr);
     check_device(device);
     State& s = state();
@@ -124,7 +105,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     State& s = state();
     require(s.primary_count > 0, CUDA_ERROR_INVALID_CONTEXT, "the primary context is not retained");
@@ -136,7 +117,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 PLAIN_NAME(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2);
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     reset_primary(state());
   });
@@ -144,7 +125,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 PLAIN_NAME(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2);
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     check_context_flags(flags);
     State& s = state();
@@ -155,7 +136,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
 PLAIN_NAME(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2);
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     if (flags != nullptr) *flags = state().primary_flags;
     if (active != nullptr) *active = state().primary_count > 0;
@@ -180,7 +161,7 @@ CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) 
 CUresult cuCtxCreate(CUcontext* result, unsigned int flags, CUdevice device) { return create(result, flags, device); }
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
-  API(Initialised, {
+  API(Initialized, {
     CUctx_st& context = live_context(handle);
     require(!context.primary, CUDA_ERROR_INVALID_CONTEXT, "the primary context is released, not destroyed");
     clear_context(context);
@@ -192,12 +173,12 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
 PLAIN_NAME(cuCtxDestroy, cuCtxDestroy_v2);
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
-  API(Initialised, { context_stack().push_back(&live_context(handle)); });
+  API(Initialized, { context_stack().push_back(&live_context(handle)); });
 }
 PLAIN_NAME(cuCtxPushCurrent, cuCtxPushCurrent_v2);
 
 CUresult cuCtxPopCurrent_v2(CUcontext* result) {
-  API(Initialised, {
+  API(Initialized, {
     auto& stack = context_stack();
     require(!stack.empty(), CUDA_ERROR_INVALID_CONTEXT, "no context is current to the calling thread");
     if (result != nullptr) *result = stack.back();
@@ -207,7 +188,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext* result) {
 PLAIN_NAME(cuCtxPopCurrent, cuCtxPopCurrent_v2);
 
 CUresult cuCtxSetCurrent(CUcontext handle) {
-  API(Initialised, {
+  API(Initialized, {
     auto& stack = context_stack();
     CUcontext next = handle == nullptr ? nullptr : &live_context(handle);
     if (!stack.empty()) stack.pop_back();
@@ -216,7 +197,7 @@ CUresult cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext* result) {
-  API(Initialised, {
+  API(Initialized, {
     require(result != nullptr);
     *result = context_stack().empty() ? nullptr : context_stack().back();
   });
@@ -230,7 +211,7 @@ CUresult cuCtxGetDevice(CUdevice* device) {
 }
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
-  API(Initialised, {
+  API(Initialized, {
     require(device != nullptr);
     if (handle != nullptr) {
       live_context(handle);
@@ -256,7 +237,7 @@ CUresult cuCtxSetFlags(unsigned int flags) {
 }
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
-  API(Initialised, {
+  API(Initialized, {
     require(id != nullptr);
     require(handle != nullptr || c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
     *id = live_context(handle != nullptr ? handle : &c.context()).id;
@@ -265,29 +246,25 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 
 CUresult cuCtxSynchronize() {
   API(HealthyContext, {
-    forbid_synchronisation_in_capture(c.context());
-    synchronising_call(c);
+    forbid_synchronization_in_capture(c.context());
+    synchronizing_call(c);
   });
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
-  API(Initialised, {
+  API(Initialized, {
     require(handle != nullptr || c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
     CUctx_st& context = live_context(handle != nullptr ? handle : &c.context());
-    forbid_synchronisation_in_capture(context);
-    c.unlocked([] {}, true);
-    if (context.failure != CUDA_SUCCESS) {
-      context.failure_seen = true;
-      fail(context.failure, state().report);
-    }
+    forbid_synchronization_in_capture(context);
+    synchronize_context(c, context);
   });
 }
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
-  API(Initialised, {
+  API(Initialized, {
     require(version != nullptr);
     if (handle != nullptr) live_context(handle);
-    *version = 3020;  // what drivers answer since CUDA 3.2
+    *version = 3020;  // Drivers have answered this since CUDA 3.2.
   });
 }
 

@@ -1,18 +1,18 @@
 // The device: which GPU the environment asks for, its name, memory and attributes.
+#include "sim/driver/device.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/call.h"
+#include "sim/machine/machine.h"
 
 namespace sim::driver {
 
-State& state() {
-  static auto* s = new State;  // never destroyed: programs call the driver from their own static destructors
-  return *s;
-}
+namespace {
 
-void initialise(State& s) {
+void initialize(State& s) {
   Device device;
   const char* arch = std::getenv("MOXIE_SIM_ARCH");
   if (arch != nullptr && *arch != 0) device.target = arch;
@@ -36,7 +36,7 @@ void initialise(State& s) {
     device.sm_count = static_cast<int>(count);
   }
   try {
-    // Read again at every launch; what is wrong now is said now.
+    // Every launch reads these again. Checking them here reports a wrong value early.
     order_from_environment();
     threads_from_environment();
     rules_from_environment();
@@ -49,8 +49,10 @@ void initialise(State& s) {
   auto pool = std::make_unique<CUmemPoolHandle_st>();
   pool->is_default = true;
   s.default_pool = s.current_pool = s.pools.add(std::move(pool));
-  s.initialised = true;
+  s.initialized = true;
 }
+
+}  // namespace
 
 void check_device(CUdevice device) {
   require(device == 0, CUDA_ERROR_INVALID_DEVICE, "the simulator has one device, 0");
@@ -58,7 +60,7 @@ void check_device(CUdevice device) {
 
 namespace {
 
-// Values of an H200 and a B200; what is not listed is 0, which says that the device cannot do it.
+// The values are those of an H200 and a B200. An attribute that is not listed is 0: the device cannot do it.
 int attribute_of(const Device& d, CUdevice_attribute attribute) {
   const bool hopper = d.arch == 90;
   switch (attribute) {
@@ -159,25 +161,26 @@ using namespace sim::driver;
 CUresult cuInit(unsigned int flags) {
   API(Nothing, {
     require(flags == 0);
-    if (!state().initialised) initialise(state());
+    if (!state().initialized) initialize(state());
   });
 }
 
 CUresult cuDriverGetVersion(int* version) {
+  constexpr int kDriverVersion = 13000;
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *version = kDriverVersion;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetCount(int* count) {
-  API(Initialised, {
+  API(Initialized, {
     require(count != nullptr);
     *count = 1;
   });
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  API(Initialised, {
+  API(Initialized, {
     require(device != nullptr);
     check_device(ordinal);
     *device = 0;
@@ -185,7 +188,7 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(name != nullptr && length > 0);
     std::snprintf(name, static_cast<size_t>(length), "%s", state().device.name.c_str());
@@ -193,7 +196,7 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(uuid != nullptr);
     std::memset(uuid->bytes, 0, sizeof uuid->bytes);
@@ -203,7 +206,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
 PLAIN_NAME(cuDeviceGetUuid, cuDeviceGetUuid_v2);
 
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(bytes != nullptr);
     *bytes = state().memory.limit();
@@ -212,7 +215,7 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 PLAIN_NAME(cuDeviceTotalMem, cuDeviceTotalMem_v2);
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(value != nullptr && attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
     *value = attribute_of(state().device, attribute);
@@ -220,7 +223,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 }
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(major != nullptr && minor != nullptr);
     *major = state().device.arch / 10;
@@ -229,7 +232,7 @@ CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
 }
 
 CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(properties != nullptr);
     *properties = {};
@@ -249,7 +252,7 @@ CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
 }
 
 CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(id != nullptr && length > 0);
     std::snprintf(id, static_cast<size_t>(length), "0000:00:00.0");
@@ -257,7 +260,7 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
-  API(Initialised, {
+  API(Initialized, {
     require(device != nullptr && id != nullptr);
     require(std::strcmp(id, "0000:00:00.0") == 0 || std::strcmp(id, "00:00.0") == 0, CUDA_ERROR_INVALID_DEVICE);
     *device = 0;
@@ -265,7 +268,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
 }
 
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     check_device(peer);
     require(can != nullptr);

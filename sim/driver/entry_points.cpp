@@ -2,7 +2,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/abi.h"
+#include "sim/driver/stream.h"
 
 using namespace sim::driver;
 
@@ -23,8 +24,7 @@ struct PerThread<Function> {
 
 }  // namespace
 
-// The loader asks resolve_* once for the address of each per-thread symbol; the prototype is that of the plain
-// function.
+// The loader asks resolve_* once for the address of each per-thread symbol. Its prototype is the plain function's.
 #define ENTRY(name, version, symbol)
 #define STREAM_ENTRY(name, version, symbol, per_thread_version, suffix)                                             \
   extern "C" {                                                                                                      \
@@ -73,7 +73,7 @@ CUresult look_up(const char* symbol, void** result, int version, cuuint64_t flag
   for (auto it = begin; it != end; ++it) {
     const EntryPoint& e = it->second;
     if (e.version > version || (e.per_thread && !per_thread)) continue;
-    // The newest; among equals the per-thread form, which is only considered when asked for.
+    // The newest form wins. Among equals the per-thread form does, which is considered only when asked for.
     if (best == nullptr || e.version > best->version || (e.version == best->version && e.per_thread)) best = &e;
   }
   *result = best != nullptr ? best->address : nullptr;

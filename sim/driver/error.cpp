@@ -1,10 +1,12 @@
-// Errors: names and texts, the report of a fault, and the log that CUDA_LOG_FILE asks for.
+// Errors: names and texts, and the log that CUDA_LOG_FILE asks for.
+#include "sim/driver/error.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <new>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/state.h"
 
 namespace sim::driver {
 namespace {
@@ -133,7 +135,7 @@ const ErrorText* find_error(CUresult code) {
   return nullptr;
 }
 
-// Texts that were handed out stay valid for the life of the process.
+// A text that was handed out stays valid for the life of the process.
 const char* keep(const std::string& text) {
   static auto* kept = new std::deque<std::string>;
   for (const std::string& k : *kept) {
@@ -173,23 +175,6 @@ CUresult answer_for_current_exception(const char* function) {
   } catch (const std::exception& e) {
     log_error(function, CUDA_ERROR_UNKNOWN, e.what());
     return CUDA_ERROR_UNKNOWN;
-  }
-}
-
-void report_fault(CUctx_st& context, const Fault& fault) {
-  const std::string text = fault.what();
-  State& s = state();
-  s.report = text.substr(0, text.find('\n'));
-  s.report_code = fault.kind == Hazard::Memory ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
-  if (context.failure == CUDA_SUCCESS) context.failure = s.report_code;
-  std::fprintf(stderr, "%s\n", text.c_str());
-  if (const char* path = std::getenv("MOXIE_SIM_REPORT"); path != nullptr && *path != 0) {
-    if (std::FILE* file = std::fopen(path, "w")) {
-      std::fprintf(file, "%s\n", text.c_str());
-      std::fclose(file);
-    } else {
-      std::fprintf(stderr, "MOXIE_SIM_REPORT: cannot write '%s'\n", path);
-    }
   }
 }
 

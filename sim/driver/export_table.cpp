@@ -5,11 +5,11 @@
 #include <cstring>
 #include <mutex>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/abi.h"
 
 namespace {
 
-// What the runtime of CUDA 12 and 13 asks for first, before any call of its own can succeed.
+// The table that the runtime of CUDA 12 and 13 asks for first, before any call of its own can succeed.
 constexpr unsigned char kOfTheRuntime[] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
                                            0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
 

@@ -1,11 +1,13 @@
 // Images: PTX text, fat binaries with PTX inside (plain or packed), and what is not PTX and cannot be run.
 // The layout of a fat binary is not documented; these are the fields that the CUDA Toolkit 13 writes.
+#include "sim/driver/image.h"
+
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/state.h"
 
 namespace sim::driver {
 namespace {
@@ -21,12 +23,12 @@ struct Wrapper {
 struct FatbinHeader {
   uint32_t magic;
   uint16_t version, header_bytes;
-  uint64_t bytes;  // of the entries
+  uint64_t entries_bytes;
 };
 struct Entry {
   uint16_t kind, version;
   uint32_t header_bytes;
-  uint64_t payload_bytes;  // padded
+  uint64_t padded_payload_bytes;
   uint32_t packed_bytes;
   uint32_t unknown;
   uint32_t ptx_version;
@@ -65,7 +67,7 @@ std::string unpack_lz4(const uint8_t* in, size_t size, size_t unpacked) {
     if (literals > static_cast<size_t>(end - in) || out.size() + literals > unpacked) broken();
     out.append(reinterpret_cast<const char*>(in), literals);
     in += literals;
-    if (in == end) break;  // the last sequence has no match
+    if (in == end) break;  // The last sequence has no match.
     if (end - in < 2) broken();
     const size_t offset = read<uint16_t>(in);
     in += 2;
@@ -77,8 +79,8 @@ std::string unpack_lz4(const uint8_t* in, size_t size, size_t unpacked) {
   return out;
 }
 
-// Nvcc 13 packs by Zstandard unless told otherwise. The system's library unpacks it: its two functions have kept their
-// form since version 1.0, and programs that need none of it need not have the library.
+// Nvcc 13 packs by Zstandard unless told otherwise. The system's library unpacks it and is opened only then, so that
+// programs without such images need not have it. The function has kept its form since version 1.0.
 std::string unpack_zstd(const uint8_t* in, size_t size, size_t unpacked) {
   static void* const library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
   using Decompress = size_t (*)(void*, size_t, const void*, size_t);
@@ -90,7 +92,7 @@ std::string unpack_zstd(const uint8_t* in, size_t size, size_t unpacked) {
          "compile with --compress-mode=speed or none");
   }
   std::string out(unpacked, 0);
-  // An error is a size that no buffer has.
+  // The function reports an error as a size that no buffer has.
   if (decompress(out.data(), unpacked, in, size) != unpacked)
     fail(CUDA_ERROR_INVALID_IMAGE, "a damaged Zstandard frame in the fat binary");
   return out;
@@ -111,11 +113,12 @@ std::string ptx_of_fatbin(const uint8_t* data, size_t bytes) {
   constexpr const char* kCut = "a fat binary that is cut off";
   require(bytes >= sizeof(FatbinHeader), CUDA_ERROR_INVALID_IMAGE, kCut);
   const auto header = read<FatbinHeader>(data);
-  require(header.header_bytes >= sizeof header && header.bytes <= kLargestImage, CUDA_ERROR_INVALID_IMAGE,
+  require(header.header_bytes >= sizeof header && header.entries_bytes <= kLargestImage, CUDA_ERROR_INVALID_IMAGE,
           "a fat binary with a damaged header");
-  require(header.header_bytes <= bytes && header.bytes <= bytes - header.header_bytes, CUDA_ERROR_INVALID_IMAGE, kCut);
+  require(header.header_bytes <= bytes && header.entries_bytes <= bytes - header.header_bytes, CUDA_ERROR_INVALID_IMAGE,
+          kCut);
   const uint8_t* at = data + header.header_bytes;
-  const uint8_t* const end = at + header.bytes;
+  const uint8_t* const end = at + header.entries_bytes;
   std::string best;
   uint32_t best_arch = 0;
   bool other = false;
@@ -123,15 +126,16 @@ std::string ptx_of_fatbin(const uint8_t* data, size_t bytes) {
     const auto entry = read<Entry>(at);
     const auto room = static_cast<uint64_t>(end - at);
     require(entry.header_bytes >= sizeof(Entry) && entry.header_bytes <= room &&
-                entry.payload_bytes <= room - entry.header_bytes && entry.packed_bytes <= entry.payload_bytes,
+                entry.padded_payload_bytes <= room - entry.header_bytes &&
+                entry.packed_bytes <= entry.padded_payload_bytes,
             CUDA_ERROR_INVALID_IMAGE, "a fat binary whose entries do not fit");
     const uint8_t* payload = at + entry.header_bytes;
-    at = payload + entry.payload_bytes;
+    at = payload + entry.padded_payload_bytes;
     if (entry.kind != kPtxEntry) {
       other = true;
       continue;
     }
-    // LZ4 cannot make more of a byte than 255.
+    // A packed byte of LZ4 stands for at most 255 unpacked ones.
     constexpr uint64_t kLargest = uint64_t{1} << 28;
     const bool lz4 = (entry.flags & kPackedByLz4) != 0 && (entry.flags & kPackedByZstd) == 0;
     require(entry.unpacked_bytes <= kLargest && (!lz4 || entry.unpacked_bytes / 255 <= entry.packed_bytes),
@@ -139,7 +143,7 @@ std::string ptx_of_fatbin(const uint8_t* data, size_t bytes) {
     std::string text = (entry.flags & kPackedByZstd) ? unpack_zstd(payload, entry.packed_bytes, entry.unpacked_bytes)
                        : (entry.flags & kPackedByLz4)
                            ? unpack_lz4(payload, entry.packed_bytes, entry.unpacked_bytes)
-                           : std::string(reinterpret_cast<const char*>(payload), entry.payload_bytes);
+                           : std::string(reinterpret_cast<const char*>(payload), entry.padded_payload_bytes);
     text = until_nul(text);
     if (entry.arch >= best_arch && target_fits(target_in(text), state().device.arch)) {
       best = std::move(text);
@@ -153,7 +157,7 @@ std::string ptx_of_fatbin(const uint8_t* data, size_t bytes) {
 
 }  // namespace
 
-// "sm_90a" runs on sm_90a alone; "sm_80" on it and everything later; "sm_100f" on its family.
+// "sm_90a" runs on sm_90a alone, "sm_80" on sm_80 and everything later, "sm_100f" on the family of sm_100.
 bool target_fits(const std::string& target, int arch) {
   if (target.size() < 4 || target.rfind("sm_", 0) != 0) return false;
   size_t at = 3;
@@ -168,7 +172,7 @@ bool target_fits(const std::string& target, int arch) {
 
 std::string ptx_of(const void* image, size_t length) {
   const auto* bytes = static_cast<const uint8_t*>(image);
-  // Byte by byte: text may be shorter than the magic numbers.
+  // The comparison goes byte by byte, since text may be shorter than the magic numbers.
   auto starts_with = [&](std::initializer_list<uint8_t> magic) {
     size_t i = 0;
     for (uint8_t m : magic) {
@@ -182,7 +186,7 @@ std::string ptx_of(const void* image, size_t length) {
   }
   const auto is_fatbin = [&] { return starts_with({0x50, 0xed, 0x55, 0xba}); };
   if (starts_with({0xb1, 0x43, 0x62, 0x46})) {
-    // It points to the fat binary, which only memory can.
+    // The wrapper holds a pointer to the fat binary, which means nothing in a file.
     require(length == kLengthUnknown, CUDA_ERROR_INVALID_IMAGE, "the image is a pointer to a fat binary in a file");
     bytes = static_cast<const uint8_t*>(read<Wrapper>(bytes).data);
     require(bytes != nullptr && is_fatbin(), CUDA_ERROR_INVALID_IMAGE, "a wrapper without a fat binary");

@@ -1,8 +1,16 @@
 // Kernel launches: the checks of a launch configuration and the gathering of parameters.
-#include <algorithm>
-#include <cstring>
+#include "sim/driver/launch.h"
 
-#include "sim/driver/driver.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "sim/driver/call.h"
+#include "sim/driver/device.h"
+#include "sim/driver/occupancy.h"
+#include "sim/driver/stream.h"
+#include "sim/driver/submit.h"
 
 namespace sim::driver {
 namespace {
@@ -14,7 +22,7 @@ std::string text_of(const Dim3& d) {
 bool is_set(const Dim3& d) { return d.x != 0; }
 bool equal(const Dim3& a, const Dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
-// Nothing when the launch is without clusters.
+// The cluster of the launch, or nothing when it has none.
 std::optional<Dim3> check_cluster(const CUfunc_st& function, const LaunchRequest& request) {
   const ptx::Function& source = *function.kernel->function;
   Dim3 fixed = function.required_cluster;
@@ -184,7 +192,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
   request.grid = {config->gridDimX, config->gridDimY, config->gridDimZ};
   request.block = {config->blockDimX, config->blockDimY, config->blockDimZ};
   request.dynamic_shared = config->sharedMemBytes;
-  std::vector<CUevent> events;  // that complete with the launch, or before
+  // Events that complete with the launch or before.
+  std::vector<CUevent> events;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const CUlaunchAttribute& a = config->attrs[i];
     switch (a.id) {
@@ -201,11 +210,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** par
       case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
         events.push_back(a.value.launchCompletionEvent.event);
         break;
-      // It runs once all before it is done, but must not rely on that: see Executor.
+      // The grid runs when its predecessor is done, and must not rely on that: Executor watches what it reads.
       case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
         request.programmatic = a.value.programmaticStreamSerializationAllowed != 0;
         break;
-      // Any priority will do.
+      // The simulator has nothing that these could change.
       case CU_LAUNCH_ATTRIBUTE_IGNORE:
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:

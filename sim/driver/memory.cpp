@@ -1,69 +1,17 @@
 // Memory: allocations of every kind, what an address belongs to, copies and fills. Each range is checked against the
 // allocations before anything is moved.
-#include <algorithm>
-#include <cstring>
+#include "sim/driver/memory.h"
 
-#include "sim/driver/driver.h"
+#include <algorithm>
+#include <utility>
+
+#include "sim/driver/allocation.h"
+#include "sim/driver/capture.h"
+#include "sim/driver/execute.h"
+#include "sim/driver/graph.h"
+#include "sim/driver/submit.h"
 
 namespace sim::driver {
-
-Allocation* find_allocation(uint64_t address) {
-  auto& all = state().allocations;
-  auto it = all.upper_bound(address);
-  if (it == all.begin()) return nullptr;
-  --it;
-  return address < it->second.address + it->second.bytes ? &it->second : nullptr;
-}
-
-uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags, CUmemoryPool pool) {
-  State& s = state();
-  require(bytes > 0, CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes");
-  const uint64_t address = s.memory.allocate(bytes);
-  require(address != 0, CUDA_ERROR_OUT_OF_MEMORY,
-          std::to_string(bytes) + " bytes asked for, " + std::to_string(s.memory.limit() - s.memory.used()) + " free");
-  s.allocations[address] = {address, bytes, kind, context, pool, flags, s.next_id++};
-  if (pool != nullptr) {
-    pool->used += bytes;
-    pool->used_high = std::max(pool->used_high, pool->used);
-  }
-  return address;
-}
-
-void release(uint64_t address) {
-  State& s = state();
-  auto it = s.allocations.find(address);
-  if (it == s.allocations.end()) return;
-  if (it->second.pool != nullptr && s.pools.contains(it->second.pool)) it->second.pool->used -= it->second.bytes;
-  if (it->second.kind != Allocation::Kind::Registered) s.memory.free(address);
-  s.allocations.erase(it);
-}
-
-void check_range(uint64_t address, uint64_t bytes, Side side) {
-  if (bytes == 0) return;
-  require(address != 0, CUDA_ERROR_INVALID_VALUE, "a copy or fill at address 0");
-  require(address + bytes >= address, CUDA_ERROR_INVALID_VALUE, "a range that wraps around the address space");
-  auto& all = state().allocations;
-  const Allocation* allocation = find_allocation(address);
-  if (allocation == nullptr) {
-    require(side != Side::Device, CUDA_ERROR_INVALID_VALUE, "device range " + state().memory.explain(address, bytes));
-    auto next = all.upper_bound(address);  // plain host memory must not reach into an allocation
-    require(next == all.end() || next->first >= address + bytes, CUDA_ERROR_INVALID_VALUE,
-            "a host range that runs into a device allocation");
-    return;
-  }
-  require(address + bytes <= allocation->address + allocation->bytes, CUDA_ERROR_INVALID_VALUE,
-          std::to_string(bytes) + " bytes at offset " + std::to_string(address - allocation->address) +
-              " of an allocation of " + std::to_string(allocation->bytes) + " bytes");
-}
-
-bool is_live(uint64_t address, uint64_t bytes) {
-  const Allocation* a = find_allocation(address);
-  return a != nullptr && address + bytes <= a->address + a->bytes;
-}
-
-uint64_t span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
-  return (depth - 1) * slice + (height - 1) * pitch + width;
-}
 
 namespace {
 
@@ -111,7 +59,7 @@ CopyWork flat_copy(uint64_t destination, Side destination_side, uint64_t source,
 void run_now(Call& c, Work work) {
   legacy_stream_used(c.context());
   forbid_unsafe_in_capture();
-  synchronising_call(c);
+  synchronizing_call(c);
   execute(c, c.context(), work);
 }
 
@@ -185,7 +133,7 @@ namespace {
 
 CUresult set_now(const char* function, uint64_t d, uint64_t pitch, uint32_t v, uint32_t size, uint64_t w, uint64_t h) {
   return call(function, Call::Needs::HealthyContext, [&](Call& c) {
-    // A fill of device memory does not wait: it is asynchronous on the null stream.
+    // A fill of device memory is asynchronous on the null stream.
     enqueue(c, nullptr, set_of(d, pitch, v, size, w, h), CU_GRAPH_NODE_TYPE_MEMSET);
   });
 }
@@ -251,7 +199,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     require(allocation != nullptr && allocation->address == address && !is_host(*allocation) &&
                 allocation->kind != Allocation::Kind::Graph && allocation->context != nullptr,
             CUDA_ERROR_INVALID_VALUE, "not the start of a live device allocation");
-    synchronising_call(c);
+    synchronizing_call(c);
     release(address);
   });
 }
@@ -280,7 +228,7 @@ CUresult cuMemFreeHost(void* pointer) {
     require(allocation != nullptr && allocation->address == address_of(pointer) &&
                 allocation->kind == Allocation::Kind::Host,
             CUDA_ERROR_INVALID_VALUE, "not the start of live page-locked memory");
-    synchronising_call(c);
+    synchronizing_call(c);
     release(address_of(pointer));
   });
 }
@@ -290,7 +238,7 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
     const uint64_t begin = address_of(pointer);
     require(pointer != nullptr && bytes > 0 && begin + bytes > begin);
     require((flags & ~15u) == 0, CUDA_ERROR_INVALID_VALUE, "unknown registration flags");
-    // Copies may use the memory; kernels reach only what the simulator has allocated.
+    // Copies may use registered memory, but kernels reach only what the simulator has allocated.
     require((flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_DEVICEMAP)) == 0, CUDA_ERROR_NOT_SUPPORTED,
             "registered memory is not mapped into the device");
     auto& all = state().allocations;
@@ -308,7 +256,7 @@ CUresult cuMemHostUnregister(void* pointer) {
     require(allocation != nullptr && allocation->kind == Allocation::Kind::Registered,
             CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     require(allocation->address == address_of(pointer));
-    synchronising_call(c);
+    synchronizing_call(c);
     release(address_of(pointer));
   });
 }
@@ -356,7 +304,7 @@ CUresult allocate_async(const char* function, CUdeviceptr* result, size_t bytes,
       *result = allocate(&c.context(), bytes, Allocation::Kind::Pool, 0, pool);
       return;
     }
-    // The address is fixed when the node is made; the memory lives as long as a graph refers to it.
+    // The address is fixed when the node is made. The memory lives as long as a graph refers to it.
     const uint64_t address = allocate(nullptr, bytes, Allocation::Kind::Graph);
     std::shared_ptr<uint64_t> owner(new uint64_t(address), [](uint64_t* a) {
       release(*a);
@@ -391,7 +339,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(pool != nullptr);
     *pool = state().default_pool;
@@ -399,7 +347,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     require(pool != nullptr);
     *pool = state().current_pool;
@@ -407,14 +355,14 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     state().current_pool = &state().pools.get(pool);
   });
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
-  API(Initialised, {
+  API(Initialized, {
     require(pool != nullptr && properties != nullptr);
     require(properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
             properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
@@ -425,7 +373,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  API(Initialised, {
+  API(Initialized, {
     State& s = state();
     require(!s.pools.get(pool).is_default);
     for (auto& [address, allocation] : s.allocations) {
@@ -437,11 +385,12 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
-  API(Initialised, { state().pools.get(pool); });  // nothing is kept beyond what is in use
+  // A pool keeps nothing beyond what is in use.
+  API(Initialized, { state().pools.get(pool); });
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  API(Initialised, {
+  API(Initialized, {
     require(value != nullptr);
     const CUmemPoolHandle_st& pool = state().pools.get(handle);
     switch (attribute) {
@@ -468,7 +417,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  API(Initialised, {
+  API(Initialized, {
     require(value != nullptr);
     CUmemPoolHandle_st& pool = state().pools.get(handle);
     switch (attribute) {
@@ -492,7 +441,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
-  API(Initialised, {
+  API(Initialized, {
     state().pools.get(pool);
     require(access != nullptr || count == 0);
     for (size_t i = 0; i < count; ++i) check_device(access[i].location.id);
@@ -500,7 +449,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, si
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
-  API(Initialised, {
+  API(Initialized, {
     state().pools.get(pool);
     require(flags != nullptr && location != nullptr);
     *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -715,21 +664,21 @@ void pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ad
 }  // namespace
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  API(Initialised, {
+  API(Initialized, {
     require(data != nullptr);
     pointer_attribute(data, attribute, address);
   });
 }
 
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
-  API(Initialised, {
+  API(Initialized, {
     require(count > 0 && attributes != nullptr && data != nullptr);
     const bool known = find_allocation(address) != nullptr;
     for (unsigned i = 0; i < count; ++i) {
       try {
         pointer_attribute(data[i], attributes[i], address);
       } catch (const ApiError&) {
-        // An attribute without meaning reads as zero here, and nothing fails: this is how programs ask "is it yours?"
+        // An attribute without meaning reads as zero, so that programs can ask whether an address is the device's.
         require(attributes[i] > 0 && attributes[i] <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE);
         if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && !known) {
           *static_cast<int*>(data[i]) = -2;
@@ -745,7 +694,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
 }
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
-  API(Initialised, {
+  API(Initialized, {
     require(value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && find_allocation(address) != nullptr);
   });
 }

@@ -1,13 +1,17 @@
 // Modules, libraries, functions and kernels: from an image to code that can be launched. What an image may be is
 // sim/driver/image.cpp's to know.
+#include "sim/driver/module.h"
+
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/call.h"
+#include "sim/driver/execute.h"
+#include "sim/driver/image.h"
 
 namespace sim::driver {
 
@@ -27,7 +31,7 @@ unsigned threads_limit(const Kernel& kernel) {
 
 namespace {
 
-// What the assembler would allot at most: the launch bounds and .maxnreg hold whatever the estimate says.
+// The registers of a thread: the estimate, within what the launch bounds and .maxnreg allow.
 int registers_of(const Kernel& kernel) {
   const int warps = static_cast<int>((threads_limit(kernel) + kLanes - 1) / kLanes);
   const int room = static_cast<int>(kRegistersPerSm) / (warps * kLanes) / 8 * 8;
@@ -61,7 +65,8 @@ void place_variables(Image& image) {
     allocation.address = parts[i].address;
     allocation.bytes = parts[i].bytes;
     allocation.id = s.next_id++;
-    if (!v.init.empty())  // new memory is zero
+    // New memory is zero.
+    if (!v.init.empty())
       std::memcpy(reinterpret_cast<void*>(parts[i].address), v.init.data(), std::min<uint64_t>(v.init.size(), v.bytes));
   }
   for (const ptx::Variable& v : image.module->variables) {
@@ -70,7 +75,7 @@ void place_variables(Image& image) {
       auto from = image.symbols.find(v.name);
       const uint64_t function = to == image.symbols.end() ? function_address(*image.module, r.symbol) : 0;
       if ((to == image.symbols.end() && function == 0) || from == image.symbols.end()) {
-        reject_ptx("the initialiser of '" + v.name + "' refers to '" + r.symbol + "', which has no address in memory");
+        reject_ptx("the initializer of '" + v.name + "' refers to '" + r.symbol + "', which has no address in memory");
       }
       require(r.offset + sizeof(uint64_t) <= from->second.bytes, CUDA_ERROR_INVALID_PTX,
               "an address outside of '" + v.name + "'");
@@ -104,7 +109,7 @@ void unload(CUmodule handle) {
   state().modules.remove(handle);
 }
 
-// The options of cuModuleLoadDataEx that say where the logs go; outputs are written by finish().
+// The options of cuModuleLoadDataEx that say where the logs go. finish() writes the outputs.
 class JitOptions {
  public:
   JitOptions(unsigned count, const CUjit_option* options, void** values)
@@ -146,7 +151,7 @@ class JitOptions {
   void** values_;
 };
 
-// Runs the body; what it rejects goes into the log buffers too.
+// Runs the body. The log buffers get the reason for which it refuses an image.
 template <class Body>
 void with_log(JitOptions& options, Body body) {
   try {
@@ -170,7 +175,7 @@ CUresult load_module(const char* name, CUmodule* result, const void* image, unsi
 std::string read_file(const char* path) {
   require(path != nullptr);
   const std::string name = std::string("'") + path + "'";
-  // Directories cannot be read, and pipes and devices may never end.
+  // A directory cannot be read, and a pipe or a device may never end.
   std::error_code error;
   require(std::filesystem::is_regular_file(path, error), CUDA_ERROR_FILE_NOT_FOUND, name + " is not a file");
   constexpr uint64_t kLargestFile = uint64_t{1} << 31;
@@ -186,13 +191,14 @@ std::string read_file(const char* path) {
 
 CUresult load_library(const char* name, CUlibrary* result, const void* code, unsigned count, CUjit_option* options,
                       void** values, size_t bytes = kLengthUnknown) {
-  return call(name, Call::Needs::Initialised, [&](Call&) {
+  return call(name, Call::Needs::Initialized, [&](Call&) {
     require(result != nullptr && code != nullptr);
     JitOptions jit(count, options, values);
     with_log(jit, [&] {
       auto library = std::make_unique<CUlib_st>();
       library->text = ptx_of(code, bytes);
-      auto image = load_image(library->text);  // for its errors and its names; each context gets its own
+      // This image shows the errors and the names. Each context gets an image of its own.
+      auto image = load_image(library->text);
       CUlibrary handle = library.get();
       for (auto& [kernel_name, kernel] : image->kernels) {
         auto k = std::make_unique<CUkern_st>();
@@ -401,13 +407,13 @@ CUresult cuModuleUnload(CUmodule module) {
   API(HealthyContext, {
     require(state().modules.get(module).library == nullptr, CUDA_ERROR_NOT_PERMITTED,
             "the module belongs to a library");
-    synchronising_call(c);
+    synchronizing_call(c);
     unload(module);
   });
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
-  API(Initialised, {
+  API(Initialized, {
     require(mode != nullptr);
     *mode = CU_MODULE_EAGER_LOADING;
   });
@@ -464,7 +470,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {
-  API(Initialised, {
+  API(Initialized, {
     State& s = state();
     CUlib_st& library = s.libraries.get(handle);
     c.unlocked([] {}, true);
@@ -480,7 +486,7 @@ CUresult cuLibraryUnload(CUlibrary handle) {
 }
 
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
-  API(Initialised, {
+  API(Initialized, {
     require(kernel != nullptr && name != nullptr);
     auto& kernels = state().libraries.get(library).kernels;
     auto it = kernels.find(name);
@@ -490,14 +496,14 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* nam
 }
 
 CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary library) {
-  API(Initialised, {
+  API(Initialized, {
     require(count != nullptr);
     *count = static_cast<unsigned>(state().libraries.get(library).kernels.size());
   });
 }
 
 CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int room, CUlibrary library) {
-  API(Initialised, {
+  API(Initialized, {
     require(kernels != nullptr);
     unsigned i = 0;
     for (auto& [name, kernel] : state().libraries.get(library).kernels) {
@@ -518,7 +524,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr*, size_t*, CUlibrary library, const char* name) {
-  API(Initialised, {
+  API(Initialized, {
     state().libraries.get(library);
     require(name != nullptr);
     fail(CUDA_ERROR_NOT_FOUND, "PTX variables with .attribute(.managed) are not simulated");
@@ -533,14 +539,14 @@ CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 }
 
 CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel kernel) {
-  API(Initialised, {
+  API(Initialized, {
     require(library != nullptr);
     *library = state().kernels.get(kernel).library;
   });
 }
 
 CUresult cuKernelGetName(const char** name, CUkernel kernel) {
-  API(Initialised, {
+  API(Initialized, {
     require(name != nullptr);
     *name = state().kernels.get(kernel).name.c_str();
   });
@@ -562,7 +568,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache, CUdevice device) {
-  API(Initialised, {
+  API(Initialized, {
     check_device(device);
     state().kernels.get(kernel);
   });

@@ -1,7 +1,10 @@
 // Occupancy: how many blocks and clusters fit on the device at once.
+#include "sim/driver/occupancy.h"
+
 #include <algorithm>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/call.h"
+#include "sim/driver/device.h"
 
 namespace sim::driver {
 namespace {

@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "sim/async/tensor_map.h"
-#include "sim/driver/driver.h"
+#include "sim/driver/call.h"
 
 namespace sim::driver {
 namespace {
@@ -98,7 +98,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
-  API(Context, {  // the driver on an H200 refuses without a current context too
+  // The driver on an H200 refuses without a current context too.
+  API(Context, {
     using namespace sim;
     check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0,
           "tensorMap must be aligned to 64 bytes");
@@ -138,7 +139,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
             at("elementStrides", i, element_strides[i], "allowed are 1 to 8"));
       fields.dims[i] = dims[i];
       fields.box[i] = box[i];
-      fields.element_strides[i] = plain && i == 0 ? 1 : element_strides[i];  // ignored there
+      // A tensor without interleave ignores the innermost element stride.
+      fields.element_strides[i] = plain && i == 0 ? 1 : element_strides[i];
     }
     for (unsigned i = 0; i + 1 < rank; ++i) {
       check(strides[i] % unit == 0 && strides[i] < (uint64_t{1} << 40),
@@ -151,8 +153,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     const uint64_t inner = uint64_t{box[0]} / unit_bytes.elements * unit_bytes.shared_bytes;
     uint64_t whole = inner;
     for (unsigned i = 1; i < rank; ++i) whole *= (box[i] + element_strides[i] - 1) / element_strides[i];
-    check(whole <= 228 * 1024,  // as on an H200
-          "the box is of " + std::to_string(whole) + " bytes; shared memory holds 233472");
+    // The driver on an H200 has the same limit.
+    check(whole <= kSharedPerSm, "the box is of " + std::to_string(whole) + " bytes; shared memory holds 233472");
     if (plain) {
       check(inner % 16 == 0, "the box is " + std::to_string(inner) + " bytes wide; it must be a multiple of 16");
       const uint64_t span = uint64_t{16} << static_cast<int>(fields.swizzle);  // 32, 64 or 128 bytes
@@ -171,7 +173,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  API(Initialised, {
+  API(Initialized, {
     using namespace sim;
     check(map != nullptr && reinterpret_cast<uintptr_t>(map) % kTensorMapAlign == 0,
           "tensorMap must be aligned to 64 bytes");
@@ -189,5 +191,5 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint64_t*, const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*,
                                  CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                  CUtensorMapFloatOOBfill) {
-  API(Initialised, { fail(CUDA_ERROR_NOT_SUPPORTED, "im2col tensor maps are not simulated"); });
+  API(Initialized, { fail(CUDA_ERROR_NOT_SUPPORTED, "im2col tensor maps are not simulated"); });
 }

@@ -20,7 +20,7 @@ struct FatBinary {
   const void* image;
   CUmodule module;
 };
-// A kernel or a variable: known to the program by the address of its host twin.
+// A kernel or a variable, which the program knows by the address of its host twin.
 struct Symbol {
   FatBinary* binary;
   std::string name;
@@ -31,7 +31,7 @@ struct Registry {
   std::vector<std::unique_ptr<FatBinary>> binaries;
   std::map<const void*, std::unique_ptr<Symbol>> kernels, variables;
 };
-// Programs register from the constructors of their static objects, and call from the destructors.
+// The registry is never destroyed: programs call the runtime from the destructors of their static objects.
 Registry& registry() {
   static Registry& all = *new Registry;
   return all;
@@ -61,7 +61,7 @@ CUresult begin() {
   return cuCtxSetCurrent(context);
 }
 
-// Begins, then does what `work` says; the answer of both.
+// Begins, does what `work` says, and answers for both.
 template <class Work>
 cudaError_t run(Work work) {
   const CUresult ready = begin();
@@ -73,7 +73,7 @@ CUresult load(FatBinary& binary) {
   return cuModuleLoadData(&binary.module, binary.image);
 }
 
-// By the host twin's address or by what __cudaGetKernel gave.
+// The key is the host twin's address or what __cudaGetKernel gave.
 CUresult find_function(const void* key, CUfunction* function) {
   const std::lock_guard<std::mutex> lock(registry().mutex);
   Symbol* kernel = nullptr;
@@ -130,7 +130,7 @@ CUresult copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, boo
 }
 
 CUlaunchConfig config_of(const cudaLaunchConfig_t& from) {
-  // The attributes are the driver's under other names.
+  // The runtime's launch attributes are the driver's under other names.
   static_assert(sizeof(cudaLaunchAttribute) == sizeof(CUlaunchAttribute));
   CUlaunchConfig to{};
   to.gridDimX = from.gridDim.x, to.gridDimY = from.gridDim.y, to.gridDimZ = from.gridDim.z;
@@ -382,7 +382,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   const CUresult error = cuGetProcAddress(name, function, static_cast<int>(version), flags, &found);
   if (result != nullptr) *result = static_cast<cudaDriverEntryPointQueryResult>(found);
-  // A function that is not there is the query's answer, not an error.
+  // That a function is not there is the query's answer and no error.
   return answer(error == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : error);
 }
 

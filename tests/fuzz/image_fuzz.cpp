@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "sim/driver/driver.h"
+#include "sim/driver/image.h"
+#include "sim/driver/module.h"
+#include "sim/driver/state.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string image(reinterpret_cast<const char*>(data), size);  // a zero follows

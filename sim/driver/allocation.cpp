@@ -1,0 +1,69 @@
+// The bookkeeping of allocations, and the checks of a range against them.
+#include "sim/driver/allocation.h"
+
+#include <algorithm>
+
+#include "sim/driver/state.h"
+
+namespace sim::driver {
+
+Allocation* find_allocation(uint64_t address) {
+  auto& all = state().allocations;
+  auto it = all.upper_bound(address);
+  if (it == all.begin()) return nullptr;
+  --it;
+  return address < it->second.address + it->second.bytes ? &it->second : nullptr;
+}
+
+uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags, CUmemoryPool pool) {
+  State& s = state();
+  require(bytes > 0, CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes");
+  const uint64_t address = s.memory.allocate(bytes);
+  require(address != 0, CUDA_ERROR_OUT_OF_MEMORY,
+          std::to_string(bytes) + " bytes asked for, " + std::to_string(s.memory.limit() - s.memory.used()) + " free");
+  s.allocations[address] = {address, bytes, kind, context, pool, flags, s.next_id++};
+  if (pool != nullptr) {
+    pool->used += bytes;
+    pool->used_high = std::max(pool->used_high, pool->used);
+  }
+  return address;
+}
+
+void release(uint64_t address) {
+  State& s = state();
+  auto it = s.allocations.find(address);
+  if (it == s.allocations.end()) return;
+  if (it->second.pool != nullptr && s.pools.contains(it->second.pool)) it->second.pool->used -= it->second.bytes;
+  if (it->second.kind != Allocation::Kind::Registered) s.memory.free(address);
+  s.allocations.erase(it);
+}
+
+void check_range(uint64_t address, uint64_t bytes, Side side) {
+  if (bytes == 0) return;
+  require(address != 0, CUDA_ERROR_INVALID_VALUE, "a copy or fill at address 0");
+  require(address + bytes >= address, CUDA_ERROR_INVALID_VALUE, "a range that wraps around the address space");
+  auto& all = state().allocations;
+  const Allocation* allocation = find_allocation(address);
+  if (allocation == nullptr) {
+    require(side != Side::Device, CUDA_ERROR_INVALID_VALUE, "device range " + state().memory.explain(address, bytes));
+    // Plain host memory must not reach into an allocation.
+    auto next = all.upper_bound(address);
+    require(next == all.end() || next->first >= address + bytes, CUDA_ERROR_INVALID_VALUE,
+            "a host range that runs into a device allocation");
+    return;
+  }
+  require(address + bytes <= allocation->address + allocation->bytes, CUDA_ERROR_INVALID_VALUE,
+          std::to_string(bytes) + " bytes at offset " + std::to_string(address - allocation->address) +
+              " of an allocation of " + std::to_string(allocation->bytes) + " bytes");
+}
+
+bool is_live(uint64_t address, uint64_t bytes) {
+  const Allocation* a = find_allocation(address);
+  return a != nullptr && address + bytes <= a->address + a->bytes;
+}
+
+uint64_t span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {
+  return (depth - 1) * slice + (height - 1) * pitch + width;
+}
+
+}  // namespace sim::driver

@@ -1,0 +1,43 @@
+// The allocations that the device and the host share, and the pools that some of them come from.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "sim/driver/abi.h"
+
+namespace sim::driver {
+
+struct Allocation {
+  enum class Kind { Device, Host, Registered, Managed, Pool, Graph };
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  Kind kind = Kind::Device;
+  // Null for module variables, for registered memory and for memory of graphs.
+  CUcontext context = nullptr;
+  CUmemoryPool pool = nullptr;
+  unsigned flags = 0;
+  uint64_t id = 0;
+};
+
+// The allocation that the address lies in, or null.
+Allocation* find_allocation(uint64_t address);
+uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags = 0,
+                  CUmemoryPool pool = nullptr);
+// Gives back the allocation that begins at the address, if there is one.
+void release(uint64_t address);
+
+// Where a range is said to lie. A unified address may be either.
+enum class Side { Host, Device, Unified };
+void check_range(uint64_t address, uint64_t bytes, Side side);
+// True when all of the range lies inside one allocation.
+bool is_live(uint64_t address, uint64_t bytes);
+// The bytes from the first to the last of a pitched box.
+uint64_t span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice);
+
+}  // namespace sim::driver
+
+struct CUmemPoolHandle_st {
+  bool is_default = false;
+  uint64_t used = 0, used_high = 0, release_threshold = 0;
+  std::array<int, 4> reuse{0, 1, 1, 1};
+};

@@ -1,0 +1,30 @@
+// The guard of every entry point and the stack of contexts of a thread.
+#include "sim/driver/call.h"
+
+namespace sim::driver {
+
+thread_local bool in_host_function = false;
+
+ContextStack& context_stack() {
+  static thread_local ContextStack stack{};
+  return stack;
+}
+
+void ContextStack::push_back(CUcontext context) {
+  require(count < kMost, CUDA_ERROR_OUT_OF_MEMORY, "256 contexts are pushed by this thread already");
+  contexts[count++] = context;
+}
+
+Call::Call(Needs needs) : lock_(state().mutex) {
+  if (needs == Needs::Nothing) return;
+  require(!in_host_function, CUDA_ERROR_NOT_PERMITTED, "host functions of a stream may not call the driver");
+  require(state().initialized, CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
+  auto& stack = context_stack();
+  context_ = stack.empty() ? nullptr : stack.back();
+  if (needs == Needs::Initialized) return;
+  require(context_ != nullptr, CUDA_ERROR_INVALID_CONTEXT, "no context is current to the calling thread");
+  require(!context_->destroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  if (needs == Needs::HealthyContext && context_->failure_seen) fail(context_->failure, state().report);
+}
+
+}  // namespace sim::driver

@@ -1,0 +1,29 @@
+// Contexts: what one holds, and how it is found and emptied.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <thread>
+
+#include "sim/driver/abi.h"
+
+struct CUctx_st {
+  bool primary = false, destroyed = false;
+  unsigned flags = 0;
+  uint64_t id = 0;
+  CUstream legacy = nullptr;
+  std::map<std::thread::id, CUstream> per_thread;
+  std::map<CUlibrary, CUmodule> libraries;
+  std::array<size_t, CU_LIMIT_MAX> limits{};
+  // A failed launch sets it. The first call that synchronizes reports it, and then every call does.
+  CUresult failure = CUDA_SUCCESS;
+  bool failure_seen = false;
+};
+
+namespace sim::driver {
+
+CUctx_st& live_context(CUcontext handle);
+// Destroys what the context owns and forgets its failure.
+void clear_context(CUctx_st& context);
+
+}  // namespace sim::driver

@@ -1,0 +1,21 @@
+// Events: what one remembers of its last record.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/driver/abi.h"
+
+namespace sim::driver {
+struct Capture;
+}
+
+struct CUevent_st {
+  CUcontext context = nullptr;
+  unsigned flags = 0;
+  std::optional<std::chrono::steady_clock::time_point> time;
+  // The capture that the last record belongs to, and the nodes that it stands for there.
+  std::shared_ptr<sim::driver::Capture> capture;
+  std::vector<CUgraphNode> dependencies;
+};

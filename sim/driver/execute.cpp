@@ -1,0 +1,212 @@
+// The execution of work in stream order, and the report of what goes wrong in it.
+#include "sim/driver/execute.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "sim/driver/allocation.h"
+#include "sim/driver/event.h"
+#include "sim/driver/stream.h"
+
+namespace sim::driver {
+namespace {
+
+// The caller holds the lock.
+void report_fault(CUctx_st& context, const Fault& fault) {
+  const std::string text = fault.what();
+  State& s = state();
+  s.report = text.substr(0, text.find('\n'));
+  s.report_code = fault.kind == Hazard::Memory ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
+  if (context.failure == CUDA_SUCCESS) context.failure = s.report_code;
+  std::fprintf(stderr, "%s\n", text.c_str());
+  if (const char* path = std::getenv("MOXIE_SIM_REPORT"); path != nullptr && *path != 0) {
+    if (std::FILE* file = std::fopen(path, "w")) {
+      std::fprintf(file, "%s\n", text.c_str());
+      std::fclose(file);
+    } else {
+      std::fprintf(stderr, "MOXIE_SIM_REPORT: cannot write '%s'\n", path);
+    }
+  }
+}
+
+void copy_bytes(const CopyWork& copy) {
+  auto* to = reinterpret_cast<uint8_t*>(copy.destination);
+  auto* from = reinterpret_cast<const uint8_t*>(copy.source);
+  for (uint64_t z = 0; z < copy.depth; ++z) {
+    for (uint64_t y = 0; y < copy.height; ++y) {
+      std::memmove(to + z * copy.destination_slice + y * copy.destination_pitch,
+                   from + z * copy.source_slice + y * copy.source_pitch, copy.width);
+    }
+  }
+}
+
+void fill(const SetWork& set) {
+  for (uint64_t y = 0; y < set.height; ++y) {
+    auto* row = reinterpret_cast<uint8_t*>(set.destination + y * set.pitch);
+    if (set.element_bytes == 1) {
+      std::memset(row, static_cast<int>(set.value), set.width);
+      continue;
+    }
+    for (uint64_t x = 0; x < set.width; ++x) std::memcpy(row + x * set.element_bytes, &set.value, set.element_bytes);
+  }
+}
+
+// Once everything that was enqueued is done, no later grid can meet an unfinished one.
+void forget_grids(CUctx_st& context) {
+  state().streams.each([&](CUstream_st& s) {
+    if (s.context == &context) s.last.reset();
+  });
+}
+
+struct HostFunctionScope {
+  HostFunctionScope() { in_host_function = true; }
+  ~HostFunctionScope() { in_host_function = false; }
+};
+
+struct Executor {
+  Call& c;
+  CUctx_st& context;
+  // Null for a part of a graph.
+  CUstream_st* stream;
+
+  void operator()(const std::monostate&) const {}
+
+  void operator()(const KernelWork& work) const {
+    Launch launch;
+    launch.kernel = work.kernel.get();
+    launch.grid = work.grid;
+    launch.block = work.block;
+    launch.cluster = work.cluster;
+    launch.explicit_cluster = work.explicit_cluster;
+    launch.dynamic_shared = work.dynamic_shared;
+    launch.params = work.params;
+    launch.global = &state().memory;
+    launch.arch = state().device.arch;
+    launch.multiprocessors = static_cast<uint32_t>(state().device.sm_count);
+    launch.stack_bytes = static_cast<uint32_t>(context.limits[CU_LIMIT_STACK_SIZE]);
+    try {
+      launch.order = order_from_environment();
+      launch.threads = threads_from_environment();
+      launch.rules = rules_from_environment();
+    } catch (const std::invalid_argument& e) {
+      fail(CUDA_ERROR_INVALID_VALUE, e.what());
+    }
+    Grid grid;
+    if (stream != nullptr && state().has_dependent_grids) {
+      if (work.programmatic && stream->last) {
+        launch.unfinished = stream->last->unfinished;
+        launch.unfinished.push_back(stream->last->written);
+      }
+      grid.written = std::make_shared<ByteSet>();
+      launch.written = grid.written.get();
+    }
+    std::optional<Fault> failure;
+    c.unlocked(
+        [&] {
+          try {
+            run(launch);
+          } catch (const Fault& f) {
+            failure = f;
+          } catch (const Unsupported& e) {
+            failure = Fault(Hazard::IllegalUse, e.what());
+          }
+        },
+        true);
+    if (failure) report_fault(context, *failure);
+    if (grid.written != nullptr) {
+      // A dependent grid of one that did not wait may start before the earlier grids have ended.
+      if (!launch.waited) grid.unfinished = launch.unfinished;
+      if (state().streams.contains(stream)) stream->last = std::move(grid);
+    }
+  }
+
+  // A graph may be launched after its memory was freed.
+  void operator()(const CopyWork& copy) const {
+    if (copy.width == 0 || copy.height == 0 || copy.depth == 0) return;
+    const uint64_t from = span(copy.width, copy.height, copy.depth, copy.source_pitch, copy.source_slice);
+    const uint64_t to = span(copy.width, copy.height, copy.depth, copy.destination_pitch, copy.destination_slice);
+    if ((copy.source_owned && !is_live(copy.source, from)) ||
+        (copy.destination_owned && !is_live(copy.destination, to))) {
+      return report_fault(context, Fault(Hazard::Memory, "memory: a copy of memory that was freed"));
+    }
+    c.unlocked([&] { copy_bytes(copy); }, true);
+  }
+
+  void operator()(const SetWork& set) const {
+    if (set.width == 0 || set.height == 0) return;
+    if (!is_live(set.destination, span(set.width * set.element_bytes, set.height, 1, set.pitch, 0))) {
+      return report_fault(context, Fault(Hazard::Memory, "memory: a fill of memory that was freed"));
+    }
+    c.unlocked([&] { fill(set); }, true);
+  }
+
+  void operator()(const HostWork& work) const {
+    c.unlocked(
+        [&] {
+          HostFunctionScope scope;
+          work.function(work.data);
+        },
+        false);
+  }
+
+  void operator()(const CallbackWork& work) const {
+    const CUresult status = context.failure;
+    c.unlocked(
+        [&] {
+          HostFunctionScope scope;
+          work.function(work.stream, status, work.data);
+        },
+        false);
+  }
+
+  void operator()(const EventRecordWork& work) const {
+    if (!state().events.contains(work.event)) return;
+    work.event->time = std::chrono::steady_clock::now();
+    work.event->capture.reset();
+    work.event->dependencies.clear();
+  }
+
+  // Whatever the event recorded has happened.
+  void operator()(const EventWaitWork&) const {}
+
+  void operator()(const MemoryFreeWork& work) const {
+    const Allocation* a = find_allocation(work.address);
+    // The memory of a graph stays for the next launch of the graph.
+    if (a != nullptr && a->address == work.address && a->kind != Allocation::Kind::Graph) release(work.address);
+  }
+
+  void operator()(const std::shared_ptr<GraphWork>& graph) const {
+    for (const Work& step : graph->steps) execute(c, context, step, nullptr);
+  }
+};
+
+}  // namespace
+
+void execute(Call& c, CUctx_st& context, const Work& work, CUstream_st* stream) {
+  if (context.failure != CUDA_SUCCESS) {
+    // Work behind failed work never runs. Only callbacks learn of the failure.
+    if (const auto* callback = std::get_if<CallbackWork>(&work)) Executor{c, context, stream}(*callback);
+    return;
+  }
+  if (stream == nullptr) {
+    forget_grids(context);
+  } else if (!std::holds_alternative<KernelWork>(work)) {
+    stream->last.reset();
+  }
+  std::visit(Executor{c, context, stream}, work);
+}
+
+void synchronize_context(Call& c, CUctx_st& context) {
+  // Taking the execution lock waits for the work of other threads.
+  c.unlocked([] {}, true);
+  forget_grids(context);
+  if (context.failure == CUDA_SUCCESS) return;
+  context.failure_seen = true;
+  fail(context.failure, state().report);
+}
+
+void synchronizing_call(Call& c) { synchronize_context(c, c.context()); }
+
+}  // namespace sim::driver

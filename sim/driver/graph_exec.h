@@ -1,0 +1,18 @@
+// Executable graphs: the steps of a graph in an order that respects its edges.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sim/driver/abi.h"
+#include "sim/driver/work.h"
+
+struct CUgraphExec_st {
+  CUcontext context = nullptr;
+  uint64_t flags = 0;
+  std::vector<sim::driver::Work> steps;
+  // steps[i] came from sources[i].
+  std::vector<CUgraphNode> sources;
+  std::vector<bool> enabled;
+  std::vector<std::shared_ptr<uint64_t>> memory;
+};
