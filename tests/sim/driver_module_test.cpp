@@ -1,0 +1,468 @@
+// Modules and libraries: from images of every kind, whole and damaged, to functions and variables.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "tests/sim/driver.h"
+
+namespace sim_test {
+namespace {
+
+struct LoadResult {
+  CUresult code = CUDA_SUCCESS;
+  std::string log;
+};
+LoadResult load_with_log(const void* image) {
+  std::array<char, 512> log{};
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
+  CUmodule module = nullptr;
+  LoadResult result;
+  result.code = CU(cuModuleLoadDataEx)(&module, image, 2, options, values);
+  EXPECT_EQ(reinterpret_cast<size_t>(values[1]), std::strlen(log.data()));
+  result.log = log.data();
+  return result;
+}
+
+TEST_F(SimDriver, BadPtxIsNamedByLine) {
+  const LoadResult syntax =
+      load_with_log(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{\n  mov.u32 ;\n}\n");
+  EXPECT_EQ(syntax.code, CUDA_ERROR_INVALID_PTX);
+  EXPECT_NE(syntax.log.find("line 6"), std::string::npos) << syntax.log;
+  const LoadResult unknown = load_with_log(
+      ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{\n  .reg .b32 %r<2>;\n  frobnicate.u32 "
+      "%r1, 1;\n  ret;\n}\n");
+  EXPECT_EQ(unknown.code, CUDA_ERROR_INVALID_PTX);
+  EXPECT_NE(unknown.log.find("frobnicate"), std::string::npos) << unknown.log;
+  EXPECT_NE(unknown.log.find("line 7"), std::string::npos) << unknown.log;
+}
+
+// What one kernel of a module cannot do keeps nobody from the others.
+TEST_F(SimDriver, AKernelThatCannotBeSimulatedFailsWhenLaunched) {
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, R"(.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry bad()
+{
+  .reg .b32 %r<2>;
+  frobnicate.u32 %r1, 1;
+  ret;
+}
+.visible .entry good()
+{
+  ret;
+})"));
+  CUfunction good = nullptr, bad = nullptr;
+  OK(CU(cuModuleGetFunction)(&good, module, "good"));
+  OK(CU(cuModuleGetFunction)(&bad, module, "bad"));
+  OK(CU(cuLaunchKernel)(good, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
+  testing::internal::CaptureStderr();
+  FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuLaunchKernel)(bad, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
+  const std::string sentence =
+      "kernel 'bad' cannot be simulated: line 7, column 3: instruction 'frobnicate.u32' is not supported";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), sentence + "\n");
+  const char* text = nullptr;
+  OK(CU(cuGetErrorString)(CUDA_ERROR_NOT_SUPPORTED, &text));
+  EXPECT_EQ(std::string(text).substr(std::string(text).find("kernel")), sentence);
+  OK(CU(cuLaunchKernel)(good, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr)) << "the context is unharmed";
+  OK(CU(cuCtxSynchronize)());
+}
+
+// A table of functions in global memory, as compilers write virtual ones.
+TEST_F(SimDriver, FunctionsAreCalledThroughTablesInMemory) {
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, R"(.version 8.0
+.target sm_90a
+.address_size 64
+.func (.reg .b32 r) twice(.reg .b32 a) { add.u32 r, a, a; ret; }
+.func (.reg .b32 r) square(.reg .b32 a) { mul.lo.u32 r, a, a; ret; }
+.global .align 8 .u64 table[2] = {twice, square};
+.visible .entry k(.param .u64 p_out)
+{
+  .reg .b32 %r<4>; .reg .b64 %rd<6>;
+  mov.u32 %r1, %tid.x;
+  and.b32 %r2, %r1, 1;
+  mov.u64 %rd1, table;
+  mad.wide.u32 %rd1, %r2, 8, %rd1;
+  ld.global.u64 %rd2, [%rd1];
+  call (%r3), %rd2, (%r1), any;
+  any: .callprototype (.reg .b32 _) _ (.reg .b32 _);
+  ld.param.u64 %rd3, [p_out];
+  mad.wide.u32 %rd3, %r1, 4, %rd3;
+  st.global.u32 [%rd3], %r3;
+  ret;
+})"));
+  CUfunction k = nullptr;
+  OK(CU(cuModuleGetFunction)(&k, module, "k"));
+  CUdeviceptr out = allocate(32 * 4);
+  void* params[] = {&out};
+  OK(CU(cuLaunchKernel)(k, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
+  const std::vector<uint32_t> values = download(out, 32);
+  for (uint32_t t = 0; t < 32; ++t) EXPECT_EQ(values[t], t % 2 == 0 ? 2 * t : t * t) << t;
+}
+
+TEST_F(SimDriver, ImagesThatAreNotForThisDevice) {
+  std::string other = kPtx;
+  other.replace(other.find("sm_90a"), 6, "sm_100a");
+  EXPECT_EQ(load_with_log(other.c_str()).code, CUDA_ERROR_NO_BINARY_FOR_GPU);
+  other.replace(other.find("sm_100a"), 7, "sm_80");
+  EXPECT_EQ(load_with_log(other.c_str()).code, CUDA_SUCCESS);
+  EXPECT_EQ(load_with_log("\x7f"
+                          "ELF....")
+                .code,
+            CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(load_with_log("").code, CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(load_with_log("\x01\x02").code, CUDA_ERROR_INVALID_IMAGE);
+}
+
+template <class T>
+void put(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// A fat binary with one entry.
+std::string fatbin(uint16_t kind, uint64_t flags, const std::string& payload, uint64_t unpacked) {
+  std::string entry;
+  put<uint16_t>(entry, kind);
+  put<uint16_t>(entry, 0x101);
+  put<uint32_t>(entry, 64);
+  put<uint64_t>(entry, payload.size());
+  put<uint32_t>(entry, static_cast<uint32_t>(unpacked ? payload.size() : 0));
+  put<uint32_t>(entry, 0);
+  put<uint32_t>(entry, 0);
+  put<uint32_t>(entry, 90);
+  put<uint64_t>(entry, 0);
+  put<uint64_t>(entry, flags);
+  put<uint64_t>(entry, 0);
+  put<uint64_t>(entry, unpacked);
+  std::string bytes;
+  put<uint32_t>(bytes, 0xba55ed50);
+  put<uint16_t>(bytes, 1);
+  put<uint16_t>(bytes, 16);
+  put<uint64_t>(bytes, entry.size() + payload.size());
+  bytes += entry + payload;
+  // The folder MOXIE_TEST_IMAGES, when it is set, gets each: seeds for scripts/fuzz.
+  if (const char* folder = std::getenv("MOXIE_TEST_IMAGES"))
+    std::ofstream(folder + ("/" + std::to_string(std::hash<std::string>()(bytes)) + ".fatbin")) << bytes;
+  return bytes;
+}
+
+// What a length adds to its four bits of the token.
+void put_length(std::string& out, size_t length) {
+  if (length < 15) return;
+  for (length -= 15; length >= 255; length -= 255) out.push_back('\xff');
+  out.push_back(static_cast<char>(length));
+}
+
+// One LZ4 sequence of `text`, a run of spaces as an overlapping match, and the rest as literals.
+std::string lz4(const std::string& head, size_t run, const std::string& tail) {
+  const std::string literals = head + " ";
+  const auto nibble = [](size_t length) { return std::min<size_t>(length, 15); };
+  std::string out;
+  out.push_back(static_cast<char>(nibble(literals.size()) << 4 | nibble(run - 4)));
+  put_length(out, literals.size());
+  out += literals;
+  put<uint16_t>(out, 1);
+  put_length(out, run - 4);
+  out.push_back(static_cast<char>(nibble(tail.size()) << 4));
+  put_length(out, tail.size());
+  return out + tail;
+}
+
+// A Zstandard frame of a raw block, a run of spaces as a block of its own kind, and another raw block (RFC 8878).
+std::string zstd(const std::string& head, uint32_t run, const std::string& tail) {
+  std::string out;
+  const auto block = [&](size_t size, uint32_t kind, bool last, const std::string& content) {
+    const auto header = static_cast<uint32_t>(size << 3 | kind << 1 | (last ? 1 : 0));
+    for (int byte = 0; byte < 3; ++byte) out.push_back(static_cast<char>(header >> (8 * byte)));
+    out += content;
+  };
+  put<uint32_t>(out, 0xfd2fb528);
+  out.push_back('\xa0');  // a single segment, the size of the content in four bytes
+  put<uint32_t>(out, static_cast<uint32_t>(head.size() + run + tail.size()));
+  block(head.size(), 0, false, head);
+  block(run, 1, false, " ");
+  block(tail.size(), 0, true, tail);
+  return out;
+}
+
+TEST_F(SimDriver, FatBinariesCarryPtx) {
+  const std::string plain = std::string(kPtx) + '\0';
+  const std::string whole = fatbin(1, 0x11, plain, 0);
+  EXPECT_EQ(load_with_log(whole.data()).code, CUDA_SUCCESS);
+
+  struct {
+    uint32_t magic = 0x466243b1, version = 1;
+    const void* data = nullptr;
+    const void* file = nullptr;
+  } wrapper;
+  wrapper.data = whole.data();
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  CUfunction f = nullptr;
+  OK(CU(cuModuleGetFunction)(&f, module, "scale_add"));
+
+  const std::string head = "// the beginning of the text\n", tail = std::string(kPtx) + '\0';
+  const std::string packed = lz4(head, 300, tail);
+  const size_t unpacked = head.size() + 1 + 300 + tail.size();
+  const LoadResult compressed = load_with_log(fatbin(1, 0x2011, packed, unpacked).data());
+  EXPECT_EQ(compressed.code, CUDA_SUCCESS) << compressed.log;
+  EXPECT_EQ(load_with_log(fatbin(1, 0x2011, packed.substr(0, 200), unpacked).data()).code, CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(load_with_log(fatbin(1, 0x2011, packed, unpacked - 1).data()).code, CUDA_ERROR_INVALID_IMAGE);
+  const std::string frame = zstd(head, 301, tail);
+  const LoadResult framed = load_with_log(fatbin(1, 0x8011, frame, unpacked).data());
+  const LoadResult damaged = load_with_log(fatbin(1, 0x8011, packed, unpacked).data());
+  EXPECT_NE(damaged.log.find("Zstandard"), std::string::npos) << damaged.log;
+  if (damaged.code != CUDA_ERROR_NO_BINARY_FOR_GPU) {  // which says that this system has no libzstd.so.1
+    EXPECT_EQ(framed.code, CUDA_SUCCESS) << framed.log;
+    EXPECT_EQ(damaged.code, CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(load_with_log(fatbin(1, 0x8011, frame, unpacked - 1).data()).code, CUDA_ERROR_INVALID_IMAGE);
+  }
+  EXPECT_EQ(load_with_log(fatbin(2, 0x11,
+                                 "\x7f"
+                                 "ELF",
+                                 0)
+                              .data())
+                .code,
+            CUDA_ERROR_NO_BINARY_FOR_GPU);
+}
+
+// Null pointers, wrappers that lead nowhere or to themselves, and variables larger than any memory.
+TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(nullptr, kPtx));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(&module, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadDataEx)(&module, kPtx, 1, nullptr, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoad)(&module, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuLibraryLoadData)(&library, nullptr, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  struct {
+    uint32_t magic = 0x466243b1, version = 1;
+    const void* data = nullptr;
+    const void* file = nullptr;
+  } wrapper;
+  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  wrapper.data = &wrapper;  // itself
+  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+  FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[1000000000000];").c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[100000000000000];").c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".const .b8 x[100000];").c_str()));
+}
+
+// What cuModuleLoad answers for the file; cuLibraryLoadFromFile must answer the same.
+CUresult load_path(const std::string& path) {
+  CUmodule module = nullptr;
+  const CUresult code = CU(cuModuleLoad)(&module, path.c_str());
+  CUlibrary library = nullptr;
+  EXPECT_EQ(code, CU(cuLibraryLoadFromFile)(&library, path.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  EXPECT_EQ(module != nullptr, code == CUDA_SUCCESS);
+  EXPECT_EQ(library != nullptr, code == CUDA_SUCCESS);
+  if (module != nullptr) CU(cuModuleUnload)(module);
+  if (library != nullptr) CU(cuLibraryUnload)(library);
+  return code;
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& name)
+      : path(testing::TempDir() + "moxie_sim_" + name + "_" + std::to_string(getpid())) {}
+  ~TemporaryFile() { std::remove(path.c_str()); }
+  CUresult load(const std::string& content) const {
+    std::ofstream(path, std::ios::binary) << content;
+    return load_path(path);
+  }
+  const std::string path;
+};
+
+constexpr char kSmallPtx[] =
+    ".version 8.0\n.target sm_90a\n.address_size 64\n"
+    ".visible .global .align 4 .u32 x[2] = {1, 2};\n"
+    ".visible .entry k(.param .u64 p)\n"
+    "{\n.reg .b64 %rd<2>;\nld.param.u64 %rd1, [p];\nst.global.u32 [%rd1+4], 3;\nret;\n}";
+
+TEST_F(SimDriver, FilesCutOffAnywhereAreErrors) {
+  const TemporaryFile file("cut");
+  const std::string text = kSmallPtx;
+  // Text that ends between two declarations is a whole module.
+  const size_t target = text.find("sm_90a") + 6, variable = text.find(';') + 1, entry = text.find(".visible .entry");
+  for (size_t n = 0; n <= text.size(); ++n) {
+    const CUresult code = file.load(text.substr(0, n));
+    const std::string at = "the first " + std::to_string(n) + " bytes";
+    if (n == 0) {
+      EXPECT_EQ(code, CUDA_ERROR_INVALID_IMAGE);
+    } else if (n == text.size() || (n >= variable && n <= entry)) {
+      EXPECT_EQ(code, CUDA_SUCCESS) << at;
+    } else if (n + 1 < target || n > entry) {
+      EXPECT_NE(code, CUDA_SUCCESS) << at;
+    }
+  }
+
+  const std::string head = "// text\n", tail = text + '\0';
+  const size_t unpacked = head.size() + 1 + 300 + tail.size();
+  for (const std::string& image : {fatbin(1, 0x11, tail, 0), fatbin(1, 0x2011, lz4(head, 300, tail), unpacked)}) {
+    for (size_t n = 0; n < image.size(); ++n) {
+      const CUresult code = file.load(image.substr(0, n));
+      // The magic number that is cut off is text.
+      EXPECT_TRUE(code == CUDA_ERROR_INVALID_IMAGE || (n < 4 && code == CUDA_ERROR_INVALID_PTX))
+          << code << " for the first " << n << " bytes";
+    }
+    EXPECT_EQ(file.load(image), CUDA_SUCCESS);
+  }
+  const std::string elf = std::string("\x7f") + "ELF" + std::string(60, '\0');
+  for (size_t n = 1; n <= elf.size(); ++n) {
+    EXPECT_EQ(file.load(elf.substr(0, n)), n < 4 ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_NO_BINARY_FOR_GPU) << n;
+  }
+}
+
+// Every size in the headers of a fat binary is far too large once.
+TEST_F(SimDriver, FilesWithHugeSizesAreErrors) {
+  const TemporaryFile file("huge");
+  const std::string packed = lz4("// text\n", 300, kSmallPtx);
+  const std::string whole = fatbin(1, 0x2011, packed, std::strlen("// text\n") + 1 + 300 + std::strlen(kSmallPtx));
+  ASSERT_EQ(file.load(whole), CUDA_SUCCESS);
+  struct Field {
+    size_t offset, bytes;
+  };
+  for (const auto& [offset, bytes] :
+       {Field{6, 2}, Field{8, 8}, Field{20, 4}, Field{24, 8}, Field{32, 4}, Field{72, 8}}) {
+    for (int unit = 0; unit < 2; ++unit) {  // all ones, and the largest that is not negative
+      std::string damaged = whole;
+      for (size_t i = 0; i < bytes; ++i) damaged[offset + i] = '\xff';
+      if (unit == 1) damaged[offset + bytes - 1] = '\x7f';
+      EXPECT_EQ(file.load(damaged), CUDA_ERROR_INVALID_IMAGE) << "the field at " << offset;
+    }
+  }
+  // A little text that asks for very many variables or labels.
+  std::string names;
+  for (int i = 0; i < 1000; ++i) names += (i > 0 ? ", n" : "n") + std::to_string(i) + "_<65536>";
+  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+  EXPECT_EQ(file.load(header + ".global .b8 " + names + ";"), CUDA_ERROR_INVALID_PTX);
+  EXPECT_EQ(file.load(header + ".entry k() {\nt: .branchtargets " + names + ";\nret;\n}"), CUDA_ERROR_INVALID_PTX);
+}
+
+TEST_F(SimDriver, WhatIsNotAFileIsNotFound) {
+  const TemporaryFile pipe("pipe");
+  ASSERT_EQ(mkfifo(pipe.path.c_str(), 0600), 0);
+  for (const std::string& path : {pipe.path, testing::TempDir(), pipe.path + "_missing", std::string("/dev/zero")})
+    EXPECT_EQ(load_path(path), CUDA_ERROR_FILE_NOT_FOUND) << path;
+  const TemporaryFile sparse("sparse");
+  EXPECT_EQ(sparse.load(""), CUDA_ERROR_INVALID_IMAGE);
+  if (truncate(sparse.path.c_str(), off_t{1} << 40) == 0) {  // not every file system has such files
+    EXPECT_EQ(load_path(sparse.path), CUDA_ERROR_INVALID_IMAGE);
+  }
+}
+
+TEST_F(SimDriver, ModulesHaveFunctionsAndVariables) {
+  CUmodule module = load();
+  CUfunction f = nullptr;
+  FAILS(CUDA_ERROR_NOT_FOUND, CU(cuModuleGetFunction)(&f, module, "absent"));
+  unsigned count = 0;
+  OK(CU(cuModuleGetFunctionCount)(&count, module));
+  EXPECT_EQ(count, 7u);
+  OK(CU(cuModuleGetFunction)(&f, module, "count"));
+  CUdeviceptr counter = 0;
+  size_t bytes = 0;
+  OK(CU(cuModuleGetGlobal)(&counter, &bytes, module, "counter"));
+  EXPECT_EQ(bytes, 4u);
+  FAILS(CUDA_ERROR_NOT_FOUND, CU(cuModuleGetGlobal)(&counter, &bytes, module, "absent"));
+  EXPECT_EQ(download(counter, 1)[0], 7u);
+  CUdeviceptr out = allocate(4);
+  void* params[] = {&out};
+  for (uint32_t expected : {7u, 8u}) {
+    OK(CU(cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+    EXPECT_EQ(download(out, 1)[0], expected);
+  }
+  const uint32_t forty = 40;
+  OK(CU(cuMemcpyHtoD)(counter, &forty, 4));
+  OK(CU(cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+  EXPECT_EQ(download(out, 1)[0], 40u);
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemFree)(counter));
+  const char* name = nullptr;
+  OK(CU(cuFuncGetName)(&name, f));
+  EXPECT_STREQ(name, "count");
+  size_t offset = 1, size = 0;
+  OK(CU(cuModuleGetFunction)(&f, module, "scale_add"));
+  OK(CU(cuFuncGetParamInfo)(f, 1, &offset, &size));
+  EXPECT_EQ(offset, 8u);
+  EXPECT_EQ(size, 4u);
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuFuncGetParamInfo)(f, 2, &offset, &size));
+  OK(CU(cuModuleUnload)(module));
+  FAILS(CUDA_ERROR_INVALID_HANDLE, CU(cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+  FAILS(CUDA_ERROR_INVALID_HANDLE, CU(cuModuleUnload)(module));
+}
+
+size_t free_memory() {
+  size_t bytes = 0, total = 0;
+  EXPECT_EQ(CUDA_SUCCESS, CU(cuMemGetInfo)(&bytes, &total));
+  return bytes;
+}
+
+TEST_F(SimDriver, VariablesHaveTheirAlignmentAndLeaveWithTheirModule) {
+  const size_t before = free_memory();
+  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+  // Many small ones too: a process can have no mapping for each.
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, (header +
+                                    ".visible .global .align 1048576 .b8 x[12];\n"
+                                    ".visible .global .align 4096 .u32 y = 5;\n"
+                                    ".global .b8 n<65536>; .global .b8 m<65535>;\n" +
+                                    std::string(".entry k() { ret; }"))
+                                       .c_str()));
+  CUdeviceptr x = 0, y = 0, n = 0;
+  size_t bytes = 0;
+  OK(CU(cuModuleGetGlobal)(&x, &bytes, module, "x"));
+  EXPECT_EQ(x % 1048576, 0u);
+  EXPECT_EQ(bytes, 12u);
+  OK(CU(cuModuleGetGlobal)(&y, nullptr, module, "y"));
+  EXPECT_EQ(y % 4096, 0u);
+  EXPECT_EQ(download(y, 1)[0], 5u);
+  OK(CU(cuModuleGetGlobal)(&n, nullptr, module, "n65535"));
+  EXPECT_EQ(free_memory(), before - 12 - 4 - 65536 - 65535);
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(x, 1, 13));  // it is an allocation of its own
+  OK(CU(cuModuleUnload)(module));
+  EXPECT_EQ(free_memory(), before);
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(y, 1, 4));
+  // A module that is refused leaves nothing either.
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".global .b64 a[4];\n"
+                                                                        ".global .b64 b = nowhere;")
+                                                                  .c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX,
+        CU(cuModuleLoadData)(&module, (header + ".global .b64 a[4];\n.entry k() { cp.async.banana; ret; }").c_str()));
+  EXPECT_EQ(free_memory(), before);
+}
+
+TEST_F(SimDriver, LibrariesServeEveryContext) {
+  CUlibrary lib = nullptr;
+  OK(CU(cuLibraryLoadData)(&lib, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  OK(CU(cuLibraryGetKernel)(&kernel, lib, "scale_add"));
+  FAILS(CUDA_ERROR_NOT_FOUND, CU(cuLibraryGetKernel)(&kernel, lib, "absent"));
+  OK(CU(cuLibraryGetKernel)(&kernel, lib, "scale_add"));
+  CUfunction f = nullptr;
+  OK(CU(cuKernelGetFunction)(&f, kernel));
+  CUdeviceptr data = upload(iota(10));
+  uint32_t n = 10;
+  void* params[] = {&data, &n};
+  OK(CU(cuLaunchKernel)(f, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
+  // A kernel of a library may stand where a function is asked for.
+  OK(CU(cuLaunchKernel)(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
+  EXPECT_EQ(download(data, 10)[9], (9u * 3 + 9) * 3 + 9);
+  int threads = 0;
+  OK(CU(cuKernelGetAttribute)(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, 0));
+  EXPECT_EQ(threads, 1024);
+  CUmodule module = nullptr;
+  OK(CU(cuLibraryGetModule)(&module, lib));
+  OK(CU(cuLibraryUnload)(lib));
+  FAILS(CUDA_ERROR_INVALID_HANDLE, CU(cuLaunchKernel)(f, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
+}
+
+}  // namespace
+}  // namespace sim_test
