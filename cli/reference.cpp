@@ -34,7 +34,7 @@ void pack_panel(const Group& group, int64_t first_column, double* panel) {
   }
 }
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("arch=x86-64-v3", "default")))
 #endif
 void multiply(const double* a, int64_t k_total, const double* panel, double (*result)[kPanel]) {
