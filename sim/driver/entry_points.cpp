@@ -24,11 +24,12 @@ struct PerThread<Function> {
 
 }  // namespace
 
-// The loader asks resolve_* once for the address of each per-thread symbol. Its prototype is the plain function's.
+// The loader asks resolve_* once for the address of each per-thread symbol, whose prototype is the plain function's.
+// The resolvers are not static, since clang looks for them by their C names.
 #define ENTRY(name, version, symbol)
 #define STREAM_ENTRY(name, version, symbol, per_thread_version, suffix)                                             \
   extern "C" {                                                                                                      \
-  static decltype(&symbol) resolve_##symbol##_##suffix() { return &PerThread<&symbol>::call; }                      \
+  decltype(&symbol) resolve_##symbol##_##suffix() { return &PerThread<&symbol>::call; }                             \
   decltype(symbol) symbol##_##suffix __attribute__((visibility("default"), ifunc("resolve_" #symbol "_" #suffix))); \
   }
 #include "sim/driver/entry_points.inc"
