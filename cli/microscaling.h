@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "moxie/params.h"
+#include "moxie/types.h"
 
 namespace moxie::reference {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "moxie/params.h"
+#include "moxie/types.h"
 
 namespace moxie::reference {
 
@@ -25,7 +25,7 @@ struct Group {
 // pre [m, n], dense. threads: at least 1.
 std::vector<double> product(const Group& group, int threads = 1);
 
-// activation(x), or activation(gate) * up and the like for the gated ones (see Activation in moxie/params.h).
+// activation(x), or activation(gate) * up and the like for the gated ones (see Activation in moxie/types.h).
 double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);
 
 // out [m, n] or, with a gate, [m, n / 2] from pre [m, n].

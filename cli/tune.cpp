@@ -36,7 +36,7 @@ struct Options {
 struct Variant {
   plan::TunedHopper choice;
   GemmProblem problem;
-  bool few_rows;  // of the kernel: follows from the problem
+  bool decode_tile;  // of the kernel: follows from the problem
 };
 
 std::vector<Variant> variants_of(const GemmProblem& problem, const DeviceInfo& device, size_t most) {
@@ -45,7 +45,7 @@ std::vector<Variant> variants_of(const GemmProblem& problem, const DeviceInfo& d
   for (const plan::Candidate& candidate : plan.candidates) {
     if (!candidate.possible || variants.size() == most) break;
     const kernel::HopperConfig& c = candidate.config;
-    Variant variant{{}, problem, c.few_rows};
+    Variant variant{{}, problem, c.decode_tile};
     variant.choice.schedule = *(variant.problem.schedule = c.schedule);
     variant.choice.tile_m = *(variant.problem.tile_m = c.block_m);
     variant.choice.tile_n = *(variant.problem.tile_n = c.block_n);
@@ -78,10 +78,10 @@ void prepare_all(const Device& device, const std::vector<std::vector<Variant>>& 
 }
 
 // Problems that differ in their extents alone can share kernels.
-std::string class_of(const GemmProblem& p, bool few_rows) {
+std::string class_of(const GemmProblem& p, bool decode_tile) {
   const auto type = [](const std::optional<DataType>& t) { return t ? static_cast<int>(*t) : -1; };
   return fmt::format("{} {} {} {} {} {} {}", static_cast<int>(p.grouping), static_cast<int>(p.activation),
-                     static_cast<int>(p.gate), p.bias, type(p.pre), type(p.out), few_rows);
+                     static_cast<int>(p.gate), p.bias, type(p.pre), type(p.out), decode_tile);
 }
 
 Measured measure(const Device& device, const GpuClock& clock, const GemmProblem& problem,
@@ -109,7 +109,7 @@ Measured measure(const Device& device, const GpuClock& clock, const GemmProblem&
   time(15, 2e-3);
 
   Measured measured;
-  measured.kernel_class = class_of(problem, variants.front().few_rows);
+  measured.kernel_class = class_of(problem, variants.front().decode_tile);
   measured.shape.grouping = problem.grouping;
   measured.shape.n = problem.n;
   measured.shape.k = problem.k;

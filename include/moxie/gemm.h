@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "moxie/arguments.h"
 #include "moxie/device.h"
 #include "moxie/error.h"
-#include "moxie/params.h"
 
 namespace moxie {
 

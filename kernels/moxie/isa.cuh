@@ -4,7 +4,7 @@
 #pragma once
 #include <cuda/ptx>
 
-#include "moxie/params.h"
+#include "moxie/types.h"
 
 #define MOXIE_DEVICE __device__ __forceinline__
 

@@ -5,6 +5,7 @@
 // Within a group, units run along the columns of a panel of raster_panel unit columns, then down the rows, so that the
 // panel of B stays in L2 while A passes by.
 #pragma once
+#include "moxie/config.h"
 #include "moxie/tensor_map.cuh"
 
 namespace moxie::kernel {
@@ -37,14 +38,14 @@ class Scheduler {
   static constexpr bool kWalksGroups = kHasEnds || C.grouping == Grouping::Masked || C.grouping == Grouping::Pointers;
   static constexpr bool kCountsScales =
       C.grouping == Grouping::Offsets ? has_scales(C) || C.quantized : has_scales(C) && kHasEnds;
-  static constexpr int kNUnit = products(C) == 2 ? 64 : is_gated(C.activation) ? 16 : 8;
-  static constexpr int kUnitRows = cluster_rows(C);
-  static constexpr int kUnitColumns = cluster_columns(C);
+  static constexpr int kNUnit = gate_halves(C) == 2 ? 64 : is_gated(C.activation) ? 16 : 8;
+  static constexpr int kUnitRows = cluster_tile_rows(C);
+  static constexpr int kUnitColumns = cluster_tile_columns(C);
   static constexpr bool kPairs = pairs_rows(C);
   static_assert(!kPairs || C.grouping == Grouping::Offsets || C.grouping == Grouping::Masked);
   // Groups that a lane holds: with four, 128 groups cost one round trip to memory and one sum over the warp.
-  static constexpr bool kFewRows = expects_few_rows(C);
-  static constexpr int kOwn = kFewRows && C.grouping != Grouping::Pointers ? 4 : 1;
+  static constexpr bool kDecodeTile = has_decode_tile(C);
+  static constexpr int kOwn = kDecodeTile && C.grouping != Grouping::Pointers ? 4 : 1;
   static constexpr int kWindow = 32 * kOwn;
 
  public:
@@ -123,8 +124,8 @@ class Scheduler {
       return;
     }
     uint32_t row = 0, column = unit;
-    if (!kFewRows || rows > 1) {  // divisions take 300 cycles
-      const uint32_t panel_columns = gemm_.raster_panel;
+    if (!kDecodeTile || rows > 1) {  // divisions take 300 cycles
+      const uint32_t panel_columns = gemm_.panel_columns;
       const uint32_t panel = unit / (panel_columns * rows);
       const uint32_t first = panel * panel_columns;
       const uint32_t width = min(panel_columns, columns - first);
@@ -144,8 +145,8 @@ class Scheduler {
   MOXIE_DEVICE void place_in_pairs(Tile& tile, uint32_t unit, uint32_t rows, uint32_t columns, int32_t m) const {
     uint32_t row = 0, column = 2 * unit + rank_;
     tile.pair = false;
-    if (!kFewRows || rows > 1) {
-      const uint32_t panel_columns = 2 * gemm_.raster_panel;
+    if (!kDecodeTile || rows > 1) {
+      const uint32_t panel_columns = 2 * gemm_.panel_columns;
       const uint32_t panel = unit / (panel_columns * rows / 2);
       const uint32_t first = panel * panel_columns;
       const uint32_t width = min(panel_columns, columns - first);
@@ -248,7 +249,7 @@ class Scheduler {
   // Extents of this lane's groups, clamped, and the units and tiles of scales up to them.
   MOXIE_DEVICE void load_window() {
     const int group = window_ + lane_ * kOwn;
-    if (!kFewRows || fetched_ != window_) fetch_window(window_);
+    if (!kDecodeTile || fetched_ != window_) fetch_window(window_);
     fetched_ = -1;  // what was read becomes extents here
     if constexpr (kHasEnds) {
       // Ends never decrease and never pass m (along K: k, in whole units), whatever the array says.
@@ -261,7 +262,7 @@ class Scheduler {
       }
       end = max(end, last_end_);
       bool ordered = false;
-      if constexpr (kFewRows) ordered = __all_sync(~0u, __shfl_up_sync(~0u, end, 1) <= end);
+      if constexpr (kDecodeTile) ordered = __all_sync(~0u, __shfl_up_sync(~0u, end, 1) <= end);
       if (!ordered) {
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {

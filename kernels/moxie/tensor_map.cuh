@@ -1,11 +1,13 @@
 // Tensor maps that change from group to group: edited in shared memory, published to a slot in global memory that
 // belongs to this block alone, acquired by the thread that issues the copies (PTX ISA 9.7.9.28, 9.7.13.16, 9.7.13.4).
 #pragma once
+#include "moxie/arguments.h"
 #include "moxie/isa.cuh"
+#include "moxie/layout.h"
 
 namespace moxie::kernel {
 
-constexpr int kMapBytes = sizeof(TensorMap);
+static_assert(sizeof(TensorMap) == kMapBytes);
 
 // Whole warp: the template from the kernel's parameters to shared memory. The caller's __syncwarp() follows.
 MOXIE_DEVICE void copy_map_template(uint8_t* shared, const TensorMap& map, int lane) {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "moxie/arguments.h"
 #include "moxie/device.h"
-#include "moxie/params.h"
 
 namespace moxie::driver {
 

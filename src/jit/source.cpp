@@ -107,11 +107,22 @@ std::string type_name(DataType type) {
 SinkSource store_sink(bool pre, DataType type) {
   const std::string arguments =
       std::string("<kConfig, moxie::kernel::Value::") + (pre ? "Pre, " : "Out, ") + type_name(type) + ">";
-  if (is_quantized(type)) return {"moxie::kernel::QuantizedStore" + arguments, "moxie/epilogue/quantize.cuh"};
+  if (is_quantized(type)) return {"moxie::kernel::QuantizedStore" + arguments, "moxie/epilogue/quantized_store.cuh"};
   return {"moxie::kernel::Store" + arguments, ""};
 }
 
 namespace {
+
+// A field's value in C++.
+std::string spell(int value) { return std::to_string(value); }
+std::string spell(bool value) { return value ? "true" : "false"; }
+std::string spell(WarpSchedule value) { return std::string("moxie::WarpSchedule::") + name(value); }
+std::string spell(Grouping value) { return std::string("moxie::Grouping::") + name(value); }
+std::string spell(Multicast value) { return std::string("moxie::Multicast::") + name(value); }
+std::string spell(Activation value) { return std::string("moxie::Activation::") + name(value); }
+std::string spell(GateLayout value) { return std::string("moxie::GateLayout::") + name(value); }
+std::string spell(OperandFormat value) { return std::string("moxie::OperandFormat::") + name(value); }
+std::string spell(TileSource value) { return std::string("moxie::TileSource::") + name(value); }
 
 // The headers of the kernel and of the sinks, each once.
 void add_headers(std::ostringstream& text, const char* kernel, const std::vector<SinkSource>& sinks) {
@@ -122,6 +133,16 @@ void add_headers(std::ostringstream& text, const char* kernel, const std::vector
     text << "#include \"" << sink.header << "\"\n";
     included.push_back(sink.header);
   }
+}
+
+// The configuration as a designated initializer. Its text, with the sinks, is the identity of a kernel.
+template <class Config>
+void add_config(std::ostringstream& text, const char* type, const Config& config) {
+  text << "\nconstexpr moxie::kernel::" << type << " kConfig{\n";
+  kernel::visit_fields(config, [&](const char* field, const auto& value) {
+    text << "    ." << field << " = " << spell(value) << ",\n";
+  });
+  text << "};\n";
 }
 
 enum class Scales { NotAsked, Absent, Given };  // by the kernel's function
@@ -146,46 +167,16 @@ void add_entry(std::ostringstream& text, const char* function, const char* threa
 std::string hopper_source(const kernel::HopperConfig& config, const std::vector<SinkSource>& sinks) {
   std::ostringstream text;
   add_headers(text, "moxie/hopper/grouped_gemm.cuh", sinks);
-  text << "\nconstexpr moxie::kernel::HopperConfig kConfig{\n"
-       << "    .schedule = moxie::WarpSchedule::" << name(config.schedule) << ",\n"
-       << "    .grouping = moxie::Grouping::" << name(config.grouping) << ",\n"
-       << "    .block_m = " << config.block_m << ",\n"
-       << "    .block_n = " << config.block_n << ",\n"
-       << "    .block_k = " << config.block_k << ",\n"
-       << "    .stages = " << config.stages << ",\n"
-       << "    .cluster = " << config.cluster << ",\n"
-       << "    .multicast = moxie::Multicast::" << name(config.multicast) << ",\n"
-       << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
-       << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
-       << "    .bias = " << (config.bias ? "true" : "false") << ",\n"
-       << "    .quantized = " << (config.quantized ? "true" : "false") << ",\n"
-       << "    .store_buffers = " << config.store_buffers << ",\n"
-       << "    .epilogue_n = " << config.epilogue_n << ",\n"
-       << "    .few_rows = " << (config.few_rows ? "true" : "false") << ",\n"
-       << "};\n";
+  add_config(text, "HopperConfig", config);
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
-  add_entry(text, "hopper_grouped_gemm", "kThreads", Scales::NotAsked, sinks.size());
+  add_entry(text, "hopper_grouped_gemm", "kHopperThreads", Scales::NotAsked, sinks.size());
   return text.str();
 }
 
 std::string blackwell_source(const kernel::BlackwellConfig& config, const std::vector<SinkSource>& sinks) {
   std::ostringstream text;
   add_headers(text, "moxie/blackwell/grouped_gemm.cuh", sinks);
-  text << "\nconstexpr moxie::kernel::BlackwellConfig kConfig{\n"
-       << "    .format = moxie::OperandFormat::" << name(config.format) << ",\n"
-       << "    .grouping = moxie::Grouping::" << name(config.grouping) << ",\n"
-       << "    .swap_ab = " << (config.swap_ab ? "true" : "false") << ",\n"
-       << "    .block_n = " << config.block_n << ",\n"
-       << "    .stages = " << config.stages << ",\n"
-       << "    .cluster = " << config.cluster << ",\n"
-       << "    .accumulators = " << config.accumulators << ",\n"
-       << "    .scheduling = moxie::TileSource::" << name(config.scheduling) << ",\n"
-       << "    .activation = moxie::Activation::" << name(config.activation) << ",\n"
-       << "    .gate = moxie::GateLayout::" << name(config.gate) << ",\n"
-       << "    .bias = " << (config.bias ? "true" : "false") << ",\n"
-       << "    .quantized = " << (config.quantized ? "true" : "false") << ",\n"
-       << "    .store_buffers = " << config.store_buffers << ",\n"
-       << "};\n";
+  add_config(text, "BlackwellConfig", config);
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
   add_entry(text, "blackwell_grouped_gemm", "kBlackwellThreads",
             kernel::has_scales(config) ? Scales::Given : Scales::Absent, sinks.size());
@@ -194,7 +185,7 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
 
 std::string block_scales_source() {
   return std::string(
-             "#include \"moxie/block_scales.cuh\"\n\nextern \"C\" __global__ void "
+             "#include \"moxie/scaling/block_scales.cuh\"\n\nextern \"C\" __global__ void "
              "__launch_bounds__(moxie::kernel::kBlockScalesThreads)\n") +
          kKernelName +
          "(const __grid_constant__ moxie::kernel::BlockScalesParams params) {\n  "
@@ -204,7 +195,7 @@ std::string block_scales_source() {
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {
   const bool step = kernel == QuantizeKernel::TensorScale;
   std::ostringstream text;
-  text << "#include \"moxie/quantize.cuh\"\n\nextern \"C\" __global__ void "
+  text << "#include \"moxie/scaling/quantize.cuh\"\n\nextern \"C\" __global__ void "
        << "__launch_bounds__(moxie::kernel::kQuantizeThreads)\n"
        << kKernelName << "(const __grid_constant__ moxie::kernel::QuantizeParams params" << (step ? ", int step" : "")
        << ") {\n  moxie::kernel::";

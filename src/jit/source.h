@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "moxie/params.h"
+#include "moxie/config.h"
 
 namespace moxie::jit {
 

@@ -94,7 +94,7 @@ std::string kernel_key(const HopperConfig& c, const GemmProblem& p) {
   key.add(c.schedule), key.add(c.grouping), key.add(c.block_m), key.add(c.block_n), key.add(c.block_k),
       key.add(c.stages);
   key.add(c.cluster), key.add(c.multicast), key.add(c.activation), key.add(c.gate), key.add(c.bias),
-      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.few_rows);
+      key.add(c.quantized), key.add(c.store_buffers), key.add(c.epilogue_n), key.add(c.decode_tile);
   add_outputs(key, p);
   return key.text();
 }
@@ -147,7 +147,7 @@ void fill_in(PreparedGemm& prepared, const Plan& plan, const plan::DeviceFigures
       std::count_if(prepared.needs.begin(), prepared.needs.end(), [](const auto& n) { return n.tensor_map; });
   prepared.workspace_bytes =
       size_t(prepared.blocks) * size_t(kernel::workspace_maps(c, int(mapped))) * sizeof(kernel::TensorMap);
-  prepared.row_alignment = p.grouping == Grouping::RowGroups ? kernel::cluster_rows(c) : 1;
+  prepared.row_alignment = p.grouping == Grouping::RowGroups ? kernel::cluster_tile_rows(c) : 1;
   prepared.kernel_key = kernel_key(c, p);
 }
 
@@ -217,7 +217,7 @@ OperandRows rows_of(const GemmProblem& p, int64_t ld) {
 
 bool is_stacked(const GemmProblem& p) { return p.grouping == Grouping::Batched || p.grouping == Grouping::Masked; }
 
-// The shapes follow "Tensor maps" in moxie/params.h.
+// The shapes follow docs/tensor_maps.md.
 TensorMapShape a_shape(const GemmProblem& p, int64_t lda, int rows) {
   const OperandRows row = rows_of(p, lda);
   TensorMapShape shape = map_shape(row.type, 128, {{row.k, 0, row.box}, {p.m, row.stride, rows}});
@@ -229,7 +229,7 @@ template <class Config>
 TensorMapShape b_shape(const Config& c, const GemmProblem& p, int64_t ldb, int rows) {
   const OperandRows row = rows_of(p, ldb);
   TensorMapShape shape = map_shape(row.type, 128, {{row.k, 0, row.box}});
-  if (!is_gated(c.activation) || kernel::products(c) == 2) {
+  if (!is_gated(c.activation) || kernel::gate_halves(c) == 2) {
     add(shape, {p.n, row.stride, rows});
   } else {
     const bool split = kernel::gate_is_split(c);
@@ -279,7 +279,7 @@ TensorMapShape a_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
 
 TensorMapShape b_scale_shape(const BlackwellConfig& c, const GemmProblem& p) {
   const int64_t k_tiles = scale_k_tiles(p), n_tiles = scale_tiles(p.n), row = k_tiles * kScaleTileBytes;
-  if (is_gated(p.activation) && kernel::products(c) == 1) {
+  if (is_gated(p.activation) && kernel::gate_halves(c) == 1) {
     const int64_t tiles =
         p.grouping == Grouping::KGroups ? int64_t(b_scale_bytes(p)) / kScaleTileBytes : k_tiles * n_tiles * p.groups;
     return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
@@ -395,7 +395,7 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
   params.n = int32_t(p.n);
   params.k = int32_t(p.k);
   params.weights_ready = a.weights_ready ? 1 : 0;
-  params.raster_panel = plan.raster_panel;
+  params.panel_columns = plan.panel_columns;
   params.alpha = a.alpha;
   params.limit = a.limit;
   params.sizes = a.sizes;
@@ -429,7 +429,7 @@ void launch_plan(const Device& device, const GemmProblem& p, const GemmArguments
 
 void launch(const Device& device, const GemmProblem& p, const GemmArguments& a, const PreparedGemm& prepared) {
   if (!prepared.blackwell) {
-    launch_plan(device, p, a, prepared, prepared.plan, kernel::kThreads, nullptr);
+    launch_plan(device, p, a, prepared, prepared.plan, kernel::kHopperThreads, nullptr);
     return;
   }
   if (!kernel::has_scales(prepared.blackwell->config)) {

@@ -82,7 +82,7 @@ double mean_k(const Shape& s) { return s.grouping == Grouping::KGroups ? double(
 // Blocks of a controlled launch that find no tile: the grid has room for the most tiles there can be. Where the rows
 // are estimated every group may end with half a tile more, whatever m is, so that the choice does not depend on m.
 double empty_blocks(const Shape& s, const Work& w, const BlackwellConfig& c) {
-  const int rows = kernel::cluster_rows(c), columns = kernel::cluster_columns(c);
+  const int rows = kernel::cluster_tile_rows(c), columns = kernel::cluster_tile_columns(c);
   if (!w.exact) return 0.5 * double(s.groups) * double((s.n + columns - 1) / columns) * c.cluster;
   return c.cluster *
          (count_cluster_tiles(s, most_without_host(s), rows, columns) - count_cluster_tiles(s, w, rows, columns));
@@ -96,7 +96,7 @@ double used_columns(const Work& w, const BlackwellConfig& c) {
     rows += r.groups * std::ceil(r.rows / 8) * 8;
     tiles += r.groups * std::ceil(r.rows / c.block_n);
   }
-  return kernel::products(c) * (tiles == 0 ? 8 : std::clamp(rows / tiles, 8.0, double(c.block_n)));
+  return kernel::gate_halves(c) * (tiles == 0 ? 8 : std::clamp(rows / tiles, 8.0, double(c.block_n)));
 }
 
 struct Bound {
@@ -106,7 +106,7 @@ struct Bound {
 
 void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandidate& candidate) {
   const BlackwellConfig& c = candidate.config;
-  const double tiles = count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
+  const double tiles = count_cluster_tiles(s, w, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
   const bool fp4 = kernel::has_scales(c);
   const double stages = std::max(1.0, std::ceil(mean_k(s) / kernel::stage_elements(c)));
   const double stage_bytes =
@@ -270,7 +270,8 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
     for (int block_n = 256; block_n >= 16; block_n -= 16) {
       if ((s.tile_n && *s.tile_n != block_n) || block_n % scaled_columns(s) != 0) continue;
       if (block_n % 64 != 0 && (has_two_products(s) || (is_gated(s.activation) && has_wide_sinks(s)))) continue;
-      // Half groups (params.h) are handled 16 columns at a time, too few for a gate and for other people's sinks.
+      // A half group (has_half_group in moxie/config.h) is handled 16 columns at a time: too few for a gate and for
+      // custom sinks.
       if (block_n % 32 == 0 ||
           (has_scales(s.format) && cluster == 1 && !is_gated(s.activation) && s.custom_sinks.empty()))
         for (TileSource scheduling : schedulings) add(cluster, block_n, false, scheduling);
@@ -305,10 +306,10 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   plan.source = s.tile_n || s.tile_m || s.cluster || s.scheduling || s.swap_ab ? "caller's choice" : "model";
   plan.config = plan.candidates.front().config;
   const BlackwellConfig& c = plan.config;
-  plan.raster_panel = choose_panel(s, d, kernel::cluster_rows(c) / (c.swap_ab ? 1 : c.cluster),
-                                   kernel::block_columns(c), kernel::cluster_columns(c));
+  plan.panel_columns = choose_panel(s, d, kernel::cluster_tile_rows(c) / (c.swap_ab ? 1 : c.cluster),
+                                    kernel::block_columns(c), kernel::cluster_tile_columns(c));
   const Work most = c.scheduling == TileSource::LaunchControl ? most_without_host(s) : most_work(s, work);
-  const double tiles = count_cluster_tiles(s, most, kernel::cluster_rows(c), kernel::cluster_columns(c));
+  const double tiles = count_cluster_tiles(s, most, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
   plan.tiles = int64_t(c.cluster * tiles);
   if (c.scheduling == TileSource::LaunchControl && plan.tiles > kMaxGrid)
     reject(fmt::format(
@@ -320,9 +321,9 @@ double predicted_seconds(const BlackwellPlan& plan) { return plan.candidates.fro
 
 std::string describe(const BlackwellConfig& c) {
   constexpr const char* kFormats[] = {"bf16", "mxfp4", "nvfp4"};
-  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", kFormats[int(c.format)], kernel::cluster_rows(c),
-                     kernel::cluster_columns(c), kernel::stage_elements(c), c.stages, c.accumulators,
-                     c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "",
+  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", kFormats[int(c.format)],
+                     kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c), kernel::stage_elements(c), c.stages,
+                     c.accumulators, c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "",
                      c.swap_ab ? ", operands swapped" : "",
                      c.scheduling == TileSource::LaunchControl ? ", launch control" : "");
 }
@@ -336,7 +337,7 @@ std::string explain(const Shape& s, const DeviceFigures& d, const BlackwellPlan&
       "panels of {}\n",
       plan.source, describe(c), c.store_buffers, c.store_buffers == 1 ? "" : "s",
       kernel::shared_bytes(c, needs.data(), int(needs.size())), kernel::tensor_layout(c).columns, plan.tiles,
-      plan.tiles == 1 ? "" : "s", plan.raster_panel);
+      plan.tiles == 1 ? "" : "s", plan.panel_columns);
   double flops = 0;
   for (const Rows& r : work_of(s).rows) flops += 2 * r.groups * r.rows * double(s.n) * mean_k(s);
   text += fmt::format("predicted for {:.2f} GHz: {:.1f} us, {:.0f} TFLOP/s\n", kClock * 1e-9,

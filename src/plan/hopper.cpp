@@ -69,7 +69,7 @@ double instructions(const Shape& s) {
 }
 
 double count_tiles(const Shape& s, const Work& w, const HopperConfig& c) {
-  return c.cluster * count_cluster_tiles(s, w, kernel::cluster_rows(c), kernel::cluster_columns(c));
+  return c.cluster * count_cluster_tiles(s, w, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -85,7 +85,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& can
   const double tiles = count_tiles(s, w, c);
   const double m = c.block_m, n = c.block_n, k = c.block_k;
   const double rows =
-      c.few_rows ? std::min(m, std::ceil(mean_rows(w) / kernel::kPartRows) * kernel::kPartRows) : m;  // loaded
+      c.decode_tile ? std::min(m, std::ceil(mean_rows(w) / kernel::kPartRows) * kernel::kPartRows) : m;  // loaded
 
   // One k-tile.
   const double loaded = (rows + n) * k * 2;
@@ -144,7 +144,7 @@ constexpr int kTiny[][2] = {{8, 64}, {8, 96}, {8, 128}, {8, 160}, {8, 192}, {8, 
 // Groupings whose clusters may share one operand or the other.
 bool has_pairs(Grouping g) { return g == Grouping::Offsets || g == Grouping::Masked; }
 
-// Rows of a group below which HopperConfig::few_rows pays: a tile in two or more is the last of its group. Where all
+// Rows of a group below which HopperConfig::decode_tile pays: a tile in two or more is the last of its group. Where all
 // tiles are full, it costs 1 to 5% (bench/notes/hopper.md).
 constexpr int kFewRows = 256;
 bool has_few_rows(const Shape& s, const Work& work) {
@@ -240,7 +240,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
 }
 
 std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
-  const bool few_rows = has_few_rows(s, work);
+  const bool decode_tile = has_few_rows(s, work);
   std::vector<Candidate> all;
   const auto add = [&](WarpSchedule schedule, const int(&tile)[2]) {
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
@@ -257,7 +257,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
       c.gate = is_gated(s.activation) ? s.gate : GateLayout::Interleaved;  // one kernel, whatever an unused choice says
       c.bias = s.bias;
       c.quantized = scaled_columns(s) > 1;
-      c.few_rows = few_rows;
+      c.decode_tile = decode_tile;
       if (!allowed(s, c) || c.cluster > d.sm_count || (c.block_m == 8 && c.cluster > 1)) continue;
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
@@ -280,7 +280,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
 // at the same time. Panels of 8 put c and c + 8 above each other, where both read the same B (bench/notes/hopper.md).
 int panel_of(const Shape& s, const DeviceFigures& d, const HopperConfig& c) {
   constexpr int kGpcs = 8;
-  const int columns = kernel::cluster_columns(c);
+  const int columns = kernel::cluster_tile_columns(c);
   if (c.multicast == Multicast::A && c.block_m > 64 && ceil_div(s.n, columns) % kGpcs == 0) return kGpcs;
   return choose_panel(s, d, c.block_m, c.block_n, columns);
 }
@@ -329,7 +329,7 @@ Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const Tu
     if (plan.source == "model") plan.source = "tuned table";
   }
   plan.config = plan.candidates.front().config;
-  plan.raster_panel = panel_of(s, d, plan.config);
+  plan.panel_columns = panel_of(s, d, plan.config);
 
   plan.tiles = int64_t(count_tiles(s, most_work(s, work), plan.config));
   return plan;
@@ -356,7 +356,7 @@ std::string explain(const Shape& s, const DeviceFigures& d, const Plan& plan) {
   text += fmt::format(
       "chosen by {}: {}, {} store buffer{}, {} bytes of shared memory, {} tile{} at most, panels of {}\n", plan.source,
       describe(plan.config), plan.config.store_buffers, plan.config.store_buffers == 1 ? "" : "s", shared(plan.config),
-      plan.tiles, plan.tiles == 1 ? "" : "s", plan.raster_panel);
+      plan.tiles, plan.tiles == 1 ? "" : "s", plan.panel_columns);
   text += fmt::format("{:>12}  {:<62}  {}\n", "cycles", "candidate", "limited by");
   for (const Candidate& c : plan.candidates) {
     text += c.possible ? fmt::format("{:>12.0f}  {:<62}  {}\n", c.cycles, describe(c.config), c.reason)

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "moxie/params.h"
+#include "moxie/layout.h"
 
 namespace moxie::plan {
 
@@ -45,7 +45,7 @@ struct Candidate {
 
 struct Plan {
   kernel::HopperConfig config;
-  int raster_panel = 8;
+  int panel_columns = 8;
   int64_t tiles = 0;                  // of the whole launch when the rows are known, else the most there can be
   std::vector<Candidate> candidates;  // best first
   std::string source;                 // "model", "tuned table", "caller's choice"
@@ -60,7 +60,7 @@ struct BlackwellCandidate {
 };
 struct BlackwellPlan {
   kernel::BlackwellConfig config;
-  int raster_panel = 8;
+  int panel_columns = 8;
   int64_t tiles = 0;  // as of Plan; with launch control the most there can be, whatever the host says
   std::vector<BlackwellCandidate> candidates;
   std::string source;

@@ -188,7 +188,7 @@ int print_table(Results& results) {
     const double seconds = plan::predicted_seconds(plan::make_blackwell_plan(ops::shape_of(p), b200()));
     const double tflops = 2e-12 * double(p.m) * double(p.n) * double(p.k) / seconds;
     fmt::print("| {} | {}x{}x{}{}{} | {} | {} | {} | {} | {} ({}) | {:.0f} | {:.0f} | {:+.0f}% |\n", shape.name,
-               kernel::cluster_rows(c), kernel::cluster_columns(c), kernel::stage_elements(c),
+               kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c), kernel::stage_elements(c),
                c.cluster == 2 ? ", pair" : "", c.swap_ab ? ", swapped" : "", c.stages, c.accumulators, code.registers,
                k.prepared->shared_bytes + code.shared, kernel::tensor_layout(c).columns, kernel::tensor_columns(c),
                tflops, shape.tflops, 100 * (tflops / shape.tflops - 1));

@@ -151,7 +151,7 @@ void add_reference_shapes(std::vector<Point>& all) {
     p.name = "G_" + s.name;
     p.grouping = s.grouping;
     p.cluster = c.cluster, p.swap = c.swap_ab, p.scheduling = c.scheduling, p.tile = c.block_n;
-    p.n = std::max<int64_t>(s.n / 32 / 8 * 8 + 8, kernel::cluster_columns(c) + 40);
+    p.n = std::max<int64_t>(s.n / 32 / 8 * 8 + 8, kernel::cluster_tile_columns(c) + 40);
     p.k = std::max<int64_t>(s.k / 16 / 32 * 32, 96);
     const int64_t groups = std::min<int64_t>(s.groups, 8);
     const int64_t rows = s.rows <= 128 ? s.rows : std::max<int64_t>(s.rows / 32, 100);

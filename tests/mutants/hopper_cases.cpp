@@ -29,7 +29,7 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   p.activation = activation, p.gate = gate;
   p.pre = outputs.pre, p.out = outputs.out;
   p.bias = bias;
-  // One kernel for all problems: with few_rows, and without.
+  // One kernel for all problems: with decode_tile, and without.
   p.expected_rows = tile_m * tile_n < 128 * 128 && (tile_m > 64 || multicast != Multicast::B) ? 64 : 1024;
   c.name =
       fmt::format("sm_90a {}, {}, {}, {}x{}{}{}{}", schedule == WarpSchedule::Cooperative ? "cooperative" : "ping-pong",

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
 
-constexpr const char* kSource = R"(#include "moxie/params.h"
+constexpr const char* kSource = R"(#include "moxie/config.h"
 #include "own.cuh"
 #include <cuda/ptx>
 #include <cuda_bf16.h>
@@ -47,7 +47,7 @@ std::string message_of(const Request& request) {
 
 TEST(Compiler, EmbedsTheKernelSources) {
   const auto& headers = kernel_headers();
-  ASSERT_TRUE(headers.contains("moxie/params.h"));
+  ASSERT_TRUE(headers.contains("moxie/config.h"));
   for (const auto& [name, text] : headers) {
     const fs::path root = fs::path(MOXIE_SOURCE_DIR) / (name == "moxie/types.h" ? "include" : "kernels");
     EXPECT_EQ(text, test::read_file(root / name)) << name;

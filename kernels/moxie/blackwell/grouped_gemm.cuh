@@ -55,9 +55,9 @@ MOXIE_DEVICE void load_products(Fragment<kColumns>& values, Load&& load) {
 template <BlackwellConfig C, class... Sinks>
 MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScaleParams* scales,
                                          const typename Sinks::Params&... params) {
-  using Loop = TensorMainloop<C>;
+  using Loop = BlackwellMainloop<C>;
   using Traits = SinkTraits<C, Sinks...>;
-  constexpr BlackwellLayout kShared = Traits::kShared;
+  constexpr BlackwellSharedLayout kShared = Traits::kShared;
   constexpr uint32_t kColumns = tensor_columns(C);
   static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
 

@@ -2,7 +2,8 @@
 // grid that has not started, and computes its tile in its place. One warp asks; the answers lie in a ring in every
 // block's shared memory, and every warp that walks over tiles reads them there.
 #pragma once
-#include "moxie/isa_blackwell.cuh"
+#include "moxie/blackwell/isa.cuh"
+#include "moxie/layout.h"
 #include "moxie/pipeline.cuh"
 #include "moxie/scheduler.cuh"
 

@@ -2,6 +2,7 @@
 // brings the scales to tensor memory and multiplies there.
 #pragma once
 #include "moxie/blackwell/operand.cuh"
+#include "moxie/layout.h"
 #include "moxie/pipeline.cuh"
 #include "moxie/scheduler.cuh"
 
@@ -87,12 +88,12 @@ struct AccumulatorRing {
 };
 
 template <BlackwellConfig C>
-struct TensorMainloop {
+struct BlackwellMainloop {
   static_assert(C.block_n >= 16 && C.block_n <= 256 && C.block_n % 16 == 0);
   // A tile's scales must lie in whole tiles of them, or all in 32 lanes.
   static_assert(!C.swap_ab || (C.block_n & (C.block_n - 1)) == 0);
   static_assert(C.cluster == 1 || C.cluster == 2);
-  static constexpr int kProducts = products(C);
+  static constexpr int kProducts = gate_halves(C);
   static_assert(kProducts == 1 || C.swap_ab || C.block_n % 64 == 0);
   static_assert(!has_half_group(C) || (C.cluster == 1 && !is_gated(C.activation)));
   static_assert(C.accumulators == 1 || C.accumulators == 2);

@@ -1,7 +1,7 @@
 // What differs between the formats of A and B: how many elements a 128-byte row of a stage holds, and the instruction
 // that multiplies 32 bytes of each. A new format is a specialisation of Operand.
 #pragma once
-#include "moxie/isa_blackwell.cuh"
+#include "moxie/blackwell/isa.cuh"
 
 namespace moxie::kernel {
 

@@ -1,5 +1,5 @@
 // Activations, each a small struct with one operator(): float -> float, or (gate, up) -> float when gated. To add one,
-// give it a name in enum Activation (params.h; gated ones after Silu) and specialise ActivationOf for it here; nothing
+// give it a name in enum Activation (moxie/types.h; gated ones after Silu) and specialise ActivationOf for it here; nothing
 // else in the kernels changes. It is built once a thread from the kernel's parameters (alpha, limit).
 //
 // Errors against exact arithmetic on the float32 argument x, from the instructions' documented bounds (ex2.approx.ftz
@@ -8,6 +8,7 @@
 // inherit that. GeluErf inherits erff's 2 ulp in the sum 1 + erf: |x| * 2^-23 absolute. tanh.approx is not used: its
 // 2^-11 would show in bf16. Infinities give the limit of the function, NaN gives NaN.
 #pragma once
+#include "moxie/arguments.h"
 #include "moxie/isa.cuh"
 
 namespace moxie::kernel {

@@ -9,7 +9,7 @@
 //   static constexpr Value kValue = Value::Out;
 //     Which value it takes.
 //   static constexpr SinkNeeds kNeeds = {};
-//     See params.h; {} for a sink that stores with plain instructions.
+//     See moxie/types.h; {} for a sink that stores with plain instructions.
 //
 //   explicit Sink(const Params&);
 //     One object a thread for the whole kernel; it may keep state in registers. It touches no global memory: the
@@ -44,6 +44,7 @@
 // for SplitUpFirst), 16 q + 8..15 the matching ones of the second, of the columns 8 q + 0..7 of the chunk's half.
 #pragma once
 #include "moxie/epilogue/activation.cuh"
+#include "moxie/layout.h"
 #include "moxie/scheduler.cuh"
 
 namespace moxie::kernel {

@@ -4,7 +4,7 @@
 
 namespace moxie::kernel {
 
-// Through shared memory and a tensor map. store_box() in params.h is the shape of its copies; shared memory holds
+// Through shared memory and a tensor map. store_box() in layout.h is the shape of its copies; shared memory holds
 // [copy][half][row][box row], swizzled.
 template <auto C, Value kTakes, DataType kType>
 class StagedStore {
@@ -139,7 +139,7 @@ struct ElementOf<DataType::Bf16> {
   using Type = uint16_t;
 };
 
-// Straight from the registers: for tiles of which few rows exist (stores_directly() in params.h).
+// Straight from the registers: for tiles of which few rows exist (stores_directly() in config.h).
 template <auto C, Value kTakes, DataType kType>
 class DirectStore {
   static_assert(!operands_need_group_maps(C.grouping), "it has one base address for all groups");

@@ -19,9 +19,9 @@ constexpr int kConsumerRegisters = 232;
 
 template <HopperConfig C, class... Sinks>
 MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sinks::Params&... params) {
-  using Loop = Mainloop<C>;
+  using Loop = HopperMainloop<C>;
   using Traits = SinkTraits<C, Sinks...>;
-  constexpr SharedLayout kShared = Traits::kShared;
+  constexpr HopperSharedLayout kShared = Traits::kShared;
   static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
 
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -33,7 +33,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
 
   // With few rows a block has a tile or two, and what comes before the first copy counts: not the loading warp does
   // this, and the sizes are on their way before the barrier.
-  if (warp == (C.few_rows ? 1 : 0) && elect()) {
+  if (warp == (C.decode_tile ? 1 : 0) && elect()) {
     if constexpr (!operands_need_group_maps(C.grouping)) {
       prefetch_tensormap(&gemm.a);
       prefetch_tensormap(&gemm.b);
@@ -50,7 +50,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   // and sizes are not among them, and only A, outputs and the workspace are touched behind it.
   const bool early = !operands_need_group_maps(C.grouping) && gemm.weights_ready != 0;
   if constexpr (C.cluster > 1) barrier_cluster_arrive_relaxed();
-  if constexpr (C.few_rows) {
+  if constexpr (C.decode_tile) {
     if (!early) griddepcontrol_wait();
     scheduler.fetch();
   }
@@ -60,7 +60,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   } else {
     __syncthreads();
   }
-  if constexpr (!C.few_rows) {
+  if constexpr (!C.decode_tile) {
     if (!early) griddepcontrol_wait();
   }
 

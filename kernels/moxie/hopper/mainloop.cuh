@@ -1,5 +1,6 @@
 // The k loop: the producer's half, which fills the ring by TMA, and the consumers' half, which feeds wgmma from it.
 #pragma once
+#include "moxie/layout.h"
 #include "moxie/pipeline.cuh"
 #include "moxie/scheduler.cuh"
 #include "moxie/tensor_map.cuh"
@@ -7,12 +8,12 @@
 namespace moxie::kernel {
 
 template <HopperConfig C>
-struct Mainloop {
+struct HopperMainloop {
   static_assert(C.block_k == 64, "a stage is one 128-byte swizzle row of bf16 deep");
   static_assert(C.block_n >= 64 && C.block_n <= 256 && C.block_n % 32 == 0);
   static_assert(C.schedule == WarpSchedule::Cooperative
                     ? C.block_m == 128 || C.block_m == 256
-                    : C.block_m == 64 || C.block_m == 128 || (C.block_m == 8 && C.few_rows && !may_share_a(C)));
+                    : C.block_m == 64 || C.block_m == 128 || (C.block_m == 8 && C.decode_tile && !may_share_a(C)));
   static_assert((C.cluster == 1 && C.multicast == Multicast::None) ||
                 (C.cluster == 2 && C.multicast != Multicast::None));
 
@@ -175,7 +176,7 @@ struct Mainloop {
     }
 
     // Weights of a group that has one tile of rows are read once: they need not push others out of L2.
-    static constexpr bool kHints = C.few_rows && C.multicast != Multicast::B;
+    static constexpr bool kHints = C.decode_tile && C.multicast != Multicast::B;
     template <int kRank>
     MOXIE_DEVICE void copy_b(bool shared, uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
       if (kHints && !shared) {

@@ -1,6 +1,6 @@
 // Row-major scales to the blocked layout that the tensor cores' copies read, and back (moxie/scales.h).
 #pragma once
-#include "moxie/scale_tiles.cuh"
+#include "moxie/scaling/scale_tiles.cuh"
 
 namespace moxie::kernel {
 
@@ -20,7 +20,7 @@ MOXIE_DEVICE void block_scales_along_k(const BlockScalesParams& params) {
   int64_t tile = 0;  // first of the group
   int32_t begin = 0;
   for (int32_t group = 0; group < params.rows.groups; ++group) {
-    // In whole units of K, as the products take it (k_unit in params.h).
+    // In whole units of K, as the products take it (k_unit in moxie/types.h).
     const int32_t end =
         max(begin, min(params.rows.offsets[group], params.k) / kScaledUnit * kScaledUnit / params.block);
     const int32_t columns = end - begin, k_tiles = (columns + kScaleTileColumns - 1) / kScaleTileColumns;

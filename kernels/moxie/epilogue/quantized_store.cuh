@@ -6,8 +6,8 @@
 // Every place of a tile of scales that has a row is written, with 0 where there is no row or no column.
 #pragma once
 #include "moxie/epilogue/sink.cuh"
-#include "moxie/microscaling.cuh"
-#include "moxie/scale_tiles.cuh"
+#include "moxie/scaling/microscaling.cuh"
+#include "moxie/scaling/scale_tiles.cuh"
 #include "moxie/tensor_map.cuh"
 
 namespace moxie::kernel {

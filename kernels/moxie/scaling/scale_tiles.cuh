@@ -1,5 +1,6 @@
 // Which 128 rows a tile of blocked scales belongs to (moxie/scales.h), and where a scale stands in it.
 #pragma once
+#include "moxie/arguments.h"
 #include "moxie/isa.cuh"
 
 namespace moxie::kernel {

@@ -1,8 +1,8 @@
 // Rows of bf16 or float32 to quantised elements with their scales, and back (moxie/quantize.h). A block of threads has
 // tiles of 128 rows by 4 scales, a thread eight neighbouring elements of a row at a time.
 #pragma once
-#include "moxie/microscaling.cuh"
-#include "moxie/scale_tiles.cuh"
+#include "moxie/scaling/microscaling.cuh"
+#include "moxie/scaling/scale_tiles.cuh"
 
 namespace moxie::kernel {
 

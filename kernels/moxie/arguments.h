@@ -1,0 +1,122 @@
+// The arguments of the kernels, filled in by the host. Compiled by the host compiler and by NVRTC. What their tensor
+// maps describe stands in docs/tensor_maps.md.
+#pragma once
+#include "moxie/types.h"
+
+namespace moxie {
+namespace kernel {
+
+// A 128-byte tensor map (CUtensorMap).
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+// The operands of each group with Grouping::Pointers: arrays in device memory with one entry a group.
+struct GroupArrays {
+  const void* const* a = nullptr;
+  const void* const* b = nullptr;
+  const void* const* bias = nullptr;
+  const int64_t* lda = nullptr;    // elements
+  const int64_t* ldb = nullptr;    // elements
+  const int32_t* sizes = nullptr;  // [groups][3]: M_g, N_g, K_g
+};
+
+// First argument of every grouped GEMM.
+struct GemmParams {
+  TensorMap a;  // the map itself, or the template that is rewritten per group
+  TensorMap b;
+  TensorMap a_part;  // loads_in_parts: A again, in boxes of kPartRows rows
+  int32_t groups = 1;
+  // Rows. Dense, Offsets, RowGroups, KGroups: all of A. Batched: of one group. Masked, Pointers: the most of any group.
+  int32_t m = 0;
+  // Columns of the product, before a gate halves them. Pointers: the most of any group.
+  int32_t n = 0;
+  // Pointers: the most of any group. KGroups: of all groups together.
+  int32_t k = 0;
+  int32_t weights_ready = 0;  // Hopper, 1: B and sizes may be read before griddepcontrol.wait
+  int32_t panel_columns = 8;  // columns of cluster tiles that are walked together so that B stays in L2
+  float alpha = 1.702f;       // of Activation::SwigluOai, as is limit
+  float limit = 7.0f;
+  // Offsets, KGroups: the end of each group. RowGroups: the group of each row. Masked: the rows of each group.
+  const int32_t* sizes = nullptr;
+  const void* bias = nullptr;    // bf16 [groups][n], 16-byte aligned, or null
+  int64_t bias_stride = 0;       // elements between groups, a multiple of 8
+  GroupArrays arrays;            // Pointers only
+  uint8_t* workspace = nullptr;  // per-group maps: see workspace_maps in layout.h
+  const void* a_base = nullptr;  // KGroups: A and B themselves
+  const void* b_base = nullptr;
+  const void* const* a_scale_pointers = nullptr;  // Pointers with scales: those of each group
+  const void* const* b_scale_pointers = nullptr;
+};
+
+// Second argument of a Blackwell kernel whose operands have scales.
+struct ScaleParams {
+  TensorMap a;
+  TensorMap b;
+  TensorMap half_group;         // has_half_group: b's scales again
+  TensorMap half_group_values;  // has_half_group: B itself
+  // Nvfp4: factors of the product, in device memory, or null for 1.
+  const float* a_tensor_scale = nullptr;
+  const float* b_tensor_scale = nullptr;  // [groups]
+};
+
+// Rows whose scales lie in tiles. The rows of every group begin with a tile of their own.
+struct ScaleRows {
+  const int32_t* offsets = nullptr;  // ends of the groups, or null
+  int32_t groups = 1;
+  int32_t rows = 0;  // with offsets the rows of all groups, without them those of each group
+};
+
+// Argument of the kernel that brings scales into tiles (scaling/block_scales.cuh); see moxie/scales.h.
+enum class ScaleConversion : int { Block, Unblock, BlockFloats };
+struct BlockScalesParams {
+  ScaleConversion conversion = ScaleConversion::Block;
+  const void* from = nullptr;
+  uint8_t* to = nullptr;
+  ScaleRows rows;
+  int32_t columns = 0;  // scales of a row
+  int32_t along_k = 0;  // 1: rows.offsets are ends along K, in elements
+  int32_t k = 0, block = kScaleBlock;
+};
+constexpr int kBlockScalesThreads = kScaleTileRows;  // a block has the tiles of 128 rows, a thread those of one row
+
+// Argument of the kernels of scaling/quantize.cuh; see moxie/quantize.h. `from` holds the values to be quantized, or
+// the elements to be dequantized.
+struct QuantizeParams {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t ld_from = 0, ld_to = 0;  // elements
+  uint8_t* scales = nullptr;
+  float* tensor_scale = nullptr;  // Nvfp4
+  ScaleRows rows;
+  int32_t columns = 0;  // elements of a row
+  int32_t blocked = 1;  // 1: the scales lie in tiles; 0: row by row
+};
+constexpr int kQuantizeThreads = 256;
+
+// Argument of a standard output sink (epilogue/store.cuh).
+struct StoreParams {
+  TensorMap map;                    // the map itself, or the template; not used with stores_directly
+  void* base = nullptr;             // first element
+  int64_t ld = 0;                   // elements between rows
+  int64_t group_stride = 0;         // Batched, Masked: elements between groups
+  void* const* pointers = nullptr;  // Pointers: first element of each group
+  const int64_t* lds = nullptr;     // Pointers: elements between rows of each group
+};
+
+// Argument of a quantized output sink (epilogue/quantized_store.cuh), which stores without a tensor map.
+struct QuantizedStoreParams {
+  uint8_t* base = nullptr;
+  int64_t ld = 0;            // elements between rows
+  int64_t group_stride = 0;  // Batched, Masked, KGroups: elements between groups
+  uint8_t* scales = nullptr;
+  int64_t group_scales = 0;  // Batched, Masked, KGroups: bytes between groups
+  // Pointers: the same of each group.
+  void* const* pointers = nullptr;
+  const int64_t* lds = nullptr;
+  void* const* scale_pointers = nullptr;
+  const float* tensor_scale = nullptr;  // Nvfp4: one float, or null for 1
+};
+
+}  // namespace kernel
+}  // namespace moxie

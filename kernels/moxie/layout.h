@@ -1,0 +1,245 @@
+// How a kernel lays out its stages, shared memory, tensor memory and workspace. Compiled by the host compiler and by
+// NVRTC: the host computes the bytes of a launch and the boxes of its tensor maps with the functions that the kernel
+// computes addresses with.
+#pragma once
+#include "moxie/config.h"
+
+namespace moxie {
+namespace kernel {
+
+// ---- Stages ----
+
+// A row of a stage is 128 bytes of K, under the 128-byte swizzle, which repeats every eight rows.
+constexpr int kStageRowBytes = 128;
+constexpr int kSwizzleRows = 8;
+constexpr int kSwizzleBytes = kSwizzleRows * kStageRowBytes;  // tiles in shared memory are aligned to this
+constexpr int kBarrierBytes = 8;                              // an mbarrier
+
+// Rows of the boxes by which A and B are copied. Each block of a cluster loads half of the operand that both use.
+constexpr int a_box_rows(const HopperConfig& c) { return may_share_a(c) ? c.block_m / 2 : c.block_m; }
+constexpr int b_box_rows(const HopperConfig& c) { return may_share_b(c) ? c.block_n / 2 : c.block_n; }
+constexpr int a_box_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n / c.cluster : 128; }
+// Rows of B in a block's stage: those of both halves of a split gate, and those of the half group.
+constexpr int b_stage_rows(const BlackwellConfig& c) {
+  return c.swap_ab ? 128 * gate_halves(c) : c.block_n / c.cluster;
+}
+constexpr int b_box_rows(const BlackwellConfig& c) {
+  if (!has_half_group(c)) return b_stage_rows(c) / gate_halves(c);
+  // With no whole group (block_n 16) the map is unused; 16 rows keep it encodable.
+  return c.block_n > 16 ? whole_groups(c.block_n) : 16;
+}
+
+// Elements of K in a stage of a Blackwell kernel, and how many tiles of scales lie along them.
+constexpr int stage_elements(const BlackwellConfig& c) { return kStageRowBytes * 8 / bits_of(c.format); }
+constexpr int stage_scale_tiles(const BlackwellConfig& c) {
+  return has_scales(c) ? stage_elements(c) / scale_tile_k(c.format) : 0;
+}
+
+constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+// Tiles of 128 rows of scales that B's whole groups in a block's tile can touch, for each product: the groups begin at
+// any multiple of block_n, beside a half group at any multiple of 32.
+constexpr int b_scale_tiles(const BlackwellConfig& c) {
+  if (!has_scales(c)) return 0;
+  if (gate_halves(c) == 2)
+    return (kScaleTileRows - 32 + (c.swap_ab ? 128 : c.block_n / 2) + kScaleTileRows - 1) / kScaleTileRows;
+  if (c.swap_ab) return 1;
+  const int step = greatest_divisor(has_half_group(c) ? 32 : c.block_n, kScaleTileRows);
+  const int columns = whole_groups(c.block_n);
+  return columns == 0 ? 0 : (kScaleTileRows - step + columns + kScaleTileRows - 1) / kScaleTileRows;
+}
+// Tiles of B's scales in a stage, for each of stage_scale_tiles.
+constexpr int b_stage_scale_tiles(const BlackwellConfig& c) {
+  return b_scale_tiles(c) * gate_halves(c) + (has_half_group(c) ? 1 : 0);
+}
+// Tiles of A's scales in a stage, for each of stage_scale_tiles.
+constexpr int a_scale_tiles(const BlackwellConfig& c) {
+  if (!has_scales(c)) return 0;
+  return c.swap_ab && c.block_n > kScaleTileRows ? c.block_n / kScaleTileRows : 1;
+}
+
+// ---- What standard sinks copy ----
+
+// What one tensor copy of a standard sink moves, and how many it takes for epilogue_rows x epilogue_columns.
+struct StoreBox {
+  int columns;  // elements of a box row
+  int rows;
+  int halves;         // 2 for `pre` of a split gate, else 1
+  int swizzle;        // bytes: 32, 64 or 128, also the bytes of a box row
+  int copies;         // boxes side by side
+  int staging_bytes;  // shared memory of all of them
+};
+template <class Config>
+constexpr StoreBox store_box(const Config& c, bool pre, DataType type) {
+  const int halves = pre && gate_is_split(c) ? 2 : 1;
+  const int total = !pre && is_gated(c.activation) ? epilogue_columns(c) / 2 : epilogue_columns(c);
+  const int width = total / halves;
+  const int columns = width * size_of(type) > 128 ? 128 / size_of(type) : width;
+  return {columns,         epilogue_rows(c),
+          halves,          columns * size_of(type),
+          width / columns, total * size_of(type) * epilogue_rows(c)};
+}
+template <class Config>
+constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
+  if (is_quantized(type)) return {};
+  if (stores_directly(c)) return {0, false, true};
+  return {store_box(c, pre, type).staging_bytes, true, true};
+}
+
+// With swapped operands a warp has 16 columns of a gated product. Where a sink takes no fewer than 32, neighboring warps
+// exchange halves of their rows through shared memory.
+constexpr bool exchanges_fragments(const HopperConfig&, const SinkNeeds*, int) { return false; }
+constexpr bool exchanges_fragments(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
+  bool narrow = true;
+  for (int i = 0; i < count; ++i) narrow = narrow && needs[i].narrow;
+  return c.swap_ab && is_gated(c.activation) && gate_halves(c) == 1 && !narrow;
+}
+constexpr int kExchangeBytes = 128 * 8 * 4;  // of each of 128 threads half of a fragment of 16 columns: 8 floats
+
+// ---- Tensor maps that change from group to group ----
+
+constexpr int kMapBytes = 128;
+constexpr int kMapSlots = 2;  // alternating copies of every per-group tensor map
+
+// How many maps of operands change from group to group: those of A and B, of B's half group, and with
+// Grouping::Pointers those of the scales of A and of B.
+constexpr int operand_maps(const HopperConfig& c) { return operands_need_group_maps(c.grouping) ? 2 : 0; }
+constexpr int operand_maps(const BlackwellConfig& c) {
+  if (!operands_need_group_maps(c.grouping)) return 0;
+  return 2 + (has_half_group(c) ? 1 : 0) + (has_scales(c) && c.grouping == Grouping::Pointers ? 2 : 0);
+}
+
+// Maps of each block in global memory: kMapSlots for each of operand_maps, and for each mapped sink and warp group. The
+// workspace is aligned to 128 bytes, and the maps of block i begin at workspace + i * kMapBytes * workspace_maps.
+template <class Config>
+constexpr int workspace_maps(const Config& c, int mapped_sinks) {
+  return kMapSlots *
+         (operand_maps(c) + (outputs_need_group_maps(c.grouping) ? epilogue_warp_groups(c) * mapped_sinks : 0));
+}
+
+// ---- Shared memory ----
+
+constexpr int kMaxSharedBytes = 232448;  // of a block
+
+// Where everything lies in a Hopper block's shared memory: byte offsets from a base aligned to 1024, in the order they
+// lie. The host and the kernel both ask shared_layout().
+struct HopperSharedLayout {
+  int a;             // ring of A tiles: stages x block_m x 128 bytes
+  int b;             // ring of B tiles: stages x block_n x 128 bytes
+  int staging;       // sink after sink, each kConsumerWarpGroups x store_buffers x staging_bytes
+  int operand_maps;  // per-group maps of A and B under construction, 128 bytes each
+  int sink_maps;     // mapped sink after mapped sink, each kConsumerWarpGroups x 128 bytes
+  int bias;          // kConsumerWarpGroups x block_n bf16
+  int full;          // stages mbarriers
+  int empty;         // stages mbarriers
+  int bytes;         // of everything
+};
+constexpr HopperSharedLayout shared_layout(const HopperConfig& c, const SinkNeeds* needs, int count) {
+  HopperSharedLayout at{};
+  at.b = at.a + c.stages * c.block_m * kStageRowBytes;
+  at.staging = at.b + c.stages * c.block_n * kStageRowBytes;
+  at.operand_maps = at.staging;
+  int mapped = 0;
+  for (int i = 0; i < count; ++i) {
+    at.operand_maps += kConsumerWarpGroups * c.store_buffers * needs[i].staging_bytes;
+    mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
+  }
+  at.sink_maps = at.operand_maps + (operands_need_group_maps(c.grouping) ? 2 * kMapBytes : 0);
+  at.bias = at.sink_maps + mapped * kConsumerWarpGroups * kMapBytes;
+  at.full = at.bias + (c.bias ? kConsumerWarpGroups * c.block_n * 2 : 0);
+  at.empty = at.full + c.stages * kBarrierBytes;
+  at.bytes = at.empty + c.stages * kBarrierBytes;
+  return at;
+}
+constexpr int shared_bytes(const HopperConfig& c, const SinkNeeds* needs, int count) {
+  return shared_layout(c, needs, count).bytes;
+}
+
+// Cluster launch control (TileSource::LaunchControl) keeps its answers in shared memory: one for the tile that is
+// loaded while another is multiplied and a third stored.
+constexpr int launch_answers(const BlackwellConfig& c) { return c.scheduling == TileSource::LaunchControl ? 3 : 0; }
+constexpr int kLaunchAnswerBytes = 16;
+
+// The same for a Blackwell block.
+struct BlackwellSharedLayout {
+  int a;               // ring of A tiles: stages x a_box_rows x 128 bytes
+  int b;               // ring of B tiles: stages x b_stage_rows x 128 bytes
+  int a_scales;        // stages x a_scale_tiles x stage_scale_tiles x 512 bytes
+  int b_scales;        // stages x b_stage_scale_tiles x stage_scale_tiles x 512 bytes
+  int staging;         // sink after sink, each store_buffers x staging_bytes
+  int sink_maps;       // mapped sink after mapped sink, 128 bytes each
+  int exchange;        // exchanges_fragments: kExchangeBytes
+  int operand_maps;    // per-group maps of the operands under construction, 128 bytes each
+  int bias;            // block_columns bf16
+  int launch_answers;  // launch_answers x 16 bytes
+  int full;            // stages mbarriers
+  int empty;           // stages mbarriers
+  int computed;        // accumulators mbarriers: the product is there
+  int stored;          // accumulators mbarriers: it has been read
+  int answered;        // launch_answers mbarriers: the answer is there
+  int taken;           // launch_answers mbarriers: every warp has read it
+  int tensor_address;  // where the allocation's address is written
+  int bytes;           // of everything
+};
+constexpr BlackwellSharedLayout shared_layout(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
+  BlackwellSharedLayout at{};
+  at.b = at.a + c.stages * a_box_rows(c) * kStageRowBytes;
+  at.a_scales = at.b + c.stages * b_stage_rows(c) * kStageRowBytes;
+  at.b_scales = at.a_scales + c.stages * a_scale_tiles(c) * stage_scale_tiles(c) * kScaleTileBytes;
+  at.staging = at.b_scales + c.stages * b_stage_scale_tiles(c) * stage_scale_tiles(c) * kScaleTileBytes;
+  at.sink_maps = at.staging;
+  int mapped = 0;
+  for (int i = 0; i < count; ++i) {
+    at.sink_maps += c.store_buffers * needs[i].staging_bytes;
+    mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
+  }
+  at.exchange = at.sink_maps + mapped * kMapBytes;
+  at.operand_maps = at.exchange + (exchanges_fragments(c, needs, count) ? kExchangeBytes : 0);
+  at.bias = at.operand_maps + operand_maps(c) * kMapBytes;
+  at.launch_answers = at.bias + (c.bias ? block_columns(c) * 2 : 0);
+  at.full = at.launch_answers + launch_answers(c) * kLaunchAnswerBytes;
+  at.empty = at.full + c.stages * kBarrierBytes;
+  at.computed = at.empty + c.stages * kBarrierBytes;
+  at.stored = at.computed + c.accumulators * kBarrierBytes;
+  at.answered = at.stored + c.accumulators * kBarrierBytes;
+  at.taken = at.answered + launch_answers(c) * kBarrierBytes;
+  at.tensor_address = at.taken + launch_answers(c) * kBarrierBytes;
+  at.bytes = at.tensor_address + 16;
+  return at;
+}
+constexpr int shared_bytes(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
+  return shared_layout(c, needs, count).bytes;
+}
+
+// ---- Tensor memory ----
+
+constexpr int kTensorColumns = 512;
+
+// Columns that a stage's tiles of scales take: four for a tile. The tile of the half group stands behind B's others.
+constexpr int a_scale_columns(const BlackwellConfig& c) { return 4 * a_scale_tiles(c); }
+constexpr int b_scale_columns(const BlackwellConfig& c) { return 4 * b_stage_scale_tiles(c); }
+constexpr int accumulator_columns(const BlackwellConfig& c) {
+  return c.swap_ab ? gate_halves(c) * c.block_n : c.block_n;
+}
+
+// Where everything lies in tensor memory, in columns from the first. The accumulators begin at 0.
+struct TensorLayout {
+  int b_scales;
+  int a_scales;
+  int columns;  // of everything
+};
+constexpr TensorLayout tensor_layout(const BlackwellConfig& c) {
+  TensorLayout at{};
+  at.b_scales = c.accumulators * accumulator_columns(c);
+  at.a_scales = at.b_scales + stage_scale_tiles(c) * b_scale_columns(c);
+  at.columns = at.a_scales + stage_scale_tiles(c) * a_scale_columns(c);
+  return at;
+}
+// Columns that are allocated: a power of two, 32 at least.
+constexpr int tensor_columns(const BlackwellConfig& c) {
+  int columns = 32;
+  while (columns < tensor_layout(c).columns) columns *= 2;
+  return columns;
+}
+
+}  // namespace kernel
+}  // namespace moxie
