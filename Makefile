@@ -3,7 +3,7 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup build demo test nightly mutants assembly fuzz bench bundle format check install clean
+.PHONY: help setup build demo test nightly mutants assembly fuzz coverage docs bench bundle format check install clean
 help:
 	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
@@ -11,7 +11,8 @@ help:
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
-	@echo "make coverage runs the tests and lists which instruction forms they executed in the simulator"
+	@echo "make coverage runs the tests and lists which lines and which instruction forms of the simulator they executed"
+	@echo "make docs    the API reference, build/docs/html/index.html; what the public headers leave unsaid is an error"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
@@ -60,10 +61,26 @@ fuzz: setup $(BUILD)/CMakeCache.txt
 	cmake --build build-fuzz -j $(JOBS) --target ptx_fuzz image_fuzz
 	scripts/fuzz $(or $(SECONDS),60)
 
-coverage: build
-	rm -f $(BUILD)/coverage.txt
-	MOXIE_SIM_COVERAGE=$(CURDIR)/$(BUILD)/coverage.txt ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(ARGS)
-	$(BUILD)/bin/sim_coverage $(BUILD)/coverage.txt --forms
+# The lines of library, simulator and program, and the forms of PTX instructions, that the tests (ARGS chooses) execute.
+coverage:
+	@scripts/setup --coverage-tools
+	@scripts/setup --test-tools
+	cmake --preset coverage
+	cmake --build build-coverage -j $(JOBS)
+	find build-coverage -name '*.gcda' -delete
+	rm -f build-coverage/forms.txt
+	MOXIE_SIM_COVERAGE=$(CURDIR)/build-coverage/forms.txt \
+	  ctest --test-dir build-coverage --output-on-failure -j $(JOBS) $(ARGS)
+	build-coverage/bin/sim_coverage build-coverage/forms.txt --forms
+	gcovr -r . -f include/ -f src/ -f sim/ -f cli/ -f reference/ --exclude-unreachable-branches -j $(JOBS) \
+	  --print-summary --txt build-coverage/lines.txt build-coverage
+	@echo "make coverage: lines of each file are in build-coverage/lines.txt"
+
+docs:
+	@scripts/setup --docs-tools
+	@mkdir -p build/docs
+	doxygen docs/Doxyfile
+	@echo "make docs: build/docs/html/index.html"
 
 bench: build
 	$(BUILD)/bin/bench_host
