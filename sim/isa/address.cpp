@@ -19,14 +19,15 @@ inline void each_lane(uint32_t mask, Visit visit) {
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(std::countr_zero(rest));
 }
 
-void gather(const Warp& warp, const Instr& in, int base, uint64_t* at) {
-  if (in.flags & kWideBase) {
-    const uint64_t* row = warp.row<uint64_t>(in.reg[base]);
-    const auto addend = static_cast<uint64_t>(in.imm);
+void gather(const Warp& warp, const Instr& in, const MemoryForm& form, uint64_t* at) {
+  const uint32_t base = in.reg[form.base.place];
+  if (form.wide_base) {
+    const uint64_t* row = warp.row<uint64_t>(base);
+    const auto addend = static_cast<uint64_t>(form.addend);
     for (int lane = 0; lane < kLanes; ++lane) at[lane] = row[lane] + addend;
   } else {
-    const uint32_t* row = warp.row<uint32_t>(in.reg[base]);
-    const auto addend = static_cast<uint32_t>(in.imm);
+    const uint32_t* row = warp.row<uint32_t>(base);
+    const auto addend = static_cast<uint32_t>(form.addend);
     for (int lane = 0; lane < kLanes; ++lane) at[lane] = row[lane] + addend;
   }
 }
@@ -84,8 +85,7 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });
 }
 
-// `at` holds shared::cluster addresses: offset, or (rank + 1) << 24 | offset.
-// `any`: all of them in one.
+// `at` holds shared::cluster addresses: an offset, or (rank + 1) << 24 | offset. `any` is the union of their bits.
 void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask, uint32_t size, Access access,
                     bool cluster_wide, bool strong, Pointers* out) {
   Cta& own = *warp.cta;
@@ -166,7 +166,8 @@ uint64_t place_of(const Warp& warp, AddressSpace space, uint64_t address) {
   return low >> 24 != 0 ? kSharedWindow | low : kSharedWindow | (uint64_t{warp.cta->rank} + 1) << 24 | low;
 }
 
-constexpr size_t kSyncObjects = 4096;  // beyond that all further places share one object
+// All places beyond this number share one object.
+constexpr size_t kSyncObjects = 4096;
 constexpr uint64_t kSharedObject = 0;
 
 }  // namespace
@@ -191,7 +192,7 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
     }
   }
   if (part == "v2" || part == "v4" || part == "v8") {
-    form->vector = part[1] - '0';
+    form->vector = static_cast<uint8_t>(part[1] - '0');
     return true;
   }
   if (part == "relaxed" || part == "volatile" || part == "mmio") {
@@ -200,8 +201,8 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
   }
   if (part == "acquire" || part == "release" || part == "acq_rel") {
     form->strong = true;
-    form->acquire |= part != "release";
-    form->release |= part != "acquire";
+    form->acquire = form->acquire || part != "release";
+    form->release = form->release || part != "acquire";
     return true;
   }
   if (part == "cta") {
@@ -221,22 +222,17 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
   return true;
 }
 
-uint8_t sync_flags(const MemoryForm& form) {
-  return static_cast<uint8_t>((form.acquire ? kAcquire : 0) | (form.release ? kRelease : 0) |
-                              (form.strong ? kStrong : 0) | (form.cta_scope ? kCtaScope : 0) |
-                              (form.system_scope ? kSystemScope : 0));
-}
-
-void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out) {
+void push_base(const ptx::Operand& operand, DecodeContext& context, MemoryForm* form) {
   if (operand.kind != ptx::Operand::Kind::Address) throw Unsupported("the address must stand in [ ]");
-  context.push(operand, ptx::Type::U64, &out.imm);
-  if (ptx::bytes_of(context.register_type(operand)) == 8) out.flags |= kWideBase;
+  form->base.place = context.pushed();
+  context.push(operand, ptx::Type::U64, &form->addend);
+  form->wide_base = ptx::bytes_of(context.register_type(operand)) == 8;
 }
 
-void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size,
-             uint32_t alignment, Access access, Pointers* out) {
+void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
+             Access access, Pointers* out) {
   uint64_t at[kLanes];
-  gather(warp, in, base, at);
+  gather(warp, in, form, at);
   uint64_t any = 0;
   if (mask == kFullMask) {
     for (int lane = 0; lane < kLanes; ++lane) any |= at[lane];
@@ -245,15 +241,15 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
   }
   if ((any & (alignment - 1)) != 0) misaligned(warp, at, mask, alignment);
   if (access == Access::Write) ++warp.cta->cluster->stores;
-  switch (space) {
+  switch (form.space) {
     case AddressSpace::Global:
-      resolve_global(warp, at, mask, size, access, in.flags & kStrong, out);
+      resolve_global(warp, at, mask, size, access, form.strong, out);
       return;
     case AddressSpace::SharedCta:
-      resolve_shared(warp, at, any, mask, size, access, false, in.flags & kStrong, out);
+      resolve_shared(warp, at, any, mask, size, access, false, form.strong, out);
       return;
     case AddressSpace::SharedCluster:
-      resolve_shared(warp, at, any, mask, size, access, true, in.flags & kStrong, out);
+      resolve_shared(warp, at, any, mask, size, access, true, form.strong, out);
       return;
     case AddressSpace::Local:
       resolve_local(warp, at, mask, size, out);
@@ -265,7 +261,7 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
       break;
   }
   if ((any & kWindowMask) == 0) {
-    resolve_global(warp, at, mask, size, access, in.flags & kStrong, out);
+    resolve_global(warp, at, mask, size, access, form.strong, out);
     return;
   }
   for (uint32_t rest = mask; rest != 0;) {
@@ -276,9 +272,9 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
     uint64_t inside[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) inside[lane] = at[lane] & ~kWindowMask;
     if (window == 0) {
-      resolve_global(warp, at, lanes, size, access, in.flags & kStrong, out);
+      resolve_global(warp, at, lanes, size, access, form.strong, out);
     } else if (window == kSharedWindow) {
-      resolve_shared(warp, inside, any & ~kWindowMask, lanes, size, access, true, in.flags & kStrong, out);
+      resolve_shared(warp, inside, any & ~kWindowMask, lanes, size, access, true, form.strong, out);
     } else if (window == kLocalWindow) {
       resolve_local(warp, inside, lanes, size, out);
     } else if (window == kParamWindow) {
@@ -290,34 +286,34 @@ void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t
   }
 }
 
-void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, bool reads, bool writes) {
+void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
   Cluster& cluster = *warp.cta->cluster;
-  const bool releases = writes && ((in.flags & kRelease) != 0 || warp.has_fenced);
+  const bool releases = writes && (form.release || warp.has_fenced);
   const bool acquires = reads && !cluster.sync_objects.empty();
   if (!releases && !acquires) return;
   if (releases) release_lanes(warp, mask);
   if (releases) warp.reads.order(warp, mask);
-  const Scope scope = in.flags & kCtaScope ? Scope::Cta : Scope::Wide;
+  const Scope scope = form.cta_scope ? Scope::Cta : Scope::Wide;
   uint64_t at[kLanes];
-  gather(warp, in, base, at);
+  gather(warp, in, form, at);
   uint64_t last = UINT64_MAX;
   each_lane(mask, [&](int lane) {
-    uint64_t place = place_of(warp, space, at[lane]);
+    uint64_t place = place_of(warp, form.space, at[lane]);
     if (place == last) return;
     last = place;
     if (acquires) {
       for (const uint64_t key : {place, kSharedObject}) {
         const auto found = cluster.sync_objects.find(key);
         if (found == cluster.sync_objects.end()) continue;
-        warp.observe(found->second, scope, (in.flags & kAcquire) == 0);
+        warp.observe(found->second, scope, !form.acquire);
       }
     }
     if (releases) {
       if (cluster.sync_objects.size() >= kSyncObjects && cluster.sync_objects.count(place) == 0) place = kSharedObject;
-      warp.publish(cluster.sync_objects[place], scope, (in.flags & kRelease) == 0);
+      warp.publish(cluster.sync_objects[place], scope, !form.release);
     }
   });
-  if (releases && (in.flags & kRelease) != 0) warp.new_epoch();
+  if (releases && form.release) warp.new_epoch();
 }
 
 }  // namespace sim

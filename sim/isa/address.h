@@ -1,5 +1,5 @@
 // Addresses of ld, st, atom and their like: from the lanes' registers to host memory, checked; and what a
-// synchronising access tells other warps.
+// synchronizing access tells other warps.
 #pragma once
 #include <cstdint>
 
@@ -9,34 +9,41 @@ namespace sim {
 
 enum class AddressSpace : uint8_t { Generic, Global, SharedCta, SharedCluster, Local, Param };
 
-// The modifiers that ld, st, atom, red and others have in common.
+// The form that memory instructions have in common: their address operand, and what modifiers say of the access.
 struct MemoryForm {
+  int64_t addend = 0;
   AddressSpace space = AddressSpace::Generic;
   ptx::Type type = ptx::Type::None;
-  int vector = 1;
-  bool acquire = false, release = false;  // by modifier
-  bool strong = false;                    // .relaxed, .volatile or more
-  bool cta_scope = false, system_scope = false;
+  // The elements of a lane.
+  uint8_t vector = 1;
+  // The place of the base in Instr::reg.
+  ValueOperand base;
+  // The base is a row of 64-bit lanes.
+  bool wide_base : 1 = false;
+  bool acquire : 1 = false;
+  bool release : 1 = false;
+  // By .relaxed, .volatile or more.
+  bool strong : 1 = false;
+  bool cta_scope : 1 = false;
+  bool system_scope : 1 = false;
 };
-// Reads part number `i` of the opcode into the form; false when it is not one of the common modifiers.
+// Reads a part of the opcode into the form. False when it is not one of the common modifiers.
 bool read_modifier(const std::string& part, MemoryForm* form);
-
-// Pushes the base and leaves the addend in out.imm; kWideBase in out.flags when the base is a 64-bit row.
-constexpr uint8_t kWideBase = 1, kAcquire = 2, kRelease = 4, kStrong = 8, kCtaScope = 16, kSystemScope = 32;
-void push_base(const ptx::Operand& operand, DecodeContext& context, Instr& out);
-uint8_t sync_flags(const MemoryForm& form);
+// Pushes the base of an address operand and leaves its place and the addend in the form.
+void push_base(const ptx::Operand& operand, DecodeContext& context, MemoryForm* form);
 
 // Host pointers of all lanes of the mask to `size` bytes each, aligned to `alignment`. Faults when one is not inside
-// the memory it names, or is in flight. `base` is the index of the base in in.reg.
+// the memory it names, or is in flight.
 struct Pointers {
   uint8_t* at[kLanes];
-  uint8_t* row = nullptr;  // where lane 0's bytes are, when all 32 lanes' follow each other
+  // Where lane 0's bytes are, when all 32 lanes' follow each other.
+  uint8_t* row = nullptr;
 };
-void resolve(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, uint32_t size,
-             uint32_t alignment, Access access, Pointers* out);
+void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
+             Access access, Pointers* out);
 
-// Happens-before through memory. Before the access of a release, after that of an acquire; for flags without
-// kStrong nothing.
-void synchronise(Warp& warp, const Instr& in, AddressSpace space, int base, uint32_t mask, bool reads, bool writes);
+// Happens-before through memory. Call it before the access of a release and after that of an acquire. An access that is
+// not strong establishes nothing.
+void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes);
 
 }  // namespace sim

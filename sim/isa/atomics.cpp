@@ -66,11 +66,12 @@ T sum(T a, T b, bool flush) {
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
   } else {
-    return a != a ? a + a : a + b;  // of two NaNs the one in memory stays
+    return a != a ? a + a : a + b;  // Of two NaNs the one in memory stays.
   }
 }
 
-// The value that memory holds after the operation. `flush`: float sums in global memory flush subnormals.
+// The value that memory holds after the operation. `flush` is set for float sums in global memory, where an H200
+// flushes subnormals.
 template <class T>
 [[gnu::always_inline]] inline T updated(Op op, T old, T b, T c, bool flush) {
   if constexpr (std::is_same_v<T, Packed<Half>> || std::is_same_v<T, Packed<Bfloat>>) {
@@ -116,7 +117,7 @@ template <class T>
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
 
-// One atomic update; gives the value before. `own`: no other host thread can be at the word.
+// One atomic update, which gives the value before it. With `own` no other host thread can be at the word.
 template <class T, class Updated>
 [[gnu::always_inline]] inline T update(uint8_t* at, bool own, bool* changed, const Updated& now_of) {
   if (own) {
@@ -128,7 +129,8 @@ template <class T, class Updated>
     return old;
   }
   if constexpr (sizeof(T) == 16) {
-    static std::mutex mutex;  // there is no portable 16-byte exchange; only these operations touch such words
+    // There is no portable 16-byte exchange, and only these operations touch such words.
+    static std::mutex mutex;
     const std::lock_guard<std::mutex> lock(mutex);
     return update<T>(at, true, changed, now_of);
   } else {
@@ -162,16 +164,25 @@ RowOf<T> to_row(T value) {
 
 constexpr int kLongestVector = 8;
 
-// in.reg: destinations (width, sinks for red), base, sources (width), and for cas the new value.
+struct AtomicForm {
+  MemoryForm memory;
+  Op op;
+  // The first element of the vector `d` (sinks for red) and of the vector `b`.
+  ValueOperand d, b;
+  // The new value of cas.
+  ValueOperand c;
+};
+
 template <class T>
 Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
-  const int count = in.width;
-  const auto space = static_cast<AddressSpace>(in.kind);
-  const auto op = static_cast<Op>(in.type);
+  const auto& form = in.form<AtomicForm>();
+  const int count = form.memory.vector;
+  const AddressSpace space = form.memory.space;
+  const Op op = form.op;
   const auto size = static_cast<uint32_t>(sizeof(T)) * static_cast<uint32_t>(count);
   Pointers p;
-  resolve(warp, in, space, count, mask, size, size, Access::ReadWrite, &p);
-  synchronise(warp, in, space, count, mask, true, true);
+  resolve(warp, in, form.memory, mask, size, size, Access::ReadWrite, &p);
+  synchronize(warp, in, form.memory, mask, true, true);
   Cluster& cluster = *warp.cta->cluster;
   const bool can_flush = std::is_same_v<T, float> && op == Op::Add;
   const auto is_shared = [&](const uint8_t* at) {
@@ -179,17 +190,18 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
       return at >= cta->shared.bytes && at < cta->shared.bytes + cta->shared.size;
     });
   };
-  // A cluster has shared memory to itself, and all memory when clusters run one after the other; .sys means the host.
+  // A cluster has shared memory to itself, and all memory when clusters run one after the other. The host shares what is
+  // at system scope.
   const bool own = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster ||
-                   (cluster.alone && (in.flags & kSystemScope) == 0);
-  // Lanes meet at a word in any order; the lazy machine takes the other one.
+                   (cluster.alone && !form.memory.system_scope);
+  // Lanes meet at a word in any order. The lazy machine takes them from the last to the first.
   const bool backwards = cluster.order.mode == Mode::Lazy;
-  RowOf<T> results[kLongestVector][kLanes];  // a destination may be another element's source
+  RowOf<T> results[kLongestVector][kLanes];  // A destination may be another element's source.
   const auto all = [&](auto chosen) {
     uint64_t stores = 0;
     for (int e = 0; e < count; ++e) {
-      const RowOf<T>* const sources = warp.row<RowOf<T>>(in.reg[count + 1 + e]);
-      const RowOf<T>* const others = op == Op::Cas ? warp.row<RowOf<T>>(in.reg[count + 2]) : sources;
+      const RowOf<T>* const sources = warp.row<RowOf<T>>(in.reg[form.b.place + e]);
+      const RowOf<T>* const others = op == Op::Cas ? warp.row<RowOf<T>>(in.reg[form.c.place]) : sources;
       for (uint32_t rest = mask; rest != 0;) {
         const int lane = backwards ? 31 - std::countl_zero(rest) : std::countr_zero(rest);
         rest &= ~(1u << lane);
@@ -210,8 +222,8 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
   else
     all([op] { return op; });
   for (int e = 0; e < count; ++e) {
-    if (in.reg[e] == kNoReg) continue;
-    RowOf<T>* const to = warp.row<RowOf<T>>(in.reg[e]);
+    if (in.reg[form.d.place + e] == kNoReg) continue;
+    RowOf<T>* const to = warp.row<RowOf<T>>(in.reg[form.d.place + e]);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
       to[std::countr_zero(rest)] = results[e][std::countr_zero(rest)];
   }
@@ -258,7 +270,8 @@ Execute execute_for(Op op, Type type) {
 bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr& out, bool has_result) {
   if (source.parts.size() > 1 && source.parts[1] == "async") return false;
   static const char* const kOps[] = {"and", "or", "xor", "cas", "exch", "add", "inc", "dec", "min", "max"};
-  MemoryForm form;
+  AtomicForm atomic_form{};
+  MemoryForm& form = atomic_form.memory;
   int op = -1;
   for (size_t i = 1; i < source.parts.size(); ++i) {
     const auto named = std::find(std::begin(kOps), std::end(kOps), source.parts[i]);
@@ -268,12 +281,10 @@ bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr
       throw Unsupported("unknown modifier '." + source.parts[i] + "'");
   }
   if (op < 0) throw Unsupported("the operation is missing");
-  out.type = static_cast<uint8_t>(op);
+  atomic_form.op = static_cast<Op>(op);
   out.execute = execute_for(static_cast<Op>(op), form.type);
   if (out.execute == nullptr) throw Unsupported("the operation is not defined for this type");
-  out.kind = static_cast<uint8_t>(form.space);
-  out.width = static_cast<uint8_t>(form.vector);
-  out.flags = static_cast<uint8_t>(sync_flags(form) | kStrong);  // .relaxed unless said otherwise
+  form.strong = true;  // An atomic operation is .relaxed unless it says otherwise.
 
   size_t next = 0;
   const auto vector_of = [&](const Operand& operand) {
@@ -281,6 +292,7 @@ bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr
     if (operand.kind != Operand::Kind::Sink && n != static_cast<size_t>(form.vector))
       throw Unsupported("the vector has the wrong number of elements");
   };
+  atomic_form.d.place = context.pushed();
   if (has_result) {
     const Operand& d = source.operands.at(next++);
     vector_of(d);
@@ -292,10 +304,13 @@ bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr
   } else {
     for (int e = 0; e < form.vector; ++e) context.push(Operand{}, form.type);
   }
-  push_base(source.operands.at(next++), context, out);
+  push_base(source.operands.at(next++), context, &form);
   vector_of(source.operands.at(next));
+  atomic_form.b.place = context.pushed();
   context.push(source.operands[next++], form.type);
-  if (static_cast<Op>(op) == Op::Cas) context.push(source.operands.at(next), form.type);
+  atomic_form.c.place = context.pushed();
+  if (atomic_form.op == Op::Cas) context.push(source.operands.at(next), form.type);
+  out.set(atomic_form);
   return true;
 }
 

@@ -39,7 +39,7 @@ void write_lane(Warp& warp, uint32_t row, uint32_t row_bytes, uint32_t lane, con
 
 // ---- arguments and results -----------------------------------------------------------------------
 
-// A value on the stack stands at its offset in the frame, others in local memory at a fixed place.
+// A value on the stack stands at its offset in the frame. Other values stand at a fixed place in local memory.
 uint8_t* local_at(Warp& warp, uint32_t lane, uint32_t base, uint32_t offset) {
   const Kernel& kernel = kernel_of(warp);
   uint8_t* const own = warp.local.get() + size_t{lane} * warp.cta->cluster->launch->local_bytes();
@@ -117,7 +117,7 @@ void restore_rows(Warp& warp, const Kernel::StackFrame& frame, uint32_t lane) {
   saved.erase(saved.end() - static_cast<std::ptrdiff_t>(frame.saved_bytes), saved.end());
 }
 
-// Takes `bytes` of the lane's stack; their offset.
+// Takes `bytes` of the lane's stack and gives their offset.
 uint64_t take_stack(Warp& warp, uint32_t lane, uint64_t bytes, uint64_t alignment, const std::string& what) {
   uint64_t& top = warp.row<uint64_t>(kernel_of(warp).stack_row)[lane];
   const uint64_t base = kernel_of(warp).stack_base;
@@ -134,7 +134,8 @@ uint64_t take_stack(Warp& warp, uint32_t lane, uint64_t bytes, uint64_t alignmen
 
 // ---- call, ret -----------------------------------------------------------------------------------
 
-constexpr uint32_t kReturnAddress = 16;  // what even an empty frame takes, so that endless recursion ends
+// Even an empty frame takes this much, so that endless recursion ends.
+constexpr uint32_t kReturnAddress = 16;
 
 void enter(Warp& warp, const Kernel::Call& call, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
@@ -149,8 +150,15 @@ void enter(Warp& warp, const Kernel::Call& call, uint32_t mask) {
   each_lane(mask, [&](uint32_t lane) { back[lane] = call.return_pc; });
 }
 
+struct CallForm {
+  // An index into Kernel::calls for a direct call, and into Kernel::call_sites for an indirect one.
+  int32_t index;
+  // The address that an indirect call takes.
+  ValueOperand function;
+};
+
 Step call_direct(Warp& warp, const Instr& in, uint32_t mask) {
-  const Kernel::Call& call = kernel_of(warp).calls[static_cast<size_t>(in.imm)];
+  const Kernel::Call& call = kernel_of(warp).calls[static_cast<size_t>(in.form<CallForm>().index)];
   if (!call.external.empty()) {
     call_external(warp, call, mask);
     return Step::Next;
@@ -161,9 +169,10 @@ Step call_direct(Warp& warp, const Instr& in, uint32_t mask) {
 
 Step call_indirect(Warp& warp, const Instr& in, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
-  const auto& site = kernel.call_sites[static_cast<size_t>(in.imm)];
+  const auto& form = in.form<CallForm>();
+  const auto& site = kernel.call_sites[static_cast<size_t>(form.index)];
   uint64_t address[kLanes];
-  std::memcpy(address, warp.row<uint64_t>(in.reg[0]), sizeof address);
+  std::memcpy(address, warp.row<uint64_t>(in.reg[form.function.place]), sizeof address);
   int target[kLanes] = {};
   for (uint32_t rest = mask; rest != 0;) {
     const int leader = std::countr_zero(rest);
@@ -186,24 +195,35 @@ bool decode_call(const ptx::Instruction& source, DecodeContext& context, Instr& 
   }
   const ptx::Operand& callee = source.operands.at(1);
   const bool direct = callee.kind == ptx::Operand::Kind::Symbol;
+  CallForm form{};
+  form.function.place = context.pushed();
   if (!direct) {
     if (callee.kind != ptx::Operand::Kind::Register || ptx::bytes_of(context.register_type(callee)) != 8)
       throw Unsupported("the function must be a symbol or a 64-bit register");
     context.push(callee, Type::U64);
   }
-  out.imm = context.call(source);
+  form.index = context.call(source);
+  out.set(form);
   out.execute = direct ? call_direct : call_indirect;
   return true;
 }
 
+struct ReturnForm {
+  // The row that holds the return pc of each lane.
+  uint32_t row;
+  // An index into Kernel::frames, or -1 for a function without a frame.
+  int32_t frame;
+};
+
 Step leave(Warp& warp, const Instr& in, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
-  if (const int64_t frame = in.imm >> 32; frame > 0) {
-    const uint32_t base = kernel.frames[static_cast<size_t>(frame - 1)].base_row;
+  const auto& form = in.form<ReturnForm>();
+  if (form.frame >= 0) {
+    const uint32_t base = kernel.frames[static_cast<size_t>(form.frame)].base_row;
     each_lane(mask,
               [&](uint32_t lane) { warp.row<uint64_t>(kernel.stack_row)[lane] = warp.row<uint64_t>(base)[lane]; });
   }
-  const auto* const back = warp.row<int32_t>(static_cast<uint32_t>(in.imm));
+  const auto* const back = warp.row<int32_t>(form.row);
   return scatter(warp, mask, [&](int lane) { return back[lane]; });
 }
 
@@ -211,29 +231,31 @@ Step end_thread(Warp&, const Instr&, uint32_t) { return Step::Exit; }
 
 bool decode_ret(const ptx::Instruction&, DecodeContext& context, Instr& out) {
   out.execute = context.function().is_entry ? end_thread : leave;
-  out.imm = context.return_row() | static_cast<int64_t>(context.stack_frame() + 1) << 32;
+  out.set(ReturnForm{context.return_row(), context.stack_frame()});
   return true;
 }
 
 // ---- the stack -----------------------------------------------------------------------------------
 
-// `top` of the stack as local addresses.
+// Gives the top of the stack as a local address.
 template <class Row>
 Step stack_save(Warp& warp, const Instr& in, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
   each_lane(mask, [&](uint32_t lane) {
     const uint64_t top = kernel.stack_base + warp.row<uint64_t>(kernel.stack_row)[lane];
-    warp.row<Row>(in.reg[0])[lane] = static_cast<Row>(top);
+    warp.row<Row>(in.reg[isa::kD])[lane] = static_cast<Row>(top);
   });
   return Step::Next;
 }
 
+// stackrestore has a source alone.
+constexpr uint32_t kRestored = 0;
 template <class Row>
 Step stack_restore(Warp& warp, const Instr& in, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
   each_lane(mask, [&](uint32_t lane) {
     uint64_t& top = warp.row<uint64_t>(kernel.stack_row)[lane];
-    const uint64_t saved = warp.row<Row>(in.reg[0])[lane];
+    const uint64_t saved = warp.row<Row>(in.reg[kRestored])[lane];
     if (saved < kernel.stack_base || saved - kernel.stack_base > top) {
       fault(Hazard::IllegalUse, warp, static_cast<int>(lane),
             "stackrestore of a value that no stacksave gave, or of a frame that is gone");
@@ -243,12 +265,16 @@ Step stack_restore(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
+struct AllocaForm {
+  // At least 8 is guaranteed.
+  uint32_t alignment = 8;
+};
 template <class Row>
 Step stack_allocate(Warp& warp, const Instr& in, uint32_t mask) {
   each_lane(mask, [&](uint32_t lane) {
-    const uint64_t bytes = warp.row<Row>(in.reg[1])[lane];
-    const uint64_t at = take_stack(warp, lane, bytes, static_cast<uint64_t>(in.imm), "alloca");
-    warp.row<Row>(in.reg[0])[lane] = static_cast<Row>(kernel_of(warp).stack_base + at);
+    const uint64_t bytes = warp.row<Row>(in.reg[isa::kA])[lane];
+    const uint64_t at = take_stack(warp, lane, bytes, in.form<AllocaForm>().alignment, "alloca");
+    warp.row<Row>(in.reg[isa::kD])[lane] = static_cast<Row>(kernel_of(warp).stack_base + at);
   });
   return Step::Next;
 }
@@ -276,14 +302,15 @@ bool decode_stack(const ptx::Instruction& source, DecodeContext& context, Instr&
   if (f.at(0).kind == ptx::Operand::Kind::Sink) f.unsupported("its destination must be a register");
   f.operand(0, t);
   f.operand(1, t);
-  out.imm = 8;  // the least that is guaranteed
+  AllocaForm form;
   if (f.count() == 3) {
     const ptx::Operand& alignment = f.at(2);
     if (alignment.kind != ptx::Operand::Kind::Immediate || alignment.is_float || !std::has_single_bit(alignment.bits) ||
         alignment.bits > 1u << 23)
       f.unsupported("its alignment must be a power of two up to 2^23");
-    out.imm = std::max<int64_t>(8, static_cast<int64_t>(alignment.bits));
+    form.alignment = std::max(form.alignment, static_cast<uint32_t>(alignment.bits));
   }
+  out.set(form);
   return f.choose(wide ? &stack_allocate<uint64_t> : &stack_allocate<uint32_t>);
 }
 
@@ -291,7 +318,7 @@ bool decode_stack(const ptx::Instruction& source, DecodeContext& context, Instr&
 
 Step enter_function(Warp& warp, const Instr& in, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
-  const Kernel::StackFrame& frame = kernel.frames[static_cast<size_t>(in.imm)];
+  const Kernel::StackFrame& frame = kernel.frames[static_cast<size_t>(in.form<EntryForm>().frame)];
   const uint64_t* const base = warp.row<uint64_t>(frame.base_row);
   for (const Kernel::StackFrame::Symbol& symbol : frame.symbols) {
     each_lane(mask, [&](uint32_t lane) {
@@ -303,13 +330,13 @@ Step enter_function(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 Step pass_results(Warp& warp, const Instr& in, uint32_t) {
-  warp.splits[warp.current].pc = kernel_of(warp).calls[static_cast<size_t>(in.imm)].next_pc;
+  warp.splits[warp.current].pc = kernel_of(warp).calls[static_cast<size_t>(in.form<ResultForm>().call)].next_pc;
   return Step::Jump;
 }
 
 Step take_results(Warp& warp, const Instr& in, uint32_t mask) {
   const Kernel& kernel = kernel_of(warp);
-  const Kernel::Call& call = kernel.calls[static_cast<size_t>(in.imm)];
+  const Kernel::Call& call = kernel.calls[static_cast<size_t>(in.form<ResultForm>().call)];
   transfer(warp, call.results, mask, [&](uint32_t lane) {
     if (call.saved_frame >= 0) restore_rows(warp, kernel.frames[static_cast<size_t>(call.saved_frame)], lane);
   });

@@ -8,8 +8,19 @@ namespace sim {
 constexpr uint32_t kPredicateRow = 64;
 constexpr uint32_t lane_bytes(uint32_t row_bytes) { return row_bytes == kPredicateRow ? 1 : row_bytes / kLanes; }
 
-Step enter_function(Warp& warp, const Instr& in, uint32_t mask);  // in.imm: index into Kernel::frames
-Step pass_results(Warp& warp, const Instr& in, uint32_t mask);    // of lanes that did not call; in.imm: into calls
-Step take_results(Warp& warp, const Instr& in, uint32_t mask);    // in.imm: into calls
+// Addresses of a frame's variables are computed on the way into its function.
+struct EntryForm {
+  // An index into Kernel::frames.
+  int32_t frame;
+};
+Step enter_function(Warp& warp, const Instr& in, uint32_t mask);
+
+// Lanes that come back from a call take its results, and those that did not call pass them by.
+struct ResultForm {
+  // An index into Kernel::calls.
+  int32_t call;
+};
+Step pass_results(Warp& warp, const Instr& in, uint32_t mask);
+Step take_results(Warp& warp, const Instr& in, uint32_t mask);
 
 }  // namespace sim

@@ -18,7 +18,9 @@ bool has_part(const ptx::Instruction& source, const char* part) {
 
 // ---- branches ----------------------------------------------------------------------------------
 
-constexpr uint8_t kUniform = 1;
+struct BranchForm {
+  bool uniform;
+};
 
 Step bra(Warp& warp, const Instr& in, uint32_t mask) {
   Warp::Split& split = warp.splits[warp.current];
@@ -26,7 +28,7 @@ Step bra(Warp& warp, const Instr& in, uint32_t mask) {
     split.pc = in.target;
     return Step::Jump;
   }
-  if (in.flags & kUniform) fault(Hazard::IllegalUse, warp, -1, "bra.uni is taken by a part of the lanes");
+  if (in.form<BranchForm>().uniform) fault(Hazard::IllegalUse, warp, -1, "bra.uni is taken by a part of the lanes");
   split.mask &= ~mask;
   ++split.pc;
   warp.splits.push_back({in.target, mask, 0, false});
@@ -35,14 +37,21 @@ Step bra(Warp& warp, const Instr& in, uint32_t mask) {
 
 bool decode_bra(const ptx::Instruction& source, DecodeContext&, Instr& out) {
   if (source.operands.at(0).kind != Operand::Kind::Label) throw Unsupported("the target must be a label");
-  out.flags = has_part(source, "uni") ? kUniform : 0;
+  out.set(BranchForm{has_part(source, "uni")});
   out.execute = bra;
   return true;
 }
 
+struct IndexedBranchForm {
+  // An index into Kernel::branch_tables.
+  int32_t table;
+  ValueOperand index;
+};
+
 Step brx(Warp& warp, const Instr& in, uint32_t mask) {
-  const std::vector<int>& table = warp.cta->cluster->launch->kernel->branch_tables[static_cast<size_t>(in.imm)];
-  const uint32_t* const index = warp.row<uint32_t>(in.reg[0]);
+  const auto& form = in.form<IndexedBranchForm>();
+  const std::vector<int>& table = warp.cta->cluster->launch->kernel->branch_tables[static_cast<size_t>(form.table)];
+  const uint32_t* const index = warp.row<uint32_t>(in.reg[form.index.place]);
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     if (index[lane] >= table.size()) {
@@ -54,9 +63,12 @@ Step brx(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 bool decode_brx(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  IndexedBranchForm form;
+  form.index.place = context.pushed();
   context.push(source.operands.at(0), Type::U32);
-  out.imm = context.branch_table(source.operands.at(1).name);
-  if (out.imm < 0) throw Unsupported("'" + source.operands[1].name + "' is no list of branch targets");
+  form.table = context.branch_table(source.operands.at(1).name);
+  if (form.table < 0) throw Unsupported("'" + source.operands[1].name + "' is no list of branch targets");
+  out.set(form);
   out.execute = brx;
   return true;
 }
@@ -82,7 +94,7 @@ bool decode_pause(const ptx::Instruction&, DecodeContext&, Instr& out) {
   return true;
 }
 
-// Any time up to twice the argument: the others run meanwhile.
+// A warp may sleep for any time up to twice the argument. The others run meanwhile.
 Step sleep(Warp&, const Instr&, uint32_t) { return Step::Yield; }
 bool decode_nanosleep(const ptx::Instruction&, DecodeContext&, Instr& out) {
   out.execute = sleep;
@@ -91,12 +103,22 @@ bool decode_nanosleep(const ptx::Instruction&, DecodeContext&, Instr& out) {
 
 // ---- bar, barrier ------------------------------------------------------------------------------
 
-constexpr uint8_t kAligned = 1, kCount = 2, kReduce = 4, kNegated = 8, kArrive = 16;
-enum Reduction : uint8_t { kPopc, kAnd, kOr };
+enum class BarrierReduction : uint8_t { None, Popc, And, Or };
+struct BarrierForm {
+  BarrierReduction reduction = BarrierReduction::None;
+  bool aligned = false;
+  // The warp only arrives.
+  bool arrives = false;
+  bool has_count = false;
+  bool negated = false;
+  // Of a reduction alone: its result and its predicate.
+  ValueOperand d, predicate;
+  ValueOperand barrier, count;
+};
 
 std::string barrier_name(uint32_t id) { return "named barrier " + std::to_string(id); }
 
-// Warps of the block that still run; the barrier of all threads does not wait for those that left.
+// Warps of the block that still run. The barrier of all threads does not wait for those that left.
 uint32_t live_warps(const Cta& cta) {
   return static_cast<uint32_t>(
       std::count_if(cta.warps.begin(), cta.warps.end(), [](const auto& w) { return w->live != 0; }));
@@ -123,14 +145,13 @@ bool complete_if_full(Cta& cta, uint32_t id) {
   return true;
 }
 
-void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
+void count_arrival(Warp& warp, const Instr& in, const BarrierForm& form, uint32_t id, uint32_t lanes) {
   Cta& cta = *warp.cta;
   Cta::NamedBarrier& b = cta.barriers[id];
   const int lane = std::countr_zero(lanes);
   const auto threads = static_cast<uint32_t>(cta.warps.size()) * kLanes;
-  const int count_index = (in.flags & kReduce) ? 2 : 1;
-  const uint32_t expected = (in.flags & kCount) ? warp.row<uint32_t>(in.reg[count_index])[lane] : 0;
-  if (in.flags & kCount) {
+  const uint32_t expected = form.has_count ? warp.row<uint32_t>(in.reg[form.count.place])[lane] : 0;
+  if (form.has_count) {
     if (expected == 0 || expected % kLanes != 0) {
       fault(Hazard::IllegalUse, warp, lane,
             barrier_name(id) + " with a count of " + std::to_string(expected) + ", which is not a multiple of 32");
@@ -141,7 +162,7 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
                 std::to_string(threads));
     }
   }
-  const bool reduces = (in.flags & kReduce) != 0;
+  const bool reduces = form.reduction != BarrierReduction::None;
   if (b.arrived != 0) {
     if (b.expected != expected) {
       const auto text = [](uint32_t n) { return n == 0 ? std::string("all threads") : std::to_string(n) + " threads"; };
@@ -161,10 +182,10 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
   warp.reads.order(warp, kFullMask);
   warp.publish(b.arriving, Scope::Cta);
   warp.new_epoch();
-  release_lanes(warp, kFullMask);  // all lanes of the warp have come
+  release_lanes(warp, kFullMask);  // All lanes of the warp have come.
   if (reduces) {
-    uint32_t values = warp.predicate(in.reg[in.reg_count - 1]);
-    if (in.flags & kNegated) values = ~values;
+    uint32_t values = warp.predicate(in.reg[form.predicate.place]);
+    if (form.negated) values = ~values;
     b.reduction_popc += static_cast<uint32_t>(std::popcount(values & lanes));
     b.reduction_and &= (values & lanes) == lanes ? kFullMask : 0;
     b.reduction_or |= values & lanes;
@@ -174,7 +195,8 @@ void count_arrival(Warp& warp, const Instr& in, uint32_t id, uint32_t lanes) {
 
 Step barrier(Warp& warp, const Instr& in, uint32_t mask) {
   Cta& cta = *warp.cta;
-  const uint32_t* const ids = warp.row<uint32_t>(in.reg[(in.flags & kReduce) ? 1 : 0]);
+  const auto& form = in.form<BarrierForm>();
+  const uint32_t* const ids = warp.row<uint32_t>(in.reg[form.barrier.place]);
   const int leader = std::countr_zero(mask);
   const uint32_t id = ids[leader];
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -191,8 +213,8 @@ Step barrier(Warp& warp, const Instr& in, uint32_t mask) {
   };
   auto own = find(true);
   if (own == warp.barrier_waits.end()) {
-    // The warp arrives once all its live lanes have: the same instruction for .aligned, any for the others.
-    if ((in.flags & kAligned) && !converged(warp, mask)) return Step::Wait;
+    // The warp arrives once all its live lanes have. With .aligned all of them must be at the same instruction.
+    if (form.aligned && !converged(warp, mask)) return Step::Wait;
     own = find(false);
     if (own == warp.barrier_waits.end()) {
       warp.barrier_waits.push_back({});
@@ -206,12 +228,12 @@ Step barrier(Warp& warp, const Instr& in, uint32_t mask) {
     }
     own->counted = true;
     const uint32_t lanes = own->lanes;
-    count_arrival(warp, in, id, lanes);
-    if (lanes != mask) cta.cluster->event();  // the warp's other lanes wait at another instruction
+    count_arrival(warp, in, form, id, lanes);
+    if (lanes != mask) cta.cluster->event();  // The warp's other lanes wait at another instruction.
     own = find(true);
   }
-  if (!(in.flags & kArrive) && !own->released) {
-    complete_if_full(cta, id);  // a warp may have left since
+  if (!form.arrives && !own->released) {
+    complete_if_full(cta, id);  // A warp may have left since.
     if (!own->released) {
       return wait_for(warp, [&] {
         const Cta::NamedBarrier& b = cta.barriers[id];
@@ -221,13 +243,13 @@ Step barrier(Warp& warp, const Instr& in, uint32_t mask) {
       });
     }
   }
-  if (in.flags & kReduce) {
-    if (in.kind == kPopc) {
+  if (form.reduction != BarrierReduction::None) {
+    if (form.reduction == BarrierReduction::Popc) {
       for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
-        warp.row<uint32_t>(in.reg[0])[std::countr_zero(rest)] = own->popc;
+        warp.row<uint32_t>(in.reg[form.d.place])[std::countr_zero(rest)] = own->popc;
     } else {
-      uint32_t& p = *warp.row<uint32_t>(in.reg[0]);
-      p = (in.kind == kAnd ? own->all : own->any) ? p | mask : p & ~mask;
+      uint32_t& p = *warp.row<uint32_t>(in.reg[form.d.place]);
+      p = (form.reduction == BarrierReduction::And ? own->all : own->any) ? p | mask : p & ~mask;
     }
   }
   own->lanes &= ~mask;
@@ -239,47 +261,52 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
   const auto& parts = source.parts;
   const size_t op = parts.size() > 1 && parts[1] == "cta" ? 2 : 1;
   if (op >= parts.size() || parts[op] == "cluster" || parts[op] == "warp") return false;
-  const bool aligned = parts[0] == "bar" || has_part(source, "aligned");
-  out.flags = aligned ? kAligned : 0;
-  out.execute = barrier;
+  const auto push = [&](const Operand& operand, Type type) {
+    const ValueOperand place{context.pushed()};
+    context.push(operand, type);
+    return place;
+  };
+  BarrierForm form;
+  form.aligned = parts[0] == "bar" || has_part(source, "aligned");
   const size_t n = source.operands.size();
   if (parts[op] == "red") {
-    out.flags |= kReduce;
-    if (n == 4)
-      out.flags |= kCount;
-    else if (n != 3)
-      throw Unsupported("three or four operands are needed");
+    if (n != 3 && n != 4) throw Unsupported("three or four operands are needed");
+    form.has_count = n == 4;
     if (has_part(source, "popc"))
-      out.kind = kPopc;
+      form.reduction = BarrierReduction::Popc;
     else if (has_part(source, "and"))
-      out.kind = kAnd;
+      form.reduction = BarrierReduction::And;
     else if (has_part(source, "or"))
-      out.kind = kOr;
+      form.reduction = BarrierReduction::Or;
     else
       return false;
-    context.push(source.operands[0], out.kind == kPopc ? Type::U32 : Type::Pred);
-    for (size_t i = 1; i + 1 < n; ++i) context.push(source.operands[i], Type::U32);
-    context.push(source.operands[n - 1], Type::Pred);
-    if (source.operands[n - 1].negated) out.flags |= kNegated;
-    return true;
+    form.d = push(source.operands[0], form.reduction == BarrierReduction::Popc ? Type::U32 : Type::Pred);
+    form.barrier = push(source.operands[1], Type::U32);
+    if (form.has_count) form.count = push(source.operands[2], Type::U32);
+    form.predicate = push(source.operands[n - 1], Type::Pred);
+    form.negated = source.operands[n - 1].negated;
+  } else {
+    if (parts[op] != "sync" && parts[op] != "arrive") return false;
+    form.arrives = parts[op] == "arrive";
+    if (form.arrives && n != 2) throw Unsupported("a thread count is needed");
+    if (n != 1 && n != 2) throw Unsupported("one or two operands are needed");
+    form.has_count = n == 2;
+    form.barrier = push(source.operands[0], Type::U32);
+    if (form.has_count) form.count = push(source.operands[1], Type::U32);
   }
-  if (parts[op] != "sync" && parts[op] != "arrive") return false;
-  if (parts[op] == "arrive") {
-    out.flags |= kArrive;
-    if (n != 2) throw Unsupported("a thread count is needed");
-  }
-  if (n != 1 && n != 2) throw Unsupported("one or two operands are needed");
-  if (n == 2) out.flags |= kCount;
-  for (const Operand& operand : source.operands) context.push(operand, Type::U32);
+  out.set(form);
+  out.execute = barrier;
   return true;
 }
 
 // ---- fences ------------------------------------------------------------------------------------
 
-// kind 1: of .cta scope.
+struct FenceForm {
+  bool cta_scope;
+};
 Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
   warp.reads.order(warp, mask);
-  warp.fence(in.kind ? Scope::Cta : Scope::Wide);
+  warp.fence(in.form<FenceForm>().cta_scope ? Scope::Cta : Scope::Wide);
   release_lanes(warp, mask);
   return Step::Next;
 }
@@ -302,7 +329,7 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
     if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; }))
       return false;
   }
-  out.kind = has_part(source, "cta");
+  out.set(FenceForm{has_part(source, "cta")});
   out.execute = thread_fence;
   return true;
 }

@@ -23,20 +23,14 @@ struct Value {
 
 enum class IntegerRound : uint8_t { None, Nearest, Zero, Down, Up };
 
-enum Flags : uint8_t { kFlush = 1, kSaturate = 2, kSatFinite = 4, kRelu = 8, kWideSource = 16, kWideResult = 32 };
-
-// Instr: type = destination, width = source, kind = rounding (low 4 bits) and integer rounding (high 4 bits).
+// The form of a conversion between scalar types.
 struct Conversion {
-  explicit Conversion(const Instr& in)
-      : to(static_cast<Type>(in.type)),
-        from(static_cast<Type>(in.width)),
-        round(static_cast<Round>(in.kind & 15)),
-        integer_round(static_cast<IntegerRound>(in.kind >> 4)),
-        flags(in.flags) {}
-  Type to, from;
-  Round round;
-  IntegerRound integer_round;
-  uint8_t flags;
+  Type to = Type::None, from = Type::None;
+  Round round = Round::Nearest;
+  IntegerRound integer_round = IntegerRound::None;
+  bool flush = false, saturate = false, satfinite = false, relu = false;
+  // Registers may be wider than the types, if these are integers (9.4.1).
+  bool wide_source = false, wide_result = false;
 };
 
 Value load(uint64_t bits, const Conversion& c) {
@@ -70,7 +64,7 @@ Value load(uint64_t bits, const Conversion& c) {
   }
   uint32_t word = static_cast<uint32_t>(bits);
   // On an H200 .ftz does not reach the operand of a conversion to f16, which .rp and .rm show.
-  if ((c.flags & kFlush) && c.to != Type::F16 && (word & 0x7f800000u) == 0) word &= 0x80000000u;
+  if (c.flush && c.to != Type::F16 && (word & 0x7f800000u) == 0) word &= 0x80000000u;
   return real(std::bit_cast<float>(word));
 }
 
@@ -112,7 +106,7 @@ double to_integral(double v, IntegerRound round) {
 // Integers wrap unless .sat; floats always clamp.
 __int128 to_integer(const Value& v, const Conversion& c) {
   const __int128 low = smallest_of(c.to), high = largest_of(c.to);
-  if (v.is_integer) return c.flags & kSaturate ? std::clamp(v.integer, low, high) : v.integer;
+  if (v.is_integer) return c.saturate ? std::clamp(v.integer, low, high) : v.integer;
   if (v.real != v.real) {  // 9.7.9.21, integer notes
     const bool zero = c.from != Type::F64 && ptx::bytes_of(c.to) != 8;
     return zero ? 0 : static_cast<__int128>(1) << (ptx::bytes_of(c.to) * 8 - 1);
@@ -178,20 +172,20 @@ uint64_t to_float(const Value& v, const Conversion& c) {
   double real = v.is_integer ? 0 : to_integral(v.real, c.integer_round);
   if (f16 || bf16) {
     if (v.is_integer) real = sticky_double(v.integer);
-    if (c.flags & kSaturate) real = saturated(real);
-    const Encoding how{c.round, (c.flags & kSatFinite) != 0, (c.flags & kRelu) != 0};
+    if (c.saturate) real = saturated(real);
+    const Encoding how{c.round, c.satfinite, c.relu};
     return encode(real, f16 ? kF16 : kBF16, how);
   }
   if (c.to == Type::F64) {
     double d = v.is_integer ? round_integer<double>(v.integer, c.round) : real;
-    if (c.flags & kSaturate) d = saturated(d);
+    if (c.saturate) d = saturated(d);
     return std::bit_cast<uint64_t>(d);
   }
   float f = v.is_integer ? round_integer<float>(v.integer, c.round) : round_real<float>(real, c.round);
-  if (c.flags & kSaturate) f = static_cast<float>(saturated(f));
+  if (c.saturate) f = static_cast<float>(saturated(f));
   uint32_t bits = std::bit_cast<uint32_t>(f);
   if (f != f) bits = kCanonicalNan32;
-  if ((c.flags & kFlush) && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
+  if (c.flush && (bits & 0x7f800000u) == 0) bits &= 0x80000000u;
   return bits;
 }
 
@@ -205,19 +199,19 @@ uint64_t result_bits(const Value& v, const Conversion& c) {
 }
 
 Step convert_any(Warp& warp, const Instr& in, uint32_t mask) {
-  const Conversion c(in);
-  const uint64_t* wide_source = warp.row<uint64_t>(in.reg[1]);
-  const uint32_t* source = warp.row<uint32_t>(in.reg[1]);
+  const auto c = in.form<Conversion>();
+  const uint64_t* wide_source = warp.row<uint64_t>(in.reg[kA]);
+  const uint32_t* source = warp.row<uint32_t>(in.reg[kA]);
   alignas(64) uint64_t wide[kLanes];
   for (int lane = 0; lane < kLanes; ++lane)
-    wide[lane] = result_bits(load(c.flags & kWideSource ? wide_source[lane] : source[lane], c), c);
-  if (c.flags & kWideResult) {
-    store_row(warp, in.reg[0], wide, mask);
+    wide[lane] = result_bits(load(c.wide_source ? wide_source[lane] : source[lane], c), c);
+  if (c.wide_result) {
+    store_row(warp, in.reg[kD], wide, mask);
     return Step::Next;
   }
   alignas(64) uint32_t narrow_row[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) narrow_row[lane] = static_cast<uint32_t>(wide[lane]);
-  store_row(warp, in.reg[0], narrow_row, mask);
+  store_row(warp, in.reg[kD], narrow_row, mask);
   return Step::Next;
 }
 
@@ -299,8 +293,9 @@ Execute rounded_to(IntegerRound round) {
 
 // A loop for the form, or null. The registers have the sizes of the types.
 Execute common_conversion(const Conversion& c) {
-  const bool plain = c.flags == 0 && c.integer_round == IntegerRound::None && c.round == Round::Nearest;
-  if (c.flags == 0 && c.from == Type::F32) {
+  const bool unmodified = !c.flush && !c.saturate && !c.satfinite && !c.relu;
+  const bool plain = unmodified && c.integer_round == IntegerRound::None && c.round == Round::Nearest;
+  if (unmodified && c.from == Type::F32) {
     if (c.to == Type::S32) return rounded_to<int32_t>(c.integer_round);
     if (c.to == Type::U32) return rounded_to<uint32_t>(c.integer_round);
   }
@@ -354,37 +349,46 @@ const SmallFormat* format_of(int index) {
 }
 int element_bits(int index) { return index == kHalfPair || index == kBfloatPair ? 16 : kPackedFormats[index].bits; }
 
-// Instr: type = destination, width = source (indices as above), kind = rounding, flags as above. With two f32 sources
-// the first becomes the upper element; a random operand follows them for .rs.
+// The form of a conversion between packed or small formats, which are named by the indices above.
+struct PackedConversion {
+  // The results for all codes of the source, for the loops that look them up.
+  const uint16_t* table = nullptr;
+  uint8_t to = 0, from = 0;
+  Round round = Round::Nearest;
+  bool satfinite = false, relu = false;
+};
+
+// With two f32 sources the first becomes the upper element. A random operand follows them for .rs.
 Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
-  const SmallFormat* to = format_of(in.type);
-  const bool from_floats = in.width == kFloats;
-  const uint32_t* a = warp.row<uint32_t>(in.reg[1]);
-  const uint32_t* b = from_floats ? warp.row<uint32_t>(in.reg[2]) : nullptr;
-  const auto round = static_cast<Round>(in.kind);
-  const uint32_t* random = round == Round::Stochastic ? warp.row<uint32_t>(in.reg[3]) : nullptr;
+  const auto how = in.form<PackedConversion>();
+  const SmallFormat* to = format_of(how.to);
+  const bool from_floats = how.from == kFloats;
+  const uint32_t* a = warp.row<uint32_t>(in.reg[kA]);
+  const uint32_t* b = from_floats ? warp.row<uint32_t>(in.reg[kB]) : nullptr;
+  const auto round = how.round;
+  const uint32_t* random = round == Round::Stochastic ? warp.row<uint32_t>(in.reg[kC]) : nullptr;
   const auto element = [&](uint32_t row, int index) {
     if (from_floats) return static_cast<double>(std::bit_cast<float>(row));
-    const int bits = element_bits(in.width);
+    const int bits = element_bits(how.from);
     const uint32_t code = row >> (index * bits) & ((1u << bits) - 1);
-    if (format_of(in.width) != nullptr) return decode(code, *format_of(in.width));
+    if (format_of(how.from) != nullptr) return decode(code, *format_of(how.from));
     return code == 255 ? std::nan("") : std::ldexp(1.0, static_cast<int>(code) - 127);
   };
   const auto encoded = [&](double v, int lane, int index) {
-    if (to == nullptr) return encode_scale(v, round, (in.flags & kSatFinite) != 0);
-    Encoding how{round, (in.flags & kSatFinite) != 0, (in.flags & kRelu) != 0};
+    if (to == nullptr) return encode_scale(v, round, how.satfinite);
+    Encoding encoding{round, how.satfinite, how.relu};
     if (random != nullptr) {
-      how.random_bits = to == &kF16 ? 13 : 16;
-      how.random = random[lane] >> (16 * index) & ((1u << how.random_bits) - 1);
+      encoding.random_bits = to == &kF16 ? 13 : 16;
+      encoding.random = random[lane] >> (16 * index) & ((1u << encoding.random_bits) - 1);
     }
-    return encode(v, *to, how);
+    return encode(v, *to, encoding);
   };
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     const double upper = element(a[lane], 1), lower = element(from_floats ? b[lane] : a[lane], 0);
-    result[lane] = encoded(upper, lane, 1) << element_bits(in.type) | encoded(lower, lane, 0);
+    result[lane] = encoded(upper, lane, 1) << element_bits(how.to) | encoded(lower, lane, 0);
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
@@ -415,15 +419,14 @@ constexpr int kElementBits = kFormat.bits() == 4 ? 4 : 8;
 
 template <const SmallFormat& kFormat>
 struct FloatsToSmall {
-  static uint32_t apply(const Instr& in, float a, float b) {
-    const bool relu = in.flags & kRelu;
-    return encode_nearest<kFormat>(a, relu) << kElementBits<kFormat> | encode_nearest<kFormat>(b, relu);
+  static uint32_t apply(const PackedConversion& how, float a, float b) {
+    return encode_nearest<kFormat>(a, how.relu) << kElementBits<kFormat> | encode_nearest<kFormat>(b, how.relu);
   }
 };
 template <const SmallFormat& kFormat, class E>
 struct PairToSmall {
-  static uint32_t apply(const Instr& in, Pair<E> a) {
-    return FloatsToSmall<kFormat>::apply(in, widen(a.hi), widen(a.lo));
+  static uint32_t apply(const PackedConversion& how, Pair<E> a) {
+    return FloatsToSmall<kFormat>::apply(how, widen(a.hi), widen(a.lo));
   }
 };
 template <const SmallFormat& kFormat>
@@ -442,22 +445,21 @@ struct FloatsToScales {
     if (magnitude > 0x7f800000u) return 255;
     return code == 255 ? (finite ? 254 : 255) : code;
   }
-  static uint32_t apply(const Instr& in, float a, float b) {
-    const bool up = static_cast<Round>(in.kind) == Round::Up, finite = in.flags & kSatFinite;
-    return one(a, up, finite) << 8 | one(b, up, finite);
+  static uint32_t apply(const PackedConversion& how, float a, float b) {
+    const bool up = how.round == Round::Up;
+    return one(a, up, how.satfinite) << 8 | one(b, up, how.satfinite);
   }
 };
 
-// Codes of 4 or 8 bits to f16 or bf16, through a table of all codes in Instr::imm.
+// Codes of 4 or 8 bits to f16 or bf16, through the table of all codes.
 template <int kBits>
 struct SmallToPair {
-  static uint32_t apply(const Instr& in, uint32_t a) {
-    const auto* const table = reinterpret_cast<const uint16_t*>(in.imm);
+  static uint32_t apply(const PackedConversion& how, uint32_t a) {
     constexpr uint32_t kMask = (1u << kBits) - 1;
-    return table[a & kMask] | static_cast<uint32_t>(table[a >> kBits & kMask]) << 16;
+    return how.table[a & kMask] | static_cast<uint32_t>(how.table[a >> kBits & kMask]) << 16;
   }
 };
-const uint16_t* table_of(int to, int from, uint8_t flags) {
+const uint16_t* table_of(const PackedConversion& how) {
   static const auto tables = [] {
     auto all = std::make_unique<std::array<uint16_t, 256>[]>(std::size(kPackedFormats) * 8);
     for (size_t i = 0; i < std::size(kPackedFormats) * 8; ++i) {
@@ -472,30 +474,31 @@ const uint16_t* table_of(int to, int from, uint8_t flags) {
     }
     return all;
   }();
-  return tables[static_cast<size_t>(from * 8 + (to == kBfloatPair) + (flags & kSatFinite ? 2 : 0) +
-                                    (flags & kRelu ? 4 : 0))]
+  return tables[static_cast<size_t>(how.from * 8 + (how.to == kBfloatPair) + (how.satfinite ? 2 : 0) +
+                                    (how.relu ? 4 : 0))]
       .data();
 }
 
-// A loop for the form, or null.
-Execute packed_loop(int to, int from, Round round, Instr& out) {
-  const bool small_to = to < kHalfPair;
-  if (small_to && kPackedFormats[to].format == nullptr) return from == kFloats ? &lanes<FloatsToScales> : nullptr;
-  if (small_to && round == Round::Nearest && (out.flags & kSatFinite)) {
+// A loop for the form, or null. It may need the form's table.
+Execute packed_loop(PackedConversion& how) {
+  const bool small_to = how.to < kHalfPair;
+  if (small_to && kPackedFormats[how.to].format == nullptr)
+    return how.from == kFloats ? &lanes<FloatsToScales> : nullptr;
+  if (small_to && how.round == Round::Nearest && how.satfinite) {
     static constexpr Execute (*kTo[])(int) = {to_small<kE4M3>, to_small<kE5M2>, to_small<kE2M1>, to_small<kE2M3>,
                                               to_small<kE3M2>};
-    return kTo[to](from);
+    return kTo[how.to](how.from);
   }
-  if (!small_to && from < kHalfPair && round == Round::Nearest) {
-    out.imm = reinterpret_cast<intptr_t>(table_of(to, from, out.flags));
-    return kPackedFormats[from].bits == 4 ? &lanes<SmallToPair<4>> : &lanes<SmallToPair<8>>;
+  if (!small_to && how.from < kHalfPair && how.round == Round::Nearest) {
+    how.table = table_of(how);
+    return kPackedFormats[how.from].bits == 4 ? &lanes<SmallToPair<4>> : &lanes<SmallToPair<8>>;
   }
   return nullptr;
 }
 
 Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint32_t* a = warp.row<uint32_t>(in.reg[1]);
-  const Encoding how{static_cast<Round>(in.kind), (in.flags & kSatFinite) != 0, (in.flags & kRelu) != 0};
+  const uint32_t* a = warp.row<uint32_t>(in.reg[kA]);
+  const auto how = in.form<Encoding>();
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint32_t code = encode(std::bit_cast<float>(a[lane]), kTF32, how);
@@ -505,17 +508,24 @@ Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
     if (how.round == Round::NearestAway && (a[lane] & 0x7fffffffu) > 0x7f800000u)
       result[lane] = (a[lane] & 0xffffe000u) - (how.saturate_finite ? 0x2000u : 0);
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
-// cvt.pack (9.7.9.22): in.type = convertType as its bits, in.width = with c, in.flags = signed.
+// cvt.pack (9.7.9.22).
+struct PackForm {
+  // Of the converted elements.
+  uint8_t bits = 0;
+  bool is_signed = false;
+  bool has_c = false;
+};
 Step convert_pack(Warp& warp, const Instr& in, uint32_t mask) {
-  const int32_t *a = warp.row<int32_t>(in.reg[1]), *b = warp.row<int32_t>(in.reg[2]);
-  const uint32_t* c = in.width ? warp.row<uint32_t>(in.reg[3]) : nullptr;
-  const int bits = in.type;
-  const int64_t low = in.flags ? -(int64_t{1} << (bits - 1)) : 0,
-                high = (int64_t{1} << (bits - (in.flags ? 1 : 0))) - 1;
+  const int32_t *a = warp.row<int32_t>(in.reg[kA]), *b = warp.row<int32_t>(in.reg[kB]);
+  const auto form = in.form<PackForm>();
+  const uint32_t* c = form.has_c ? warp.row<uint32_t>(in.reg[kC]) : nullptr;
+  const int bits = form.bits;
+  const int64_t low = form.is_signed ? -(int64_t{1} << (bits - 1)) : 0,
+                high = (int64_t{1} << (bits - (form.is_signed ? 1 : 0))) - 1;
   const uint32_t element = static_cast<uint32_t>((uint64_t{1} << bits) - 1);
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -523,7 +533,7 @@ Step convert_pack(Warp& warp, const Instr& in, uint32_t mask) {
     result[lane] = part(a[lane]) << bits | part(b[lane]);
     if (c != nullptr) result[lane] |= c[lane] << 2 * bits;
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
@@ -539,14 +549,15 @@ bool decode_pack(Form& f) {
     if (t != Type::U16 && t != Type::S16 && t != Type::U8 && t != Type::S8) return f.choose(nullptr);
   }
   if (f.type() != Type::S32) return f.choose(nullptr);
-  f.out.type = small >= 0 ? kSmallBits[small] : static_cast<uint8_t>(ptx::bytes_of(t) * 8);
-  f.out.flags = small >= 0 ? small % 2 == 1 : is_signed(t);
-  if (f.type() == Type::B32) {
-    if (f.out.type == 16) return f.choose(nullptr);
-    f.out.width = 1;
+  PackForm form;
+  form.bits = small >= 0 ? kSmallBits[small] : static_cast<uint8_t>(ptx::bytes_of(t) * 8);
+  form.is_signed = small >= 0 ? small % 2 == 1 : is_signed(t);
+  form.has_c = f.type() == Type::B32;
+  f.out.set(form);
+  if (form.has_c == (form.bits == 16)) return f.choose(nullptr);
+  if (form.has_c) {
     f.operands({Type::U32, Type::S32, Type::S32, Type::B32});
   } else {
-    if (f.out.type != 16) return f.choose(nullptr);
     f.operands({Type::U32, Type::S32, Type::S32});
   }
   return f.choose(&convert_pack);
@@ -559,20 +570,22 @@ int take_packed_format(Form& f) {
 }
 
 // Whether the mode is one of those the destination has (9.7.9.21, syntax).
-bool packed_form_exists(int to, int from, Round round, const Instr& out) {
+bool packed_form_exists(const PackedConversion& how) {
+  const int to = how.to, from = how.from;
+  const Round round = how.round;
   const bool small_to = to < kHalfPair, scale_to = small_to && kPackedFormats[to].format == nullptr;
   const bool small_from = from < kHalfPair, scale_from = small_from && kPackedFormats[from].format == nullptr;
-  const bool finite = out.flags & kSatFinite;
   if (!small_to) {
     if (from == kFloats) return round == Round::Nearest || round == Round::Zero || round == Round::Stochastic;
-    if (!small_from || round != Round::Nearest || finite) return false;
-    return scale_from ? to == kBfloatPair && !(out.flags & kRelu) : to == kHalfPair;
+    if (!small_from || round != Round::Nearest || how.satfinite) return false;
+    return scale_from ? to == kBfloatPair && !how.relu : to == kHalfPair;
   }
   if (scale_to) return (from == kFloats || from == kBfloatPair) && (round == Round::Zero || round == Round::Up);
-  return !small_from && round == Round::Nearest && finite;
+  return !small_from && round == Round::Nearest && how.satfinite;
 }
 
-bool decode_packed(Form& f, const ptx::Instruction& source, Round round, int small_first) {
+bool decode_packed(Form& f, const ptx::Instruction& source, const Encoding& encoding, int small_first) {
+  const Round round = encoding.round;
   int to, from;
   const bool halves = f.take("f16x2"), bfloats = f.take("bf16x2");
   const bool floats = f.take("f32");
@@ -590,26 +603,31 @@ bool decode_packed(Form& f, const ptx::Instruction& source, Round round, int sma
   constexpr int kFirstBlackwellFormat = 2;  // those before are Hopper's, from f32 and f16x2
   if (small_first >= kFirstBlackwellFormat || round == Round::Stochastic || (to < kHalfPair && from == kBfloatPair))
     f.needs(100);
-  f.out.type = static_cast<uint8_t>(to);
-  f.out.width = static_cast<uint8_t>(from);
-  f.out.kind = static_cast<uint8_t>(round);
-  if (!packed_form_exists(to, from, round, f.out)) return f.choose(nullptr);
+  PackedConversion how;
+  how.to = static_cast<uint8_t>(to);
+  how.from = static_cast<uint8_t>(from);
+  how.round = round;
+  how.satfinite = encoding.saturate_finite;
+  how.relu = encoding.relu;
+  if (!packed_form_exists(how)) return f.choose(nullptr);
   const auto container = [](int index) {
     return index == kFloats ? Type::F32 : index >= kHalfPair ? Type::B32 : Type::B16;
   };
   if (from != kFloats) {
     f.operands({container(to), container(from)});
-    const Execute loop = packed_loop(to, from, round, f.out);
+    const Execute loop = packed_loop(how);
+    f.out.set(how);
     return f.choose(loop ? loop : &convert_packed);
   }
   if (round == Round::Stochastic)
     f.operands({container(to), Type::F32, Type::F32, Type::B32});
   else
     f.operands({container(to), Type::F32, Type::F32});
-  const bool plain = f.out.flags == 0 && round == Round::Nearest;
+  const bool plain = !how.satfinite && !how.relu && round == Round::Nearest;
   if (plain && to == kHalfPair) return f.choose(&lanes<NarrowPair<Half>>);
   if (plain && to == kBfloatPair) return f.choose(&lanes<NarrowPair<Bfloat>>);
-  const Execute loop = round == Round::Stochastic ? nullptr : packed_loop(to, from, round, f.out);
+  const Execute loop = round == Round::Stochastic ? nullptr : packed_loop(how);
+  f.out.set(how);
   return f.choose(loop ? loop : &convert_packed);
 }
 
@@ -625,23 +643,20 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
   const int integer_round = f.take_one({"rni", "rzi", "rmi", "rpi"});
   const int named = f.take_one({"rn", "rz", "rm", "rp", "rna", "rs"});
   const Round round = named < 0 ? Round::Nearest : static_cast<Round>(named);
-  if (f.take("ftz")) out.flags |= kFlush;
-  if (f.take("sat")) out.flags |= kSaturate;
-  if (f.take("satfinite")) out.flags |= kSatFinite;
-  if (f.take("relu")) out.flags |= kRelu;
+  const bool flush = f.take("ftz"), saturate = f.take("sat"), satfinite = f.take("satfinite"), relu = f.take("relu");
+  const Encoding encoding{round, satfinite, relu};
 
   if (f.take("tf32")) {
-    if (f.type() != Type::F32 || integer_round >= 0 || (out.flags & (kFlush | kSaturate)) || named < 0)
-      return f.choose(nullptr);
+    if (f.type() != Type::F32 || integer_round >= 0 || flush || saturate || named < 0) return f.choose(nullptr);
     if (round != Round::Nearest && round != Round::Zero && round != Round::NearestAway) return f.choose(nullptr);
     f.operands({Type::B32, Type::F32});
-    out.kind = static_cast<uint8_t>(round);
+    out.set(encoding);
     return f.choose(&convert_tf32);
   }
   const int small = take_packed_format(f);
   if (small >= 0 || f.peek_type() == Type::F16x2 || f.peek_type() == Type::BF16x2) {
-    if (integer_round >= 0 || named < 0 || (out.flags & (kFlush | kSaturate))) return f.choose(nullptr);
-    return decode_packed(f, source, round, small);
+    if (integer_round >= 0 || named < 0 || flush || saturate) return f.choose(nullptr);
+    return decode_packed(f, source, encoding, small);
   }
 
   const Type to = f.type(), from = f.type();
@@ -651,8 +666,8 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
   if (!scalar(to) || !scalar(from)) f.unsupported("it needs two scalar types");
   if (round == Round::NearestAway || round == Round::Stochastic) return f.choose(nullptr);
   const bool to_float = is_float(to), from_float = is_float(from);
-  if ((out.flags & kFlush) && to != Type::F32 && from != Type::F32) f.unsupported(".ftz needs an f32 operand");
-  if ((out.flags & (kSatFinite | kRelu)) && to != Type::F16 && to != Type::BF16) return f.choose(nullptr);
+  if (flush && to != Type::F32 && from != Type::F32) f.unsupported(".ftz needs an f32 operand");
+  if ((satfinite || relu) && to != Type::F16 && to != Type::BF16) return f.choose(nullptr);
   if (from_float && !to_float && integer_round < 0)
     f.unsupported("a conversion to an integer needs a rounding modifier");
   if (!from_float && to_float && named < 0) f.unsupported("a conversion from an integer needs a rounding modifier");
@@ -671,14 +686,21 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
   const bool exact_source = f.at(1).kind != ptx::Operand::Kind::Register;
   f.operand(0, register_type(to, wide_result));
   f.operand(1, exact_source ? from : register_type(from, wide_source));
-  out.type = static_cast<uint8_t>(to);
-  out.width = static_cast<uint8_t>(from);
-  out.kind = static_cast<uint8_t>(static_cast<int>(round) | (integer_round + 1) << 4);
+  Conversion c;
+  c.to = to;
+  c.from = from;
+  c.round = round;
+  c.integer_round = static_cast<IntegerRound>(integer_round + 1);
+  c.flush = flush;
+  c.saturate = saturate;
+  c.satfinite = satfinite;
+  c.relu = relu;
   const bool same_sizes = wide_result == (ptx::bytes_of(to) == 8) && wide_source == (ptx::bytes_of(from) == 8);
   if (same_sizes)
-    if (const Execute common = common_conversion(Conversion(out))) return f.choose(common);
-  if (wide_result) out.flags |= kWideResult;
-  if (wide_source) out.flags |= kWideSource;
+    if (const Execute common = common_conversion(c)) return f.choose(common);
+  c.wide_result = wide_result;
+  c.wide_source = wide_source;
+  out.set(c);
   return f.choose(&convert_any);
 }
 

@@ -170,11 +170,14 @@ struct FmaMixed {
 
 // ---- rounding modes ----------------------------------------------------------------------------
 
-enum Rounding { kRn, kRz, kRm, kRp };
+enum Rounding : uint8_t { kRn, kRz, kRm, kRp };
+struct RoundedForm {
+  Rounding rounding;
+};
 
 class RoundingScope {
  public:
-  explicit RoundingScope(int mode) : before_(std::fegetround()) {
+  explicit RoundingScope(Rounding mode) : before_(std::fegetround()) {
     static constexpr int kModes[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
     std::fesetround(kModes[mode]);
   }
@@ -184,10 +187,10 @@ class RoundingScope {
   int before_;
 };
 
-// Executes kInner, which is not inlined here, under the mode in in.kind.
+// Executes kInner, which is not inlined here, under the rounding mode of the form.
 template <Execute kInner>
 Step rounded(Warp& warp, const Instr& in, uint32_t mask) {
-  const RoundingScope scope(in.kind);
+  const RoundingScope scope(in.form<RoundedForm>().rounding);
   return kInner(warp, in, mask);
 }
 
@@ -196,7 +199,7 @@ int take_rounding(Form& f) { return f.take_one({"rn", "rz", "rm", "rp"}); }
 template <class Op>
 Execute with_rounding(Form& f, int rounding) {
   if (rounding <= kRn) return &lanes<Op>;
-  f.out.kind = static_cast<uint8_t>(rounding);
+  f.out.set(RoundedForm{static_cast<Rounding>(rounding)});
   return &rounded<&lanes<Op>>;
 }
 
@@ -442,29 +445,32 @@ struct MinMax {
     return is_nan(result) ? canonical_nan<E>() : result;
   }
 };
-enum MinMaxFlags : uint8_t { kNan = 1, kAbs = 2, kXorSign = 4, kFlushSubnormals = 8 };
+struct MinMaxForm {
+  bool flush = false, nan = false, xor_sign = false, abs = false;
+  bool plain() const { return !flush && !nan && !xor_sign && !abs; }
+};
 template <class E, bool kMax>
 struct MinMaxModified {
-  static E two(const Instr& in, E a, E b) {
-    if ((in.flags & kNan) && (is_nan(a) || is_nan(b))) return canonical_nan<E>();
+  static E two(const MinMaxForm& how, E a, E b) {
+    if (how.nan && (is_nan(a) || is_nan(b))) return canonical_nan<E>();
     return MinMax<E, kMax>::apply(a, b);
   }
-  static E apply(const Instr& in, E a, E b) {
-    if (in.flags & kFlushSubnormals) a = flush<true>(a), b = flush<true>(b);
+  static E apply(const MinMaxForm& how, E a, E b) {
+    if (how.flush) a = flush<true>(a), b = flush<true>(b);
     const auto sign = static_cast<BitsOf<E>>((bits_of(a) ^ bits_of(b)) & kSign<E>);
-    if (in.flags & kAbs) a = magnitude(a), b = magnitude(b);
-    const E result = two(in, a, b);
-    if (!(in.flags & kXorSign) || is_nan(result)) return result;
+    if (how.abs) a = magnitude(a), b = magnitude(b);
+    const E result = two(how, a, b);
+    if (!how.xor_sign || is_nan(result)) return result;
     return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(magnitude(result)) | sign));
   }
 };
 template <bool kMax>
 struct MinMaxOfThree {
-  static float apply(const Instr& in, float a, float b, float c) {
+  static float apply(const MinMaxForm& how, float a, float b, float c) {
     using Two = MinMaxModified<float, kMax>;
-    if (in.flags & kFlushSubnormals) c = flush<true>(c);
-    if (in.flags & kAbs) c = magnitude(c);
-    return Two::two(in, Two::apply(in, a, b), c);
+    if (how.flush) c = flush<true>(c);
+    if (how.abs) c = magnitude(c);
+    return Two::two(how, Two::apply(how, a, b), c);
   }
 };
 
@@ -472,33 +478,34 @@ template <bool kMax>
 bool decode_min_max(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   if (!is_float(f.peek_type())) return false;
-  uint8_t flags = 0;
-  if (f.take("ftz")) flags |= kFlushSubnormals;
-  if (f.take("NaN")) flags |= kNan;
-  if (f.take("xorsign")) flags |= kXorSign;
-  if (f.take("abs")) flags |= kAbs;
-  if ((flags & kXorSign) && !(flags & kAbs)) f.unsupported(".xorsign needs .abs");
+  MinMaxForm how;
+  how.flush = f.take("ftz");
+  how.nan = f.take("NaN");
+  how.xor_sign = f.take("xorsign");
+  how.abs = f.take("abs");
+  if (how.xor_sign && !how.abs) f.unsupported(".xorsign needs .abs");
+  const bool modified = !how.plain();
   const Type t = f.type();
-  out.flags = flags;
+  out.set(how);
   if (f.count() == 4) {
     f.needs(100);
     f.operands({t, t, t, t});
-    return f.choose(t == Type::F32 && !(flags & kXorSign) ? &lanes<MinMaxOfThree<kMax>> : nullptr);
+    return f.choose(t == Type::F32 && !how.xor_sign ? &lanes<MinMaxOfThree<kMax>> : nullptr);
   }
   f.operands({t, t, t});
   switch (t) {
     case Type::F32:
-      return f.choose(flags ? &lanes<MinMaxModified<float, kMax>> : &lanes<MinMax<float, kMax>>);
+      return f.choose(modified ? &lanes<MinMaxModified<float, kMax>> : &lanes<MinMax<float, kMax>>);
     case Type::F64:
-      return f.choose(flags ? nullptr : &lanes<MinMax<double, kMax>>);
+      return f.choose(modified ? nullptr : &lanes<MinMax<double, kMax>>);
     case Type::F16:
-      return f.choose(flags ? &lanes<MinMaxModified<Half, kMax>> : &lanes<MinMax<Half, kMax>>);
+      return f.choose(modified ? &lanes<MinMaxModified<Half, kMax>> : &lanes<MinMax<Half, kMax>>);
     case Type::F16x2:
-      return f.choose(flags ? &lanes<Both<MinMaxModified<Half, kMax>>> : &lanes<Both<MinMax<Half, kMax>>>);
+      return f.choose(modified ? &lanes<Both<MinMaxModified<Half, kMax>>> : &lanes<Both<MinMax<Half, kMax>>>);
     case Type::BF16:
-      return f.choose(flags ? &lanes<MinMaxModified<Bfloat, kMax>> : &lanes<MinMax<Bfloat, kMax>>);
+      return f.choose(modified ? &lanes<MinMaxModified<Bfloat, kMax>> : &lanes<MinMax<Bfloat, kMax>>);
     default:
-      return f.choose(flags ? &lanes<Both<MinMaxModified<Bfloat, kMax>>> : &lanes<Both<MinMax<Bfloat, kMax>>>);
+      return f.choose(modified ? &lanes<Both<MinMaxModified<Bfloat, kMax>>> : &lanes<Both<MinMax<Bfloat, kMax>>>);
   }
 }
 
@@ -625,7 +632,7 @@ struct Approx {
 // Floats: what the quick function leaves in doubt is computed once more.
 template <class Function, bool kFlush>
 [[gnu::always_inline]] inline Step approx_lanes(Warp& warp, const Instr& in, uint32_t mask) {
-  const Source<float> source(warp, in.reg[1]);
+  const Source<float> source(warp, in.reg[kA]);
   alignas(64) uint32_t result[kLanes], doubt[kLanes];
 #pragma GCC ivdep
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -636,7 +643,7 @@ template <class Function, bool kFlush>
   for (int lane = 0; lane < kLanes; ++lane) {
     if (doubt[lane]) result[lane] = pack<float>(Approx<Function, float, kFlush>::apply(source[lane]));
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 template <class Function, bool kFlush>

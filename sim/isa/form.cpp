@@ -53,7 +53,7 @@ Type Form::peek_type() const {
   return Type::None;
 }
 
-void Form::operand(size_t index, Type type) {
+ValueOperand Form::operand(size_t index, Type type) {
   using Kind = ptx::Operand::Kind;
   const ptx::Operand& o = source_.operands.at(index);
   const std::string name = "operand " + std::to_string(index + 1);
@@ -69,7 +69,9 @@ void Form::operand(size_t index, Type type) {
     if ((have == Type::Pred) != (type == Type::Pred) || row_size(have) != row_size(type))
       unsupported("the register of " + name + " does not have the size of the instruction's type");
   }
+  const ValueOperand place{context.pushed()};
   context.push(o, type);
+  return place;
 }
 
 void Form::operands(std::initializer_list<Type> types) {

@@ -317,7 +317,7 @@ struct Dp2a {
 template <class T, bool kIn, bool kOut>
 struct Carry {
   static Step store(Warp& warp, const Instr& in, uint32_t mask, const T (&result)[kLanes], uint32_t out) {
-    store_row(warp, in.reg[0], result, mask);
+    store_row(warp, in.reg[kD], result, mask);
     if (kOut) warp.carry = (warp.carry & ~mask) | (out & mask);
     return Step::Next;
   }
@@ -325,7 +325,7 @@ struct Carry {
 
   // d = a + b + carry
   static Step add(Warp& warp, const Instr& in, uint32_t mask) {
-    const T *a = warp.row<T>(in.reg[1]), *b = warp.row<T>(in.reg[2]);
+    const T *a = warp.row<T>(in.reg[kA]), *b = warp.row<T>(in.reg[kB]);
     T result[kLanes];
     uint32_t out = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -337,7 +337,7 @@ struct Carry {
   }
   // d = a - (b + borrow), borrow = not carry
   static Step sub(Warp& warp, const Instr& in, uint32_t mask) {
-    const T *a = warp.row<T>(in.reg[1]), *b = warp.row<T>(in.reg[2]);
+    const T *a = warp.row<T>(in.reg[kA]), *b = warp.row<T>(in.reg[kB]);
     T result[kLanes];
     uint32_t out = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -350,7 +350,7 @@ struct Carry {
   // d = half of a * b, + c + carry
   template <class Operand, bool kHigh>
   static Step mad(Warp& warp, const Instr& in, uint32_t mask) {
-    const T *a = warp.row<T>(in.reg[1]), *b = warp.row<T>(in.reg[2]), *c = warp.row<T>(in.reg[3]);
+    const T *a = warp.row<T>(in.reg[kA]), *b = warp.row<T>(in.reg[kB]), *c = warp.row<T>(in.reg[kC]);
     T result[kLanes];
     uint32_t out = 0;
     for (int lane = 0; lane < kLanes; ++lane) {

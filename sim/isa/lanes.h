@@ -1,5 +1,5 @@
-// How a plain instruction is written: a struct whose static `apply` says what one lane does, run over the 32 lanes of
-// a warp by lanes<Op>. And how its form is read: Form takes the modifiers and operands and refuses what is left over.
+// How a plain instruction is written and read. It is a struct whose static `apply` says what one lane does, and
+// lanes<Op> runs it over the 32 lanes of a warp. Form takes its modifiers and operands and refuses what is left over.
 #pragma once
 #include <array>
 #include <bit>
@@ -17,6 +17,9 @@
 namespace sim::isa {
 
 using uint128 = unsigned __int128;
+
+// The places in Instr::reg of an instruction with one destination, as the manual names its operands: d, a, b, c.
+enum Place : uint8_t { kD, kA, kB, kC };
 
 // ---- rows --------------------------------------------------------------------------------------
 
@@ -93,11 +96,11 @@ struct Both<Op, R (*)(A...)> {
   using Half = Op;
   static Pair<R> apply(Pair<A>... operands) { return {Op::apply(operands.lo...), Op::apply(operands.hi...)}; }
 };
-template <class Op, class R, class... A>
-struct Both<Op, R (*)(const Instr&, A...)> {
+template <class Op, class R, class How, class... A>
+struct Both<Op, R (*)(const How&, A...)> {
   using Half = Op;
-  static Pair<R> apply(const Instr& in, Pair<A>... operands) {
-    return {Op::apply(in, operands.lo...), Op::apply(in, operands.hi...)};
+  static Pair<R> apply(const How& how, Pair<A>... operands) {
+    return {Op::apply(how, operands.lo...), Op::apply(how, operands.hi...)};
   }
 };
 
@@ -106,38 +109,40 @@ struct Both<Op, R (*)(const Instr&, A...)> {
 template <class Op, class R, class... A, size_t... I>
 [[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask, R (*)(A...),
                                              std::index_sequence<I...>) {
-  const std::tuple<Source<A>...> sources{Source<A>(warp, in.reg[1 + I])...};
+  const std::tuple<Source<A>...> sources{Source<A>(warp, in.reg[kA + I])...};
   if constexpr (std::is_same_v<R, bool>) {
     uint32_t result = 0;
     for (int lane = 0; lane < kLanes; ++lane)
       result |= static_cast<uint32_t>(Op::apply(std::get<I>(sources)[lane]...)) << lane;
-    store_predicate(warp, in.reg[0], result, mask);
+    store_predicate(warp, in.reg[kD], result, mask);
   } else {
     alignas(64) RowOf<R> result[kLanes];
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) result[lane] = pack<R>(Op::apply(std::get<I>(sources)[lane]...));
-    store_row(warp, in.reg[0], result, mask);
+    store_row(warp, in.reg[kD], result, mask);
   }
 }
-// The same for operations that look at the instruction (its flags or immediate).
-template <class Op, class R, class... A, size_t... I>
-[[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask, R (*)(const Instr&, A...),
+// Operations with a form of their own get it as their first argument. A copy of it cannot alias a row, so what the loop
+// reads of it stays in registers.
+template <class Op, class R, class How, class... A, size_t... I>
+[[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask, R (*)(const How&, A...),
                                              std::index_sequence<I...>) {
-  const std::tuple<Source<A>...> sources{Source<A>(warp, in.reg[1 + I])...};
+  const How how = in.form<How>();
+  const std::tuple<Source<A>...> sources{Source<A>(warp, in.reg[kA + I])...};
   alignas(64) RowOf<R> result[kLanes];
 #pragma GCC ivdep
-  for (int lane = 0; lane < kLanes; ++lane) result[lane] = pack<R>(Op::apply(in, std::get<I>(sources)[lane]...));
-  store_row(warp, in.reg[0], result, mask);
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = pack<R>(Op::apply(how, std::get<I>(sources)[lane]...));
+  store_row(warp, in.reg[kD], result, mask);
 }
 
-// Pairs: all low halves, then all high ones, which makes loops that vectorise.
+// A row of pairs is computed as all low halves and then all high ones, which makes loops that vectorize.
 template <class R, class... A, size_t... I, class Apply>
 [[gnu::always_inline]] inline void run_halves(Warp& warp, const Instr& in, uint32_t mask, std::index_sequence<I...>,
                                               const Apply& apply) {
   using Row = RowOf<Pair<R>>;
   constexpr int kBits = sizeof(R) * 8;
   constexpr auto kLow = static_cast<Row>((uint64_t{1} << kBits) - 1);
-  const Row* const rows[] = {warp.row<Row>(in.reg[1 + I])...};
+  const Row* const rows[] = {warp.row<Row>(in.reg[kA + I])...};
   alignas(64) RowOf<R> low[kLanes], high[kLanes];
 #pragma GCC ivdep
   for (int lane = 0; lane < kLanes; ++lane)
@@ -147,17 +152,18 @@ template <class R, class... A, size_t... I, class Apply>
     high[lane] = pack<R>(apply(unpack<A>(static_cast<RowOf<A>>(rows[I][lane] >> kBits))...));
   alignas(64) Row result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) result[lane] = (low[lane] & kLow) | static_cast<Row>(high[lane]) << kBits;
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
 }
 template <class Op, class R, class... A, size_t... I>
 [[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask, Pair<R> (*)(Pair<A>...),
                                              std::index_sequence<I...> indices) {
   run_halves<R, A...>(warp, in, mask, indices, [](A... operands) { return Op::Half::apply(operands...); });
 }
-template <class Op, class R, class... A, size_t... I>
+template <class Op, class R, class How, class... A, size_t... I>
 [[gnu::always_inline]] inline void run_lanes(Warp& warp, const Instr& in, uint32_t mask,
-                                             Pair<R> (*)(const Instr&, Pair<A>...), std::index_sequence<I...> indices) {
-  run_halves<R, A...>(warp, in, mask, indices, [&in](A... operands) { return Op::Half::apply(in, operands...); });
+                                             Pair<R> (*)(const How&, Pair<A>...), std::index_sequence<I...> indices) {
+  const How how = in.form<How>();
+  run_halves<R, A...>(warp, in, mask, indices, [&how](A... operands) { return Op::Half::apply(how, operands...); });
 }
 
 template <class T>
@@ -166,8 +172,8 @@ template <class R, class... A>
 struct Arity<R (*)(A...)> {
   static constexpr size_t value = sizeof...(A);
 };
-template <class R, class... A>
-struct Arity<R (*)(const Instr&, A...)> {
+template <class R, class How, class... A>
+struct Arity<R (*)(const How&, A...)> {
   static constexpr size_t value = sizeof...(A);
 };
 
@@ -207,23 +213,23 @@ class Form {
 
   // Takes a modifier that may be there, wherever it stands.
   bool take(std::string_view modifier);
-  // Takes the one of the list that is there; its index, or -1.
+  // Takes the one of the list that is there, and gives its index, or -1.
   int take_one(std::initializer_list<std::string_view> modifiers);
-  // Takes the next part that names a fundamental type; None when there is none.
+  // Takes the next part that names a fundamental type. None when there is none.
   Type type();
-  // The same without taking it: how families share an opcode.
+  // The type that type() would take. Families that share an opcode tell each other apart by it.
   Type peek_type() const;
   // Appends the operands, destinations first, after checking their number, kinds and sizes.
   void operands(std::initializer_list<Type> types);
-  // One operand, for forms with vectors or optional operands.
-  void operand(size_t index, Type type);
+  // Appends one operand, for forms with vectors or optional operands, and says where it stands.
+  ValueOperand operand(size_t index, Type type);
   size_t count() const { return source_.operands.size(); }
   const ptx::Operand& at(size_t index) const { return source_.operands.at(index); }
-  // Whether the predicate operand was written with '!'; operands() refuses '!' unless it was allowed before.
+  // Lets predicate operands be written with '!', which operand() refuses otherwise.
   void allow_negation() { negation_ = true; }
   // Refuses targets before sm_`arch`.
   void needs(int arch) const;
-  // Ends a decoder: every modifier must have been taken; null means that the form does not exist. Returns true.
+  // Ends a decoder and returns true. Every modifier must have been taken. Null means that the form does not exist.
   bool choose(Execute execute);
   [[noreturn]] void unsupported(const std::string& why) const;
 
@@ -236,7 +242,7 @@ class Form {
   bool negation_ = false;
 };
 
-// Picks Op<T> for an integer type; null for others.
+// Picks Op<T> for an integer type, and null for others.
 template <template <class> class Op>
 Execute integer_op(Type t) {
   switch (t) {

@@ -48,11 +48,11 @@ struct Cnot {
 // Predicates are lane masks already.
 template <class Op>
 Step predicate_binary(Warp& warp, const Instr& in, uint32_t mask) {
-  store_predicate(warp, in.reg[0], Op::apply(warp.predicate(in.reg[1]), warp.predicate(in.reg[2])), mask);
+  store_predicate(warp, in.reg[kD], Op::apply(warp.predicate(in.reg[kA]), warp.predicate(in.reg[kB])), mask);
   return Step::Next;
 }
 Step predicate_not(Warp& warp, const Instr& in, uint32_t mask) {
-  store_predicate(warp, in.reg[0], ~warp.predicate(in.reg[1]), mask);
+  store_predicate(warp, in.reg[kD], ~warp.predicate(in.reg[kA]), mask);
   return Step::Next;
 }
 
@@ -78,33 +78,41 @@ bool decode_cnot(const ptx::Instruction& source, DecodeContext& context, Instr& 
 
 // ---- lop3 (9.7.8.6) ------------------------------------------------------------------------------
 
-constexpr uint8_t kNoBool = 0, kBoolAnd = 1, kBoolOr = 2, kBoolXor = 3;
+enum class BoolOp : uint8_t { None, And, Or, Xor };
 
-uint32_t combine(uint8_t op, uint32_t a, uint32_t b) {
-  return op == kBoolAnd ? a & b : op == kBoolOr ? a | b : op == kBoolXor ? a ^ b : a;
+uint32_t combine(BoolOp op, uint32_t a, uint32_t b) {
+  return op == BoolOp::And ? a & b : op == BoolOp::Or ? a | b : op == BoolOp::Xor ? a ^ b : a;
 }
+
+struct Lop3Form {
+  // Bit 4 a + 2 b + c is the result for bits a, b and c.
+  uint8_t table;
+  // None: there is neither p nor q.
+  BoolOp boolean;
+  bool negated_q;
+  ValueOperand d, p, a, b, c, q;
+};
 
 // A sum of the table's minterms, the same for all lanes.
 Step lop3(Warp& warp, const Instr& in, uint32_t mask) {
-  const bool with_predicate = in.kind != kNoBool;
-  const uint32_t* operands = in.reg + (with_predicate ? 2 : 1);
-  const uint32_t *a = warp.row<uint32_t>(operands[0]), *b = warp.row<uint32_t>(operands[1]),
-                 *c = warp.row<uint32_t>(operands[2]);
+  const auto form = in.form<Lop3Form>();
+  const uint32_t *a = warp.row<uint32_t>(in.reg[form.a.place]), *b = warp.row<uint32_t>(in.reg[form.b.place]),
+                 *c = warp.row<uint32_t>(in.reg[form.c.place]);
   alignas(64) uint32_t result[kLanes] = {};
   for (int term = 0; term < 8; ++term) {
-    if (!(in.imm >> term & 1)) continue;
+    if (!(form.table >> term & 1)) continue;
     const uint32_t flip_a = term & 4 ? 0 : ~0u, flip_b = term & 2 ? 0 : ~0u, flip_c = term & 1 ? 0 : ~0u;
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane)
       result[lane] |= (a[lane] ^ flip_a) & (b[lane] ^ flip_b) & (c[lane] ^ flip_c);
   }
-  if (with_predicate) {
+  if (form.boolean != BoolOp::None) {
     uint32_t nonzero = 0;
     for (int lane = 0; lane < kLanes; ++lane) nonzero |= static_cast<uint32_t>(result[lane] != 0) << lane;
-    const uint32_t q = warp.predicate(in.reg[5]) ^ (in.flags ? ~0u : 0u);
-    store_predicate(warp, in.reg[1], combine(in.kind, nonzero, q), mask);
+    const uint32_t q = warp.predicate(in.reg[form.q.place]) ^ (form.negated_q ? ~0u : 0u);
+    store_predicate(warp, in.reg[form.p.place], combine(form.boolean, nonzero, q), mask);
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[form.d.place], result, mask);
   return Step::Next;
 }
 
@@ -113,22 +121,27 @@ bool decode_lop3(const ptx::Instruction& source, DecodeContext& context, Instr& 
   const int op = f.take_one({"and", "or"});
   const Type t = f.type();
   if (t != Type::B32) return f.choose(nullptr);
-  const size_t table = op < 0 ? 4 : 5;
-  if (f.count() != (op < 0 ? 5u : 7u) || source.dual_destination != (op >= 0))
+  const bool with_predicates = op >= 0;
+  // d{|p}, a, b, c, table{, q}
+  size_t next = with_predicates ? 2 : 1;
+  const size_t table = next + 3;
+  if (f.count() != (with_predicates ? 7u : 5u) || source.dual_destination != with_predicates)
     f.unsupported("it has the wrong number of operands");
   const ptx::Operand& lut = f.at(table);
   if (lut.kind != ptx::Operand::Kind::Immediate || lut.is_float || lut.bits > 255)
     f.unsupported("its table must be a constant from 0 to 255");
-  out.imm = static_cast<int64_t>(lut.bits);
-  out.kind = op < 0 ? kNoBool : op == 0 ? kBoolAnd : kBoolOr;
-  f.operand(0, Type::B32);
-  if (op >= 0) f.operand(1, Type::Pred);
-  for (size_t i = table - 3; i < table; ++i) f.operand(i, Type::B32);
-  if (op >= 0) {
+  Lop3Form form{};
+  form.table = static_cast<uint8_t>(lut.bits);
+  form.boolean = op < 0 ? BoolOp::None : op == 0 ? BoolOp::And : BoolOp::Or;
+  form.d = f.operand(0, Type::B32);
+  if (with_predicates) form.p = f.operand(1, Type::Pred);
+  for (ValueOperand* operand : {&form.a, &form.b, &form.c}) *operand = f.operand(next++, Type::B32);
+  if (with_predicates) {
     f.allow_negation();
-    f.operand(6, Type::Pred);
-    out.flags = f.at(6).negated;
+    form.q = f.operand(table + 1, Type::Pred);
+    form.negated_q = f.at(table + 1).negated;
   }
+  out.set(form);
   return f.choose(&lop3);
 }
 
@@ -179,14 +192,14 @@ bool decode_shf(const ptx::Instruction& source, DecodeContext& context, Instr& o
 // ---- comparisons (9.3.1) -------------------------------------------------------------------------
 
 // Every comparison is one of five, perhaps with the operands exchanged or the result inverted.
-enum class Relation { Equal, Less, LessEqual, LessGreater, Ordered };
+enum class Relation : uint8_t { Equal, Less, LessEqual, LessGreater, Ordered };
 
 inline float comparable(Half v) { return widen(v); }
 inline float comparable(Bfloat v) { return widen(v); }
 template <class T>
 requires std::is_arithmetic_v<T>
 inline T comparable(T v) { return v; }
-// .ftz on f32: subnormals compare as zero.
+// With .ftz subnormals of f32 compare as zero.
 struct Flushed {
   float value;
 };
@@ -197,9 +210,10 @@ inline float comparable(Flushed v) {
 struct FlushedHalf {
   Half value;
 };
-inline float flushed(Half v) { return (v.bits & 0x7c00u) == 0 ? 0.0f : widen(v); }  // zeros of both signs are equal
+// Zeros of both signs are equal.
+inline float flushed(Half v) { return (v.bits & 0x7c00u) == 0 ? 0.0f : widen(v); }
 inline float comparable(FlushedHalf v) { return flushed(v.value); }
-// Packed halves: Pair compares its low half, High its high one.
+// Of packed halves Pair compares the low ones and High the high ones.
 template <class E>
 struct High {
   E lo, hi;
@@ -213,7 +227,7 @@ inline float comparable(Pair<E> v) {
   return widen(v.lo);
 }
 
-// The same with .ftz.
+// Packed halves compared with .ftz.
 struct LowFlushed {
   Half lo, hi;
 };
@@ -256,7 +270,7 @@ constexpr std::array<CompareRows, 5> kComparisons = {
     &compare_rows<T, Relation::Equal>, &compare_rows<T, Relation::Less>, &compare_rows<T, Relation::LessEqual>,
     &compare_rows<T, Relation::LessGreater>, &compare_rows<T, Relation::Ordered>};
 
-// Rows of the table Instr::width points into.
+// Rows of the table of comparisons.
 enum Compared : uint8_t {
   kU16,
   kU32,
@@ -284,18 +298,38 @@ constexpr std::array<std::array<CompareRows, 5>, 18> kTable = {
     kComparisons<High<Half>>, kComparisons<Pair<Bfloat>>, kComparisons<High<Bfloat>>, kComparisons<FlushedHalf>,
     kComparisons<LowFlushed>, kComparisons<HighFlushed>};
 
+// The form of setp and set.
 struct Comparison {
-  Type type = Type::None;
-  uint8_t row = 0;
+  // The row of the table, and its column.
+  Compared row = kU32;
   Relation relation = Relation::Equal;
-  bool exchanged = false, inverted = false;
-  uint8_t boolean = kNoBool;
+  bool inverted = false;
+  // Two halves are compared. The next row of the table compares the high ones.
   bool packed = false;
+  BoolOp boolean = BoolOp::None;
+  bool negated_c = false;
+  // What set gives for true.
+  uint32_t value = 0;
+  // p and q of setp, d of set. A setp without q has none at its place.
+  bool has_q = false;
+  ValueOperand p, q, d;
+  // c is there when a boolean operation is.
+  ValueOperand a, b, c;
+};
+static_assert(sizeof(Relation) == 1 && sizeof(Compared) == 1);
+
+// What the modifiers of a comparison say, before its operands are pushed.
+struct ComparisonModifiers {
+  Type type = Type::None;
+  Comparison form;
+  // a > b is b < a.
+  bool exchanged = false;
 };
 
 // Takes .CmpOp{.BoolOp}{.ftz}.type. set has its destination's type before.
-Comparison take_comparison(Form& f) {
-  Comparison c;
+ComparisonModifiers take_comparison(Form& f) {
+  ComparisonModifiers c;
+  Comparison& form = c.form;
   const int name = f.take_one({"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num",
                                "nan", "lo", "ls", "hi", "hs"});
   struct Meaning {
@@ -310,10 +344,10 @@ Comparison take_comparison(Form& f) {
       {Relation::Ordered, false, false},    {Relation::Ordered, false, true},      {Relation::Less, false, false},
       {Relation::LessEqual, false, false},  {Relation::Less, true, false},         {Relation::LessEqual, true, false}};
   if (name < 0) f.unsupported("it names no comparison");
-  c.relation = kOrdered[name].relation;
+  form.relation = kOrdered[name].relation;
   c.exchanged = kOrdered[name].exchanged;
-  c.inverted = kOrdered[name].inverted;
-  c.boolean = static_cast<uint8_t>(f.take_one({"and", "or", "xor"}) + 1);
+  form.inverted = kOrdered[name].inverted;
+  form.boolean = static_cast<BoolOp>(f.take_one({"and", "or", "xor"}) + 1);
   const bool ftz = f.take("ftz");
   c.type = f.type();
   const bool unsigned_name = name >= 14;
@@ -321,42 +355,42 @@ Comparison take_comparison(Form& f) {
   switch (c.type) {
     case Type::B16:
     case Type::U16:
-      c.row = kU16;
+      form.row = kU16;
       break;
     case Type::B32:
     case Type::U32:
-      c.row = kU32;
+      form.row = kU32;
       break;
     case Type::B64:
     case Type::U64:
-      c.row = kU64;
+      form.row = kU64;
       break;
     case Type::S16:
-      c.row = kS16;
+      form.row = kS16;
       break;
     case Type::S32:
-      c.row = kS32;
+      form.row = kS32;
       break;
     case Type::S64:
-      c.row = kS64;
+      form.row = kS64;
       break;
     case Type::F32:
-      c.row = ftz ? kF32Flushed : kF32;
+      form.row = ftz ? kF32Flushed : kF32;
       break;
     case Type::F64:
-      c.row = kF64;
+      form.row = kF64;
       break;
     case Type::F16:
-      c.row = ftz ? kF16Flushed : kF16;
+      form.row = ftz ? kF16Flushed : kF16;
       break;
     case Type::BF16:
-      c.row = kBF16;
+      form.row = kBF16;
       break;
     case Type::F16x2:
-      c.row = ftz ? kLowF16Flushed : kLowF16, c.packed = true;
+      form.row = ftz ? kLowF16Flushed : kLowF16, form.packed = true;
       break;
     case Type::BF16x2:
-      c.row = kLowBF16, c.packed = true;
+      form.row = kLowBF16, form.packed = true;
       break;
     default:
       f.unsupported("this type cannot be compared");
@@ -373,94 +407,87 @@ Comparison take_comparison(Form& f) {
   return c;
 }
 
-// Instr: width = row of the table, type = relation, kind = boolean, flags as here, reg = destinations, a, b{, c}.
-enum ComparisonFlags : uint8_t { kInvert = 1, kDual = 2, kHasC = 4, kNegateC = 8, kPacked = 16 };
-
-void place_comparison(const Comparison& c, Instr& out) {
-  out.width = c.row;
-  out.type = static_cast<uint8_t>(c.relation);
-  out.kind = c.boolean;
-  if (c.inverted) out.flags |= kInvert;
-  if (c.packed) out.flags |= kPacked;
-}
-
-// The operands a, b and c; a > b is b < a.
-void push_compared(Form& f, const Comparison& c, size_t first) {
-  const bool has_c = c.boolean != kNoBool;
+// Pushes the operands a, b and c.
+void push_compared(Form& f, ComparisonModifiers& c, size_t first) {
+  Comparison& form = c.form;
+  const bool has_c = form.boolean != BoolOp::None;
   if (f.count() != first + 2 + has_c) f.unsupported("it takes " + std::to_string(first + 2 + has_c) + " operands");
-  f.operand(first + (c.exchanged ? 1 : 0), c.type);
-  f.operand(first + (c.exchanged ? 0 : 1), c.type);
+  form.a = f.operand(first + (c.exchanged ? 1 : 0), c.type);
+  form.b = f.operand(first + (c.exchanged ? 0 : 1), c.type);
   if (!has_c) return;
   f.allow_negation();
-  f.operand(first + 2, Type::Pred);
-  f.out.flags |= kHasC;
-  if (f.at(first + 2).negated) f.out.flags |= kNegateC;
+  form.c = f.operand(first + 2, Type::Pred);
+  form.negated_c = f.at(first + 2).negated;
 }
 
-uint32_t compared(const Warp& warp, const Instr& in, const uint32_t* sources, int table_offset = 0) {
-  const uint32_t result = kTable[in.width + table_offset][in.type](warp, sources[0], sources[1]);
-  return in.flags & kInvert ? ~result : result;
+uint32_t compared(const Warp& warp, const Instr& in, const Comparison& form, int table_offset = 0) {
+  const CompareRows compare = kTable[form.row + table_offset][static_cast<size_t>(form.relation)];
+  const uint32_t result = compare(warp, in.reg[form.a.place], in.reg[form.b.place]);
+  return form.inverted ? ~result : result;
 }
-uint32_t predicate_c(const Warp& warp, const Instr& in, const uint32_t* sources) {
-  if (!(in.flags & kHasC)) return 0;
-  const uint32_t c = warp.predicate(sources[2]);
-  return in.flags & kNegateC ? ~c : c;
+uint32_t predicate_c(const Warp& warp, const Instr& in, const Comparison& form) {
+  if (form.boolean == BoolOp::None) return 0;
+  const uint32_t c = warp.predicate(in.reg[form.c.place]);
+  return form.negated_c ? ~c : c;
 }
 
 // 9.7.6.2, 9.7.7.2
 Step setp(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint32_t* sources = in.reg + (in.flags & kDual ? 2 : 1);
-  const uint32_t t = compared(warp, in, sources), c = predicate_c(warp, in, sources);
-  const uint32_t second = !(in.flags & kDual) ? 0 : in.flags & kPacked ? compared(warp, in, sources, 1) : ~t;
-  store_predicate(warp, in.reg[0], combine(in.kind, t, c), mask);
-  if (in.flags & kDual) store_predicate(warp, in.reg[1], combine(in.kind, second, c), mask);
+  const auto form = in.form<Comparison>();
+  const uint32_t t = compared(warp, in, form), c = predicate_c(warp, in, form);
+  const uint32_t second = !form.has_q ? 0 : form.packed ? compared(warp, in, form, 1) : ~t;
+  store_predicate(warp, in.reg[form.p.place], combine(form.boolean, t, c), mask);
+  if (form.has_q) store_predicate(warp, in.reg[form.q.place], combine(form.boolean, second, c), mask);
   return Step::Next;
 }
 
 bool decode_setp(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
-  const Comparison c = take_comparison(f);
-  place_comparison(c, out);
-  if (c.packed && !source.dual_destination) f.unsupported("a packed comparison has two destinations");
-  f.operand(0, Type::Pred);
-  if (source.dual_destination) {
-    out.flags |= kDual;
-    f.operand(1, Type::Pred);
-  }
-  push_compared(f, c, source.dual_destination ? 2 : 1);
+  ComparisonModifiers c = take_comparison(f);
+  if (c.form.packed && !source.dual_destination) f.unsupported("a packed comparison has two destinations");
+  c.form.p = f.operand(0, Type::Pred);
+  c.form.has_q = source.dual_destination;
+  if (c.form.has_q) c.form.q = f.operand(1, Type::Pred);
+  push_compared(f, c, c.form.has_q ? 2 : 1);
+  out.set(c.form);
   return f.choose(&setp);
 }
 
-// 9.7.6.1, 9.7.7.1: in.imm is the value for true.
+// 9.7.6.1, 9.7.7.1
 Step set(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint32_t* sources = in.reg + 1;
-  const uint32_t c = predicate_c(warp, in, sources);
-  const uint32_t low = combine(in.kind, compared(warp, in, sources), c);
-  const uint32_t high = in.flags & kPacked ? combine(in.kind, compared(warp, in, sources, 1), c) : 0;
-  const uint32_t value = static_cast<uint32_t>(in.imm);
+  const auto form = in.form<Comparison>();
+  const uint32_t c = predicate_c(warp, in, form);
+  const uint32_t low = combine(form.boolean, compared(warp, in, form), c);
+  const uint32_t high = form.packed ? combine(form.boolean, compared(warp, in, form, 1), c) : 0;
+  const uint32_t value = form.value;
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane)
     result[lane] = (low >> lane & 1 ? value : 0) | (high >> lane & 1 ? value << 16 : 0);
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[form.d.place], result, mask);
   return Step::Next;
 }
 
 bool decode_set(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const Type d = f.type();
-  const Comparison c = take_comparison(f);
-  place_comparison(c, out);
+  ComparisonModifiers c = take_comparison(f);
+  const bool packed = c.form.packed;
   const bool one_half = d == Type::F16 || d == Type::F16x2, one_bfloat = d == Type::BF16 || d == Type::BF16x2;
   if (d != Type::F32 && d != Type::U32 && d != Type::S32 && d != Type::U16 && d != Type::S16 && !one_half &&
       !one_bfloat)
     return f.choose(nullptr);
   const bool packed_result = d == Type::F16x2 || d == Type::BF16x2;
-  if (packed_result && !c.packed) return f.choose(nullptr);
-  if (c.packed && !packed_result && d != Type::U32 && d != Type::S32) return f.choose(nullptr);
-  const bool short_integer = d == Type::U16 || d == Type::S16 || c.packed;
-  out.imm = one_half ? 0x3c00 : one_bfloat ? 0x3f80 : d == Type::F32 ? 0x3f800000 : short_integer ? 0xffff : 0xffffffff;
-  f.operand(0, d);
+  if (packed_result && !packed) return f.choose(nullptr);
+  if (packed && !packed_result && d != Type::U32 && d != Type::S32) return f.choose(nullptr);
+  const bool short_integer = d == Type::U16 || d == Type::S16 || packed;
+  c.form.value = one_half         ? 0x3c00
+                 : one_bfloat     ? 0x3f80
+                 : d == Type::F32 ? 0x3f800000
+                 : short_integer  ? 0xffff
+                                  : 0xffffffff;
+  c.form.d = f.operand(0, d);
   push_compared(f, c, 1);
+  out.set(c.form);
   return f.choose(&set);
 }
 

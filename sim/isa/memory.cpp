@@ -28,12 +28,15 @@ To converted(From from) {
     return static_cast<To>(from);
 }
 
+// The vector of a load, and of a parameter's, stands before its address, that of a store behind its address.
+constexpr uint32_t kLoaded = 0, kStored = 1;
+
 // Vectors of kCount elements that lie one after the other, lane by lane.
 template <class Memory, class Register, int kCount>
 void load_row(Warp& warp, const Instr& in, const uint8_t* from) {
   for (int e = 0; e < kCount; ++e) {
-    if (in.reg[e] == kNoReg) continue;
-    Register* const d = warp.row<Register>(in.reg[e]);
+    if (in.reg[kLoaded + static_cast<uint32_t>(e)] == kNoReg) continue;
+    Register* const d = warp.row<Register>(in.reg[kLoaded + static_cast<uint32_t>(e)]);
     Memory values[kLanes];
     for (int lane = 0; lane < kLanes; ++lane)
       std::memcpy(&values[lane], from + sizeof(Memory) * static_cast<size_t>(lane * kCount + e), sizeof(Memory));
@@ -43,8 +46,8 @@ void load_row(Warp& warp, const Instr& in, const uint8_t* from) {
 template <class Memory, class Register, int kCount>
 void store_row(Warp& warp, const Instr& in, uint8_t* to) {
   for (int e = 0; e < kCount; ++e) {
-    if (in.reg[1 + e] == kNoReg) continue;
-    const Register* const s = warp.row<Register>(in.reg[1 + e]);
+    if (in.reg[kStored + static_cast<uint32_t>(e)] == kNoReg) continue;
+    const Register* const s = warp.row<Register>(in.reg[kStored + static_cast<uint32_t>(e)]);
     Memory values[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) values[lane] = converted<Memory>(s[lane]);
     for (int lane = 0; lane < kLanes; ++lane)
@@ -54,20 +57,20 @@ void store_row(Warp& warp, const Instr& in, uint8_t* to) {
 
 template <class Memory, class Register>
 Step load(Warp& warp, const Instr& in, uint32_t mask) {
-  const int count = in.width;
+  const auto& form = in.form<MemoryForm>();
+  const int count = form.vector;
   Pointers p;
-  const auto space = static_cast<AddressSpace>(in.kind);
   const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
-  resolve(warp, in, space, count, mask, size, size, Access::Read, &p);
-  if (in.flags & kStrong) synchronise(warp, in, space, count, mask, true, false);
+  resolve(warp, in, form, mask, size, size, Access::Read, &p);
+  if (form.strong) synchronize(warp, in, form, mask, true, false);
   if (p.row != nullptr) {
     if (count == 1) return load_row<Memory, Register, 1>(warp, in, p.row), Step::Next;
     if (count == 2) return load_row<Memory, Register, 2>(warp, in, p.row), Step::Next;
     if (count == 4) return load_row<Memory, Register, 4>(warp, in, p.row), Step::Next;
   }
   for (int e = 0; e < count; ++e) {
-    if (in.reg[e] == kNoReg) continue;
-    Register* const d = warp.row<Register>(in.reg[e]);
+    if (in.reg[kLoaded + static_cast<uint32_t>(e)] == kNoReg) continue;
+    Register* const d = warp.row<Register>(in.reg[kLoaded + static_cast<uint32_t>(e)]);
     const size_t at = sizeof(Memory) * static_cast<size_t>(e);
     const auto one = [&](int lane) {
       Memory value;
@@ -83,16 +86,22 @@ Step load(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
+struct ParamForm {
+  // The bytes before the parameter in the kernel's parameters.
+  int64_t offset;
+  uint8_t vector;
+};
 // A parameter of the kernel named by its symbol: the same bytes for every lane.
 template <class Memory, class Register>
 Step load_kernel_param(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint8_t* const from = warp.cta->cluster->launch->params.data() + in.imm;
-  for (int e = 0; e < in.width; ++e) {
-    if (in.reg[e] == kNoReg) continue;
+  const auto& form = in.form<ParamForm>();
+  const uint8_t* const from = warp.cta->cluster->launch->params.data() + form.offset;
+  for (int e = 0; e < form.vector; ++e) {
+    if (in.reg[kLoaded + static_cast<uint32_t>(e)] == kNoReg) continue;
     Memory value;
     std::memcpy(&value, from + sizeof(Memory) * static_cast<size_t>(e), sizeof value);
     const auto extended = converted<Register>(value);
-    Register* const d = warp.row<Register>(in.reg[e]);
+    Register* const d = warp.row<Register>(in.reg[kLoaded + static_cast<uint32_t>(e)]);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) d[std::countr_zero(rest)] = extended;
   }
   return Step::Next;
@@ -100,20 +109,20 @@ Step load_kernel_param(Warp& warp, const Instr& in, uint32_t mask) {
 
 template <class Memory, class Register>
 Step store(Warp& warp, const Instr& in, uint32_t mask) {
-  const int count = in.width;
+  const auto& form = in.form<MemoryForm>();
+  const int count = form.vector;
   Pointers p;
-  const auto space = static_cast<AddressSpace>(in.kind);
   const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
-  resolve(warp, in, space, 0, mask, size, size, Access::Write, &p);
-  if (in.flags & kStrong) synchronise(warp, in, space, 0, mask, false, true);
+  resolve(warp, in, form, mask, size, size, Access::Write, &p);
+  if (form.strong) synchronize(warp, in, form, mask, false, true);
   if (p.row != nullptr) {
     if (count == 1) return store_row<Memory, Register, 1>(warp, in, p.row), Step::Next;
     if (count == 2) return store_row<Memory, Register, 2>(warp, in, p.row), Step::Next;
     if (count == 4) return store_row<Memory, Register, 4>(warp, in, p.row), Step::Next;
   }
   for (int e = 0; e < count; ++e) {
-    if (in.reg[1 + e] == kNoReg) continue;
-    const Register* const s = warp.row<Register>(in.reg[1 + e]);
+    if (in.reg[kStored + static_cast<uint32_t>(e)] == kNoReg) continue;
+    const Register* const s = warp.row<Register>(in.reg[kStored + static_cast<uint32_t>(e)]);
     const size_t at = sizeof(Memory) * static_cast<size_t>(e);
     const auto one = [&](int lane) {
       const auto value = converted<Memory>(s[lane]);
@@ -163,7 +172,7 @@ MemoryForm read_form(const ptx::Instruction& source) {
   return form;
 }
 
-// The space that a .param symbol really lives in: kernel parameters apart, it is the thread's own memory.
+// The space that a .param symbol really lives in. All but kernel parameters lie in the thread's own memory.
 AddressSpace param_space(const Operand& address, const DecodeContext& context, bool* kernel_parameter, uint64_t* at) {
   *kernel_parameter = false;
   const Operand& base = address.elements.at(0);
@@ -190,11 +199,9 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
   bool kernel_parameter = false;
   uint64_t param_at = 0;
   if (form.space == AddressSpace::Param) form.space = param_space(address, context, &kernel_parameter, &param_at);
-  out.kind = static_cast<uint8_t>(form.space);
-  out.width = static_cast<uint8_t>(form.vector);
-  out.flags = sync_flags(form);
   context.push(d, form.type);
-  push_base(address, context, out);
+  push_base(address, context, &form);
+  out.set(form);
 
   const int memory_bytes = ptx::bytes_of(form.type);
   const Type register_type = context.register_type(d);
@@ -208,7 +215,7 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
     }
     if (param_at + static_cast<uint64_t>(memory_bytes * form.vector) > end)
       throw Unsupported("reads past the kernel's parameters");
-    out.imm = static_cast<int64_t>(param_at);
+    out.set(ParamForm{static_cast<int64_t>(param_at), form.vector});
   }
   return for_type(form.type, is_signed(form.type), [&](auto memory) {
     using Memory = decltype(memory);
@@ -238,16 +245,14 @@ bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& ou
     form.space = param_space(address, context, &kernel_parameter, &at);
     if (kernel_parameter) throw Unsupported("a kernel parameter cannot be written");
   }
-  out.kind = static_cast<uint8_t>(form.space);
-  out.width = static_cast<uint8_t>(form.vector);
-  out.flags = sync_flags(form);
-  push_base(address, context, out);
+  push_base(address, context, &form);
+  out.set(form);
   context.push(b, form.type);
   const int memory_bytes = ptx::bytes_of(form.type);
   const Type register_type = context.register_type(b);
   const int register_bytes = register_type == Type::None ? memory_bytes : ptx::bytes_of(register_type);
   if (register_bytes < memory_bytes) throw Unsupported("the source register is narrower than the type");
-  // A vector may mix registers and numbers; the numbers' rows have the type's width.
+  // A vector may mix registers and numbers, and the rows of numbers have the width of the type.
   if (b.kind == Operand::Kind::Vector && (register_bytes == 8) != (memory_bytes == 8)) {
     for (const Operand& element : b.elements) {
       if (element.kind == Operand::Kind::Immediate) throw Unsupported("a number stands among wider registers");
@@ -273,7 +278,8 @@ bool decode_hint(const ptx::Instruction&, DecodeContext&, Instr& out) {
 
 // The policy's bits are opaque.
 Step create_policy(Warp& warp, const Instr& in, uint32_t mask) {
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) warp.row<uint64_t>(in.reg[0])[std::countr_zero(rest)] = 0;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1)
+    warp.row<uint64_t>(in.reg[kLoaded])[std::countr_zero(rest)] = 0;
   return Step::Next;
 }
 bool decode_createpolicy(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -282,10 +288,10 @@ bool decode_createpolicy(const ptx::Instruction& source, DecodeContext& context,
   return true;
 }
 
-// The bytes are undefined afterwards: all ones, as what was never written.
+// The bytes are undefined afterwards. They become all ones, as bytes that were never written are.
 Step discard(Warp& warp, const Instr& in, uint32_t mask) {
   Pointers p;
-  resolve(warp, in, static_cast<AddressSpace>(in.kind), 0, mask, 128, 128, Access::Write, &p);
+  resolve(warp, in, in.form<MemoryForm>(), mask, 128, 128, Access::Write, &p);
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) std::memset(p.at[std::countr_zero(rest)], 0xff, 128);
   return Step::Next;
 }
@@ -297,8 +303,8 @@ bool decode_discard(const ptx::Instruction& source, DecodeContext& context, Inst
   }
   const Operand& size = source.operands.at(1);
   if (size.kind != Operand::Kind::Immediate || size.bits != 128) throw Unsupported("the size must be 128");
-  out.kind = static_cast<uint8_t>(form.space);
-  push_base(source.operands[0], context, out);
+  push_base(source.operands[0], context, &form);
+  out.set(form);
   out.execute = discard;
   return true;
 }

@@ -52,16 +52,17 @@ int bits_of(Element e) {
   }
 }
 
-// What Instr::imm holds.
 struct Product {
-  uint8_t m, k4;  // rows; a quarter of the depth
-  Element a, b, c;
-  Element d;
-  uint8_t rounding;  // of f64: index into kRoundings
-  bool satfinite : 1, by_and : 1, a_by_columns : 1, b_by_rows : 1;
-  int k() const { return k4 * 4; }
+  // The rows of A and the depth. B has kColumns columns.
+  uint8_t m;
+  uint16_t k;
+  Element a, b, c, d;
+  // Of f64, an index into kRoundings.
+  uint8_t rounding;
+  bool satfinite, by_and, a_by_columns, b_by_rows;
+  // The first register of each fragment.
+  ValueOperand at_d, at_a, at_b, at_c;
 };
-static_assert(sizeof(Product) == sizeof(int64_t));
 
 constexpr int kRoundings[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
 constexpr int kColumns = 8;
@@ -73,7 +74,9 @@ constexpr int kColumns = 8;
 // C and D, row g (+ 8 for the second pair) and columns 2 t, 2 t + 1. All shapes but m8n8k4 of f16 follow this
 // (9.7.14.5.2 to 9.7.14.5.13).
 struct Place {
-  int row, first;  // along k
+  int row;
+  // Along k.
+  int first;
 };
 Place place_in_a(int m, int reg, int lane, int per_register) {
   const int block = m == 16 ? reg / 2 : reg;
@@ -118,28 +121,22 @@ struct Operands {
 template <class T, class Convert>
 void gather(const Warp& warp, const Instr& in, const Product& p, Convert convert, Operands<T>* out) {
   const int bits = bits_of(p.a), each = 32 / bits;
-  const int of_d = p.m * kColumns * (p.d == Element::F16 ? 16 : 32) / 1024;
-  const int of_a = p.m * p.k() / each / kLanes, of_b = kColumns * p.k() / each / kLanes;
+  const int of_a = p.m * p.k / each / kLanes, of_b = kColumns * p.k / each / kLanes;
   const uint32_t mask = bits == 32 ? kFullMask : (1u << bits) - 1;
   for (int r = 0; r < of_a; ++r) {
-    const uint32_t* const row = warp.row<uint32_t>(in.reg[of_d + r]);
+    const uint32_t* const row = warp.row<uint32_t>(in.reg[p.at_a.place + r]);
     for (int lane = 0; lane < kLanes; ++lane) {
       const Place at = place_in_a(p.m, r, lane, each);
       for (int e = 0; e < each; ++e) out->a[at.row][at.first + e] = convert(p.a, row[lane] >> e * bits & mask);
     }
   }
   for (int r = 0; r < of_b; ++r) {
-    const uint32_t* const row = warp.row<uint32_t>(in.reg[of_d + of_a + r]);
+    const uint32_t* const row = warp.row<uint32_t>(in.reg[p.at_b.place + r]);
     for (int lane = 0; lane < kLanes; ++lane) {
       const Place at = place_in_b(r, lane, each);
       for (int e = 0; e < each; ++e) out->b[at.first + e][at.row] = convert(p.b, row[lane] >> e * bits & mask);
     }
   }
-}
-
-int first_c(const Product& p, int bits, int register_bits) {
-  const int accumulators = p.m * kColumns * (p.d == Element::F16 ? 16 : register_bits) / (kLanes * register_bits);
-  return accumulators + (p.m + kColumns) * p.k() * bits / (kLanes * register_bits);
 }
 
 // ---- products ------------------------------------------------------------------------------------
@@ -169,27 +166,27 @@ void multiply_floats(Operands<float>& o, int m, int depth) {
 
 Step multiply_small(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = std::bit_cast<Product>(in.imm);
+  const auto p = in.form<Product>();
   alignas(64) Operands<float> o;
   gather(warp, in, p, to_float, &o);
   const bool halves = p.d == Element::F16;
-  const int c = first_c(p, bits_of(p.a), 32);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < p.m / 4; ++i) {
-      const uint32_t word = warp.row<uint32_t>(in.reg[c + (halves ? i / 2 : i)])[lane];
+      const uint32_t word = warp.row<uint32_t>(in.reg[p.at_c.place + (halves ? i / 2 : i)])[lane];
       o.sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] =
           halves ? f16_to_f32(static_cast<uint16_t>(word >> i % 2 * 16)) : std::bit_cast<float>(word);
     }
   }
-  multiply_floats(o, p.m, p.k());
+  multiply_floats(o, p.m, p.k);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int half = 0; half < p.m / 8; ++half) {
       const float* const pair = o.sum[lane / 4 + 8 * half] + 2 * (lane % 4);
       if (halves) {
-        warp.row<uint32_t>(in.reg[half])[lane] = f32_to_f16(pair[0]) | static_cast<uint32_t>(f32_to_f16(pair[1])) << 16;
+        warp.row<uint32_t>(in.reg[p.at_d.place + half])[lane] =
+            f32_to_f16(pair[0]) | static_cast<uint32_t>(f32_to_f16(pair[1])) << 16;
       } else {
-        warp.row<float>(in.reg[2 * half])[lane] = pair[0];
-        warp.row<float>(in.reg[2 * half + 1])[lane] = pair[1];
+        warp.row<float>(in.reg[p.at_d.place + 2 * half])[lane] = pair[0];
+        warp.row<float>(in.reg[p.at_d.place + 2 * half + 1])[lane] = pair[1];
       }
     }
   }
@@ -199,10 +196,10 @@ Step multiply_small(Warp& warp, const Instr& in, uint32_t mask) {
 // m8n8k4 of f16 is four products, each by the lanes 4 q ... and 16 + 4 q ... (9.7.14.5.1).
 Step multiply_quads(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = std::bit_cast<Product>(in.imm);
+  const auto p = in.form<Product>();
   const int of_d = p.d == Element::F16 ? 4 : 8;
-  const auto half_at = [&](int reg, int lane, int i) {
-    return f16_to_f32(static_cast<uint16_t>(warp.row<uint32_t>(in.reg[reg + i / 2])[lane] >> i % 2 * 16));
+  const auto half_at = [&](ValueOperand fragment, int lane, int i) {
+    return f16_to_f32(static_cast<uint16_t>(warp.row<uint32_t>(in.reg[fragment.place + i / 2])[lane] >> i % 2 * 16));
   };
   const auto place_of = [&](Element type, int lane, int i) {
     const int high = lane < 16 ? 0 : 4;
@@ -215,14 +212,14 @@ Step multiply_quads(Warp& warp, const Instr& in, uint32_t mask) {
     for (int n = 0; n < 8; ++n) {
       const int lane = 4 * q + n % 4 + (n < 4 ? 0 : 16);
       for (int i = 0; i < 4; ++i) {
-        const float a = half_at(of_d, lane, i), b = half_at(of_d + 2, lane, i);
+        const float a = half_at(p.at_a, lane, i), b = half_at(p.at_b, lane, i);
         (p.a_by_columns ? o.a[i + n / 4 * 4][n % 4] : o.a[n][i]) = a;
         (p.b_by_rows ? o.b[n % 4][i + n / 4 * 4] : o.b[i][n]) = b;
       }
       for (int i = 0; i < 8; ++i) {
         const auto [row, column] = place_of(p.c, lane, i);
         o.sum[row][column] =
-            p.c == Element::F16 ? half_at(of_d + 4, lane, i) : warp.row<float>(in.reg[of_d + 4 + i])[lane];
+            p.c == Element::F16 ? half_at(p.at_c, lane, i) : warp.row<float>(in.reg[p.at_c.place + i])[lane];
       }
     }
     multiply_floats(o, 8, 4);
@@ -237,9 +234,9 @@ Step multiply_quads(Warp& warp, const Instr& in, uint32_t mask) {
   for (int i = 0; i < of_d; ++i) {
     for (int lane = 0; lane < kLanes; ++lane) {
       if (p.d == Element::F32)
-        warp.row<float>(in.reg[i])[lane] = result[i][lane];
+        warp.row<float>(in.reg[p.at_d.place + i])[lane] = result[i][lane];
       else
-        warp.row<uint32_t>(in.reg[i])[lane] =
+        warp.row<uint32_t>(in.reg[p.at_d.place + i])[lane] =
             f32_to_f16(result[2 * i][lane]) | static_cast<uint32_t>(f32_to_f16(result[2 * i + 1][lane])) << 16;
     }
   }
@@ -253,11 +250,10 @@ int32_t narrowed(int64_t sum, bool saturate) {
 
 template <class Sum>
 void accumulate_integers(Warp& warp, const Instr& in, const Product& p, Sum sum) {
-  const int c = first_c(p, bits_of(p.a), 32);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < p.m / 4; ++i) {
-      const int64_t before = warp.row<int32_t>(in.reg[c + i])[lane];
-      warp.row<int32_t>(in.reg[i])[lane] =
+      const int64_t before = warp.row<int32_t>(in.reg[p.at_c.place + i])[lane];
+      warp.row<int32_t>(in.reg[p.at_d.place + i])[lane] =
           narrowed(before + sum(lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2), p.satfinite);
     }
   }
@@ -265,12 +261,12 @@ void accumulate_integers(Warp& warp, const Instr& in, const Product& p, Sum sum)
 
 Step multiply_integers(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = std::bit_cast<Product>(in.imm);
+  const auto p = in.form<Product>();
   Operands<int32_t> o;
   gather(warp, in, p, to_integer, &o);
   accumulate_integers(warp, in, p, [&](int row, int column) {
     int32_t sum = 0;
-    for (int k = 0; k < p.k(); ++k) sum += o.a[row][k] * o.b[k][column];
+    for (int k = 0; k < p.k; ++k) sum += o.a[row][k] * o.b[k][column];
     return sum;
   });
   return Step::Next;
@@ -278,17 +274,17 @@ Step multiply_integers(Warp& warp, const Instr& in, uint32_t mask) {
 
 Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = std::bit_cast<Product>(in.imm);
-  const int of_d = p.m / 4, words = p.k() / 32, of_a = p.m * words / kLanes;
+  const auto p = in.form<Product>();
+  const int words = p.k / 32, of_a = p.m * words / kLanes;
   uint32_t a[16][8], b[kColumns][8];
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int r = 0; r < of_a; ++r) {
       const Place at = place_in_a(p.m, r, lane, 1);
-      a[at.row][at.first] = warp.row<uint32_t>(in.reg[of_d + r])[lane];
+      a[at.row][at.first] = warp.row<uint32_t>(in.reg[p.at_a.place + r])[lane];
     }
     for (int r = 0; r < words / 4; ++r) {
       const Place at = place_in_b(r, lane, 1);
-      b[at.row][at.first] = warp.row<uint32_t>(in.reg[of_d + of_a + r])[lane];
+      b[at.row][at.first] = warp.row<uint32_t>(in.reg[p.at_b.place + r])[lane];
     }
   }
   accumulate_integers(warp, in, p, [&](int row, int column) {
@@ -300,7 +296,7 @@ Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-// Apart, so that no multiplication moves to before or behind the change of rounding.
+// This function is not inlined, so that no multiplication moves across the change of rounding.
 [[gnu::noinline]] void multiply_doubles(const double (*a)[16], const double (*b)[kColumns], double (*sum)[kColumns],
                                         int m, int depth) {
   for (int i = 0; i < m; ++i) {
@@ -312,40 +308,42 @@ Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
 
 Step multiply_f64(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = std::bit_cast<Product>(in.imm);
-  const int of_d = p.m / 4, of_a = p.m * p.k() / kLanes, of_b = kColumns * p.k() / kLanes;
+  const auto p = in.form<Product>();
+  const int of_d = p.m / 4, of_a = p.m * p.k / kLanes, of_b = kColumns * p.k / kLanes;
   double a[16][16], b[16][kColumns], sum[16][kColumns];
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int r = 0; r < of_a; ++r) {
       const Place at = place_in_a(p.m, r, lane, 1);
-      a[at.row][at.first] = warp.row<double>(in.reg[of_d + r])[lane];
+      a[at.row][at.first] = warp.row<double>(in.reg[p.at_a.place + r])[lane];
     }
     for (int r = 0; r < of_b; ++r) {
       const Place at = place_in_b(r, lane, 1);
-      b[at.first][at.row] = warp.row<double>(in.reg[of_d + of_a + r])[lane];
+      b[at.first][at.row] = warp.row<double>(in.reg[p.at_b.place + r])[lane];
     }
     for (int i = 0; i < of_d; ++i)
-      sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = warp.row<double>(in.reg[of_d + of_a + of_b + i])[lane];
+      sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = warp.row<double>(in.reg[p.at_c.place + i])[lane];
   }
   std::fesetround(kRoundings[p.rounding]);
-  multiply_doubles(a, b, sum, p.m, p.k());
+  multiply_doubles(a, b, sum, p.m, p.k);
   std::fesetround(FE_TONEAREST);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < of_d; ++i)
-      warp.row<double>(in.reg[i])[lane] = sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+      warp.row<double>(in.reg[p.at_d.place + i])[lane] = sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
   }
   return Step::Next;
 }
 
 // ---- decoding ------------------------------------------------------------------------------------
 
-void push_fragment(const Operand& operand, DecodeContext& context, int registers, bool doubles, bool destination) {
+ValueOperand push_fragment(const Operand& operand, DecodeContext& context, int registers, bool doubles,
+                           bool destination) {
   const std::vector<Operand> alone = {operand};
   const std::vector<Operand>& elements = operand.kind == Operand::Kind::Vector ? operand.elements : alone;
   if (elements.size() != static_cast<size_t>(registers)) {
     throw Unsupported("a fragment has " + std::to_string(elements.size()) + " registers and needs " +
                       std::to_string(registers));
   }
+  const ValueOperand first{context.pushed()};
   for (const Operand& e : elements) {
     const bool constant = e.kind == Operand::Kind::Immediate && !destination;
     if (e.kind != Operand::Kind::Register && !constant) throw Unsupported("a fragment consists of registers");
@@ -354,12 +352,13 @@ void push_fragment(const Operand& operand, DecodeContext& context, int registers
       throw Unsupported("a register of a fragment does not have " + std::string(doubles ? "64" : "32") + " bits");
     context.push(e, doubles ? Type::F64 : Type::B32);
   }
+  return first;
 }
 
 bool shape_exists(const Product& p) {
-  const int width = bits_of(p.a) * p.k();
+  const int width = bits_of(p.a) * p.k;
   if (p.a == Element::F64) return width == 256 || (p.m == 16 && (width == 512 || width == 1024));
-  if (p.a == Element::F16 && p.m == 8) return p.k4 == 1;
+  if (p.a == Element::F16 && p.m == 8) return p.k == 4;
   return width == 128 || (p.m == 16 && width == 256);
 }
 
@@ -418,7 +417,7 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
     return false;
   if ((m != 8 && m != 16) || n != kColumns || k <= 0 || k > 256 || k % 4 != 0) return false;
   p.m = static_cast<uint8_t>(m);
-  p.k4 = static_cast<uint8_t>(k / 4);
+  p.k = static_cast<uint16_t>(k);
   for (int i : {4, 5}) {
     if (parts[static_cast<size_t>(i)] != "row" && parts[static_cast<size_t>(i)] != "col") return false;
   }
@@ -458,11 +457,11 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
                  : p.m * kColumns * (e == Element::F16 ? 16 : register_bits) / (kLanes * register_bits);
   };
   const auto factors = [&](int size) { return quads ? 2 : size * k * bits_of(p.a) / (kLanes * register_bits); };
-  push_fragment(source.operands[0], context, accumulators(p.d), doubles, true);
-  push_fragment(source.operands[1], context, factors(m), doubles, false);
-  push_fragment(source.operands[2], context, factors(kColumns), doubles, false);
-  push_fragment(source.operands[3], context, accumulators(p.c), doubles, false);
-  out.imm = std::bit_cast<int64_t>(p);
+  p.at_d = push_fragment(source.operands[0], context, accumulators(p.d), doubles, true);
+  p.at_a = push_fragment(source.operands[1], context, factors(m), doubles, false);
+  p.at_b = push_fragment(source.operands[2], context, factors(kColumns), doubles, false);
+  p.at_c = push_fragment(source.operands[3], context, accumulators(p.c), doubles, false);
+  out.set(p);
   out.execute = execute_of(p);
   return true;
 }

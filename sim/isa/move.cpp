@@ -9,8 +9,8 @@ namespace {
 
 template <class Row>
 Step copy_row(Warp& warp, const Instr& in, uint32_t mask) {
-  Row* to = warp.row<Row>(in.reg[0]);
-  const Row* from = warp.row<Row>(in.reg[1]);
+  Row* to = warp.row<Row>(in.reg[kD]);
+  const Row* from = warp.row<Row>(in.reg[kA]);
   if (mask == kFullMask) {
     std::memmove(to, from, sizeof(Row) * kLanes);
     return Step::Next;
@@ -21,38 +21,47 @@ Step copy_row(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 Step copy_predicate(Warp& warp, const Instr& in, uint32_t mask) {
-  store_predicate(warp, in.reg[0], warp.predicate(in.reg[1]), mask);
+  store_predicate(warp, in.reg[kD], warp.predicate(in.reg[kA]), mask);
   return Step::Next;
 }
 
-// in.width elements of kBits each, the first in the low bits.
+// The elements of the vector stand at places that follow each other: from kA when they are packed, from kD when they are
+// unpacked, with the packed value behind them.
+struct VectorForm {
+  uint8_t count;
+};
+
+// Elements of kBits each, the first in the low bits.
 template <class Row, class Element, int kBits>
 Step pack_row(Warp& warp, const Instr& in, uint32_t mask) {
   alignas(64) Row result[kLanes] = {};
-  for (int e = 0; e < in.width; ++e) {
-    const Element* from = warp.row<Element>(in.reg[1 + e]);
+  const int count = in.form<VectorForm>().count;
+  for (int e = 0; e < count; ++e) {
+    const Element* from = warp.row<Element>(in.reg[kA + e]);
     constexpr Row kMask =
         kBits == 64 ? static_cast<Row>(~uint64_t{0}) : static_cast<Row>((uint64_t{1} << (kBits & 63)) - 1);
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) result[lane] |= (static_cast<Row>(from[lane]) & kMask) << (e * kBits);
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
 template <class Row, class Element, int kBits>
 Step unpack_row(Warp& warp, const Instr& in, uint32_t mask) {
-  const Row* row = warp.row<Row>(in.reg[in.width]);
-  alignas(64) Row from[kLanes];  // a destination may be the source
+  const int count = in.form<VectorForm>().count;
+  const Row* row = warp.row<Row>(in.reg[count]);
+  // A destination may be the source.
+  alignas(64) Row from[kLanes];
   std::memcpy(from, row, sizeof from);
-  for (int e = 0; e < in.width; ++e) {
-    if (in.reg[e] == kNoReg) continue;
+  for (int e = 0; e < count; ++e) {
+    if (in.reg[kD + e] == kNoReg) continue;
     constexpr Element kMask =
         kBits == sizeof(Element) * 8 ? ~Element{0} : static_cast<Element>((uint64_t{1} << (kBits & 63)) - 1);
     alignas(64) Element result[kLanes];
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) result[lane] = static_cast<Element>(from[lane] >> (e * kBits)) & kMask;
-    store_row(warp, in.reg[e], result, mask);
+    store_row(warp, in.reg[kD + e], result, mask);
   }
   return Step::Next;
 }
@@ -102,7 +111,7 @@ bool decode_mov(const ptx::Instruction& source, DecodeContext& context, Instr& o
     const Type same_size = ptx::bytes_of(t) == 8 ? Type::B64 : ptx::bytes_of(t) == 4 ? Type::B32 : t;
     for (const Packing& p : kPackings) {
       if (p.type != same_size || p.count != vector.elements.size()) continue;
-      out.width = static_cast<uint8_t>(p.count);
+      out.set(VectorForm{static_cast<uint8_t>(p.count)});
       if (unpacks) {
         push_elements(f, vector, p.element, true);
         f.operand(1, t);
@@ -163,18 +172,22 @@ using EdgeLeft = PrmtMode<0x3210, 0x3211, 0x3222, 0x3333>;
 using EdgeRight = PrmtMode<0x0000, 0x1110, 0x2210, 0x3210>;
 using Replicate16 = PrmtMode<0x1010, 0x3232, 0x1010, 0x3232>;
 
-// A constant control (in.imm) moves bytes by the same amount in every lane.
+struct PrmtForm {
+  uint16_t control;
+};
+// A constant control moves bytes by the same amount in every lane.
 Step prmt_constant(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint32_t* sources[2] = {warp.row<uint32_t>(in.reg[1]), warp.row<uint32_t>(in.reg[2])};
+  const uint32_t* sources[2] = {warp.row<uint32_t>(in.reg[kA]), warp.row<uint32_t>(in.reg[kB])};
+  const uint32_t control = in.form<PrmtForm>().control;
   alignas(64) uint32_t result[kLanes] = {};
   for (int i = 0; i < 4; ++i) {
-    const uint32_t selector = static_cast<uint32_t>(in.imm) >> 4 * i & 7;
+    const uint32_t selector = control >> 4 * i & 7;
     const uint32_t* from = sources[selector >> 2];
     const uint32_t down = 8 * (selector & 3), up = static_cast<uint32_t>(8 * i);
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) result[lane] |= (from[lane] >> down & 0xff) << up;
   }
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
@@ -189,7 +202,7 @@ bool decode_prmt(const ptx::Instruction& source, DecodeContext& context, Instr& 
   if (mode >= 0) return f.choose(kModes[mode]);
   const ptx::Operand& control = f.at(3);
   if (control.kind == ptx::Operand::Kind::Immediate && (control.bits & 0x8888) == 0) {
-    out.imm = static_cast<int64_t>(control.bits & 0xffff);
+    out.set(PrmtForm{static_cast<uint16_t>(control.bits & 0xffff)});
     return f.choose(&prmt_constant);
   }
   return f.choose(&lanes<Prmt>);
@@ -226,11 +239,11 @@ Window take_window(Form& f) {
 
 template <class Convert>
 Step convert_addresses(Warp& warp, const Instr& in, uint32_t mask, Convert convert) {
-  const uint64_t* from = warp.row<uint64_t>(in.reg[1]);
+  const uint64_t* from = warp.row<uint64_t>(in.reg[kA]);
   const uint64_t own = static_cast<uint64_t>(warp.cta->rank + 1) << kRankShift;
   alignas(64) uint64_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) result[lane] = convert(from[lane], own);
-  store_row(warp, in.reg[0], result, mask);
+  store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
@@ -255,7 +268,7 @@ template <Window kWindow>
 Step from_generic(Warp& warp, const Instr& in, uint32_t mask) {
   return convert_addresses(warp, in, mask, [](uint64_t a, uint64_t own) {
     const uint64_t offset = a & ~kWindowMask;
-    // .shared::cta addresses have no rank; one of another block keeps it and is caught when it is used.
+    // A .shared::cta address has no rank. One of another block keeps its rank and is caught when it is used.
     if (kWindow == Window::Shared) return (offset & ~kSharedOffset) == own ? offset & kSharedOffset : offset;
     return kWindow == Window::Global ? a : offset;
   });
@@ -263,7 +276,7 @@ Step from_generic(Warp& warp, const Instr& in, uint32_t mask) {
 
 template <Window kWindow>
 Step is_space(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint64_t* a = warp.row<uint64_t>(in.reg[1]);
+  const uint64_t* a = warp.row<uint64_t>(in.reg[kA]);
   const uint64_t own = static_cast<uint64_t>(warp.cta->rank + 1) << kRankShift;
   uint32_t result = 0;
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -271,8 +284,8 @@ Step is_space(Warp& warp, const Instr& in, uint32_t mask) {
     bool inside = false;
     switch (kWindow) {
       case Window::Global:
-        inside = window == 0 || window == kParamWindow;
-        break;  // .param lies within .global
+        inside = window == 0 || window == kParamWindow;  // The window of .param lies within that of .global.
+        break;
       case Window::Shared:
         inside = window == kSharedWindow && (a[lane] & ~kWindowMask & ~kSharedOffset) == own;
         break;
@@ -288,7 +301,7 @@ Step is_space(Warp& warp, const Instr& in, uint32_t mask) {
     }
     result |= static_cast<uint32_t>(inside) << lane;
   }
-  store_predicate(warp, in.reg[0], result, mask);
+  store_predicate(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 

@@ -20,7 +20,8 @@ namespace {
 using ptx::Operand;
 using ptx::Type;
 
-constexpr uint32_t kUndefined = 0xffffffffu;  // what an undefined result holds, as memory that was never written
+// What an undefined result holds, as memory does that was never written.
+constexpr uint32_t kUndefined = 0xffffffffu;
 
 bool has_part(const ptx::Instruction& source, const char* part) {
   return std::find(source.parts.begin(), source.parts.end(), part) != source.parts.end();
@@ -47,7 +48,14 @@ void write_row(Warp& warp, uint32_t offset, uint32_t mask, uint32_t value) {
   fault(Hazard::IllegalUse, warp, lane, "the lane is not in its own membermask");
 }
 
-// Runs f for each group of lanes that gave one membermask and is complete: every live member is here.
+// Appends the operand and says where it stands.
+ValueOperand push(DecodeContext& context, const Operand& operand, Type type) {
+  const ValueOperand place{context.pushed()};
+  context.push(operand, type);
+  return place;
+}
+
+// Runs f for each group of lanes that gave one membermask and is complete, which means that every live member is here.
 template <class F>
 Step rendezvous(Warp& warp, const Instr& in, uint32_t mask, uint32_t members_row, F f) {
   const uint32_t* const members = warp.row<uint32_t>(members_row);
@@ -82,11 +90,16 @@ Step rendezvous(Warp& warp, const Instr& in, uint32_t mask, uint32_t members_row
 // ---- shfl --------------------------------------------------------------------------------------
 
 enum ShflMode : uint8_t { kUp, kDown, kBfly, kIdx };
+struct ShflForm {
+  ShflMode mode;
+  ValueOperand d, p, a, b, c, membermask;
+};
 
 void shfl_group(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint32_t* const a = warp.row<uint32_t>(in.reg[2]);
-  const uint32_t* const b = warp.row<uint32_t>(in.reg[3]);
-  const uint32_t* const c = warp.row<uint32_t>(in.reg[4]);
+  const auto& form = in.form<ShflForm>();
+  const uint32_t* const a = warp.row<uint32_t>(in.reg[form.a.place]);
+  const uint32_t* const b = warp.row<uint32_t>(in.reg[form.b.place]);
+  const uint32_t* const c = warp.row<uint32_t>(in.reg[form.c.place]);
   uint32_t values[kLanes];
   uint32_t in_range = 0;
   each_lane(mask, [&](int lane) {
@@ -96,7 +109,7 @@ void shfl_group(Warp& warp, const Instr& in, uint32_t mask) {
     const int lowest = lane & segment;
     int j = 0;
     bool valid = false;
-    switch (in.kind) {
+    switch (form.mode) {
       case kUp:
         j = lane - bval;
         valid = j >= highest;
@@ -120,23 +133,23 @@ void shfl_group(Warp& warp, const Instr& in, uint32_t mask) {
       in_range |= 1u << lane;
     values[lane] = mask >> j & 1 ? a[j] : kUndefined;
   });
-  if (in.reg[0] != kNoReg) {
-    uint32_t* const d = warp.row<uint32_t>(in.reg[0]);
+  if (in.reg[form.d.place] != kNoReg) {
+    uint32_t* const d = warp.row<uint32_t>(in.reg[form.d.place]);
     each_lane(mask, [&](int lane) { d[lane] = values[lane]; });
   }
-  write_predicate(warp, in.reg[1], mask, in_range);
+  write_predicate(warp, in.reg[form.p.place], mask, in_range);
 }
-Step shfl(Warp& warp, const Instr& in, uint32_t mask) { return rendezvous(warp, in, mask, in.reg[5], shfl_group); }
+Step shfl(Warp& warp, const Instr& in, uint32_t mask) {
+  return rendezvous(warp, in, mask, in.reg[in.form<ShflForm>().membermask.place], shfl_group);
+}
 
-// Destinations `d|p`: two rows always, the second a sink when it is not written.
-size_t push_destinations(const ptx::Instruction& source, DecodeContext& context, Type type) {
-  context.push(source.operands.at(0), type);
-  if (source.dual_destination) {
-    context.push(source.operands.at(1), Type::Pred);
-    return 2;
-  }
-  context.push(Operand{}, Type::Pred);
-  return 1;
+// Appends the destinations `d|p`, of which p is a sink when it is not written. Gives the number of operands that they
+// are.
+template <class Form>
+size_t push_destinations(const ptx::Instruction& source, DecodeContext& context, Form* form) {
+  form->d = push(context, source.operands.at(0), Type::B32);
+  form->p = push(context, source.dual_destination ? source.operands.at(1) : Operand{}, Type::Pred);
+  return source.dual_destination ? 2 : 1;
 }
 
 bool decode_shfl(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -144,10 +157,13 @@ bool decode_shfl(const ptx::Instruction& source, DecodeContext& context, Instr& 
   static const char* const kModes[] = {"up", "down", "bfly", "idx"};
   const auto mode = std::find(std::begin(kModes), std::end(kModes), source.parts[2]);
   if (mode == std::end(kModes)) return false;
-  out.kind = static_cast<uint8_t>(mode - kModes);
-  size_t i = push_destinations(source, context, Type::B32);
+  ShflForm form;
+  form.mode = static_cast<ShflMode>(mode - kModes);
+  size_t i = push_destinations(source, context, &form);
   if (source.operands.size() != i + 4) throw Unsupported("a, b, c and a membermask are needed");
-  for (; i < source.operands.size(); ++i) context.push(source.operands[i], Type::B32);
+  for (ValueOperand* operand : {&form.a, &form.b, &form.c, &form.membermask})
+    *operand = push(context, source.operands[i++], Type::B32);
+  out.set(form);
   out.execute = shfl;
   return true;
 }
@@ -155,95 +171,124 @@ bool decode_shfl(const ptx::Instruction& source, DecodeContext& context, Instr& 
 // ---- vote, activemask, elect, match ------------------------------------------------------------
 
 enum VoteMode : uint8_t { kAll, kAny, kUni, kBallot };
-constexpr uint8_t kNegated = 1;
+struct VoteForm {
+  VoteMode mode;
+  bool negated;
+  ValueOperand d, a, membermask;
+};
 
 void vote_group(Warp& warp, const Instr& in, uint32_t mask) {
-  uint32_t votes = warp.predicate(in.reg[1]);
-  if (in.flags & kNegated) votes = ~votes;
+  const auto form = in.form<VoteForm>();
+  uint32_t votes = warp.predicate(in.reg[form.a.place]);
+  if (form.negated) votes = ~votes;
   votes &= mask;
-  if (in.kind == kBallot) {
-    write_row(warp, in.reg[0], mask, votes);
+  if (form.mode == kBallot) {
+    write_row(warp, in.reg[form.d.place], mask, votes);
     return;
   }
   const bool all = votes == mask, none = votes == 0;
-  const bool result = in.kind == kAll ? all : in.kind == kAny ? !none : all || none;
-  write_predicate(warp, in.reg[0], mask, result ? mask : 0);
+  const bool result = form.mode == kAll ? all : form.mode == kAny ? !none : all || none;
+  write_predicate(warp, in.reg[form.d.place], mask, result ? mask : 0);
 }
-Step vote(Warp& warp, const Instr& in, uint32_t mask) { return rendezvous(warp, in, mask, in.reg[2], vote_group); }
+Step vote(Warp& warp, const Instr& in, uint32_t mask) {
+  return rendezvous(warp, in, mask, in.reg[in.form<VoteForm>().membermask.place], vote_group);
+}
 
 bool decode_vote(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() < 3 || source.parts[1] != "sync") return false;
   static const char* const kModes[] = {"all", "any", "uni", "ballot"};
   const auto mode = std::find(std::begin(kModes), std::end(kModes), source.parts[2]);
   if (mode == std::end(kModes)) return false;
-  out.kind = static_cast<uint8_t>(mode - kModes);
-  context.push(source.operands.at(0), out.kind == kBallot ? Type::B32 : Type::Pred);
-  context.push(source.operands.at(1), Type::Pred);
-  context.push(source.operands.at(2), Type::B32);
-  out.flags = source.operands[1].negated ? kNegated : 0;
+  VoteForm form;
+  form.mode = static_cast<VoteMode>(mode - kModes);
+  form.d = push(context, source.operands.at(0), form.mode == kBallot ? Type::B32 : Type::Pred);
+  form.a = push(context, source.operands.at(1), Type::Pred);
+  form.membermask = push(context, source.operands.at(2), Type::B32);
+  form.negated = source.operands[1].negated;
+  out.set(form);
   out.execute = vote;
   return true;
 }
 
+struct ActivemaskForm {
+  ValueOperand d;
+};
 Step activemask(Warp& warp, const Instr& in, uint32_t mask) {
-  write_row(warp, in.reg[0], mask, mask);
+  write_row(warp, in.reg[in.form<ActivemaskForm>().d.place], mask, mask);
   return Step::Next;
 }
 bool decode_activemask(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  context.push(source.operands.at(0), Type::B32);
+  out.set(ActivemaskForm{push(context, source.operands.at(0), Type::B32)});
   out.execute = activemask;
   return true;
 }
 
+struct ElectForm {
+  ValueOperand d, p, membermask;
+};
 void elect_group(Warp& warp, const Instr& in, uint32_t mask) {
+  const auto form = in.form<ElectForm>();
   const int leader = std::countr_zero(mask);
-  write_row(warp, in.reg[0], mask, static_cast<uint32_t>(leader));
-  write_predicate(warp, in.reg[1], mask, 1u << leader);
+  write_row(warp, in.reg[form.d.place], mask, static_cast<uint32_t>(leader));
+  write_predicate(warp, in.reg[form.p.place], mask, 1u << leader);
 }
-Step elect(Warp& warp, const Instr& in, uint32_t mask) { return rendezvous(warp, in, mask, in.reg[2], elect_group); }
+Step elect(Warp& warp, const Instr& in, uint32_t mask) {
+  return rendezvous(warp, in, mask, in.reg[in.form<ElectForm>().membermask.place], elect_group);
+}
 
 bool decode_elect(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() != 2 || source.parts[1] != "sync") return false;
-  const size_t i = push_destinations(source, context, Type::B32);
-  context.push(source.operands.at(i), Type::B32);
+  ElectForm form;
+  const size_t i = push_destinations(source, context, &form);
+  form.membermask = push(context, source.operands.at(i), Type::B32);
+  out.set(form);
   out.execute = elect;
   return true;
 }
 
+struct MatchForm {
+  bool all;
+  ValueOperand d, p, a, membermask;
+};
 template <class T>
 void match_any_group(Warp& warp, const Instr& in, uint32_t mask) {
-  const T* const a = warp.row<T>(in.reg[2]);
+  const auto form = in.form<MatchForm>();
+  const T* const a = warp.row<T>(in.reg[form.a.place]);
   uint32_t result[kLanes];
   each_lane(mask, [&](int lane) {
     result[lane] = 0;
     each_lane(mask, [&](int other) { result[lane] |= a[other] == a[lane] ? 1u << other : 0; });
   });
-  if (in.reg[0] == kNoReg) return;
-  uint32_t* const d = warp.row<uint32_t>(in.reg[0]);
+  if (in.reg[form.d.place] == kNoReg) return;
+  uint32_t* const d = warp.row<uint32_t>(in.reg[form.d.place]);
   each_lane(mask, [&](int lane) { d[lane] = result[lane]; });
 }
 template <class T>
 void match_all_group(Warp& warp, const Instr& in, uint32_t mask) {
-  const T* const a = warp.row<T>(in.reg[2]);
+  const auto form = in.form<MatchForm>();
+  const T* const a = warp.row<T>(in.reg[form.a.place]);
   bool same = true;
   each_lane(mask, [&](int lane) { same &= a[lane] == a[std::countr_zero(mask)]; });
-  write_row(warp, in.reg[0], mask, same ? mask : 0);
-  write_predicate(warp, in.reg[1], mask, same ? mask : 0);
+  write_row(warp, in.reg[form.d.place], mask, same ? mask : 0);
+  write_predicate(warp, in.reg[form.p.place], mask, same ? mask : 0);
 }
 template <class T>
 Step match(Warp& warp, const Instr& in, uint32_t mask) {
-  return rendezvous(warp, in, mask, in.reg[3], in.kind == kAll ? match_all_group<T> : match_any_group<T>);
+  const auto& form = in.form<MatchForm>();
+  return rendezvous(warp, in, mask, in.reg[form.membermask.place], form.all ? match_all_group<T> : match_any_group<T>);
 }
 
 bool decode_match(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() != 4 || source.parts[2] != "sync") return false;
   if (source.parts[1] != "all" && source.parts[1] != "any") return false;
-  out.kind = source.parts[1] == "all" ? kAll : kAny;
   const Type type = ptx::type_from_name(source.parts[3]);
   if (type != Type::B32 && type != Type::B64) return false;
-  const size_t i = push_destinations(source, context, Type::B32);
-  context.push(source.operands.at(i), type);
-  context.push(source.operands.at(i + 1), Type::B32);
+  MatchForm form;
+  form.all = source.parts[1] == "all";
+  const size_t i = push_destinations(source, context, &form);
+  form.a = push(context, source.operands.at(i), type);
+  form.membermask = push(context, source.operands.at(i + 1), Type::B32);
+  out.set(form);
   out.execute = type == Type::B64 ? match<uint64_t> : match<uint32_t>;
   return true;
 }
@@ -251,15 +296,20 @@ bool decode_match(const ptx::Instruction& source, DecodeContext& context, Instr&
 // ---- redux -------------------------------------------------------------------------------------
 
 enum ReduxOp : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor };
-constexpr uint8_t kAbs = 1, kNan = 2;
+struct ReduxForm {
+  ReduxOp op;
+  bool abs, nan;
+  ValueOperand d, a, membermask;
+};
 
 template <class T>
 void redux_group(Warp& warp, const Instr& in, uint32_t mask) {
-  const T* const a = warp.row<T>(in.reg[1]);
+  const auto form = in.form<ReduxForm>();
+  const T* const a = warp.row<T>(in.reg[form.a.place]);
   T result = a[std::countr_zero(mask)];
   each_lane(mask & (mask - 1), [&](int lane) {
     const T v = a[lane];
-    switch (in.kind) {
+    switch (form.op) {
       case kAdd:
         result = static_cast<T>(static_cast<uint32_t>(result) + static_cast<uint32_t>(v));
         break;
@@ -280,32 +330,33 @@ void redux_group(Warp& warp, const Instr& in, uint32_t mask) {
         break;
     }
   });
-  write_row(warp, in.reg[0], mask, static_cast<uint32_t>(result));
+  write_row(warp, in.reg[form.d.place], mask, static_cast<uint32_t>(result));
 }
 
-// Compares as floats with -0 below +0; NaNs lose unless .NaN lets them win.
+// Compares as floats with -0 below +0. A NaN loses unless .NaN lets it win.
 void redux_float_group(Warp& warp, const Instr& in, uint32_t mask) {
-  const float* const a = warp.row<float>(in.reg[1]);
+  const auto form = in.form<ReduxForm>();
+  const float* const a = warp.row<float>(in.reg[form.a.place]);
   bool any_nan = false, found = false;
   float result = 0;
   each_lane(mask, [&](int lane) {
-    const float v = in.flags & kAbs ? std::fabs(a[lane]) : a[lane];
+    const float v = form.abs ? std::fabs(a[lane]) : a[lane];
     if (std::isnan(v)) {
       any_nan = true;
       return;
     }
     const bool less = v < result || (v == result && std::signbit(v) && !std::signbit(result));
     const bool more = v > result || (v == result && !std::signbit(v) && std::signbit(result));
-    if (!found || (in.kind == kMin ? less : more)) result = v;
+    if (!found || (form.op == kMin ? less : more)) result = v;
     found = true;
   });
-  const bool nan = !found || (any_nan && (in.flags & kNan));
-  write_row(warp, in.reg[0], mask, nan ? 0x7fffffffu : std::bit_cast<uint32_t>(result));
+  const bool nan = !found || (any_nan && form.nan);
+  write_row(warp, in.reg[form.d.place], mask, nan ? 0x7fffffffu : std::bit_cast<uint32_t>(result));
 }
 
 template <void (*group)(Warp&, const Instr&, uint32_t)>
 Step redux(Warp& warp, const Instr& in, uint32_t mask) {
-  return rendezvous(warp, in, mask, in.reg[2], group);
+  return rendezvous(warp, in, mask, in.reg[in.form<ReduxForm>().membermask.place], group);
 }
 
 bool decode_redux(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -313,20 +364,23 @@ bool decode_redux(const ptx::Instruction& source, DecodeContext& context, Instr&
   static const char* const kOps[] = {"add", "min", "max", "and", "or", "xor"};
   const auto op = std::find(std::begin(kOps), std::end(kOps), source.parts[2]);
   if (op == std::end(kOps)) return false;
-  out.kind = static_cast<uint8_t>(op - kOps);
+  ReduxForm form;
+  form.op = static_cast<ReduxOp>(op - kOps);
+  form.abs = has_part(source, "abs");
+  form.nan = has_part(source, "NaN");
   const Type type = ptx::type_from_name(source.parts.back());
-  context.push(source.operands.at(0), type);
-  context.push(source.operands.at(1), type);
-  context.push(source.operands.at(2), Type::B32);
+  form.d = push(context, source.operands.at(0), type);
+  form.a = push(context, source.operands.at(1), type);
+  form.membermask = push(context, source.operands.at(2), Type::B32);
+  out.set(form);
   if (type == Type::F32) {
     if (context.arch() < 100) throw Unsupported("the .f32 form needs sm_100a");
-    if (out.kind != kMin && out.kind != kMax) return false;
-    out.flags = static_cast<uint8_t>((has_part(source, "abs") ? kAbs : 0) | (has_part(source, "NaN") ? kNan : 0));
+    if (form.op != kMin && form.op != kMax) return false;
     out.execute = redux<redux_float_group>;
     return true;
   }
   if (source.parts.size() != 4) return false;
-  const bool bitwise = out.kind >= kAnd;
+  const bool bitwise = form.op >= kAnd;
   if (bitwise != (type == Type::B32)) return false;
   if (!bitwise && type != Type::S32 && type != Type::U32) return false;
   out.execute = type == Type::S32 ? redux<redux_group<int32_t>> : redux<redux_group<uint32_t>>;
@@ -335,22 +389,27 @@ bool decode_redux(const ptx::Instruction& source, DecodeContext& context, Instr&
 
 // ---- bar.warp.sync -----------------------------------------------------------------------------
 
+struct BarWarpForm {
+  ValueOperand membermask;
+};
+uint32_t membermask_row(const Instr& in) { return in.reg[in.form<BarWarpForm>().membermask.place]; }
+
 // Members may stand at different bar.warp.sync instructions, as in the two arms of an if.
 Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
-  const uint32_t* const members = warp.row<uint32_t>(in.reg[0]);
+  const uint32_t* const members = warp.row<uint32_t>(membermask_row(in));
   const uint32_t wanted = members[std::countr_zero(mask)];
   release_lanes(warp, mask);
   bool one_group = true;
   each_lane(mask, [&](int lane) { one_group &= members[lane] == wanted; });
   if (!one_group || warp.splits.size() == 1)
-    return rendezvous(warp, in, mask, in.reg[0], [](Warp& w, const Instr&, uint32_t) { acquire_lanes(w); });
+    return rendezvous(warp, in, mask, membermask_row(in), [](Warp& w, const Instr&, uint32_t) { acquire_lanes(w); });
   if ((mask & ~wanted) != 0) not_a_member(warp, std::countr_zero(mask & ~wanted));
   const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
   uint32_t here = mask;
   const auto stands_at_barrier = [&](const Warp::Split& split) {
     const Instr& other = code[split.pc];
     if (other.execute != bar_warp || other.guard != UINT32_MAX || (split.mask & ~wanted) != 0) return false;
-    const uint32_t* const theirs = warp.row<uint32_t>(other.reg[0]);
+    const uint32_t* const theirs = warp.row<uint32_t>(membermask_row(other));
     bool same = true;
     each_lane(split.mask, [&](int lane) { same &= theirs[lane] == wanted; });
     return same;
@@ -370,20 +429,26 @@ Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
   const int next = warp.pc() + 1;
   warp.move_lanes(mask, next);
   Warp::Split& rest = warp.splits[warp.current];
-  if (rest.pc != next) rest.pc = next;  // lanes whose guard was false
+  if (rest.pc != next) rest.pc = next;  // These are lanes whose guard was false.
   return Step::Jump;
 }
 
 bool decode_bar_warp(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() != 3 || source.parts[1] != "warp" || source.parts[2] != "sync") return false;
-  context.push(source.operands.at(0), Type::B32);
+  out.set(BarWarpForm{push(context, source.operands.at(0), Type::B32)});
   out.execute = bar_warp;
   return true;
 }
 
 // ---- ldmatrix, stmatrix, movmatrix -------------------------------------------------------------
 
-constexpr uint8_t kTranspose = 0x80;
+struct MatrixForm {
+  MemoryForm rows;
+  uint8_t matrices;
+  bool transposed;
+  // The first register of the fragments.
+  ValueOperand fragment;
+};
 
 // Thread t of the warp holds, of each 8x8 matrix of 16-bit elements, elements (t / 4, 2 (t % 4)) and the one right of
 // it: the warp's words are the rows one after the other. Transposed, (2 (t % 4), t / 4) and the one below. Thread 8 i +
@@ -398,78 +463,85 @@ uint32_t address_lanes(int matrices) { return matrices == 4 ? kFullMask : (1u <<
 
 Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const int matrices = in.width;
+  const auto& form = in.form<MatrixForm>();
+  const int matrices = form.matrices;
   Pointers p;
   warp.reads.read_together(true);
-  resolve(warp, in, static_cast<AddressSpace>(in.kind), matrices, address_lanes(matrices), 16, 16, Access::Read, &p);
+  resolve(warp, in, form.rows, address_lanes(matrices), 16, 16, Access::Read, &p);
   warp.reads.read_together(false);
   for (int m = 0; m < matrices; ++m) {
     uint16_t element[8][8], turned[8][8];
     for (int row = 0; row < 8; ++row) std::memcpy(element[row], p.at[8 * m + row], 16);
-    const bool turn = in.flags & kTranspose;
-    if (turn) transpose(element, turned);
-    std::memcpy(warp.row<uint32_t>(in.reg[m]), turn ? turned : element, sizeof element);
+    if (form.transposed) transpose(element, turned);
+    std::memcpy(warp.row<uint32_t>(in.reg[form.fragment.place + m]), form.transposed ? turned : element,
+                sizeof element);
   }
   return Step::Next;
 }
 
 Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const int matrices = in.width;
+  const auto& form = in.form<MatrixForm>();
+  const int matrices = form.matrices;
   Pointers p;
-  resolve(warp, in, static_cast<AddressSpace>(in.kind), 0, address_lanes(matrices), 16, 16, Access::Write, &p);
+  resolve(warp, in, form.rows, address_lanes(matrices), 16, 16, Access::Write, &p);
   for (int m = 0; m < matrices; ++m) {
     uint16_t element[8][8], turned[8][8];
-    std::memcpy(element, warp.row<uint32_t>(in.reg[1 + m]), sizeof element);
-    const bool turn = in.flags & kTranspose;
-    if (turn) transpose(element, turned);
-    for (int row = 0; row < 8; ++row) std::memcpy(p.at[8 * m + row], (turn ? turned : element)[row], 16);
+    std::memcpy(element, warp.row<uint32_t>(in.reg[form.fragment.place + m]), sizeof element);
+    if (form.transposed) transpose(element, turned);
+    for (int row = 0; row < 8; ++row) std::memcpy(p.at[8 * m + row], (form.transposed ? turned : element)[row], 16);
   }
   return Step::Next;
 }
 
 // ld/stmatrix.sync.aligned.m8n8.num{.trans}{.shared{::cta}}.b16
-bool read_matrix_form(const ptx::Instruction& source, Instr& out) {
+bool read_matrix_form(const ptx::Instruction& source, MatrixForm* form) {
   if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "m8n8") ||
       source.parts.back() != "b16")
     return false;
-  MemoryForm form;
-  out.width = has_part(source, "x4") ? 4 : has_part(source, "x2") ? 2 : 1;
+  form->matrices = has_part(source, "x4") ? 4 : has_part(source, "x2") ? 2 : 1;
   for (const std::string& part : source.parts) {
-    if (part.starts_with("shared")) read_modifier(part, &form);
+    if (part.starts_with("shared")) read_modifier(part, &form->rows);
   }
-  out.kind = static_cast<uint8_t>(form.space);
-  if (has_part(source, "trans")) out.flags |= kTranspose;
+  form->transposed = has_part(source, "trans");
   return true;
 }
 
-void push_fragment(const Operand& operand, DecodeContext& context, int matrices) {
+void push_fragment(const Operand& operand, DecodeContext& context, MatrixForm* form) {
   const size_t n = operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1;
-  if (n != static_cast<size_t>(matrices)) throw Unsupported("the vector has the wrong number of registers");
-  context.push(operand, Type::B32);
+  if (n != form->matrices) throw Unsupported("the vector has the wrong number of registers");
+  form->fragment = push(context, operand, Type::B32);
 }
 
 bool decode_ldmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (!read_matrix_form(source, out)) return false;
-  push_fragment(source.operands.at(0), context, out.width);
-  push_base(source.operands.at(1), context, out);
+  MatrixForm form{};
+  if (!read_matrix_form(source, &form)) return false;
+  push_fragment(source.operands.at(0), context, &form);
+  push_base(source.operands.at(1), context, &form.rows);
+  out.set(form);
   out.execute = ldmatrix;
   return true;
 }
 bool decode_stmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (!read_matrix_form(source, out)) return false;
-  push_base(source.operands.at(0), context, out);
-  push_fragment(source.operands.at(1), context, out.width);
+  MatrixForm form{};
+  if (!read_matrix_form(source, &form)) return false;
+  push_base(source.operands.at(0), context, &form.rows);
+  push_fragment(source.operands.at(1), context, &form);
+  out.set(form);
   out.execute = stmatrix;
   return true;
 }
 
+struct MovmatrixForm {
+  ValueOperand d, a;
+};
 Step movmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   uint32_t a[kLanes];
-  std::memcpy(a, warp.row<uint32_t>(in.reg[1]), sizeof a);
+  const auto form = in.form<MovmatrixForm>();
+  std::memcpy(a, warp.row<uint32_t>(in.reg[form.a.place]), sizeof a);
   const auto element = [&](int i, int j) { return a[i * 4 + j / 2] >> (j % 2 * 16) & 0xffff; };
-  uint32_t* const d = warp.row<uint32_t>(in.reg[0]);
+  uint32_t* const d = warp.row<uint32_t>(in.reg[form.d.place]);
   for (int t = 0; t < kLanes; ++t) {
     const int i = t / 4, j = 2 * (t % 4);
     d[t] = element(j, i) | element(j + 1, i) << 16;
@@ -478,8 +550,10 @@ Step movmatrix(Warp& warp, const Instr& in, uint32_t mask) {
 }
 bool decode_movmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.opcode != "movmatrix.sync.aligned.m8n8.trans.b16") return false;
-  context.push(source.operands.at(0), Type::B32);
-  context.push(source.operands.at(1), Type::B32);
+  MovmatrixForm form;
+  form.d = push(context, source.operands.at(0), Type::B32);
+  form.a = push(context, source.operands.at(1), Type::B32);
+  out.set(form);
   out.execute = movmatrix;
   return true;
 }

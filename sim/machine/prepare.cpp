@@ -659,7 +659,7 @@ void Preparation::generate(Frame& frame) {
   if (frame.stack_frame >= 0) {
     Instr entrance;
     entrance.execute = enter_function;
-    entrance.imm = frame.stack_frame;
+    entrance.set(EntryForm{frame.stack_frame});
     entrance.source = frame.function->body.empty() ? &kReturn : &frame.function->body.front();
     append(entrance);
   }
@@ -693,7 +693,7 @@ void Preparation::generate(Frame& frame) {
       const auto append_step = [&](Execute execute, int call) {
         Instr step;
         step.execute = execute;
-        step.imm = call;
+        step.set(ResultForm{call});
         step.source = &source;
         append(step);
       };
