@@ -9,19 +9,34 @@ namespace moxie {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> own_folders() {
-  std::vector<fs::path> folders;
+namespace {
+
+void add_once(std::vector<fs::path>& list, const fs::path& path) {
+  if (std::find(list.begin(), list.end(), path) == list.end()) list.push_back(path);
+}
+
+}  // namespace
+
+std::vector<fs::path> own_files() {
+  std::vector<fs::path> files;
   const auto add = [&](const fs::path& file) {
     std::error_code failed;
-    fs::path folder = fs::canonical(file, failed).parent_path();
-    for (int level = 0; !failed && level < 3; ++level, folder = folder.parent_path()) {
-      if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(folder);
-    }
+    const fs::path real = fs::canonical(file, failed);
+    if (!failed) add_once(files, real);
   };
   static const char anchor = 0;
   Dl_info info;
   if (dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr) add(info.dli_fname);
   add("/proc/self/exe");
+  return files;
+}
+
+std::vector<fs::path> own_folders() {
+  std::vector<fs::path> folders;
+  for (const fs::path& file : own_files()) {
+    add_once(folders, file.parent_path());
+    add_once(folders, file.parent_path().parent_path());
+  }
   return folders;
 }
 

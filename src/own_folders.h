@@ -5,8 +5,11 @@
 
 namespace moxie {
 
-// The folder of the file that holds the library (the program itself, or a shared library) and the program's,
-// each followed by the two folders above it; no folder twice.
+// The file that holds the library's code (a shared library, or the program itself) and the program's file, without
+// symbolic links; no file twice.
+std::vector<std::filesystem::path> own_files();
+
+// The folder of each own file, followed by the folder above it; no folder twice.
 std::vector<std::filesystem::path> own_folders();
 
 }  // namespace moxie

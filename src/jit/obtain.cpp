@@ -2,8 +2,12 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
+
 #include "jit/jit.h"
+#include "jit/search.h"
 #include "jit/sha256.h"
+#include "jit/source_text.h"
 #include "moxie/error.h"
 
 namespace moxie::jit {
@@ -25,7 +29,7 @@ std::string compiler_entry(const fs::path& file) {
 
 // The version of the compiler that this process uses or would use.
 std::string compiler_version(const Cache& cache) {
-  const std::vector<fs::path> candidates = Compiler::candidates();
+  const std::vector<fs::path> candidates = nvrtc_candidates();
   const std::string entry = candidates.empty() ? "" : compiler_entry(candidates.front());
   if (!entry.empty()) {
     if (const auto known = cache.load(entry)) return *known;
@@ -44,17 +48,22 @@ std::vector<std::string> compile_options(const Request& request) {
           "-default-device", "-lineinfo", "--ptxas-options=-v"};
 }
 
+const char* prelude_header(int compiler_major) { return compiler_major < 13 ? "moxie/nvrtc12.cuh" : nullptr; }
+
+std::vector<IncludedHeader> headers_of(const Request& request, int compiler_major) {
+  const char* prelude = prelude_header(compiler_major);
+  if (prelude == nullptr) return included_headers(request.source, request.headers);
+  return included_headers(fmt::format("#include \"{}\"\n{}", prelude, request.source), request.headers);
+}
+
 std::string cache_key(const Request& request, const std::string& compiler_version) {
   Sha256 hash;
   hash.add_field(compiler_version);
   for (const std::string& option : compile_options(request)) hash.add_field(option);
   hash.add_field(request.source);
-  for (const auto* headers : {&kernel_headers(), &request.headers}) {
-    hash.add_field(std::to_string(headers->size()));
-    for (const auto& [name, text] : *headers) {
-      hash.add_field(name);
-      hash.add_field(text);
-    }
+  for (const IncludedHeader& header : headers_of(request, std::atoi(compiler_version.c_str()))) {
+    hash.add_field(header.name);
+    hash.add_field(header.digest != nullptr ? header.digest : sha256_hex(normalized(header.text)));
   }
   return hash.hex() + (request.kind == ImageKind::Cubin ? ".cubin" : ".ptx");
 }

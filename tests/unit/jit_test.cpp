@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "jit/jit.h"
+#include "jit/source_text.h"
 #include "moxie/error.h"
 #include "scratch.h"
 
@@ -45,19 +46,64 @@ std::string message_of(const Request& request) {
   return "no error";
 }
 
-TEST(Compiler, EmbedsTheKernelSources) {
+TEST(Headers, EmbedTheKernelSourcesAsTheyAre) {
   const auto& headers = kernel_headers();
   ASSERT_TRUE(headers.contains("moxie/config.h"));
+  const fs::path root = MOXIE_SOURCE_DIR;
   for (const auto& [name, text] : headers) {
-    const fs::path root = fs::path(MOXIE_SOURCE_DIR) / (name == "moxie/types.h" ? "include" : "kernels");
-    EXPECT_EQ(text, test::read_file(root / name)) << name;
+    const fs::path file = fs::exists(root / "kernels" / name) ? root / "kernels" / name : root / "include" / name;
+    EXPECT_EQ(text, test::read_file(file)) << name;
   }
-  size_t files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(MOXIE_SOURCE_DIR) / "kernels" / "moxie")) {
+  for (const auto& entry : fs::recursive_directory_iterator(root / "kernels" / "moxie")) {
     const std::string extension = entry.path().extension().string();
-    if (entry.is_regular_file() && (extension == ".cuh" || extension == ".h")) ++files;
+    if (!entry.is_regular_file() || (extension != ".cuh" && extension != ".h")) continue;
+    EXPECT_TRUE(headers.contains(entry.path().lexically_relative(root / "kernels").string())) << entry.path();
   }
-  EXPECT_EQ(headers.size(), files + 1);  // moxie/types.h is the one from include/
+}
+
+TEST(Headers, AreFollowedFromTheSource) {
+  const std::map<std::string, std::string> given = {{"sink.cuh", "#  include <cuda_fp8.h>  // for it\n"},
+                                                    {"unused.cuh", "#include \"moxie/quantize.cuh\"\n"}};
+  std::vector<std::string> names;
+  for (const IncludedHeader& header : included_headers("#include \"sink.cuh\"\n//#include <cuda_fp6.h>\n", given)) {
+    names.emplace_back(header.name);
+  }
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"sink.cuh", "cuda_fp8.h", "cuda_fp8.hpp", "cuda_fp16.h"}));
+  EXPECT_THAT(names, Not(::testing::Contains("unused.cuh")));
+  EXPECT_THAT(names, Not(::testing::Contains("moxie/quantize.cuh")));
+  EXPECT_THAT(names, Not(::testing::Contains("cuda_fp6.h")));
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+}
+
+TEST(SourceText, CommentsBecomeBlanksAndLinesStay) {
+  EXPECT_EQ(without_comments("a/*b*/c // d\ne"), "a c  \ne");
+  EXPECT_EQ(without_comments("a /* b\nc\n*/ d\n"), "a  \n\n d\n");
+  EXPECT_EQ(without_comments("a // b \\\nc\nd\n"), "a  \n\nd\n");
+  EXPECT_EQ(without_comments("\"/* no */\" '\"' // yes '\n"), "\"/* no */\" '\"'  \n");
+  EXPECT_EQ(without_comments("\"\\\"//\" 1'000 // yes\n"), "\"\\\"//\" 1'000  \n");
+  EXPECT_EQ(without_comments("R\"x(\")\" // no )x\" // yes\n"), "R\"x(\")\" // no )x\"  \n");
+  EXPECT_EQ(without_comments("#error don't\n// yes\n"), "#error don't\n \n");
+  EXPECT_EQ(without_comments("/* open"), " ");
+  EXPECT_EQ(without_comments("// open"), " ");
+  for (const auto& [name, text] : kernel_headers()) {
+    const std::string code = without_comments(text);
+    EXPECT_EQ(std::count(code.begin(), code.end(), '\n'), std::count(text.begin(), text.end(), '\n')) << name;
+  }
+}
+
+TEST(SourceText, LayoutIsNormalized) {
+  EXPECT_EQ(normalized("\n  a  \t b // c\n\n\n\td\r\n"), "a b\nd\n");
+  EXPECT_EQ(normalized("a\n"), normalized("/* x\n y */ a"));
+  EXPECT_EQ(normalized("f(\"a  b\")\n"), "f(\"a  b\")\n");
+  EXPECT_EQ(normalized("R\"(\n\n  a)\"\n"), "R\"(\n\n  a)\"\n");
+  EXPECT_NE(normalized("a b\n"), normalized("ab\n"));
+  EXPECT_NE(normalized("#define a\nb\n"), normalized("#define a b\n"));
+}
+
+TEST(SourceText, IncludesAreNamed) {
+  EXPECT_THAT(includes_of("#include \"a.h\"\n # include<b> // c\n/*#include <d>*/\n#if 0\n#include <e/f>\n#endif\n"),
+              ::testing::ElementsAre("a.h", "b", "e/f"));
+  EXPECT_THAT(includes_of("#include MACRO\n#included <a>\n#include <open\n"), ::testing::IsEmpty());
 }
 
 TEST(Compiler, MakesMachineCodeAndReportsRegisters) {
@@ -91,7 +137,7 @@ TEST(Compiler, ErrorsNameTheFileAndTheLine) {
   request.headers.clear();
   EXPECT_THAT(message_of(request), HasSubstr("own.cuh"));
   request.source = "#include <no/such/header>\n";
-  EXPECT_THAT(message_of(request), HasSubstr("include folders: /"));
+  EXPECT_THAT(message_of(request), HasSubstr("those of the CUDA Toolkit that the library carries"));
 }
 
 TEST(Compiler, WorksInSeveralThreads) {
@@ -123,10 +169,12 @@ TEST(CacheKey, DependsOnAllThatMatters) {
   other.source += " ";
   keys.push_back(cache_key(other, "13.0"));
   other = base;
-  other.headers["own.cuh"] += " ";
+  other.headers["own.cuh"] += "constexpr int kMore = 1;\n";
   keys.push_back(cache_key(other, "13.0"));
   other = base;
-  other.headers["another.cuh"] = "";
+  other.headers["own.cuh"] = "#include \"another.cuh\"\n" + other.headers["own.cuh"];
+  keys.push_back(cache_key(other, "13.0"));
+  other.headers["another.cuh"] = "constexpr int kMore = 1;\n";
   keys.push_back(cache_key(other, "13.0"));
   for (size_t i = 0; i < keys.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i], keys[j]) << i << " and " << j;
@@ -134,6 +182,37 @@ TEST(CacheKey, DependsOnAllThatMatters) {
   EXPECT_EQ(cache_key(base, "13.0"), keys[0]);
   EXPECT_THAT(keys[0], ::testing::EndsWith(".cubin"));
   EXPECT_THAT(keys[2], ::testing::EndsWith(".ptx"));
+}
+
+// A header of the request takes the place of the embedded one of its name, as if the kernel's file had been changed.
+std::string key_with(const std::string& name, const std::string& text) {
+  Request request;
+  request.source = "#include \"moxie/hopper/grouped_gemm.cuh\"\n";
+  if (!name.empty()) request.headers[name] = text;
+  return cache_key(request, "13.0");
+}
+
+TEST(CacheKey, CommentsAndLayoutOfAKernelHeaderDoNotCount) {
+  const std::string key = key_with("", "");
+  for (const char* name : {"moxie/hopper/grouped_gemm.cuh", "moxie/scheduler.cuh", "moxie/isa.cuh"}) {
+    const std::string& text = kernel_headers().at(name);
+    EXPECT_EQ(key_with(name, text), key) << name;
+    EXPECT_EQ(key_with(name, "/* A comment\n of two lines. */ // And one more.\n\n" + text), key) << name;
+    EXPECT_EQ(key_with(name, without_comments(text)), key) << name;
+    EXPECT_EQ(key_with(name, normalized(text)), key) << name;
+  }
+}
+
+TEST(CacheKey, CodeOfAnIncludedHeaderCountsAndThatOfOthersDoesNot) {
+  const std::string key = key_with("", "");
+  for (const char* name : {"moxie/hopper/grouped_gemm.cuh", "moxie/scheduler.cuh", "moxie/isa.cuh", "cuda/ptx"}) {
+    EXPECT_NE(key_with(name, kernel_headers().contains(name) ? kernel_headers().at(name) + "struct Extra;\n" : ""), key)
+        << name;
+  }
+  for (const char* name :
+       {"moxie/quantize.cuh", "moxie/blackwell/grouped_gemm.cuh", "cuda/std/limits", "of_nobody.cuh"}) {
+    EXPECT_EQ(key_with(name, "struct Extra;\n"), key) << name;
+  }
 }
 
 bool nvrtc_is_loaded() { return test::read_file("/proc/self/maps").find("libnvrtc") != std::string::npos; }
