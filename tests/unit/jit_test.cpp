@@ -63,14 +63,14 @@ TEST(Headers, EmbedTheKernelSourcesAsTheyAre) {
 
 TEST(Headers, AreFollowedFromTheSource) {
   const std::map<std::string, std::string> given = {{"sink.cuh", "#  include <cuda_fp8.h>  // for it\n"},
-                                                    {"unused.cuh", "#include \"moxie/quantize.cuh\"\n"}};
+                                                    {"unused.cuh", "#include \"moxie/scaling/quantize.cuh\"\n"}};
   std::vector<std::string> names;
   for (const IncludedHeader& header : included_headers("#include \"sink.cuh\"\n//#include <cuda_fp6.h>\n", given)) {
     names.emplace_back(header.name);
   }
   EXPECT_THAT(names, ::testing::IsSupersetOf({"sink.cuh", "cuda_fp8.h", "cuda_fp8.hpp", "cuda_fp16.h"}));
   EXPECT_THAT(names, Not(::testing::Contains("unused.cuh")));
-  EXPECT_THAT(names, Not(::testing::Contains("moxie/quantize.cuh")));
+  EXPECT_THAT(names, Not(::testing::Contains("moxie/scaling/quantize.cuh")));
   EXPECT_THAT(names, Not(::testing::Contains("cuda_fp6.h")));
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
 }
@@ -210,7 +210,7 @@ TEST(CacheKey, CodeOfAnIncludedHeaderCountsAndThatOfOthersDoesNot) {
         << name;
   }
   for (const char* name :
-       {"moxie/quantize.cuh", "moxie/blackwell/grouped_gemm.cuh", "cuda/std/limits", "of_nobody.cuh"}) {
+       {"moxie/scaling/quantize.cuh", "moxie/blackwell/grouped_gemm.cuh", "cuda/std/limits", "of_nobody.cuh"}) {
     EXPECT_EQ(key_with(name, "struct Extra;\n"), key) << name;
   }
 }
