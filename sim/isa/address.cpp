@@ -157,7 +157,7 @@ void resolve_param(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size,
   });
 }
 
-// Where an access of a lane leads, as a generic address with the block's rank: one name for one place.
+// Where an access of a lane leads, as a generic address with the block's rank. Each place has one such name.
 uint64_t place_of(const Warp& warp, AddressSpace space, uint64_t address) {
   const bool shared = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster ||
                       (space == AddressSpace::Generic && (address & kWindowMask) == kSharedWindow);

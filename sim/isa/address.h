@@ -22,7 +22,7 @@ struct MemoryForm {
   bool wide_base : 1 = false;
   bool acquire : 1 = false;
   bool release : 1 = false;
-  // By .relaxed, .volatile or more.
+  // Set by .relaxed, .volatile and all that is stronger.
   bool strong : 1 = false;
   bool cta_scope : 1 = false;
   bool system_scope : 1 = false;
@@ -42,8 +42,8 @@ struct Pointers {
 void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
              Access access, Pointers* out);
 
-// Happens-before through memory. Call it before the access of a release and after that of an acquire. An access that is
-// not strong establishes nothing.
+// Establishes happens-before through memory. It is called before the access of a release and after that of an acquire.
+// An access that is not strong establishes nothing.
 void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes);
 
 }  // namespace sim

@@ -17,7 +17,7 @@ using ptx::Type;
 
 enum class Op : uint8_t { And, Or, Xor, Cas, Exch, Add, Inc, Dec, Min, Max };
 
-// Values of 16-bit formats keep their bits; arithmetic goes through float, whose 24 bits make the rounding exact.
+// Values of 16-bit formats keep their bits. Arithmetic goes through float, whose 24 bits make the rounding exact.
 using isa::Bfloat;
 using isa::Half;
 template <class E>
@@ -190,8 +190,8 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
       return at >= cta->shared.bytes && at < cta->shared.bytes + cta->shared.size;
     });
   };
-  // A cluster has shared memory to itself, and all memory when clusters run one after the other. The host shares what is
-  // at system scope.
+  // A cluster has shared memory to itself, and all memory when clusters run one after the other. The host shares what
+  // is at system scope.
   const bool own = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster ||
                    (cluster.alone && !form.memory.system_scope);
   // Lanes meet at a word in any order. The lazy machine takes them from the last to the first.

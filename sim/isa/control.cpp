@@ -1,5 +1,5 @@
-// bra, brx.idx, exit, trap, brkpt, nanosleep (PTX ISA 9.7.12, 9.7.19), bar and barrier (9.7.13.1),
-// membar and plain fences (9.7.13.4).
+// Branches and ends of threads: bra, brx.idx, exit, trap, brkpt, nanosleep (PTX ISA 9.7.12, 9.7.19). Synchronization of
+// a block: bar, barrier (9.7.13.1), membar and plain fences (9.7.13.4).
 #include <algorithm>
 #include <bit>
 
@@ -111,14 +111,14 @@ struct BarrierForm {
   bool arrives = false;
   bool has_count = false;
   bool negated = false;
-  // Of a reduction alone: its result and its predicate.
+  // The result and the predicate, which only a reduction has.
   ValueOperand d, predicate;
   ValueOperand barrier, count;
 };
 
 std::string barrier_name(uint32_t id) { return "named barrier " + std::to_string(id); }
 
-// Warps of the block that still run. The barrier of all threads does not wait for those that left.
+// The number of warps of the block that still run. The barrier of all threads does not wait for those that left.
 uint32_t live_warps(const Cta& cta) {
   return static_cast<uint32_t>(
       std::count_if(cta.warps.begin(), cta.warps.end(), [](const auto& w) { return w->live != 0; }));

@@ -14,7 +14,7 @@ namespace {
 
 // ---- scalar types, any to any --------------------------------------------------------------------
 
-// A source value: exact in one of the two.
+// A source value, which one of the two types holds exactly.
 struct Value {
   bool is_integer;
   __int128 integer;
@@ -103,7 +103,7 @@ double to_integral(double v, IntegerRound round) {
   return v;
 }
 
-// Integers wrap unless .sat; floats always clamp.
+// Integers wrap unless .sat is given. Floats always clamp.
 __int128 to_integer(const Value& v, const Conversion& c) {
   const __int128 low = smallest_of(c.to), high = largest_of(c.to);
   if (v.is_integer) return c.saturate ? std::clamp(v.integer, low, high) : v.integer;
@@ -129,7 +129,7 @@ double sticky_double(__int128 v) {
 // The nearest F to v is moved to the neighbour the mode asks for. `exact` orders F against the true value.
 template <class F, class Exact>
 F adjusted(F nearest, Round round, Exact exact_difference) {
-  const int sign = exact_difference(nearest);  // of nearest - v
+  const int sign = exact_difference(nearest);  // This is the sign of nearest - v.
   if (sign == 0) return nearest;
   constexpr F kInfinity = std::numeric_limits<F>::infinity();
   const bool above = sign > 0;
@@ -165,7 +165,7 @@ F round_integer(__int128 v, Round round) {
   });
 }
 
-double saturated(double v) { return v > 0 ? std::min(v, 1.0) : 0.0; }  // NaN gives +0
+double saturated(double v) { return v > 0 ? std::min(v, 1.0) : 0.0; }  // A NaN gives +0.
 
 uint64_t to_float(const Value& v, const Conversion& c) {
   const bool f16 = c.to == Type::F16, bf16 = c.to == Type::BF16;
@@ -221,7 +221,7 @@ template <class D, class S>
 struct Cast {
   static D apply(S a) { return static_cast<D>(a); }
 };
-// Through an 8- or 16-bit type and back to the row.
+// Narrows to an 8- or 16-bit type and extends that to the row.
 template <class N>
 struct Truncate {
   static N apply(uint32_t a) { return static_cast<N>(a); }
@@ -243,7 +243,7 @@ template <class D>
 struct Truncated {
   static D apply(float a) {
     if constexpr (std::is_signed_v<D>) {
-      // Doubles hold every int32 and order beyond it; NaN gives 0.
+      // Doubles hold every int32 and keep the order beyond it. A NaN gives 0.
       const double d = a;
       return a != a               ? 0
              : d >= 2147483647.0  ? 2147483647
@@ -307,7 +307,7 @@ Execute common_conversion(const Conversion& c) {
   if (c.from == Type::U64 || c.from == Type::S64)
     if (c.to == Type::U32 || c.to == Type::S32) return &lanes<Cast<uint32_t, uint64_t>>;
   if (ptx::bytes_of(c.to) <= 4 && ptx::bytes_of(c.from) <= 4 && !is_float(c.to) && !is_float(c.from)) {
-    // Between words and narrower integers the narrower type decides; the row holds it extended.
+    // Between words and narrower integers the narrower type decides, and the row holds its value extended.
     const Type narrower = ptx::bytes_of(c.from) <= ptx::bytes_of(c.to) ? c.from : c.to;
     const Type inner = ptx::bytes_of(c.to) == 4 || narrower == c.to ? narrower : Type::None;
     if (inner == Type::U16) return &lanes<Truncate<uint16_t>>;
@@ -335,14 +335,17 @@ Execute common_conversion(const Conversion& c) {
 
 struct NamedFormat {
   std::string_view name;
-  const SmallFormat* format;  // null: ue8m0
-  int bits;                   // of one element in its container
+  // Null stands for ue8m0.
+  const SmallFormat* format;
+  // The bits of one element in its container.
+  int bits;
 };
 constexpr NamedFormat kPackedFormats[] = {
     {"e4m3x2", &kE4M3, 8}, {"e5m2x2", &kE5M2, 8}, {"e2m1x2", &kE2M1, 4},
     {"e2m3x2", &kE2M3, 8}, {"e3m2x2", &kE3M2, 8}, {"ue8m0x2", nullptr, 8},
 };
-constexpr int kHalfPair = 16, kBfloatPair = 17, kFloats = 18;  // beside the indices into kPackedFormats
+// Sources and results that are none of kPackedFormats have indices of their own.
+constexpr int kHalfPair = 16, kBfloatPair = 17, kFloats = 18;
 
 const SmallFormat* format_of(int index) {
   return index == kHalfPair ? &kF16 : index == kBfloatPair ? &kBF16 : kPackedFormats[index].format;
@@ -392,12 +395,13 @@ Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-// What encode() gives for the nearest value with .satfinite, without branches.
+// Gives what encode() gives for the nearest value with .satfinite, without branches.
 template <const SmallFormat& kFormat>
 uint32_t encode_nearest(float f, bool relu) {
   constexpr int kShift = 23 - kFormat.mantissa_bits;
-  constexpr uint32_t kSmallest = static_cast<uint32_t>(128 - kFormat.bias()) << 23;  // the smallest normal value
-  // Adding it puts the last bit of a subnormal value where float rounds.
+  // The smallest normal value.
+  constexpr uint32_t kSmallest = static_cast<uint32_t>(128 - kFormat.bias()) << 23;
+  // Adding kMagic puts the last bit of a subnormal value where float rounds.
   constexpr uint32_t kMagic = static_cast<uint32_t>(151 - kFormat.bias() - kFormat.mantissa_bits) << 23;
   constexpr uint32_t kSign = 1u << (kFormat.bits() - 1), kNan = kSign - 1;
   constexpr uint32_t kLargest = kFormat.has_infinity ? kNan - (1u << kFormat.mantissa_bits)
@@ -436,7 +440,7 @@ Execute to_small(int from) {
                              : &lanes<PairToSmall<kFormat, Bfloat>>;
 }
 
-// What encode_scale() gives.
+// Gives what encode_scale() gives.
 struct FloatsToScales {
   static uint32_t one(float f, bool up, bool finite) {
     const uint32_t magnitude = std::bit_cast<uint32_t>(f) & 0x7fffffffu, fraction = magnitude & 0x7fffffu;
@@ -451,7 +455,7 @@ struct FloatsToScales {
   }
 };
 
-// Codes of 4 or 8 bits to f16 or bf16, through the table of all codes.
+// Converts codes of 4 or 8 bits to f16 or bf16 by the table of all codes.
 template <int kBits>
 struct SmallToPair {
   static uint32_t apply(const PackedConversion& how, uint32_t a) {
@@ -502,7 +506,7 @@ Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint32_t code = encode(std::bit_cast<float>(a[lane]), kTF32, how);
-    result[lane] = code == kTF32.nan() ? kCanonicalNan32 : code << 13;  // the 19 bits stand where f32 has them
+    result[lane] = code == kTF32.nan() ? kCanonicalNan32 : code << 13;  // The 19 bits stand where f32 has them.
     // An H200 cuts a NaN off like any number under .rna, and .satfinite then takes the next smaller code: a NaN with
     // none but low bits set becomes an infinity or the largest number.
     if (how.round == Round::NearestAway && (a[lane] & 0x7fffffffu) > 0x7f800000u)
@@ -514,7 +518,7 @@ Step convert_tf32(Warp& warp, const Instr& in, uint32_t mask) {
 
 // cvt.pack (9.7.9.22).
 struct PackForm {
-  // Of the converted elements.
+  // The bits of a converted element.
   uint8_t bits = 0;
   bool is_signed = false;
   bool has_c = false;
@@ -600,7 +604,8 @@ bool decode_packed(Form& f, const ptx::Instruction& source, const Encoding& enco
   } else {
     f.unsupported("these types cannot be converted into each other");
   }
-  constexpr int kFirstBlackwellFormat = 2;  // those before are Hopper's, from f32 and f16x2
+  // The formats before this index are Hopper's too, from f32 and f16x2.
+  constexpr int kFirstBlackwellFormat = 2;
   if (small_first >= kFirstBlackwellFormat || round == Round::Stochastic || (to < kHalfPair && from == kBfloatPair))
     f.needs(100);
   PackedConversion how;

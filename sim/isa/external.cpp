@@ -13,7 +13,7 @@ uint8_t* local_of(Warp& warp, int lane) {
   return warp.local.get() + static_cast<size_t>(lane) * warp.cta->cluster->launch->local_bytes();
 }
 
-// Where an argument or result stands: in a row, at a fixed place of local memory, or in a frame on the stack.
+// An argument or result stands in a row, at a fixed place of local memory, or in a frame on the stack.
 uint8_t* place_of(Warp& warp, const Kernel::CallCopy& copy, int lane) {
   if (copy.from_row) return warp.registers.get() + copy.from + static_cast<uint32_t>(lane) * copy.from_step;
   uint8_t* const fixed = local_of(warp, lane) + copy.from;
@@ -27,7 +27,7 @@ uint64_t argument(Warp& warp, const Kernel::CallCopy& copy, int lane) {
   return value;
 }
 
-// Bytes at a generic address of the lane.
+// Reads bytes at a generic address of the lane.
 void read_bytes(Warp& warp, uint64_t address, void* to, uint32_t size, int lane) {
   const uint64_t inside = address & ~kWindowMask;
   if ((address & kWindowMask) == kLocalWindow) {
@@ -119,7 +119,7 @@ void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     if (call.external == "__assertfail") {
-      // (message, file, line, function, size of a character)
+      // The arguments are message, file, line, function and the size of a character.
       const std::string message = read_string(warp, argument(warp, call.arguments.at(0), lane), lane);
       const std::string file = read_string(warp, argument(warp, call.arguments.at(1), lane), lane);
       const uint64_t line = argument(warp, call.arguments.at(2), lane);

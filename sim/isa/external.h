@@ -7,7 +7,7 @@
 namespace sim {
 
 bool is_external_function(const std::string& name);
-// Executes the call for the lanes of the mask; Kernel::Call says where its arguments stand.
+// Executes the call for the lanes of the mask. Kernel::Call says where its arguments stand.
 void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask);
 
 }  // namespace sim

@@ -45,8 +45,8 @@ E magnitude(E e) {
   return std::bit_cast<E>(static_cast<BitsOf<E>>(bits_of(e) & static_cast<BitsOf<E>>(~kSign<E>)));
 }
 
-// .ftz: a subnormal becomes a zero of its sign. For results an H200 decides before it rounds: what only rounding brings
-// to the least normal number is flushed, too (docs/instruction_bits.md).
+// With .ftz a subnormal becomes a zero of its sign. An H200 decides that of a result before it rounds, so that a value
+// which only rounding would make normal is flushed too (docs/instruction_bits.md).
 template <bool kFlush, class E>
 E flush(E e) {
   if constexpr (!kFlush) return e;
@@ -61,7 +61,7 @@ E flush(E e) {
 // The value a computation in float (double for f64) ends as: .sat, rounded to E, .ftz.
 template <class E, bool kFlush, bool kSaturate, class F>
 E finish(F value) {
-  if constexpr (kSaturate) value = value > 0 ? (value < 1 ? value : F{1}) : F{0};  // NaN gives +0
+  if constexpr (kSaturate) value = value > 0 ? (value < 1 ? value : F{1}) : F{0};  // A NaN gives +0.
   if constexpr (kFlush && std::is_same_v<E, Half>) {
     if (std::fabs(value) < F{0x1p-14}) value = std::copysign(F{0}, value);
   }
@@ -97,7 +97,7 @@ struct Mul {
   }
 };
 
-// a + b rounded to odd: rounding it once more to a short format gives what one rounding would.
+// Gives a + b rounded to odd. Rounding that once more to a short format gives what one rounding of the sum would.
 template <class F>
 F sum_to_odd(F a, F b) {
   using Bits = std::conditional_t<sizeof(F) == 8, int64_t, int32_t>;
@@ -125,12 +125,12 @@ struct Fma {
       }
       return finish<E, kFlush, kSaturate>(__builtin_fmaf(x, y, z));
     } else if constexpr (std::is_same_v<E, Half>)
-      return finish<E, kFlush, kSaturate>(sum_to_odd(x * y, z));  // the product is exact, also in float
+      return finish<E, kFlush, kSaturate>(sum_to_odd(x * y, z));  // The product is exact, also in float.
     else
       return finish<E, kFlush, kSaturate>(round_to_odd(sum_to_odd(static_cast<double>(x) * y, static_cast<double>(z))));
   }
 };
-// .relu: a negative result becomes +0.
+// With .relu a negative result becomes +0.
 template <class E, bool kFlush>
 struct FmaRelu {
   static E apply(E a, E b, E c) {
@@ -139,7 +139,8 @@ struct FmaRelu {
   }
 };
 
-// .oob: +0 where a factor is the NaN that tensor copies fill in outside of a tensor (5.5.3.3), of any sign.
+// With .oob the result is +0 where a factor is the NaN, of any sign, that tensor copies fill in outside of a tensor
+// (5.5.3.3).
 inline bool is_outside(uint16_t bits) { return (bits & 0x7fff) == kOutsideNan16; }
 template <class E, bool kRelu>
 struct FmaOob {
@@ -152,7 +153,7 @@ struct FmaOob {
   }
 };
 
-// 9.7.5: operands of a small type, computed and kept in f32.
+// 9.7.5: operands of a small type are computed and kept in f32.
 template <class E, bool kSaturate>
 struct AddMixed {
   static float apply(E a, float c) { return finish<float, false, kSaturate>(widen(a) + c); }
@@ -233,7 +234,7 @@ Execute rounded_variant(Form& f, bool ftz, bool sat, int rounding) {
   return sat ? with_rounding<Op<E, false, true>>(f, rounding) : with_rounding<Op<E, false, false>>(f, rounding);
 }
 
-// add, sub, mul, fma of every type. kOperands counts the sources.
+// Decodes add, sub, mul and fma of every type. kSources counts the sources.
 template <template <class, bool, bool> class Op, template <class, bool> class Mixed, int kSources>
 bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   constexpr bool kFused = kSources == 3;
@@ -432,7 +433,7 @@ bool decode_testp(const ptx::Instruction& source, DecodeContext& context, Instr&
 
 // ---- min, max (9.7.3.11, .12; 9.7.4.7, .8) -------------------------------------------------------
 
-// -0 is less than +0; a NaN loses.
+// -0 is less than +0, and a NaN loses.
 template <class E, bool kMax>
 struct MinMax {
   static E apply(E a, E b) {
@@ -515,8 +516,8 @@ template <class E, bool kFlush>
 struct Div {
   static E apply(E a, E b) { return finish<E, kFlush, false>(flush<kFlush>(a) / flush<kFlush>(b)); }
 };
-// div.full: the exact quotient rounded once.
-// div.approx: above 2^126 the reciprocal it multiplies with would be subnormal and counts as zero.
+// div.full is the exact quotient rounded once. In div.approx the reciprocal of a divisor above 2^126 would be subnormal
+// and counts as zero.
 template <bool kFlush>
 struct DivApprox {
   static float apply(float a, float b) {
@@ -544,7 +545,7 @@ struct Rsqrt {
 struct RsqrtDouble {
   static double apply(double a) { return 1.0 / std::sqrt(a); }
 };
-// 9.7.3.14, 9.7.3.17: only the upper words take part; subnormals are zeros.
+// 9.7.3.14, 9.7.3.17: only the upper words take part, and subnormals are zeros.
 template <bool kRoot>
 struct GrossDouble {
   static double apply(double a) {
@@ -629,7 +630,7 @@ struct Approx {
   }
 };
 
-// Floats: what the quick function leaves in doubt is computed once more.
+// Floats that the quick function leaves in doubt are computed once more.
 template <class Function, bool kFlush>
 [[gnu::always_inline]] inline Step approx_lanes(Warp& warp, const Instr& in, uint32_t mask) {
   const Source<float> source(warp, in.reg[kA]);

@@ -6,7 +6,7 @@ namespace {
 
 bool is_type_name(const std::string& part) { return ptx::type_from_name(part) != Type::Other; }
 
-// Registers of one row size may stand for each other: b32 for u32 or f32, b16 for f16 (PTX ISA 9.4).
+// Registers of one row size may stand for each other, as b32 for u32 or f32 and b16 for f16 (PTX ISA 9.4).
 int row_size(Type t) {
   if (t == Type::Pred) return 0;
   const int bytes = ptx::bytes_of(t);

@@ -237,7 +237,7 @@ struct Brev {
   }
 };
 
-// 9.7.1.19, 9.7.1.20: positions and lengths are of 8 bits; only the 32-bit forms cut longer ones off on an H200.
+// 9.7.1.19, 9.7.1.20: positions and lengths have 8 bits. On an H200 only the 32-bit forms cut longer ones off.
 template <class T>
 uint32_t field_operand(uint32_t operand) {
   return kBits<T> == 32 ? operand & 0xff : operand;
@@ -247,7 +247,7 @@ struct Bfe {
   static T apply(T a, uint32_t b, uint32_t c) {
     const uint32_t position = field_operand<T>(b), length = field_operand<T>(c);
     if (length == 0) return 0;
-    // Beyond the top lies the sign (or zero); shifting in two steps keeps shifts below the width.
+    // Beyond the top lies the sign or zero. Shifting in two steps keeps shifts below the width.
     const T shifted = position >= kBits<T> ? static_cast<T>(a >> (kBits<T> - 1) >> 1) : static_cast<T>(a >> position);
     if (length >= kBits<T>) return shifted;
     const uint32_t spare = kBits<T> - length;
@@ -312,8 +312,8 @@ struct Dp2a {
 };
 
 // 9.7.2: the carry flag is a lane mask in the warp. A subtraction adds the complement, so that the flag says that
-// nothing was borrowed: chains that go from sub.cc to addc, as the compiler's division of 128 bits does, show it on a
-// GPU (H200), where the ISA speaks of the borrow alone.
+// nothing was borrowed. The ISA speaks of the borrow alone, but chains that go from sub.cc to addc, as the compiler's
+// division of 128 bits does, show it on an H200.
 template <class T, bool kIn, bool kOut>
 struct Carry {
   static Step store(Warp& warp, const Instr& in, uint32_t mask, const T (&result)[kLanes], uint32_t out) {
@@ -402,7 +402,7 @@ Type wide_type(Type t) {
   }
 }
 
-// Packed 16-bit integers, .u16x2 and .s16x2.
+// Takes the types of packed 16-bit integers, .u16x2 and .s16x2.
 template <template <class> class Op>
 Execute packed_op(Form& f) {
   if (f.take("u16x2")) return &lanes<Both<Op<uint16_t>>>;

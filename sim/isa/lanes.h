@@ -36,7 +36,7 @@ inline T unpack(RowOf<T> row) {
     return std::bit_cast<T>(row);
 }
 
-// Narrow integers are extended to the row by their sign, other narrow values by zeros (PTX ISA 9.4.1).
+// Narrow integers are extended to the row by their sign, and other narrow values by zeros (PTX ISA 9.4.1).
 template <class T>
 inline RowOf<T> pack(T value) {
   if constexpr (sizeof(T) == 16)
@@ -51,7 +51,7 @@ inline RowOf<T> pack(T value) {
     return std::bit_cast<RowOf<T>>(value);
 }
 
-// Writes the lanes of the mask. The sink takes nothing.
+// Writes the lanes of the mask, and nothing when the row is the sink.
 template <class Row>
 inline void store_row(Warp& warp, uint32_t offset, const Row (&values)[kLanes], uint32_t mask) {
   if (offset == kNoReg) return;
@@ -84,7 +84,7 @@ struct Source<bool> {
   uint32_t mask;
 };
 
-// Both halves of a packed pair, each as Op does it.
+// Does to both halves of a packed pair what Op does.
 template <class E>
 struct Pair {
   E lo, hi;

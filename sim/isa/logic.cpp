@@ -87,7 +87,7 @@ uint32_t combine(BoolOp op, uint32_t a, uint32_t b) {
 struct Lop3Form {
   // Bit 4 a + 2 b + c is the result for bits a, b and c.
   uint8_t table;
-  // None: there is neither p nor q.
+  // Without a boolean operation there is neither p nor q.
   BoolOp boolean;
   bool negated_q;
   ValueOperand d, p, a, b, c, q;
@@ -227,7 +227,7 @@ inline float comparable(Pair<E> v) {
   return widen(v.lo);
 }
 
-// Packed halves compared with .ftz.
+// The same halves, compared with .ftz.
 struct LowFlushed {
   Half lo, hi;
 };
@@ -270,7 +270,7 @@ constexpr std::array<CompareRows, 5> kComparisons = {
     &compare_rows<T, Relation::Equal>, &compare_rows<T, Relation::Less>, &compare_rows<T, Relation::LessEqual>,
     &compare_rows<T, Relation::LessGreater>, &compare_rows<T, Relation::Ordered>};
 
-// Rows of the table of comparisons.
+// The rows of the table of comparisons.
 enum Compared : uint8_t {
   kU16,
   kU32,
@@ -310,8 +310,8 @@ struct Comparison {
   bool negated_c = false;
   // What set gives for true.
   uint32_t value = 0;
-  // p and q of setp, d of set. A setp without q has none at its place.
   bool has_q = false;
+  // setp has p and perhaps q, set has d.
   ValueOperand p, q, d;
   // c is there when a boolean operation is.
   ValueOperand a, b, c;
@@ -326,7 +326,7 @@ struct ComparisonModifiers {
   bool exchanged = false;
 };
 
-// Takes .CmpOp{.BoolOp}{.ftz}.type. set has its destination's type before.
+// Takes .CmpOp{.BoolOp}{.ftz}.type, before which set has the type of its destination.
 ComparisonModifiers take_comparison(Form& f) {
   ComparisonModifiers c;
   Comparison& form = c.form;

@@ -14,8 +14,7 @@ struct Quad {
   uint64_t low = 0, high = 0;
 };
 
-// Converts between what stands in memory and what stands in a register: sign or zero extension, truncation
-// (PTX ISA 9.4.1).
+// Converts between what stands in memory and what stands in a register, by extension or truncation (PTX ISA 9.4.1).
 template <class To, class From>
 To converted(From from) {
   if constexpr (std::is_same_v<To, From>)
@@ -31,7 +30,7 @@ To converted(From from) {
 // The vector of a load, and of a parameter's, stands before its address, that of a store behind its address.
 constexpr uint32_t kLoaded = 0, kStored = 1;
 
-// Vectors of kCount elements that lie one after the other, lane by lane.
+// Moves vectors of kCount elements that lie one after the other, lane by lane.
 template <class Memory, class Register, int kCount>
 void load_row(Warp& warp, const Instr& in, const uint8_t* from) {
   for (int e = 0; e < kCount; ++e) {

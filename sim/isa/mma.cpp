@@ -57,7 +57,7 @@ struct Product {
   uint8_t m;
   uint16_t k;
   Element a, b, c, d;
-  // Of f64, an index into kRoundings.
+  // An index into kRoundings, for f64.
   uint8_t rounding;
   bool satfinite, by_and, a_by_columns, b_by_rows;
   // The first register of each fragment.
@@ -70,9 +70,9 @@ constexpr int kColumns = 8;
 // ---- fragments -----------------------------------------------------------------------------------
 
 // With E elements a register, register r of lane 4 g + t holds, of A, row g (+ 8 for odd r when there are 16 rows) and
-// columns t E ... of the block of 4 E columns number r (r / 2 with 16 rows); of B, column g and the rows likewise; of
-// C and D, row g (+ 8 for the second pair) and columns 2 t, 2 t + 1. All shapes but m8n8k4 of f16 follow this
-// (9.7.14.5.2 to 9.7.14.5.13).
+// columns t E ... of the block of 4 E columns number r (r / 2 with 16 rows). Of B it holds column g and the rows
+// likewise, and of C and D row g (+ 8 for the second pair) and columns 2 t, 2 t + 1. All shapes but m8n8k4 of f16
+// follow this (9.7.14.5.2 to 9.7.14.5.13).
 struct Place {
   int row;
   // Along k.
@@ -95,7 +95,7 @@ float to_float(Element e, uint32_t code) {
     case Element::E5M2:
       return e5m2_to_f32(static_cast<uint8_t>(code));
     default:
-      return std::bit_cast<float>(code & 0xffffe000u);  // tf32: 10 bits of the mantissa count
+      return std::bit_cast<float>(code & 0xffffe000u);  // Of tf32, 10 bits of the mantissa count.
   }
 }
 

@@ -25,13 +25,13 @@ Step copy_predicate(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-// The elements of the vector stand at places that follow each other: from kA when they are packed, from kD when they are
-// unpacked, with the packed value behind them.
+// The elements of the vector stand at places that follow each other: from kA when they are packed, from kD when they
+// are unpacked, with the packed value behind them.
 struct VectorForm {
   uint8_t count;
 };
 
-// Elements of kBits each, the first in the low bits.
+// Packs elements of kBits each, the first into the low bits.
 template <class Row, class Element, int kBits>
 Step pack_row(Warp& warp, const Instr& in, uint32_t mask) {
   alignas(64) Row result[kLanes] = {};
@@ -210,7 +210,7 @@ bool decode_prmt(const ptx::Instruction& source, DecodeContext& context, Instr& 
 
 // ---- address spaces ------------------------------------------------------------------------------
 
-// Windows and the block's rank in a shared address: sim/memory/memory.h.
+// sim/memory/memory.h describes the windows and the block's rank in a shared address.
 constexpr int kRankShift = 24;
 constexpr uint64_t kSharedOffset = (1ull << kRankShift) - 1;
 

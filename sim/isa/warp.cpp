@@ -65,7 +65,7 @@ Step rendezvous(Warp& warp, const Instr& in, uint32_t mask, uint32_t members_row
   if (one_group) [[likely]] {
     if ((mask & ~first) != 0) not_a_member(warp, std::countr_zero(mask & ~first));
     if (!gathered(warp, mask, first)) return Step::Wait;
-    // Lanes of a larger mask cannot be here: each is a member.
+    // Every lane here is a member, so the group holds nobody else.
     f(warp, in, mask);
     return Step::Next;
   }
@@ -450,9 +450,9 @@ struct MatrixForm {
   ValueOperand fragment;
 };
 
-// Thread t of the warp holds, of each 8x8 matrix of 16-bit elements, elements (t / 4, 2 (t % 4)) and the one right of
-// it: the warp's words are the rows one after the other. Transposed, (2 (t % 4), t / 4) and the one below. Thread 8 i +
-// r gives the address of row r of matrix i.
+// Thread t of the warp holds, of each 8x8 matrix of 16-bit elements, element (t / 4, 2 (t % 4)) and the one to its
+// right, so that the warp's words are the rows one after the other. When transposed it holds element (2 (t % 4), t / 4)
+// and the one below. Thread 8 i + r gives the address of row r of matrix i.
 void transpose(const uint16_t from[8][8], uint16_t to[8][8]) {
   for (int i = 0; i < 8; ++i) {
     for (int j = 0; j < 8; ++j) to[i][j] = from[j][i];
