@@ -14,8 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/environment.h"
 #include "sim/ptx/ast.h"
+#include "sim/run/run.h"
+#include "sim/translate/build_kernel.h"
 
 namespace {
 
@@ -547,7 +549,7 @@ Rate measure(const Case& c, int threads, double seconds) {
                                  ? ""
                                  : ".version 8.7\n.target sm_" + std::to_string(c.arch) + "a\n.address_size 64\n";
   const auto module = std::make_shared<const sim::ptx::Module>(sim::ptx::parse(header + c.text));
-  const auto kernel = sim::prepare(module, "k", {}, c.arch);
+  const auto kernel = sim::build_kernel(module, "k", {}, c.arch);
   sim::GlobalMemory memory;
   const uint32_t blocks = static_cast<uint32_t>(threads) * 2;
   const uint64_t buffer = memory.allocate(blocks * 16384 + 16384);

@@ -35,7 +35,7 @@ Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   if (s.cluster_arrived & mask)
     fault(Hazard::IllegalUse, warp, first_lane(s.cluster_arrived & mask),
           "barrier.cluster.arrive twice before the barrier completes");
-  warp.reads.order(warp, mask);
+  warp.order_reads(mask);
   warp.publish(cluster.async->cluster_arriving, Scope::Wide, instr.kind);
   if (!instr.kind) {
     warp.new_epoch();

@@ -7,6 +7,8 @@
 #include "sim/arithmetic/half.h"
 #include "sim/async/reduce.h"
 #include "sim/async/state.h"
+#include "sim/hazards/global_access.h"
+#include "sim/hazards/tensor_map_order.h"
 #include "sim/machine/coverage.h"
 
 namespace sim {
@@ -245,8 +247,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       note_global(warp, destination, bytes, true, lane);
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
-      if (destination < cluster.maps_high && destination + bytes > cluster.maps_low)
-        tensor_map_written(warp, destination, bytes, lane);
+      if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
       cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(),
                                                                  copy.reduction, copy.element));
       continue;

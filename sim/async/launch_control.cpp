@@ -1,5 +1,5 @@
 // clusterlaunchcontrol (PTX ISA 9.7.13.17, 9.7.13.18). Which clusters of a launch are pending is decided before it
-// runs (sim/machine/cluster.cpp): each cluster that starts has a share of them to itself, so that the outcome is the
+// runs (sim/run/launch.cpp): each cluster that starts has a share of them to itself, so that the outcome is the
 // same for any number of host threads. The response, opaque to programs, is {x, y, z, 1} or {0, 0, 0, 0}.
 #include <cstring>
 
@@ -67,7 +67,7 @@ Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
     std::vector<Cancel::Target> targets;
     const auto add = [&](Cta& cta) {
       const Stamp stamp = mbarrier_stamp(find_mbarrier(warp, cta, at.offset, lane), current_origin(warp, lane));
-      warp.reads.order(warp, 1u << lane);
+      warp.order_reads(1u << lane);
       shared_async_write(warp, cta, to.offset, kResponseBytes, stamp);
       targets.push_back({&cta, stamp});
       if (!granted) cluster.cancel_failures.push_back(stamp);

@@ -135,8 +135,8 @@ Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
       fault(Hazard::MbarrierMisuse, warp, lane,
             object_text(warp, *at.cta, at.offset) + " is initialised again without mbarrier.inval");
     shared_generic_write(warp, *warp.cta, at.offset, 8, lane);
-    SharedMemory& memory = warp.cta->shared;
-    memory.shadow[at.offset >> 4].mbarrier |= at.offset & 8 ? 2 : 1;
+    SharedHistory& history = warp.cta->history;
+    history.granules[at.offset >> 4].mbarrier |= at.offset & 8 ? 2 : 1;
     Cluster& cluster = *warp.cta->cluster;
     Mbarrier barrier;
     barrier.agent = new_agent(cluster, {AgentInfo::Kind::Mbarrier, warp.cta, at.offset});
@@ -159,7 +159,7 @@ Step execute_inval(Warp& warp, const Instr& instr, uint32_t mask) {
             "mbarrier.inval of the mbarrier at shared offset " + hex(barrier.offset) + " while " +
                 std::to_string(barrier.tx) + " bytes are pending");
     const uint32_t offset = barrier.offset;
-    SharedMemory::Granule& granule = warp.cta->shared.shadow[offset >> 4];
+    SharedHistory::Granule& granule = warp.cta->history.granules[offset >> 4];
     granule.mbarrier &= static_cast<uint16_t>(offset & 8 ? ~2 : ~1);
     granule.written &= offset & 8 ? 0x00ff : 0xff00;
     warp.cta->async->mbarriers.erase(offset);
@@ -178,7 +178,7 @@ Step execute_tx(Warp& warp, const Instr& instr, uint32_t mask) {
 
 Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   const int at = instr.width & kHasState ? 1 : 0;
-  warp.reads.order(warp, mask);
+  warp.order_reads(mask);
   Mbarrier* published[kLanes];
   int count_published = 0;
   each_lane(mask, [&](int lane) {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "sim/async/tensor_map.h"
+#include "sim/memory/tensor_map.h"
 
 namespace sim {
 

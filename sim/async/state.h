@@ -8,29 +8,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/async/tensor_map.h"
-#include "sim/machine/machine.h"
+#include "sim/hazards/shared_access.h"
+#include "sim/machine/agents.h"
+#include "sim/machine/decode.h"
+#include "sim/machine/fault.h"
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/launch.h"
+#include "sim/machine/operands.h"
+#include "sim/memory/address_space.h"
+#include "sim/memory/tensor_map.h"
 
 namespace sim {
-
-// Who an Agent is, for the text of a fault.
-struct AgentInfo {
-  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe, Prerequisites, Reads };
-  Kind kind = Kind::Warp;
-  const Cta* cta = nullptr;
-  uint32_t index = 0;  // warp, warpgroup or shared offset
-};
-
-// Who issued an operation that is performed later, for the text of a fault.
-struct Origin {
-  Warp* warp = nullptr;
-  const ptx::Instruction* source = nullptr;
-  int lane = -1;
-  std::string text() const;
-  [[noreturn]] void fail(Hazard hazard, const std::string& what) const;
-};
-// The instruction that the warp is executing.
-Origin current_origin(Warp& warp, int lane);
 
 // PTX ISA 9.7.13.15. Its agent's clock counts the phases completed.
 struct Mbarrier {
@@ -120,90 +108,23 @@ struct AsyncCtaState {
   std::unordered_map<uint32_t, Mbarrier> mbarriers;  // live ones, by shared offset
   std::vector<WarpGroup> warpgroups;
   uint32_t registers_free = 0;  // a lane's registers, summed over the warps, that setmaxnreg.inc may take
-  // What warps of other blocks did to this block's shared memory: their agents, and the epoch of the last time.
-  struct Remote {
-    uint32_t epoch = 0;
-    Origin by;
-  };
-  std::map<Agent, Remote> remote;
-};
-
-// A tensor map in global memory that the device wrote, or that a copy of this cluster has used.
-struct MapRecord {
-  bool written = false;  // by the device
-  bool released = false;
-  Stamp writer;                 // the write, then the release
-  std::vector<Stamp> acquired;  // fence.proxy.tensormap...acquire of this version
-  struct Use {
-    Stamp stamp;     // completion of a copy that reads it
-    Stamp map_read;  // of a load: the bulk group whose completion says that the map has been read
-  };
-  std::vector<Use> uses;
 };
 
 struct AsyncClusterState {
-  std::vector<AgentInfo> agents;
-  std::map<uint64_t, MapRecord> maps;
-  std::vector<Stamp> map_releases;          // fence.proxy.tensormap::generic.release
   View cluster_arriving, cluster_released;  // barrier.cluster
   bool finishing = false;
 };
 
-Agent new_agent(Cluster& cluster, AgentInfo info);
-std::string describe_agent(const Cluster& cluster, Agent agent);
-std::string hex(uint64_t value);
+// Faults (registers in flight) when the instruction touches a register of a wgmma operation that has not been waited
+// for. For instructions that are executed while warp.wgmma_pending.
+void check_wgmma_registers(Warp& warp, const Instr& instr);
 
-// ---- operands ----
-
-// An address operand takes two places in Instr::reg: its base and a constant row with its addend. Bit `slot` of
-// Instr::flags says that the base is 64 bits wide.
-void push_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
-inline uint64_t read_address(const Warp& warp, const Instr& instr, int place, int slot, int lane) {
-  const uint64_t base =
-      instr.flags >> slot & 1 ? warp.row<uint64_t>(instr.reg[place])[lane] : warp.row<uint32_t>(instr.reg[place])[lane];
-  return base + warp.row<uint64_t>(instr.reg[place + 1])[lane];
-}
-// The same with operands that the form of the instruction names.
-ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type);
-AddressOperand push_address(DecodeContext& context, const ptx::Operand& operand);
-inline uint64_t read_address(const Warp& warp, const Instr& instr, AddressOperand operand, int lane) {
-  const uint32_t row = instr.reg[operand.place];
-  const uint64_t base = operand.wide ? warp.row<uint64_t>(row)[lane] : warp.row<uint32_t>(row)[lane];
-  return base + warp.row<uint64_t>(instr.reg[operand.place + 1])[lane];
-}
-inline uint32_t read32(const Warp& warp, const Instr& instr, ValueOperand operand, int lane) {
-  return warp.row<uint32_t>(instr.reg[operand.place])[lane];
-}
-inline uint32_t read32(const Warp& warp, const Instr& instr, int place, int lane) {
-  return warp.row<uint32_t>(instr.reg[place])[lane];
-}
-inline uint64_t read64(const Warp& warp, const Instr& instr, int place, int lane) {
-  return warp.row<uint64_t>(instr.reg[place])[lane];
-}
-ptx::Operand immediate_operand(int64_t value);
-// True when `parts` has `part`.
-bool has_part(const ptx::Instruction& source, const char* part);
-// Throws Unsupported: "OPCODE: WHY".
-[[noreturn]] void unsupported(const ptx::Instruction& source, const std::string& why);
-// The value of an immediate operand; throws Unsupported when it is not one.
-int64_t immediate_of(const ptx::Instruction& source, const ptx::Operand& operand);
-
-struct SharedPlace {
-  Cta* cta;
-  uint32_t offset;
-};
-// A shared address of a lane, .shared::cta/.shared::cluster or generic; faults when it is not one or the block is
-// finished.
-SharedPlace shared_place(Warp& warp, uint64_t address, bool generic, int lane);
-
-inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
+// What the rooms above need at birth and end of a cluster.
+void create_async_state(Cluster& cluster);  // allocates each warp's agents, too
+void finish_async_state(Cluster& cluster);  // after the last warp left: performs what is pending, checks leftovers
 
 // ---- mbarriers ----
 
-// Remembers an access to another block's shared memory: the block must not exit before it.
-inline void note_remote(Warp& warp, Cta& owner) {
-  if (&owner != warp.cta) owner.async->remote[warp.self] = {warp.view.seen[warp.self], current_origin(warp, -1)};
-}
 // The live object; faults when it is misaligned, not initialised, or its initialisation is not ordered before.
 Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool for_copy = false);
 // Changes on behalf of a warp, perhaps long after it issued them.
@@ -219,11 +140,6 @@ void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp iss
 
 // The tensor map at a generic address.
 TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane);
-// A copy that `warp` issues reads the map: faults when the map is stale. `completions` are what must have been seen
-// before it may be rewritten.
-void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions, Stamp map_read = {});
-void release_tensor_maps(Warp& warp);                   // fence.proxy.tensormap::generic.release
-void acquire_tensor_map(Warp& warp, uint64_t address);  // fence.proxy.tensormap::generic.acquire
 // As push_address, for the generic address of a tensor map, which may be given as a kernel parameter's name.
 void push_map_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
 

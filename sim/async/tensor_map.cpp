@@ -1,124 +1,15 @@
-// Tensor maps: their 128 bytes, tensormap.replace (PTX ISA 9.7.9.28), tensormap.cp_fenceproxy (9.7.13.16),
-// prefetch.tensormap (9.7.9.15), and who may use which version of a map that the device rewrites (8.6, 9.7.13.4).
-#include "sim/async/tensor_map.h"
-
+// The instructions on tensor maps: tensormap.replace (PTX ISA 9.7.9.28), tensormap.cp_fenceproxy (9.7.13.16),
+// prefetch.tensormap (9.7.9.15).
 #include <cstring>
 
 #include "sim/async/state.h"
+#include "sim/hazards/global_access.h"
+#include "sim/hazards/shared_access.h"
+#include "sim/hazards/tensor_map_order.h"
 
 namespace sim {
 
 namespace {
-
-// "moxietma"; a map that tensormap.replace has half written is still one.
-constexpr uint64_t kMagic = 0x616d746569786f6dull;
-
-struct Encoded {
-  uint64_t magic;
-  // Programs clear bit 21 of the second word of a small tensor's map, around a mistake of some drivers: nothing of ours
-  // stands there.
-  uint64_t unused;
-  uint64_t address;
-  uint64_t strides[4];
-  uint32_t dims[5];  // less one: a dimension may have 2^32 elements
-  uint16_t box[5];
-  uint8_t element_strides[5];
-  uint8_t element, rank, interleave, swizzle, l2, fill, atom;
-  uint8_t more_unused[30];
-};
-static_assert(sizeof(Encoded) == kTensorMapBytes);
-
-}  // namespace
-
-void encode(const TensorMapFields& f, uint8_t out[kTensorMapBytes]) {
-  Encoded e{};
-  e.magic = kMagic;
-  e.address = f.address;
-  for (int i = 0; i < 4; ++i) e.strides[i] = f.strides[i];
-  for (int i = 0; i < 5; ++i) {
-    e.dims[i] = static_cast<uint32_t>(f.dims[i] - 1);
-    e.box[i] = static_cast<uint16_t>(f.box[i]);
-    e.element_strides[i] = static_cast<uint8_t>(f.element_strides[i]);
-  }
-  e.element = static_cast<uint8_t>(f.element);
-  e.rank = static_cast<uint8_t>(f.rank);
-  e.interleave = static_cast<uint8_t>(f.interleave);
-  e.swizzle = static_cast<uint8_t>(f.swizzle);
-  e.l2 = static_cast<uint8_t>(f.l2);
-  e.fill = static_cast<uint8_t>(f.fill);
-  e.atom = static_cast<uint8_t>(f.atom);
-  std::memcpy(out, &e, sizeof e);
-}
-
-std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]) {
-  Encoded e;
-  std::memcpy(&e, in, sizeof e);
-  if (e.magic != kMagic || e.rank < 1 || e.rank > 5 || e.element >= kTensorElements || e.interleave > 2 ||
-      e.swizzle > 3 || e.l2 > 3 || e.fill > 1 || e.atom > 3)
-    return std::nullopt;
-  TensorMapFields f;
-  f.address = e.address;
-  f.element = static_cast<TensorElement>(e.element);
-  f.rank = e.rank;
-  for (int i = 0; i < 4; ++i) f.strides[i] = e.strides[i];
-  for (int i = 0; i < 5; ++i) {
-    f.dims[i] = uint64_t{e.dims[i]} + 1;
-    f.box[i] = e.box[i];
-    f.element_strides[i] = e.element_strides[i];
-  }
-  f.interleave = static_cast<TensorInterleave>(e.interleave);
-  f.swizzle = static_cast<TensorSwizzle>(e.swizzle);
-  f.l2 = static_cast<TensorL2>(e.l2);
-  f.fill = static_cast<TensorFill>(e.fill);
-  f.atom = static_cast<TensorAtom>(e.atom);
-  return f;
-}
-
-std::string packed_flaw(const TensorMapFields& f) {
-  if (f.interleave != TensorInterleave::None) return "types of 4 and 6 bits cannot be interleaved";
-  if (f.fill == TensorFill::Nan) return "types of 4 and 6 bits have no NaN fill";
-  if (!is_padded(f.element)) {
-    if (f.dims[0] % 2 != 0) return "the inner dimension of a 4-bit type must be a multiple of 2 elements";
-    return "";
-  }
-  if (f.dims[0] % 128 != 0) return "the inner dimension of a padded type must be a multiple of 128 elements";
-  if (f.box[0] != 128) return "the inner dimension of the box of a padded type must be 128 elements";
-  if (f.address % 32 != 0) return "the address of a padded type must be a multiple of 32";
-  for (uint32_t d = 0; d + 1 < f.rank; ++d) {
-    if (f.strides[d] % 32 != 0) return "the strides of a padded type must be multiples of 32";
-  }
-  const bool swizzles =
-      f.swizzle == TensorSwizzle::None || (f.swizzle == TensorSwizzle::Bytes128 && f.atom != TensorAtom::Bytes32Flip);
-  return swizzles ? "" : "a padded type has no swizzle but that of 128 bytes, without flipped halves";
-}
-
-// ---- who may use and who may rewrite a map ------------------------------------------------------
-
-namespace {
-
-bool seen(const Warp& warp, Stamp stamp) { return warp.view.seen[stamp.by] >= stamp.at; }
-
-MapRecord& record_of(Cluster& cluster, uint64_t address) {
-  cluster.maps_low = std::min(cluster.maps_low, address);
-  cluster.maps_high = std::max(cluster.maps_high, address + kTensorMapBytes);
-  return cluster.async->maps[address];
-}
-
-// A generic write to the map: nothing may still be reading it, and nobody has acquired what is written.
-void rewrite(Warp& warp, MapRecord& record, uint64_t address, int lane) {
-  Cluster& cluster = *warp.cta->cluster;
-  for (const MapRecord::Use& use : record.uses) {
-    if (seen(warp, use.stamp) || (use.map_read.at > 0 && seen(warp, use.map_read))) continue;
-    fault(Hazard::TensorMapInFlight, warp, lane,
-          "rewrites the tensor map at " + hex(address) +
-              " while a copy may still read it: " + describe_agent(cluster, use.stamp.by) + " has not been waited for");
-  }
-  record.uses.clear();
-  record.acquired.clear();
-  record.written = true;
-  record.released = false;
-  record.writer = warp.stamp();
-}
 
 const uint8_t* map_bytes(Warp& warp, uint64_t address, int lane) {
   if (address % kTensorMapAlign != 0)
@@ -143,75 +34,6 @@ TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane) {
   if (!fields) fault(Hazard::IllegalUse, warp, lane, "the 128 bytes at " + hex(address) + " are no tensor map");
   return *fields;
 }
-
-void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<Stamp>& completions, Stamp map_read) {
-  if ((address & kWindowMask) != 0) return;  // parameters: nobody can rewrite them
-  Cluster& cluster = *warp.cta->cluster;
-  MapRecord& record = record_of(cluster, address);
-  if (record.written) {
-    bool acquired = false;
-    for (const Stamp& stamp : record.acquired) acquired = acquired || seen(warp, stamp);
-    if (!acquired) {
-      const std::string by = describe_agent(cluster, record.writer.by);
-      fault(Hazard::StaleTensorMap, warp, lane,
-            "uses the tensor map at " + hex(address) + ", which " + by + " rewrote, " +
-                (record.released ? "without fence.proxy.tensormap::generic.acquire after its release"
-                                 : "but did not publish with fence.proxy.tensormap::generic.release or "
-                                   "tensormap.cp_fenceproxy"));
-    }
-  }
-  if (!record.written && cluster.written.touches(address, kTensorMapBytes)) {
-    bool acquired = false;
-    for (const Stamp& stamp : record.acquired) acquired = acquired || seen(warp, stamp);
-    if (!acquired)
-      fault(Hazard::StaleTensorMap, warp, lane,
-            "uses the tensor map at " + hex(address) +
-                ", which ordinary stores wrote, without "
-                "fence.proxy.tensormap::generic.release after them and .acquire before the use");
-  }
-  for (const Stamp& stamp : completions) {
-    bool known = false;
-    for (MapRecord::Use& use : record.uses) {
-      if (use.stamp.by != stamp.by || use.map_read.by != map_read.by) continue;
-      use.stamp.at = std::max(use.stamp.at, stamp.at);
-      use.map_read.at = std::max(use.map_read.at, map_read.at);
-      known = true;
-    }
-    if (!known) record.uses.push_back({stamp, map_read});
-  }
-}
-
-void tensor_map_written(Warp& warp, uint64_t address, uint32_t bytes, int lane) {
-  Cluster& cluster = *warp.cta->cluster;
-  auto& maps = cluster.async->maps;
-  auto at = maps.upper_bound(address);
-  if (at != maps.begin()) --at;
-  for (; at != maps.end() && at->first < address + bytes; ++at) {
-    if (at->first + kTensorMapBytes > address) rewrite(warp, at->second, at->first, lane);
-  }
-}
-
-void release_tensor_maps(Warp& warp) {
-  AsyncClusterState& s = *warp.cta->cluster->async;
-  for (auto& [address, record] : s.maps) {
-    if (!record.written || record.released || !seen(warp, record.writer)) continue;
-    record.released = true;
-    record.writer = warp.stamp();
-  }
-  s.map_releases.push_back(warp.stamp());
-}
-
-void acquire_tensor_map(Warp& warp, uint64_t address) {
-  Cluster& cluster = *warp.cta->cluster;
-  MapRecord& record = record_of(cluster, address);
-  bool ordered = record.released && seen(warp, record.writer);
-  // A map whose writing was not noticed, since nothing told that it was one.
-  for (const Stamp& release : cluster.async->map_releases)
-    ordered = ordered || (!record.written && seen(warp, release));
-  if (ordered) record.acquired.push_back(warp.stamp());
-}
-
-// ---- instructions -------------------------------------------------------------------------------
 
 namespace {
 
@@ -255,7 +77,7 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
         fault(Hazard::Memory, warp, lane,
               "tensormap.replace at " + hex(address) + ", which is not aligned to 64 bytes");
       bytes = global_pointer(warp, address, kTensorMapBytes, lane);
-      rewrite(warp, record_of(*warp.cta->cluster, address), address, lane);
+      rewrite_tensor_map(warp, address, lane);
     }
     std::optional<TensorMapFields> fields = decode(bytes);
     if (!fields) fault(Hazard::IllegalUse, warp, lane, "the 128 bytes at " + hex(address) + " are no tensor map");
@@ -329,8 +151,7 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   shared_generic_read(warp, *source.cta, source.offset, kTensorMapBytes, lane);
   shared_lane_read(warp, *source.cta, source.offset, kTensorMapBytes, -1);
   uint8_t* const destination = global_pointer(warp, address, kTensorMapBytes, lane);
-  MapRecord& record = record_of(*warp.cta->cluster, address);
-  rewrite(warp, record, address, lane);
+  TensorMapRecord& record = rewrite_tensor_map(warp, address, lane);
   std::memcpy(destination, source.cta->shared.bytes + source.offset, kTensorMapBytes);
   record.released = true;
   return Step::Next;

@@ -708,8 +708,7 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
 
 }  // namespace
 
-void check_registers_in_flight(Warp& warp, const Instr& instr) {
-  if (warp.tensor) check_tensor_registers(warp, instr);
+void check_wgmma_registers(Warp& warp, const Instr& instr) {
   // wgmma looks after its own operands.
   if (instr.execute == execute_mma || warp.async->mma_fences == 0) return;
   AsyncWarpState& s = *warp.async;

@@ -6,7 +6,8 @@
 #include <cstring>
 
 #include "sim/driver/call.h"
-#include "sim/machine/machine.h"
+#include "sim/machine/environment.h"
+#include "sim/machine/instruction.h"
 
 namespace sim::driver {
 

@@ -9,6 +9,9 @@
 #include "sim/driver/allocation.h"
 #include "sim/driver/event.h"
 #include "sim/driver/stream.h"
+#include "sim/machine/decode.h"
+#include "sim/machine/environment.h"
+#include "sim/run/run.h"
 
 namespace sim::driver {
 namespace {

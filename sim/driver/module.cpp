@@ -12,6 +12,8 @@
 #include "sim/driver/call.h"
 #include "sim/driver/execute.h"
 #include "sim/driver/image.h"
+#include "sim/machine/decode.h"
+#include "sim/translate/build_kernel.h"
 
 namespace sim::driver {
 
@@ -280,8 +282,6 @@ void get_global(const Image& image, CUdeviceptr* address, size_t* bytes, const c
 }  // namespace
 
 std::shared_ptr<Image> load_image(const std::string& text) {
-  static const bool registered = (register_isa(), true);
-  (void)registered;
   auto image = std::make_shared<Image>();
   try {
     auto module = std::make_shared<ptx::Module>(ptx::parse(text));
@@ -304,7 +304,7 @@ std::shared_ptr<Image> load_image(const std::string& text) {
     for (const ptx::Function& f : module->functions) {
       if (!f.is_entry || f.is_declaration) continue;
       try {
-        image->kernels[f.name] = prepare(module, f.name, addresses, state().device.arch);
+        image->kernels[f.name] = build_kernel(module, f.name, addresses, state().device.arch);
         any = true;
       } catch (const ptx::ParseError& e) {
         if (first_error.empty()) first_error = e.what();

@@ -6,7 +6,8 @@
 #include <string>
 
 #include "sim/driver/abi.h"
-#include "sim/machine/machine.h"
+#include "sim/machine/dim3.h"
+#include "sim/machine/kernel.h"
 
 namespace sim::driver {
 

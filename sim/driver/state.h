@@ -16,7 +16,7 @@
 #include "sim/driver/allocation.h"
 #include "sim/driver/device.h"
 #include "sim/driver/handles.h"
-#include "sim/memory/memory.h"
+#include "sim/memory/global.h"
 
 namespace sim::driver {
 

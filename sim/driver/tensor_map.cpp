@@ -1,8 +1,8 @@
 // Tensor maps: the checks of cuTensorMapEncodeTiled and the simulator's form of the result.
 #include <optional>
 
-#include "sim/async/tensor_map.h"
 #include "sim/driver/call.h"
+#include "sim/memory/tensor_map.h"
 
 namespace sim::driver {
 namespace {

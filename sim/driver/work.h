@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/driver/abi.h"
-#include "sim/machine/machine.h"
+#include "sim/machine/launch.h"
 
 namespace sim::driver {
 

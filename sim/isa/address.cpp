@@ -3,16 +3,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
+
+#include "sim/hazards/global_access.h"
+#include "sim/hazards/shared_access.h"
+#include "sim/hazards/tensor_map_order.h"
 
 namespace sim {
 namespace {
-
-std::string hex(uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 template <class Visit>
 inline void each_lane(uint32_t mask, Visit visit) {
@@ -71,7 +68,7 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
       each_lane(mask, [&](int lane) { note_global(warp, at[lane], size, access != Access::Read, lane); });
     }
   }
-  if (access != Access::Read && low < cluster.maps_high && high + size > cluster.maps_low) {
+  if (access != Access::Read && cluster.tensor_maps.may_hold(low, high + size - low)) {
     each_lane(mask, [&](int lane) { tensor_map_written(warp, at[lane], size, lane); });
   }
   if (cluster.ctas.size() > 1) [[unlikely]]
@@ -292,7 +289,7 @@ void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t m
   const bool acquires = reads && !cluster.sync_objects.empty();
   if (!releases && !acquires) return;
   if (releases) release_lanes(warp, mask);
-  if (releases) warp.reads.order(warp, mask);
+  if (releases) warp.order_reads(mask);
   const Scope scope = form.cta_scope ? Scope::Cta : Scope::Wide;
   uint64_t at[kLanes];
   gather(warp, in, form, at);

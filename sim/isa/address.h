@@ -3,7 +3,10 @@
 #pragma once
 #include <cstdint>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/decode.h"
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/launch.h"
+#include "sim/memory/address_space.h"
 
 namespace sim {
 

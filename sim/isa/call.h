@@ -1,6 +1,6 @@
 // The instructions that prepare() puts around a call beside the call itself.
 #pragma once
-#include "sim/machine/machine.h"
+#include "sim/machine/instruction.h"
 
 namespace sim {
 

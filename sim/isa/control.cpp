@@ -179,7 +179,7 @@ void count_arrival(Warp& warp, const Instr& in, const BarrierForm& form, uint32_
   b.reduces = reduces;
   b.arrived_warps |= 1u << warp.index;
   b.arrived += kLanes;
-  warp.reads.order(warp, kFullMask);
+  warp.order_reads(kFullMask);
   warp.publish(b.arriving, Scope::Cta);
   warp.new_epoch();
   release_lanes(warp, kFullMask);  // All lanes of the warp have come.
@@ -305,7 +305,7 @@ struct FenceForm {
   bool cta_scope;
 };
 Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
-  warp.reads.order(warp, mask);
+  warp.order_reads(mask);
   warp.fence(in.form<FenceForm>().cta_scope ? Scope::Cta : Scope::Wide);
   release_lanes(warp, mask);
   return Step::Next;

@@ -1,5 +1,9 @@
 // Device-side printf and assert as the CUDA headers call them.
 #include "sim/isa/external.h"
+#include "sim/hazards/global_access.h"
+#include "sim/hazards/shared_access.h"
+#include "sim/machine/launch.h"
+#include "sim/memory/address_space.h"
 
 #include <bit>
 #include <cstdio>

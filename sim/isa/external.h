@@ -2,7 +2,8 @@
 #pragma once
 #include <string>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/kernel.h"
 
 namespace sim {
 

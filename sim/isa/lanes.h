@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "sim/arithmetic/half.h"
-#include "sim/machine/machine.h"
+#include "sim/machine/decode.h"
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/launch.h"
 
 namespace sim::isa {
 

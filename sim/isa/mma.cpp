@@ -9,7 +9,8 @@
 #include <cstring>
 
 #include "sim/arithmetic/panel_product.h"
-#include "sim/isa/whole_warp.h"
+#include "sim/isa/warp_wide.h"
+#include "sim/machine/decode.h"
 
 namespace sim {
 namespace {

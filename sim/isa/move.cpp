@@ -1,5 +1,6 @@
 // Moves: mov with its packing and unpacking (PTX ISA 9.7.9.3, .4), prmt (9.7.9.7), isspacep and cvta (9.7.9.19, .20).
 #include "sim/isa/lanes.h"
+#include "sim/memory/address_space.h"
 
 namespace sim {
 namespace isa {
@@ -210,7 +211,7 @@ bool decode_prmt(const ptx::Instruction& source, DecodeContext& context, Instr& 
 
 // ---- address spaces ------------------------------------------------------------------------------
 
-// sim/memory/memory.h describes the windows and the block's rank in a shared address.
+// sim/memory/address_space.h describes the windows and the block's rank in a shared address.
 constexpr int kRankShift = 24;
 constexpr uint64_t kSharedOffset = (1ull << kRankShift) - 1;
 

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/hierarchy.h"
 
 namespace sim {
 

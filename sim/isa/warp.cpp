@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "sim/isa/address.h"
-#include "sim/isa/whole_warp.h"
+#include "sim/isa/warp_wide.h"
 
 namespace sim {
 
@@ -77,7 +78,7 @@ Step rendezvous(Warp& warp, const Instr& in, uint32_t mask, uint32_t members_row
     rest &= ~lanes;
     if ((lanes & ~wanted) != 0) not_a_member(warp, std::countr_zero(lanes & ~wanted));
     if ((wanted & warp.live & ~lanes) != 0) continue;
-    warp.reads.order(warp, lanes);
+    warp.order_reads(lanes);
     f(warp, in, lanes);
     done |= lanes;
   }

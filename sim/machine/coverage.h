@@ -4,7 +4,8 @@
 #pragma once
 #include <string>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/instruction.h"
+#include "sim/machine/kernel.h"
 
 namespace sim {
 

@@ -1,7 +1,6 @@
-// When asynchronous operations are performed: at once, as late as possible, or at seeded moments.
-#include <stdexcept>
+#include "sim/machine/engine.h"
 
-#include "sim/machine/machine.h"
+#include "sim/machine/hierarchy.h"
 
 namespace sim {
 

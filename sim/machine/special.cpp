@@ -1,5 +1,6 @@
 // Values of the special registers (PTX ISA 10).
 #include "sim/machine/special.h"
+#include "sim/machine/launch.h"
 
 #include <unordered_map>
 

@@ -1,9 +1,10 @@
-// Special registers (PTX ISA 10): names, widths and values. Private to sim/machine.
+// Special registers (PTX ISA 10): names, widths and values.
 #pragma once
 #include <cstdint>
 #include <string_view>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/kernel.h"
 
 namespace sim {
 

@@ -1,9 +1,7 @@
-// The interpreter loop of a warp and what becomes of its lanes when they part and meet again.
+// What becomes of a warp's lanes when they part and meet again, and what the warp knows and tells.
 #include <algorithm>
-#include <bit>
 
-#include "sim/machine/machine.h"
-#include "sim/machine/run.h"
+#include "sim/machine/hierarchy.h"
 
 namespace sim {
 
@@ -71,7 +69,7 @@ void Warp::move_lanes(uint32_t lanes, int pc) {
 
 void Warp::exit_lanes(uint32_t lanes) {
   live &= ~lanes;
-  reads.order(*this, lanes);
+  order_reads(lanes);
   Split& split = splits[current];
   split.mask &= ~lanes;
   if (split.mask == 0)
@@ -123,9 +121,13 @@ void Warp::select(size_t split) {
   }
 }
 
+bool Cta::finished() const {
+  return std::all_of(warps.begin(), warps.end(), [](const auto& warp) { return warp->live == 0; });
+}
+
 bool converged(Warp& warp, uint32_t mask) {
   if (warp.all_live_in(mask)) {
-    warp.reads.order(warp, mask);
+    warp.order_reads(mask);
     return true;
   }
   warp.splits[warp.current].apart = true;
@@ -134,108 +136,11 @@ bool converged(Warp& warp, uint32_t mask) {
 
 bool gathered(Warp& warp, uint32_t mask, uint32_t members) {
   if ((members & warp.live & ~mask) == 0) {
-    warp.reads.order(warp, mask);
+    warp.order_reads(mask);
     return true;
   }
   warp.splits[warp.current].apart = true;
   return false;
-}
-
-Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
-  *executed = 0;
-  if (warp.splits.empty()) return Turn::Finished;
-  if (!warp.settle()) return Turn::Blocked;
-  // Lanes that do nothing but poll must not keep the warp from the lanes they wait for.
-  if (warp.rotate && warp.splits.size() > 1) {
-    const uint64_t now = warp.cta->cluster->events + 1;
-    for (size_t i = 1; i <= warp.splits.size(); ++i) {
-      const size_t next = (warp.last_split + i) % warp.splits.size();
-      if (warp.splits[next].blocked_at == now) continue;
-      warp.select(next);
-      break;
-    }
-  }
-  warp.rotate = false;
-
-  const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
-  std::vector<uint8_t>& covered = warp.cta->cluster->launch->kernel->covered;
-  uint8_t* const cover = covered.empty() ? nullptr : covered.data();
-  const uint8_t* const file = warp.registers.get();
-  Warp::Split* split = &warp.splits[warp.current];
-  uint32_t left = quantum;
-  Turn turn = Turn::Quantum;
-  while (left > 0) {
-    --left;
-    const Instr& in = code[split->pc];
-    uint32_t mask = split->mask;
-    if (in.guard != UINT32_MAX) {
-      uint32_t allowed;
-      std::memcpy(&allowed, file + in.guard, 4);
-      mask &= in.guard_negated ? ~allowed : allowed;
-      if (mask == 0) {
-        if (++split->pc >= warp.stop_pc) {
-          warp.settle();
-          split = &warp.splits[warp.current];
-        }
-        continue;
-      }
-    }
-    if (cover != nullptr) [[unlikely]]
-      std::atomic_ref<uint8_t>(cover[split->pc]).store(1, std::memory_order_relaxed);
-    if (warp.wgmma_pending) [[unlikely]]
-      check_registers_in_flight(warp, in);
-    const Step step = in.execute(warp, in, mask);
-    if (step == Step::Next) [[likely]] {
-      if (++split->pc >= warp.stop_pc) {
-        warp.settle();
-        split = &warp.splits[warp.current];
-      }
-      continue;
-    }
-    if (step == Step::Jump) {
-      if (warp.splits.size() > 1 && !warp.settle()) {
-        turn = Turn::Blocked;
-        break;
-      }
-      split = &warp.splits[warp.current];
-      continue;
-    }
-    if (step == Step::Yield) {
-      ++split->pc;
-      turn = Turn::Yielded;
-      break;
-    }
-    if (step == Step::Wait) {
-      ++left;  // nothing was executed
-      Warp::Split& waiting = warp.splits[warp.current];
-      const uint32_t passing = waiting.mask & ~mask;  // lanes whose guard was false need not wait
-      waiting.blocked_at = warp.cta->cluster->events + 1;
-      if (passing != 0) {
-        waiting.mask &= ~passing;
-        warp.splits.push_back({waiting.pc + 1, passing, 0, false});
-      }
-      if (!warp.settle()) {
-        turn = Turn::Blocked;
-        break;
-      }
-      split = &warp.splits[warp.current];
-      continue;
-    }
-    warp.exit_lanes(mask);
-    if (warp.splits.empty()) {
-      turn = Turn::Finished;
-      break;
-    }
-    if (!warp.settle()) {
-      turn = Turn::Blocked;
-      break;
-    }
-    split = &warp.splits[warp.current];
-  }
-  *executed = quantum - left;
-  warp.executed += *executed;
-  warp.last_split = warp.current;
-  return turn;
 }
 
 }  // namespace sim

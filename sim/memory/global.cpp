@@ -10,20 +10,15 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <shared_mutex>
 
-#include "sim/machine/machine.h"
-#include "sim/memory/memory.h"
+#include "sim/memory/address_space.h"
+#include "sim/memory/global.h"
 
 namespace sim {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-
-std::string hex(uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 std::string bytes_text(uint64_t n) { return std::to_string(n) + (n == 1 ? " byte" : " bytes"); }
 
@@ -37,6 +32,12 @@ uint64_t host_memory() {
 std::atomic<uint64_t> next_version{1};
 
 }  // namespace
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
 
 struct GlobalMemory::Impl {
   mutable std::shared_mutex mutex;
@@ -225,27 +226,6 @@ bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t en
   if (r.end == 0) return false;
   cache.ranges[cache.next++ % 4] = r;
   return end <= r.end;
-}
-
-void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
-  const Cluster& cluster = *warp.cta->cluster;
-  if (warp.view.seen[cluster.prerequisites] > 0) return;
-  for (const auto& grid : cluster.launch->unfinished) {
-    if (!grid->touches(address, bytes)) continue;
-    fault(Hazard::DataInFlight, warp, lane,
-          std::string(write ? "writes to" : "reads") + " global memory at " + hex(address) +
-              ", which the grid before may still be writing, and no griddepcontrol.wait stands before it");
-  }
-}
-
-uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
-  const GlobalMemory& memory = *warp.cta->cluster->launch->global;
-  if (address + size < address || !global_range_cached(memory, address, address + size)) {
-    fault(Hazard::Memory, warp, lane,
-          "access of " + bytes_text(size) + " at global address " + hex(address) + ", which " +
-              memory.explain(address, size));
-  }
-  return reinterpret_cast<uint8_t*>(address);
 }
 
 }  // namespace sim

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "sim/async/state.h"
-#include "sim/machine/machine.h"
+#include "sim/machine/hierarchy.h"
 
 namespace sim {
 
@@ -163,6 +163,13 @@ std::string tensor_text(uint32_t lane, uint32_t column);
 void push_tensor_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
 // The value of `cta_group::N` among the parts; throws Unsupported when there is none.
 int group_of(const ptx::Instruction& source);
+
+// ---- birth, end, and what is checked before each instruction ----
+void reset_tensor_state(Cluster& cluster);
+// Before finish_async_state: faults when tensor memory was not given back or tcgen05 operations may be in flight.
+void finish_tensor_state(Cluster& cluster);
+// Faults when the instruction touches a destination of a tcgen05.ld that has not been waited for.
+void check_tensor_registers(Warp& warp, const Instr& instr);
 
 // ---- instructions, one file each ----
 bool decode_allocation(const ptx::Instruction& source, DecodeContext& context, Instr& out);  // alloc, dealloc, ...

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/machine/machine.h"
+#include "sim/translate/opcodes.h"
 
 namespace {
 

@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/environment.h"
+#include "sim/run/run.h"
+#include "sim/translate/build_kernel.h"
 
 namespace {
 
@@ -18,7 +20,7 @@ void prepare_all(const std::shared_ptr<const sim::ptx::Module>& module, int arch
   for (const sim::ptx::Function& f : module->functions) {
     if (!f.is_entry || f.is_declaration) continue;
     try {
-      sim::prepare(module, f.name, symbols, arch);
+      sim::build_kernel(module, f.name, symbols, arch);
     } catch (const sim::ptx::ParseError& e) {
       if (e.where.line < 1 || e.where.column < 1) std::abort();
     }

@@ -24,7 +24,9 @@
 #include "jit/source.h"
 #include "mutate.h"
 #include "ops/gemm.h"
-#include "sim/machine/machine.h"
+#include "sim/machine/environment.h"
+#include "sim/run/run.h"
+#include "sim/translate/build_kernel.h"
 
 namespace moxie::mutants {
 namespace {
@@ -257,7 +259,7 @@ class Subject {
     };
     try {
       module = std::make_shared<const sim::ptx::Module>(sim::ptx::parse(ptx));
-      kernel = sim::prepare(module, jit::kKernelName, symbols(*module), arch_);
+      kernel = sim::build_kernel(module, jit::kKernelName, symbols(*module), arch_);
     } catch (const std::exception& error) {
       return say(Outcome::Rejected, error.what());
     }

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "sim/arithmetic/panel_product.h"
-#include "sim/async/tensor_map.h"
+#include "sim/memory/tensor_map.h"
 #include "tests/sim/formats.h"
 #include "tests/sim/run_ptx.h"
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "sim/async/tensor_map.h"
+#include "sim/memory/tensor_map.h"
 #include "tests/sim/run_ptx.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "run_ptx.h"
-#include "sim/async/tensor_map.h"
+#include "sim/memory/tensor_map.h"
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include <regex>
 #include <sstream>
 
-#include "sim/async/tensor_map.h"
+#include "sim/memory/tensor_map.h"
 #include "tests/sim/run_ptx.h"
 
 namespace {

@@ -8,8 +8,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/machine/machine.h"
+#include "sim/machine/environment.h"
 #include "sim/ptx/ast.h"
+#include "sim/run/run.h"
+#include "sim/translate/build_kernel.h"
 
 namespace sim_test {
 
@@ -85,7 +87,7 @@ inline std::shared_ptr<const sim::ptx::Module> parse_ptx(const std::string& text
 
 inline std::shared_ptr<sim::Kernel> prepare_ptx(const std::string& text, const std::string& entry, int arch = 90,
                                                 const std::unordered_map<std::string, uint64_t>& symbols = {}) {
-  return sim::prepare(parse_ptx(text, arch), entry, symbols, arch);
+  return sim::build_kernel(parse_ptx(text, arch), entry, symbols, arch);
 }
 
 // Returns the number of warp instructions executed.

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "run_ptx.h"
-#include "sim/async/tensor_map.h"
+#include "sim/memory/tensor_map.h"
 
 namespace {
 

@@ -1,24 +1,11 @@
 // The words that lanes of a warp have written and not yet published.
-#include "sim/memory/lanes.h"
+#include "sim/history/lanes.h"
 
 #include <cstring>
 
-#include "sim/async/state.h"
-
 namespace sim {
 
-LaneReads::Group* LaneReads::group_of(Warp& warp, uint32_t mask) {
-  for (Group& group : groups_) {
-    if (group.agent == 0) {
-      const AgentInfo& of_warp = warp.cta->cluster->async->agents[warp.self];
-      group = {mask, new_agent(*warp.cta->cluster, {AgentInfo::Kind::Reads, of_warp.cta, of_warp.index}), 0};
-    }
-    if (group.mask == mask) return &group;
-  }
-  return nullptr;
-}
-
-void LaneReads::raise(Warp& warp, uint32_t mask) {
+void LaneReads::raise(View& view, uint32_t mask) {
   unordered_ &= ~mask;
   for (uint32_t lane = 0; lane < 32; ++lane) ordered_[lane] = mask >> lane & 1 ? time_ : ordered_[lane];
   ++time_;
@@ -26,12 +13,10 @@ void LaneReads::raise(Warp& warp, uint32_t mask) {
     if ((group.mask & mask) == 0) continue;
     uint32_t at = UINT32_MAX;
     for (uint32_t lane = 0; lane < 32; ++lane) at = std::min(at, group.mask >> lane & 1 ? ordered_[lane] : UINT32_MAX);
-    warp.view.seen.raise(group.agent, at);
-    warp.view.fenced.raise(group.agent, std::min(at, fenced_));
+    view.seen.raise(group.agent, at);
+    view.fenced.raise(group.agent, std::min(at, fenced_));
   }
 }
-
-Stamp LaneReads::warp_stamp(const Warp& warp) { return warp.stamp(); }
 
 LaneOrder::WarpOrder& LaneOrder::writer(uint32_t warp, uint32_t lanes) {
   if (warps_.size() <= warp) warps_.resize(warp + 1);

@@ -1,5 +1,5 @@
 // Order inside a warp: which lane wrote a word of shared memory by a plain store and has told nobody since. Views
-// (sim/memory/clock.h) know warps only; this finds the bar.warp.sync that is missing between two lanes of one warp.
+// (sim/history/clock.h) know warps only; this finds the bar.warp.sync that is missing between two lanes of one warp.
 // What it reports is unordered for certain: a release by the writing lane and after it any acquire by the warp count as
 // order. And LaneReads, which lanes' reads a warp's release stands for.
 #pragma once
@@ -8,11 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/memory/clock.h"
+#include "sim/history/clock.h"
 
 namespace sim {
-
-struct Warp;
 
 // A release by some lanes of a warp stands for the reads of other lanes only where something has brought them together
 // since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). So plain reads of
@@ -22,19 +20,20 @@ struct Warp;
 class LaneReads {
  public:
   void reset() { *this = LaneReads{}; }
-  // For a read by the lanes of the mask. Of sets beyond the first few nothing is known: theirs are the warp's.
-  Stamp stamp(Warp& warp, uint32_t mask) {
-    const Stamp of_warp = warp_stamp(warp);
+  // For a read by the lanes of the mask, of a warp whose own stamp is `of_warp`. A set of lanes that is new asks
+  // new_agent() for its agent. Of sets beyond the first few nothing is known: their reads are the warp's.
+  template <class NewAgent>
+  Stamp stamp(Stamp of_warp, uint32_t mask, NewAgent new_agent) {
     if (together_) return of_warp;
-    Group* const group = groups_[0].mask == mask ? groups_.data() : group_of(warp, mask);
+    Group* const group = groups_[0].mask == mask ? groups_.data() : group_of(mask, new_agent);
     if (group == nullptr) return of_warp;
     group->epoch = of_warp.at;
     unordered_ |= mask;
     return {group->agent, time_};
   }
-  // The lanes of the mask have come together, or each publishes only what it did itself.
-  void order(Warp& warp, uint32_t mask) {
-    if (unordered_ & mask) raise(warp, mask);
+  // The lanes of the mask have come together, or each publishes only what it did itself: their warp's view is told.
+  void order(View& view, uint32_t mask) {
+    if (unordered_ & mask) raise(view, mask);
   }
   // One instruction of the whole warp reads (ldmatrix): its lanes are together.
   void read_together(bool together) { together_ = together; }
@@ -58,9 +57,15 @@ class LaneReads {
     uint32_t agent = 0;
     uint32_t epoch = 0;  // of the warp at its last read
   };
-  Group* group_of(Warp& warp, uint32_t mask);
-  void raise(Warp& warp, uint32_t mask);
-  static Stamp warp_stamp(const Warp& warp);
+  template <class NewAgent>
+  Group* group_of(uint32_t mask, NewAgent new_agent) {
+    for (Group& group : groups_) {
+      if (group.agent == 0) group = {mask, new_agent(), 0};
+      if (group.mask == mask) return &group;
+    }
+    return nullptr;
+  }
+  void raise(View& view, uint32_t mask);
 
   std::array<Group, 4> groups_{};
   bool together_ = false;

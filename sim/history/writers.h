@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/memory/clock.h"
+#include "sim/history/clock.h"
 
 namespace sim {
 

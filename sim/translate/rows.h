@@ -1,4 +1,4 @@
-// Rows of the register file: which PTX registers may share one. Private to sim/machine.
+// Rows of the register file: which PTX registers may share one. Private to sim/translate.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,0 +1,32 @@
+// Whether an access to global memory may be made: bounds, what unfinished predecessor grids may still write, and what
+// other blocks of the cluster have written.
+#pragma once
+#include <cstdint>
+
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/launch.h"
+#include "sim/memory/address_space.h"
+
+namespace sim {
+
+// The bytes of an access by one lane. Faults (memory) when [address, address + size) is not all inside one live
+// allocation.
+uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane);
+
+// The order between plain accesses of global memory by the blocks of one cluster.
+void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint32_t size, Access access, bool strong);
+// A plain read by `warp` must be ordered after another block's plain write of the word by operations whose scopes
+// include both (PTX ISA 8.7.1, 8.9.4): the write must be in the reader's causality order. Otherwise it is `uncaused`.
+bool is_uncaused(const Warp& warp, Stamp write);
+[[noreturn]] void fault_uncaused(const Warp& warp, Stamp write, int lane, const std::string& place);
+
+// Faults when the bytes belong to what an unfinished predecessor grid has written.
+void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
+// A warp touches global memory, itself or by a copy that it issues.
+inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
+  Cluster& cluster = *warp.cta->cluster;
+  if (write && cluster.logs_writes) cluster.written.add(address, bytes);
+  if (!cluster.launch->unfinished.empty()) check_unfinished(warp, address, bytes, write, lane);
+}
+
+}  // namespace sim

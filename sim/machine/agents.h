@@ -1,0 +1,23 @@
+// Who an Agent (sim/history/clock.h) is, for the text of a fault.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "sim/history/clock.h"
+
+namespace sim {
+
+struct Cta;
+struct Cluster;
+
+struct AgentInfo {
+  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe, Prerequisites, Reads };
+  Kind kind = Kind::Warp;
+  const Cta* cta = nullptr;
+  uint32_t index = 0;  // warp, warpgroup or shared offset
+};
+
+Agent new_agent(Cluster& cluster, AgentInfo info);
+std::string describe_agent(const Cluster& cluster, Agent agent);
+
+}  // namespace sim

@@ -1,0 +1,12 @@
+// What the environment says about how launches are executed. A value that is not allowed throws std::invalid_argument.
+#pragma once
+#include "sim/machine/engine.h"
+#include "sim/machine/rules.h"
+
+namespace sim {
+
+Order order_from_environment();  // MOXIE_SIM_ORDER=eager|lazy|random:SEED
+int threads_from_environment();  // MOXIE_SIM_THREADS: Launch::threads
+Rules rules_from_environment();  // the variables that sim/machine/rules.h names
+
+}  // namespace sim

@@ -1,0 +1,83 @@
+#include "sim/machine/fault.h"
+
+#include "sim/machine/hierarchy.h"
+#include "sim/machine/launch.h"
+
+namespace sim {
+const char* hazard_name(Hazard h) {
+  switch (h) {
+    case Hazard::MissingProxyFence:
+      return "missing proxy fence";
+    case Hazard::DataInFlight:
+      return "data in flight";
+    case Hazard::RegistersInFlight:
+      return "registers in flight";
+    case Hazard::StaleTensorMap:
+      return "stale tensor map";
+    case Hazard::TensorMapInFlight:
+      return "tensor map in flight";
+    case Hazard::MbarrierMisuse:
+      return "mbarrier misuse";
+    case Hazard::Deadlock:
+      return "deadlock";
+    case Hazard::Memory:
+      return "memory";
+    case Hazard::TensorMemory:
+      return "tensor memory";
+    case Hazard::IllegalUse:
+      return "illegal use";
+  }
+  return "unknown hazard";
+}
+
+std::string describe_block(const Cta& cta) {
+  return "block (" + std::to_string(cta.index.x) + "," + std::to_string(cta.index.y) + "," +
+         std::to_string(cta.index.z) + ")";
+}
+
+std::string describe_instruction(const Kernel& kernel, const ptx::Instruction* source) {
+  if (source == nullptr) return "an unknown place";
+  std::string text = "ptx line " + std::to_string(source->where.line);
+  if (source->source_line > 0) {
+    const auto file = kernel.module->files.find(source->file);
+    std::string name = file == kernel.module->files.end() ? "file " + std::to_string(source->file) : file->second;
+    const size_t slash = name.rfind('/');
+    if (slash != std::string::npos) name = name.substr(slash + 1);
+    text += " (" + name + ":" + std::to_string(source->source_line) + ")";
+  }
+  return text;
+}
+
+std::string describe_location(const Warp& warp, int lane) {
+  const Kernel& kernel = *warp.cta->cluster->launch->kernel;
+  std::string text = "at ";
+  if (warp.current < warp.splits.size())
+    text += describe_instruction(kernel, kernel.code[static_cast<size_t>(warp.pc())].source);
+  else
+    text += "the end";
+  text += ", " + describe_block(*warp.cta) + ", warp " + std::to_string(warp.index);
+  if (lane >= 0) text += ", lane " + std::to_string(lane);
+  return text;
+}
+
+void fault(Hazard kind, const Warp& warp, int lane, const std::string& text) {
+  throw Fault(kind, std::string(hazard_name(kind)) + ": " + text + " " + describe_location(warp, lane));
+}
+
+Origin current_origin(Warp& warp, int lane) {
+  const std::vector<Instr>& code = warp.cta->cluster->launch->kernel->code;
+  return {&warp, code[static_cast<size_t>(warp.pc())].source, lane};
+}
+
+std::string Origin::text() const {
+  std::string text = source->opcode + " at " + describe_instruction(*warp->cta->cluster->launch->kernel, source) +
+                     ", " + describe_block(*warp->cta) + ", warp " + std::to_string(warp->index);
+  if (lane >= 0) text += ", lane " + std::to_string(lane);
+  return text;
+}
+
+void Origin::fail(Hazard hazard, const std::string& what) const {
+  throw Fault(hazard, std::string(hazard_name(hazard)) + ": " + what + ", by " + text());
+}
+
+}  // namespace sim

@@ -1,0 +1,47 @@
+// Global memory: device allocations with bounds, shared by all blocks.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+// Device allocations. Thread-safe. Each allocation is followed and preceded by memory that no one owns.
+class GlobalMemory {
+ public:
+  ~GlobalMemory();
+  uint64_t allocate(uint64_t bytes);  // 256-byte aligned, 0 when there is no memory; bytes > 0
+  struct Part {
+    uint64_t bytes = 0, alignment = 1;
+    uint64_t address = 0;  // is filled in
+  };
+  // Many small allocations, which only free_together() frees, given the address of any of them: a process can have no
+  // more than some ten thousand mappings. False: there is no memory.
+  bool allocate_together(std::vector<Part>& parts);
+  void free_together(uint64_t address);
+  bool free(uint64_t address);                   // false: not the start of a live allocation
+  void adopt(uint64_t address, uint64_t bytes);  // memory that someone else owns, as an allocation; never freed here
+  struct Range {
+    uint64_t begin = 0, end = 0;
+  };
+  // The live allocation that holds address; an empty range when there is none.
+  Range find(uint64_t address) const;
+  bool contains(uint64_t address, uint64_t bytes) const;
+  // "is 16 bytes past the end of the allocation of 4096 bytes at 0x...", "was freed", "belongs to no allocation"
+  std::string explain(uint64_t address, uint64_t bytes) const;
+  uint64_t used() const, limit() const;
+  uint64_t version() const;  // changes when an allocation is freed (caches of Range)
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+
+ public:
+  GlobalMemory();
+};
+
+// True when [begin, end) lies in one live allocation; remembers the last ones per host thread.
+bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end);
+
+}  // namespace sim

@@ -1,0 +1,142 @@
+// A launch over host threads.
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "sim/machine/coverage.h"
+#include "sim/run/run.h"
+#include "sim/run/turn.h"
+
+namespace sim {
+namespace {
+
+constexpr uint32_t kSharedLimit = 232448;  // bytes a block may have
+
+// How many clusters start at once. Without clusterlaunchcontrol that makes no difference: all. With it the others are
+// pending, and cluster number i has i + n, i + 2 n, ... to itself: they are handed to its try_cancel, and to that of
+// whichever of them runs when it has ended, so that the outcome does not depend on host threads. On a GPU n is what
+// fits, any number from one up; here it follows the order, so that small grids meet both answers.
+uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
+  const bool cancels = std::any_of(launch.kernel->code.begin(), launch.kernel->code.end(), [](const Instr& in) {
+    return in.source != nullptr && in.source->parts[0] == "clusterlaunchcontrol";
+  });
+  if (!cancels) return clusters;
+  const uint64_t processors = launch.multiprocessors > 0 ? launch.multiprocessors : launch.arch >= 100 ? 148 : 132;
+  const uint64_t fitting = std::max<uint64_t>(1, std::min(clusters, processors / launch.cluster.count()));
+  if (launch.order.mode == Mode::Lazy) return std::min<uint64_t>(2, fitting);
+  if (launch.order.mode == Mode::Random) return 1 + splitmix64(launch.order.seed) % fitting;
+  return std::min(fitting, (clusters + 2) / 3);
+}
+
+// Whether clusters that run side by side could make the outcome depend on who comes first: what an atomic operation on
+// global memory returns, and sums of floats, which are rounded in the order they are made.
+bool order_between_clusters_matters(const Kernel& kernel) {
+  return std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
+    if (in.source == nullptr) return false;
+    const auto& parts = in.source->parts;
+    const auto has = [&](auto found) { return std::any_of(parts.begin(), parts.end(), found); };
+    const bool floats = has(
+        [](const std::string& p) { return p.starts_with("f16") || p.starts_with("bf16") || p == "f32" || p == "f64"; });
+    if (parts[0] == "cp") return floats && has([](const std::string& p) { return p == "reduce"; });
+    if (parts[0] != "atom" && parts[0] != "red") return false;
+    if (has([](const std::string& p) { return p.starts_with("shared"); })) return false;
+    return parts[0] == "atom" || floats || has([](const std::string& p) { return p == "async"; });
+  });
+}
+
+}  // namespace
+
+void run(Launch& launch) {
+  const Kernel& kernel = *launch.kernel;
+  const auto refuse = [&](const std::string& text) {
+    throw Fault(Hazard::IllegalUse,
+                std::string(hazard_name(Hazard::IllegalUse)) + ": kernel '" + kernel.name + "': " + text);
+  };
+  const uint64_t threads_per_block = launch.block.count();
+  if (threads_per_block == 0 || threads_per_block > 1024)
+    refuse("a block of " + std::to_string(threads_per_block) + " threads is not allowed");
+  if (launch.cluster.count() == 0 || launch.grid.x % launch.cluster.x != 0 || launch.grid.y % launch.cluster.y != 0 ||
+      launch.grid.z % launch.cluster.z != 0) {
+    refuse("the grid is not a whole number of clusters");
+  }
+  if (kernel.static_shared + uint64_t{launch.dynamic_shared} > kSharedLimit) {
+    refuse("a block needs " + std::to_string(kernel.static_shared + uint64_t{launch.dynamic_shared}) +
+           " bytes of shared memory, over the limit of " + std::to_string(kSharedLimit));
+  }
+  if (launch.params.size() < kernel.param_bytes) {
+    refuse("parameters of " + std::to_string(launch.params.size()) + " bytes given, " +
+           std::to_string(kernel.param_bytes) + " needed");
+  }
+  const uint64_t clusters = launch.grid.count() / launch.cluster.count();
+  unsigned host_threads =
+      launch.threads > 0 ? static_cast<unsigned>(launch.threads) : std::thread::hardware_concurrency();
+  host_threads = static_cast<unsigned>(std::min<uint64_t>(std::max(1u, host_threads), std::max<uint64_t>(1, clusters)));
+
+  const uint64_t running = running_clusters(launch, clusters);
+  host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
+  if (order_between_clusters_matters(kernel)) host_threads = 1;
+
+  // Whether a tensor map in global memory was stored over is asked when a copy uses it.
+  const bool copies_tensors = std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
+    return in.source != nullptr && in.source->opcode.rfind("cp.async.bulk.tensor", 0) == 0;
+  });
+  std::atomic<uint64_t> next{0}, failed{UINT64_MAX};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto run_one = [&](Cluster& cluster, uint64_t number) {
+    try {
+      cluster.number = number;
+      begin_cluster(cluster, launch, number);
+      run_cluster(cluster);
+      if (failed.load() < number) return false;
+      finish_cluster(cluster);
+      launch.instructions += cluster.instructions;
+      for (const auto& cta : cluster.ctas) {
+        if (cta->waited && !cta->triggered_early) launch.waited = true;
+      }
+      if (launch.written != nullptr) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        launch.written->add(cluster.written);
+      }
+      return true;
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (number < failed.load()) {
+        failed = number;
+        failure = std::current_exception();
+      }
+      return false;
+    }
+  };
+  const auto work = [&] {
+    Cluster cluster;
+    cluster.stop_above = &failed;
+    cluster.alone = host_threads == 1;
+    cluster.logs_writes = launch.written != nullptr || copies_tensors;
+    for (;;) {
+      const uint64_t first = next.fetch_add(1);
+      if (first >= running || failed.load() < first) return;
+      // Those of its share that it does not cancel run when it has ended.
+      cluster.pending = {first, running, clusters};
+      while (cluster.pending.next < clusters) {
+        const uint64_t number = cluster.pending.next;
+        cluster.pending.next += running;
+        if (failed.load() < number) break;
+        if (!run_one(cluster, number)) break;
+      }
+    }
+  };
+  if (host_threads == 1) {
+    work();
+  } else {
+    std::vector<std::thread> workers;
+    for (unsigned i = 0; i < host_threads; ++i) workers.emplace_back(work);
+    for (std::thread& worker : workers) worker.join();
+  }
+  launch.meet_prerequisites();
+  record_coverage(kernel);
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace sim

@@ -1,0 +1,119 @@
+// The loop that executes a warp's instructions.
+#include "sim/run/turn.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "sim/async/state.h"
+#include "sim/machine/launch.h"
+#include "sim/tcgen05/state.h"
+
+namespace sim {
+namespace {
+
+// Faults when the instruction touches a register that an asynchronous operation still reads or writes.
+void check_registers(Warp& warp, const Instr& in) {
+  if (warp.tensor) check_tensor_registers(warp, in);
+  check_wgmma_registers(warp, in);
+}
+
+}  // namespace
+
+Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
+  *executed = 0;
+  if (warp.splits.empty()) return Turn::Finished;
+  if (!warp.settle()) return Turn::Blocked;
+  // Lanes that do nothing but poll must not keep the warp from the lanes they wait for.
+  if (warp.rotate && warp.splits.size() > 1) {
+    const uint64_t now = warp.cta->cluster->events + 1;
+    for (size_t i = 1; i <= warp.splits.size(); ++i) {
+      const size_t next = (warp.last_split + i) % warp.splits.size();
+      if (warp.splits[next].blocked_at == now) continue;
+      warp.select(next);
+      break;
+    }
+  }
+  warp.rotate = false;
+
+  const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
+  std::vector<uint8_t>& covered = warp.cta->cluster->launch->kernel->covered;
+  uint8_t* const cover = covered.empty() ? nullptr : covered.data();
+  const uint8_t* const file = warp.registers.get();
+  Warp::Split* split = &warp.splits[warp.current];
+  uint32_t left = quantum;
+  Turn turn = Turn::Quantum;
+  while (left > 0) {
+    --left;
+    const Instr& in = code[split->pc];
+    uint32_t mask = split->mask;
+    if (in.guard != UINT32_MAX) {
+      uint32_t allowed;
+      std::memcpy(&allowed, file + in.guard, 4);
+      mask &= in.guard_negated ? ~allowed : allowed;
+      if (mask == 0) {
+        if (++split->pc >= warp.stop_pc) {
+          warp.settle();
+          split = &warp.splits[warp.current];
+        }
+        continue;
+      }
+    }
+    if (cover != nullptr) [[unlikely]]
+      std::atomic_ref<uint8_t>(cover[split->pc]).store(1, std::memory_order_relaxed);
+    if (warp.wgmma_pending) [[unlikely]]
+      check_registers(warp, in);
+    const Step step = in.execute(warp, in, mask);
+    if (step == Step::Next) [[likely]] {
+      if (++split->pc >= warp.stop_pc) {
+        warp.settle();
+        split = &warp.splits[warp.current];
+      }
+      continue;
+    }
+    if (step == Step::Jump) {
+      if (warp.splits.size() > 1 && !warp.settle()) {
+        turn = Turn::Blocked;
+        break;
+      }
+      split = &warp.splits[warp.current];
+      continue;
+    }
+    if (step == Step::Yield) {
+      ++split->pc;
+      turn = Turn::Yielded;
+      break;
+    }
+    if (step == Step::Wait) {
+      ++left;  // nothing was executed
+      Warp::Split& waiting = warp.splits[warp.current];
+      const uint32_t passing = waiting.mask & ~mask;  // lanes whose guard was false need not wait
+      waiting.blocked_at = warp.cta->cluster->events + 1;
+      if (passing != 0) {
+        waiting.mask &= ~passing;
+        warp.splits.push_back({waiting.pc + 1, passing, 0, false});
+      }
+      if (!warp.settle()) {
+        turn = Turn::Blocked;
+        break;
+      }
+      split = &warp.splits[warp.current];
+      continue;
+    }
+    warp.exit_lanes(mask);
+    if (warp.splits.empty()) {
+      turn = Turn::Finished;
+      break;
+    }
+    if (!warp.settle()) {
+      turn = Turn::Blocked;
+      break;
+    }
+    split = &warp.splits[warp.current];
+  }
+  *executed = quantum - left;
+  warp.executed += *executed;
+  warp.last_split = warp.current;
+  return turn;
+}
+
+}  // namespace sim
