@@ -111,7 +111,7 @@ driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const std::
     return kernel;
   } catch (...) {
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard again(mutex_);
       kernels_.erase(key);
     }
     promise.set_exception(std::current_exception());

@@ -468,12 +468,12 @@ const uint16_t* table_of(const PackedConversion& how) {
     auto all = std::make_unique<std::array<uint16_t, 256>[]>(std::size(kPackedFormats) * 8);
     for (size_t i = 0; i < std::size(kPackedFormats) * 8; ++i) {
       const NamedFormat& format = kPackedFormats[i / 8];
-      const Encoding how{Round::Nearest, (i & 2) != 0, (i & 4) != 0};
+      const Encoding encoding{Round::Nearest, (i & 2) != 0, (i & 4) != 0};
       for (uint32_t code = 0; code < 1u << format.bits; ++code) {
         const double value = format.format ? decode(code, *format.format)
                              : code == 255 ? std::nan("")
                                            : std::ldexp(1.0, static_cast<int>(code) - 127);
-        all[i][code] = static_cast<uint16_t>(encode(value, i & 1 ? kBF16 : kF16, how));
+        all[i][code] = static_cast<uint16_t>(encode(value, i & 1 ? kBF16 : kF16, encoding));
       }
     }
     return all;

@@ -15,8 +15,8 @@ int row_size(Type t) {
 
 }  // namespace
 
-Form::Form(const ptx::Instruction& source, DecodeContext& context, Instr& out)
-    : out(out), context(context), source_(source) {
+Form::Form(const ptx::Instruction& source, DecodeContext& decoding, Instr& into)
+    : out(into), context(decoding), source_(source) {
   if (source.parts.size() > taken_.size()) unsupported("it has too many modifiers");
   taken_[0] = true;
 }

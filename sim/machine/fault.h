@@ -29,7 +29,7 @@ const char* hazard_name(Hazard h);  // "missing proxy fence", "data in flight", 
 // (0,0,0), warp 5, lane 3"), details after.
 class Fault : public std::runtime_error {
  public:
-  Fault(Hazard kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
+  Fault(Hazard hazard, const std::string& text) : std::runtime_error(text), kind(hazard) {}
   Hazard kind;
 };
 // Adds the location of the instruction that the warp is executing. lane -1: not one lane's doing.

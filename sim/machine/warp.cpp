@@ -42,10 +42,10 @@ void Warp::fence(Scope scope) {
     view.caused.join(read_view.caused);
     if (scope == Scope::Wide) view.caused.join(read_view.wide);
     acquire_lanes(*this);
-    View rest;  // a wider fence may follow
-    if (scope == Scope::Cta && cta->cluster->ctas.size() > 1) rest.wide = std::move(read_view.wide);
-    has_read = !rest.wide.empty();
-    read_view = std::move(rest);
+    View later;  // a wider fence may follow
+    if (scope == Scope::Cta && cta->cluster->ctas.size() > 1) later.wide = std::move(read_view.wide);
+    has_read = !later.wide.empty();
+    read_view = std::move(later);
   }
   fence_view.seen = view.seen;
   fence_view.fenced = view.fenced;

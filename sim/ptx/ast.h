@@ -19,10 +19,9 @@ struct Location {
 // Bad PTX. what() is one sentence that starts with "line L, column C: ".
 class ParseError : public std::runtime_error {
  public:
-  ParseError(Location where, const std::string& text)
-      : std::runtime_error("line " + std::to_string(where.line) + ", column " + std::to_string(where.column) + ": " +
-                           text),
-        where(where) {}
+  ParseError(Location at, const std::string& text)
+      : std::runtime_error("line " + std::to_string(at.line) + ", column " + std::to_string(at.column) + ": " + text),
+        where(at) {}
   Location where;
 };
 

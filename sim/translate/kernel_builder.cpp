@@ -38,10 +38,10 @@ void KernelBuilder::decode(const ptx::Instruction& source, Instr& out) {
   const auto family = opcode_table().find(source.parts[0]);
   if (family == opcode_table().end())
     throw ParseError(source.where, "instruction '" + source.opcode + "' is not supported");
-  for (Decode decode : family->second) {
+  for (Decode decoder : family->second) {
     bool known = false;
     try {
-      known = decode(source, *this, out);
+      known = decoder(source, *this, out);
     } catch (const Unsupported& e) {
       throw ParseError(source.where, "'" + source.opcode + "': " + e.what());
     } catch (const std::out_of_range&) {
