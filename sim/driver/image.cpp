@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
+#include "sim/driver/error.h"
 #include "sim/driver/state.h"
 
 namespace sim::driver {
@@ -199,6 +203,23 @@ std::string ptx_of(const void* image, size_t length) {
             "the image is neither PTX nor a fat binary");
   }
   return text;
+}
+
+std::string read_image_file(const char* path) {
+  require(path != nullptr);
+  const std::string name = std::string("'") + path + "'";
+  // A directory cannot be read, and a pipe or a device may never end.
+  std::error_code error;
+  require(std::filesystem::is_regular_file(path, error), CUDA_ERROR_FILE_NOT_FOUND, name + " is not a file");
+  constexpr uint64_t kLargestFile = uint64_t{1} << 31;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  require(!error && bytes <= kLargestFile, CUDA_ERROR_INVALID_IMAGE, name + " is larger than any image");
+  std::ifstream file(path, std::ios::binary);
+  require(file.good(), CUDA_ERROR_FILE_NOT_FOUND, "cannot read " + name);
+  std::string image(bytes, 0);
+  file.read(image.data(), static_cast<std::streamsize>(bytes));
+  image.resize(static_cast<size_t>(file.gcount()));
+  return image;
 }
 
 }  // namespace sim::driver

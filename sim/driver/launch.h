@@ -1,6 +1,6 @@
 // Kernel launches: from a launch configuration to work.
 #pragma once
-#include "sim/driver/module.h"
+#include "sim/driver/function.h"
 #include "sim/driver/work.h"
 
 namespace sim::driver {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "sim/driver/module.h"
+#include "sim/driver/function.h"
 
 namespace sim::driver {
 

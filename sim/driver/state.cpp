@@ -6,6 +6,7 @@
 #include "sim/driver/event.h"
 #include "sim/driver/graph.h"
 #include "sim/driver/graph_exec.h"
+#include "sim/driver/library.h"
 #include "sim/driver/module.h"
 #include "sim/driver/stream.h"
 

@@ -2,8 +2,8 @@
 // here are the tables alone.
 //
 // A file of this folder calls only files to its left:
-// state < error < allocation, image, call < device, execute, stream, graph < capture, module < submit, occupancy
-// < event < launch < context < memory < graph_node < graph_exec, tensor_map, export_table < entry_points.
+// state < error < allocation, image, call < device, execute, stream, graph < capture, module < submit, library < event,
+// function < occupancy < launch < context < memory < graph_node < graph_exec, tensor_map, export_table < entry_points.
 #pragma once
 #include <cstdint>
 #include <map>
