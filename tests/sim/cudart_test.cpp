@@ -52,7 +52,7 @@ TEST(CudaRuntime, AProgramRuns) {
     const void* image = kPtx;
     void* unused = nullptr;
   } wrapper;
-  static char twice, launches;  // the host twins
+  static char twice, launches;  // The host twins.
   void** const binary = (*symbol<void**(void*)>("__cudaRegisterFatBinary"))(&wrapper);
   (*symbol<void(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*)>(
       "__cudaRegisterFunction"))(binary, &twice, &twice, "twice", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
@@ -88,7 +88,7 @@ TEST(CudaRuntime, AProgramRuns) {
   EXPECT_EQ(RT(cudaDeviceSetLimit)(cudaLimitStackSize, 4096), cudaSuccess);
   EXPECT_EQ(RT(cudaDeviceGetLimit)(&stack, cudaLimitStackSize), cudaSuccess);
   EXPECT_EQ(stack, 4096u);
-  EXPECT_EQ(RT(cudaDeviceSetLimit)(cudaLimitStackSize, before), cudaSuccess);  // tests share the context
+  EXPECT_EQ(RT(cudaDeviceSetLimit)(cudaLimitStackSize, before), cudaSuccess);  // Tests share the context.
 
   EXPECT_EQ(RT(cudaLaunchKernel)(&numbers, grid, block, args, shared, stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidResourceHandle);

@@ -44,7 +44,7 @@ TEST_F(SimCapture, RecordsAndReplays) {
   OK(CU(cuStreamIsCapturing)(stream, &status));
   EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
   OK(CU(cuMemsetD8Async)(copy, 0, 400, stream));
-  OK(scale_add(data, 100, stream));  // its parameters are gone when the graph runs
+  OK(scale_add(data, 100, stream));  // The parameters are gone when the graph runs.
   OK(CU(cuMemcpyDtoDAsync)(copy, data, 400, stream));
   OK(CU(cuLaunchHostFunc)(
       stream, [](void*) { ++calls; }, nullptr));
@@ -110,7 +110,7 @@ TEST_F(SimCapture, FollowsEventsIntoOtherStreams) {
   EXPECT_EQ(nodes(), 3u);
   size_t edges = 0;
   OK(CU(cuGraphGetEdges)(graph, nullptr, nullptr, nullptr, &edges));
-  EXPECT_EQ(edges, 3u);  // the last kernel follows both others
+  EXPECT_EQ(edges, 3u);  // The last kernel follows both others.
   CUgraphExec exec = nullptr;
   OK(CU(cuGraphInstantiate)(&exec, graph, 0));
   OK(CU(cuGraphLaunch)(exec, stream));

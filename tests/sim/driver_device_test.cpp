@@ -96,7 +96,7 @@ TEST(SimDeviceProbe, DISABLED_Describe) {
   std::printf("device: %s %d.%d %d\n", name, major, minor, sms);
 }
 
-// How another process with another environment describes its device, and what it says of its environment.
+// Gives how another process with another environment describes its device, and what it says of its environment.
 std::string device_with(const char* name, const char* value) {
   const std::string command =
       std::string(

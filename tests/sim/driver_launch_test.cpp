@@ -16,7 +16,7 @@ TEST_F(SimDriver, LaunchComputes) {
   OK(scale_add(data, 1000));
   const auto out = download(data, 1000);
   for (uint32_t i = 0; i < 1000; ++i) ASSERT_EQ(out[i], i * 4);
-  // The same through a parameter buffer.
+  // A parameter buffer does the same as an array of parameters.
   struct {
     CUdeviceptr data;
     uint32_t count;
@@ -194,7 +194,7 @@ TEST_F(SimDriver, AFaultStaysUntilTheContextIsReset) {
   setenv("MOXIE_SIM_REPORT", path.c_str(), 1);
   CUdeviceptr memory = allocate(16);
   testing::internal::CaptureStderr();
-  OK(store_at(memory + 16));  // a launch does not fail by what the kernel does
+  OK(store_at(memory + 16));  // A launch does not fail by what the kernel does.
   const std::string report = testing::internal::GetCapturedStderr();
   unsetenv("MOXIE_SIM_REPORT");
   EXPECT_NE(report.find("memory"), std::string::npos) << report;
@@ -239,8 +239,8 @@ TEST_F(SimDriver, ADeadlockIsALaunchFailure) {
   OK(CU(cuCtxSynchronize)());
 }
 
-// The second kernel of a programmatic dependent launch may begin before the first has ended: it must not touch what
-// that one writes before its griddepcontrol.wait, and may touch everything else.
+// A dependent grid may begin before its predecessor has ended. Before its griddepcontrol.wait it must not touch what
+// the predecessor writes, and may touch everything else.
 class Dependent : public SimDriver, public ::testing::WithParamInterface<bool> {};
 TEST_P(Dependent, AGridMustWait) {
   const std::string text = R"(
@@ -273,7 +273,7 @@ TEST_P(Dependent, AGridMustWait) {
   .reg .b64 %rd<2>;
   ld.param.u64 %rd1, [p_in];
   ld.param.u32 %r1, [p_wait];
-  ld.global.u32 %r2, [%rd1+20];  // beside what the first one writes
+  ld.global.u32 %r2, [%rd1+20];  // the word beside the one that the first grid writes
   setp.eq.u32 %p1, %r1, 0;
   @%p1 bra READ;
   griddepcontrol.wait;
@@ -315,20 +315,21 @@ READ:
   };
   void* params[] = {&memory};
   const auto launch_first = [&] { OK(CU(cuLaunchKernel)(first, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr)); };
-  launch_first(), launch_second(true, 1);   // waits
-  launch_first(), launch_second(false, 0);  // begins when the first has ended
+  launch_first(), launch_second(true, 1);   // The second grid waits.
+  launch_first(), launch_second(false, 0);  // The second grid begins when the first has ended.
   launch_first();
-  OK(CU(cuStreamSynchronize)(stream));  // the host has waited
+  OK(CU(cuStreamSynchronize)(stream));  // The host has waited.
   launch_second(true, 0);
   OK(CU(cuStreamSynchronize)(stream));
   EXPECT_EQ(download(memory, 6)[4], 12u);
-  launch_first(), launch_between(1), launch_second(true, 0);  // the one between starts it when the first has ended
+  launch_first(), launch_between(1),
+      launch_second(true, 0);  // The grid between starts the second when the first has ended.
   OK(CU(cuStreamSynchronize)(stream));
   EXPECT_EQ(download(memory, 6)[4], 12u);
 
   testing::internal::CaptureStderr();
   launch_first();
-  if (GetParam()) launch_between(0);  // which starts it at once
+  if (GetParam()) launch_between(0);  // The grid between starts the second at once.
   launch_second(true, 0);
   const std::string report = testing::internal::GetCapturedStderr();
   EXPECT_EQ(report.rfind("data in flight: reads global memory at ", 0), 0u) << report;

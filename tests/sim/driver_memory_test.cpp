@@ -90,7 +90,7 @@ TEST_F(SimDriver, PitchedCopiesAndFills) {
   FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD32)(flat + 2, 0, 1)) << "misaligned";
   FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(flat, 0, 65));
 
-  // Two planes of 2 x 3 words taken out of a box of 4 x 4 x 2.
+  // Two planes of 2 x 3 words are taken out of a box of 4 x 4 x 2.
   const auto box = iota(32);
   CUdeviceptr volume = upload(box);
   std::array<uint32_t, 12> out{};

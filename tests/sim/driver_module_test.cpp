@@ -43,7 +43,7 @@ TEST_F(SimDriver, BadPtxIsNamedByLine) {
   EXPECT_NE(unknown.log.find("line 7"), std::string::npos) << unknown.log;
 }
 
-// What one kernel of a module cannot do keeps nobody from the others.
+// A kernel that cannot be simulated keeps nobody from the other kernels of its module.
 TEST_F(SimDriver, AKernelThatCannotBeSimulatedFailsWhenLaunched) {
   CUmodule module = nullptr;
   OK(CU(cuModuleLoadData)(&module, R"(.version 8.0
@@ -148,13 +148,13 @@ std::string fatbin(uint16_t kind, uint64_t flags, const std::string& payload, ui
   put<uint16_t>(bytes, 16);
   put<uint64_t>(bytes, entry.size() + payload.size());
   bytes += entry + payload;
-  // The folder MOXIE_TEST_IMAGES, when it is set, gets each: seeds for scripts/fuzz.
+  // The folder MOXIE_TEST_IMAGES, when it is set, gets each image as a seed for scripts/fuzz.
   if (const char* folder = std::getenv("MOXIE_TEST_IMAGES"))
     std::ofstream(folder + ("/" + std::to_string(std::hash<std::string>()(bytes)) + ".fatbin")) << bytes;
   return bytes;
 }
 
-// What a length adds to its four bits of the token.
+// Appends what a length needs beyond its four bits of the token.
 void put_length(std::string& out, size_t length) {
   if (length < 15) return;
   for (length -= 15; length >= 255; length -= 255) out.push_back('\xff');
@@ -185,7 +185,7 @@ std::string zstd(const std::string& head, uint32_t run, const std::string& tail)
     out += content;
   };
   put<uint32_t>(out, 0xfd2fb528);
-  out.push_back('\xa0');  // a single segment, the size of the content in four bytes
+  out.push_back('\xa0');  // The frame is a single segment, with the size of its content in four bytes.
   put<uint32_t>(out, static_cast<uint32_t>(head.size() + run + tail.size()));
   block(head.size(), 0, false, head);
   block(run, 1, false, " ");
@@ -220,7 +220,7 @@ TEST_F(SimDriver, FatBinariesCarryPtx) {
   const LoadResult framed = load_with_log(fatbin(1, 0x8011, frame, unpacked).data());
   const LoadResult damaged = load_with_log(fatbin(1, 0x8011, packed, unpacked).data());
   EXPECT_NE(damaged.log.find("Zstandard"), std::string::npos) << damaged.log;
-  if (damaged.code != CUDA_ERROR_NO_BINARY_FOR_GPU) {  // which says that this system has no libzstd.so.1
+  if (damaged.code != CUDA_ERROR_NO_BINARY_FOR_GPU) {  // That code says that this system has no libzstd.so.1.
     EXPECT_EQ(framed.code, CUDA_SUCCESS) << framed.log;
     EXPECT_EQ(damaged.code, CUDA_ERROR_INVALID_IMAGE);
     EXPECT_EQ(load_with_log(fatbin(1, 0x8011, frame, unpacked - 1).data()).code, CUDA_ERROR_INVALID_IMAGE);
@@ -249,7 +249,7 @@ TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
     const void* file = nullptr;
   } wrapper;
   FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
-  wrapper.data = &wrapper;  // itself
+  wrapper.data = &wrapper;
   FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
   const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
   FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[1000000000000];").c_str()));
@@ -257,7 +257,7 @@ TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
   FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".const .b8 x[100000];").c_str()));
 }
 
-// What cuModuleLoad answers for the file; cuLibraryLoadFromFile must answer the same.
+// Gives what cuModuleLoad answers for the file. cuLibraryLoadFromFile must answer the same.
 CUresult load_path(const std::string& path) {
   CUmodule module = nullptr;
   const CUresult code = CU(cuModuleLoad)(&module, path.c_str());
@@ -333,14 +333,14 @@ TEST_F(SimDriver, FilesWithHugeSizesAreErrors) {
   };
   for (const auto& [offset, bytes] :
        {Field{6, 2}, Field{8, 8}, Field{20, 4}, Field{24, 8}, Field{32, 4}, Field{72, 8}}) {
-    for (int unit = 0; unit < 2; ++unit) {  // all ones, and the largest that is not negative
+    for (int unit = 0; unit < 2; ++unit) {  // The sizes are all ones and the largest that is not negative.
       std::string damaged = whole;
       for (size_t i = 0; i < bytes; ++i) damaged[offset + i] = '\xff';
       if (unit == 1) damaged[offset + bytes - 1] = '\x7f';
       EXPECT_EQ(file.load(damaged), CUDA_ERROR_INVALID_IMAGE) << "the field at " << offset;
     }
   }
-  // A little text that asks for very many variables or labels.
+  // A short text may ask for very many variables or labels.
   std::string names;
   for (int i = 0; i < 1000; ++i) names += (i > 0 ? ", n" : "n") + std::to_string(i) + "_<65536>";
   const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
@@ -355,7 +355,7 @@ TEST_F(SimDriver, WhatIsNotAFileIsNotFound) {
     EXPECT_EQ(load_path(path), CUDA_ERROR_FILE_NOT_FOUND) << path;
   const TemporaryFile sparse("sparse");
   EXPECT_EQ(sparse.load(""), CUDA_ERROR_INVALID_IMAGE);
-  if (truncate(sparse.path.c_str(), off_t{1} << 40) == 0) {  // not every file system has such files
+  if (truncate(sparse.path.c_str(), off_t{1} << 40) == 0) {  // Not every file system has such files.
     EXPECT_EQ(load_path(sparse.path), CUDA_ERROR_INVALID_IMAGE);
   }
 }
@@ -408,7 +408,7 @@ size_t free_memory() {
 TEST_F(SimDriver, VariablesHaveTheirAlignmentAndLeaveWithTheirModule) {
   const size_t before = free_memory();
   const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
-  // Many small ones too: a process can have no mapping for each.
+  // The module has many small variables too, more than a process can have mappings for.
   CUmodule module = nullptr;
   OK(CU(cuModuleLoadData)(&module, (header +
                                     ".visible .global .align 1048576 .b8 x[12];\n"
@@ -426,7 +426,7 @@ TEST_F(SimDriver, VariablesHaveTheirAlignmentAndLeaveWithTheirModule) {
   EXPECT_EQ(download(y, 1)[0], 5u);
   OK(CU(cuModuleGetGlobal)(&n, nullptr, module, "n65535"));
   EXPECT_EQ(free_memory(), before - 12 - 4 - 65536 - 65535);
-  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(x, 1, 13));  // it is an allocation of its own
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(x, 1, 13));  // The variable is an allocation of its own.
   OK(CU(cuModuleUnload)(module));
   EXPECT_EQ(free_memory(), before);
   FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(y, 1, 4));
