@@ -56,7 +56,7 @@ CopyWork flat_copy(uint64_t destination, Side destination_side, uint64_t source,
   return copy;
 }
 
-void run_now(Call& c, Work work) {
+void run_now(Call& c, const Work& work) {
   legacy_stream_used(c.context());
   forbid_unsafe_in_capture();
   synchronizing_call(c);

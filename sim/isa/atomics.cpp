@@ -1,5 +1,6 @@
 // atom and red (PTX ISA 9.7.13.5, 9.7.13.6) on global and shared memory, scalar and vector.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -124,7 +125,8 @@ template <class T, class Updated>
     T old;
     std::memcpy(&old, at, sizeof old);
     const T now = now_of(old);
-    *changed = std::memcmp(&old, &now, sizeof old) != 0;
+    using Bytes = std::array<uint8_t, sizeof(T)>;
+    *changed = std::bit_cast<Bytes>(old) != std::bit_cast<Bytes>(now);
     std::memcpy(at, &now, sizeof now);
     return old;
   }

@@ -478,9 +478,8 @@ const uint16_t* table_of(const PackedConversion& how) {
     }
     return all;
   }();
-  return tables[static_cast<size_t>(how.from * 8 + (how.to == kBfloatPair) + (how.satfinite ? 2 : 0) +
-                                    (how.relu ? 4 : 0))]
-      .data();
+  const size_t variant = (how.to == kBfloatPair ? 1u : 0u) + (how.satfinite ? 2u : 0u) + (how.relu ? 4u : 0u);
+  return tables[size_t{how.from} * 8 + variant].data();
 }
 
 // A loop for the form, or null. It may need the form's table.
