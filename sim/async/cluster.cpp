@@ -27,17 +27,21 @@ void complete_if_done(Cluster& cluster) {
   cluster.event();
 }
 
-// kind 1: .relaxed. width 1: .aligned.
+struct ClusterBarrier {
+  bool aligned = false, relaxed = false;
+};
+
 Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (instr.width && !converged(warp, mask)) return Step::Wait;
+  const auto& form = instr.form<ClusterBarrier>();
+  if (form.aligned && !converged(warp, mask)) return Step::Wait;
   Cluster& cluster = *warp.cta->cluster;
   AsyncWarpState& s = *warp.async;
   if (s.cluster_arrived & mask)
     fault(Hazard::IllegalUse, warp, first_lane(s.cluster_arrived & mask),
           "barrier.cluster.arrive twice before the barrier completes");
   warp.order_reads(mask);
-  warp.publish(cluster.async->cluster_arriving, Scope::Wide, instr.kind);
-  if (!instr.kind) {
+  warp.publish(cluster.async->cluster_arriving, Scope::Wide, form.relaxed);
+  if (!form.relaxed) {
     warp.new_epoch();
     release_lanes(warp, mask);
   }
@@ -48,7 +52,7 @@ Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (instr.width && !converged(warp, mask)) return Step::Wait;
+  if (instr.form<ClusterBarrier>().aligned && !converged(warp, mask)) return Step::Wait;
   Cluster& cluster = *warp.cta->cluster;
   AsyncWarpState& s = *warp.async;
   if ((s.cluster_waiting & mask) != mask)
@@ -83,8 +87,7 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext&, Instr& out) 
     if (part != "release" && part != "relaxed" && part != "acquire" && part != "aligned")
       unsupported(source, "the form is not known");
   }
-  out.width = has_part(source, "aligned");
-  out.kind = has_part(source, "relaxed");
+  out.set(ClusterBarrier{has_part(source, "aligned"), has_part(source, "relaxed")});
   if (source.parts[2] == "arrive") {
     out.execute = execute_arrive;
   } else if (source.parts[2] == "wait") {
@@ -97,64 +100,77 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext&, Instr& out) 
 
 // ---- mapa, getctarank ---------------------------------------------------------------------------
 
-// reg: d, a (2), [b]. kind 1: generic. type: bytes of d.
+// mapa d, a, b and getctarank d, a.
+struct MapForm {
+  bool generic = false;  // a, and for mapa also d
+  bool wide = false;     // d has 64 bits
+  ValueOperand d;
+  AddressOperand a;
+  ValueOperand b;
+};
+
 Step execute_mapa(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<MapForm>();
   Cluster& cluster = *warp.cta->cluster;
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const uint64_t address = read_address(warp, instr, 1, 0, lane);
-    const uint32_t rank = read32(warp, instr, 3, lane);
+    const uint64_t address = read_address(warp, instr, form.a, lane);
+    const uint32_t rank = read32(warp, instr, form.b, lane);
     if (rank >= cluster.ctas.size())
       fault(Hazard::IllegalUse, warp, lane,
             "mapa to block rank " + std::to_string(rank) + " of a cluster of " + std::to_string(cluster.ctas.size()));
-    if (instr.kind && (address & kWindowMask) != kSharedWindow)
+    if (form.generic && (address & kWindowMask) != kSharedWindow)
       fault(Hazard::Memory, warp, lane, "mapa of generic address " + hex(address) + ", which is not in shared memory");
-    const uint64_t mapped = (instr.kind ? kSharedWindow : 0) | uint64_t{rank + 1} << 24 | (address & 0xffffff);
-    if (instr.type == 8) {
-      warp.row<uint64_t>(instr.reg[0])[lane] = mapped;
+    const uint64_t mapped = (form.generic ? kSharedWindow : 0) | uint64_t{rank + 1} << 24 | (address & 0xffffff);
+    if (form.wide) {
+      warp.row<uint64_t>(instr.reg[form.d.place])[lane] = mapped;
     } else {
-      warp.row<uint32_t>(instr.reg[0])[lane] = static_cast<uint32_t>(mapped);
+      warp.row<uint32_t>(instr.reg[form.d.place])[lane] = static_cast<uint32_t>(mapped);
     }
   }
   return Step::Next;
 }
 
 Step execute_getctarank(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<MapForm>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const SharedPlace place = shared_place(warp, read_address(warp, instr, 1, 0, lane), instr.kind, lane);
-    warp.row<uint32_t>(instr.reg[0])[lane] = place.cta->rank;
+    const SharedPlace place = shared_place(warp, read_address(warp, instr, form.a, lane), form.generic, lane);
+    warp.row<uint32_t>(instr.reg[form.d.place])[lane] = place.cta->rank;
   }
   return Step::Next;
 }
 
 // A source that is an address without brackets: a register, or a shared variable with an addend.
-void push_plain_address(const ptx::Instruction& source, DecodeContext& context, Instr& out,
-                        const ptx::Operand& operand) {
+AddressOperand push_plain_address(const ptx::Instruction& source, DecodeContext& context, const ptx::Operand& operand) {
   const bool is_register = operand.kind == ptx::Operand::Kind::Register;
   const int bytes = is_register ? ptx::bytes_of(context.register_type(operand)) : has_part(source, "u64") ? 8 : 4;
-  if (bytes == 8) out.flags |= 1;
+  const AddressOperand address{context.pushed(), bytes == 8};
   context.push(operand, bytes == 8 ? ptx::Type::U64 : ptx::Type::U32);
   context.push(immediate_operand(0), ptx::Type::U64);
+  return address;
 }
 
 bool decode_mapa(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.operands.size() != 3) unsupported(source, "wrong number of operands");
-  const bool wide = has_part(source, "u64");
-  out.kind = !has_part(source, "shared::cluster");
-  out.type = wide ? 8 : 4;
-  context.push(source.operands[0], wide ? ptx::Type::U64 : ptx::Type::U32);
-  push_plain_address(source, context, out, source.operands[1]);
-  context.push(source.operands[2], ptx::Type::U32);
+  MapForm form;
+  form.generic = !has_part(source, "shared::cluster");
+  form.wide = has_part(source, "u64");
+  form.d = push_value(context, source.operands[0], form.wide ? ptx::Type::U64 : ptx::Type::U32);
+  form.a = push_plain_address(source, context, source.operands[1]);
+  form.b = push_value(context, source.operands[2], ptx::Type::U32);
+  out.set(form);
   out.execute = execute_mapa;
   return true;
 }
 
 bool decode_getctarank(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.operands.size() != 2) unsupported(source, "wrong number of operands");
-  out.kind = !has_part(source, "shared::cluster");
-  context.push(source.operands[0], ptx::Type::U32);
-  push_plain_address(source, context, out, source.operands[1]);
+  MapForm form;
+  form.generic = !has_part(source, "shared::cluster");
+  form.d = push_value(context, source.operands[0], ptx::Type::U32);
+  form.a = push_plain_address(source, context, source.operands[1]);
+  out.set(form);
   out.execute = execute_getctarank;
   return true;
 }
@@ -173,10 +189,15 @@ uint32_t launch_registers(const Cta& cta) {
   return std::min(255u, kRegisterFile / (32 * warps * blocks)) / 8 * 8;
 }
 
-// imm: the count. kind 1: .inc.
+struct RegisterCount {
+  bool increases = false;
+  int count = 0;
+};
+
 Step execute_setmaxnreg(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
-  const int count = static_cast<int>(instr.imm);
+  const auto& form = instr.form<RegisterCount>();
+  const int count = form.count;
   AsyncCtaState& s = *warp.cta->async;
   if (warp.max_registers == 0) warp.max_registers = static_cast<int>(launch_registers(*warp.cta));
   const auto illegal = [&](const char* rule) {
@@ -184,7 +205,7 @@ Step execute_setmaxnreg(Warp& warp, const Instr& instr, uint32_t mask) {
           instr.source->opcode + " to " + std::to_string(count) + " where the warp has " +
               std::to_string(warp.max_registers) + ": " + rule);
   };
-  if (instr.kind == 0) {
+  if (!form.increases) {
     if (count > warp.max_registers) illegal("a decrease must not raise the count");
     s.registers_free += static_cast<uint32_t>(warp.max_registers - count);
     warp.cta->cluster->event();
@@ -207,20 +228,24 @@ bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext&, Instr& ou
   if (source.operands.size() != 1 || !has_part(source, "sync") || !has_part(source, "aligned") ||
       has_part(source, "inc") == has_part(source, "dec"))
     unsupported(source, "the form is not known");
-  out.imm = immediate_of(source, source.operands[0]);
-  if (out.imm < 24 || out.imm > 256 || out.imm % 8 != 0)
+  const int64_t count = immediate_of(source, source.operands[0]);
+  if (count < 24 || count > 256 || count % 8 != 0)
     unsupported(source, "the register count must be a multiple of 8 from 24 to 256");
-  out.kind = has_part(source, "inc");
+  out.set(RegisterCount{has_part(source, "inc"), static_cast<int>(count)});
   out.execute = execute_setmaxnreg;
   return true;
 }
 
 // ---- griddepcontrol, clusterlaunchcontrol --------------------------------------------------------
 
-// kind 1: wait. Grids run one after the other here; what Launch::prerequisites stands for is done at the first wait.
+struct DependentGrids {
+  bool wait = false;  // else launch_dependents
+};
+
+// Grids run one after the other here. What Launch::prerequisites stands for is done at the first wait.
 Step execute_griddepcontrol(Warp& warp, const Instr& instr, uint32_t) {
   Cluster& cluster = *warp.cta->cluster;
-  if (instr.kind) {
+  if (instr.form<DependentGrids>().wait) {
     cluster.launch->meet_prerequisites();
     warp.cta->waited = true;
     warp.view.seen.raise(cluster.prerequisites, 1);
@@ -233,7 +258,7 @@ Step execute_griddepcontrol(Warp& warp, const Instr& instr, uint32_t) {
 bool decode_griddepcontrol(const ptx::Instruction& source, DecodeContext&, Instr& out) {
   if (source.parts.size() != 2 || (source.parts[1] != "wait" && source.parts[1] != "launch_dependents"))
     unsupported(source, "the form is not known");
-  out.kind = source.parts[1] == "wait";
+  out.set(DependentGrids{source.parts[1] == "wait"});
   out.execute = execute_griddepcontrol;
   return true;
 }

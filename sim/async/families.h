@@ -3,8 +3,11 @@
 
 namespace sim {
 
-void register_mbarrier();        // mbarrier.cpp
-void register_copy();            // copy.cpp
+void register_mbarrier();  // mbarrier.cpp
+void register_bulk_copy();
+void register_tensor_copy();
+void register_cp_async();
+void register_st_async();
 void register_tensor_map();      // tensor_map.cpp
 void register_fence();           // fence.cpp
 void register_wgmma();           // wgmma.cpp

@@ -21,10 +21,14 @@ Step execute_map_release(Warp& warp, const Instr&, uint32_t) {
   return Step::Next;
 }
 
+struct MapAcquire {
+  AddressOperand map;
+};
+
 Step execute_map_acquire(Warp& warp, const Instr& instr, uint32_t mask) {
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const uint64_t address = read_address(warp, instr, 0, 0, lane);
+    const uint64_t address = read_address(warp, instr, instr.form<MapAcquire>().map, lane);
     if (address & kWindowMask)
       fault(Hazard::IllegalUse, warp, lane,
             instr.source->opcode + " at " + hex(address) + ", which is not in global memory");
@@ -56,7 +60,7 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext& context, Instr&
       out.execute = execute_map_release;
     } else if (has_part(source, "acquire") && source.operands.size() == 2 &&
                immediate_of(source, source.operands[1]) == kTensorMapBytes) {
-      push_address(context, out, source.operands[0], 0);
+      out.set(MapAcquire{push_address(context, source.operands[0])});
       out.execute = execute_map_acquire;
     } else {
       unsupported(source, "the form is not known");

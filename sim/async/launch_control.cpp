@@ -36,13 +36,19 @@ class Cancel : public AsyncOp {
   uint32_t response_[4];
 };
 
-// Instr::kind 1: multicast. Instr::width 1: generic addresses.
+struct TryCancel {
+  bool multicast = false;
+  bool generic = false;  // both addresses
+  AddressOperand response, mbarrier;
+};
+
 Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<TryCancel>();
   Cluster& cluster = *warp.cta->cluster;
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const SharedPlace to = shared_place(warp, read_address(warp, instr, 0, 0, lane), instr.width, lane);
-    const SharedPlace at = shared_place(warp, read_address(warp, instr, 2, 1, lane), instr.width, lane);
+    const SharedPlace to = shared_place(warp, read_address(warp, instr, form.response, lane), form.generic, lane);
+    const SharedPlace at = shared_place(warp, read_address(warp, instr, form.mbarrier, lane), form.generic, lane);
     if (to.cta != warp.cta || at.cta != warp.cta)
       fault(Hazard::Memory, warp, lane, "clusterlaunchcontrol.try_cancel names the shared memory of another block");
     if (to.offset % kResponseBytes != 0)
@@ -72,7 +78,7 @@ Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
       targets.push_back({&cta, stamp});
       if (!granted) cluster.cancel_failures.push_back(stamp);
     };
-    if (instr.kind) {
+    if (form.multicast) {
       for (auto& cta : cluster.ctas) {
         if (cta->finished())
           fault(Hazard::IllegalUse, warp, lane,
@@ -89,27 +95,36 @@ Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-// Instr::kind: 0 is_canceled, 1 the three coordinates, 2 to 4 one of them.
+struct QueryCancel {
+  enum class What : uint8_t { IsCanceled, FirstCta, Coordinate };
+  What what = What::IsCanceled;
+  uint8_t coordinate = 0;  // x, y or z
+  ValueOperand d;          // of FirstCta the first of four
+  ValueOperand response;
+};
+
 Step execute_query(Warp& warp, const Instr& instr, uint32_t mask) {
+  using What = QueryCancel::What;
+  const auto& form = instr.form<QueryCancel>();
+  const uint32_t* const d = instr.reg + form.d.place;
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = first_lane(rest);
     uint32_t response[4];
-    std::memcpy(response, warp.row<uint8_t>(instr.reg[instr.kind == 1 ? 4 : 1]) + lane * kResponseBytes,
-                kResponseBytes);
-    if (instr.kind == 0) {
-      uint32_t& predicate = *warp.row<uint32_t>(instr.reg[0]);
+    std::memcpy(response, warp.row<uint8_t>(instr.reg[form.response.place]) + lane * kResponseBytes, kResponseBytes);
+    if (form.what == What::IsCanceled) {
+      uint32_t& predicate = *warp.row<uint32_t>(*d);
       predicate = (predicate & ~(1u << lane)) | response[3] << lane;
       continue;
     }
     if (response[3] != 1)
       fault(Hazard::IllegalUse, warp, lane,
             "clusterlaunchcontrol.query_cancel.get_first_ctaid of a response that says no cluster was cancelled");
-    if (instr.kind == 1) {
+    if (form.what == What::FirstCta) {
       for (int i = 0; i < 4; ++i) {
-        if (instr.reg[i] != kNoReg) warp.row<uint32_t>(instr.reg[i])[lane] = i < 3 ? response[i] : 0;
+        if (d[i] != kNoReg) warp.row<uint32_t>(d[i])[lane] = i < 3 ? response[i] : 0;
       }
     } else {
-      warp.row<uint32_t>(instr.reg[0])[lane] = response[instr.kind - 2];
+      warp.row<uint32_t>(*d)[lane] = response[form.coordinate];
     }
   }
   return Step::Next;
@@ -123,30 +138,35 @@ bool decode_launch_control(const ptx::Instruction& source, DecodeContext& contex
     if (!has_part(source, "async") || !has_part(source, "mbarrier::complete_tx::bytes") || !has_part(source, "b128") ||
         operands.size() != 2)
       unsupported(source, "the form is not known");
-    out.kind = has_part(source, "multicast::cluster::all");
-    out.width = !has_part(source, "shared::cta");
-    push_address(context, out, operands[0], 0);
-    push_address(context, out, operands[1], 1);
+    TryCancel form;
+    form.multicast = has_part(source, "multicast::cluster::all");
+    form.generic = !has_part(source, "shared::cta");
+    form.response = push_address(context, operands[0]);
+    form.mbarrier = push_address(context, operands[1]);
+    out.set(form);
     out.execute = execute_try_cancel;
     return true;
   }
   if (parts.size() < 3 || parts[1] != "query_cancel" || operands.size() != 2)
     unsupported(source, "the form is not known");
+  QueryCancel form;
   if (parts[2] == "is_canceled") {
-    context.push(operands[0], ptx::Type::Pred);
+    form.d = push_value(context, operands[0], ptx::Type::Pred);
   } else if (parts[2] == "get_first_ctaid") {
     if (operands[0].kind != ptx::Operand::Kind::Vector || operands[0].elements.size() != 4)
       unsupported(source, "needs a vector of 4 registers");
-    out.kind = 1;
-    context.push(operands[0], ptx::Type::B32);
+    form.what = QueryCancel::What::FirstCta;
+    form.d = push_value(context, operands[0], ptx::Type::B32);
   } else if (parts[2].starts_with("get_first_ctaid::") && parts[2].size() == 18 && parts[2][17] >= 'x' &&
              parts[2][17] <= 'z') {
-    out.kind = static_cast<uint8_t>(2 + parts[2][17] - 'x');
-    context.push(operands[0], ptx::Type::B32);
+    form.what = QueryCancel::What::Coordinate;
+    form.coordinate = static_cast<uint8_t>(parts[2][17] - 'x');
+    form.d = push_value(context, operands[0], ptx::Type::B32);
   } else {
     unsupported(source, "the form is not known");
   }
-  context.push(operands[1], ptx::Type::B128);
+  form.response = push_value(context, operands[1], ptx::Type::B128);
+  out.set(form);
   out.execute = execute_query;
   return true;
 }

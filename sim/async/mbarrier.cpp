@@ -91,24 +91,44 @@ void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp iss
 
 namespace {
 
-enum Option : uint8_t {
-  kRelaxed = 1,
-  kHasState = 2,
-  kExpect = 4,
-  kNoComplete = 8,
-  kDrop = 16,
-  kParity = 32,
-  kHasCount = 64,
-  kTry = 128,
+// What the instructions on an object have in common.
+struct ObjectForm {
+  AddressOperand address;
+  bool generic = false;  // the address
+  bool relaxed = false;
+  Scope scope = Scope::Cta;  // where none is given (9.7.13.15.13, 9.7.13.15.16)
 };
-constexpr uint8_t kGenericFlag = 0x80;  // of Instr::flags; the address is slot 0
+// mbarrier.init, .inval, .expect_tx, .complete_tx (9.7.13.15.9 to 9.7.13.15.12).
+struct CountForm {
+  ObjectForm object;
+  bool negative = false;  // complete_tx
+  ValueOperand count;     // arrivals, or bytes
+};
+// mbarrier.arrive, mbarrier.arrive_drop (9.7.13.15.13, 9.7.13.15.14).
+struct ArriveForm {
+  ObjectForm object;
+  bool drop = false, expect_tx = false, no_complete = false;
+  bool has_state = false, has_count = false;
+  ValueOperand state, count;  // the count may be one of bytes (.expect_tx)
+};
+// mbarrier.test_wait, mbarrier.try_wait (9.7.13.15.16).
+struct WaitForm {
+  ObjectForm object;
+  bool may_block = false;  // try_wait
+  bool parity = false;     // waits for the phase of a parity, not of a state
+  ValueOperand complete, phase;
+};
+// mbarrier.pending_count (9.7.13.15.17).
+struct PendingCountForm {
+  ValueOperand count, state;
+};
 
-SharedPlace place_of(Warp& warp, const Instr& instr, int place, int lane) {
-  return shared_place(warp, read_address(warp, instr, place, 0, lane), instr.flags & kGenericFlag, lane);
+SharedPlace place_of(Warp& warp, const Instr& instr, const ObjectForm& form, int lane) {
+  return shared_place(warp, read_address(warp, instr, form.address, lane), form.generic, lane);
 }
 
-Mbarrier& object_of(Warp& warp, const Instr& instr, int place, int lane, bool own = true) {
-  const SharedPlace at = place_of(warp, instr, place, lane);
+Mbarrier& object_of(Warp& warp, const Instr& instr, const ObjectForm& form, int lane, bool own = true) {
+  const SharedPlace at = place_of(warp, instr, form, lane);
   if (own && at.cta != warp.cta)
     fault(Hazard::MbarrierMisuse, warp, lane,
           instr.source->opcode + " supports no mbarrier of another block (9.7.13.15.8)");
@@ -121,9 +141,10 @@ void each_lane(uint32_t mask, F f) {
 }
 
 Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<CountForm>();
   each_lane(mask, [&](int lane) {
-    const SharedPlace at = place_of(warp, instr, 0, lane);
-    const uint32_t count = read32(warp, instr, 2, lane);
+    const SharedPlace at = place_of(warp, instr, form.object, lane);
+    const uint32_t count = read32(warp, instr, form.count, lane);
     if (at.cta != warp.cta) fault(Hazard::MbarrierMisuse, warp, lane, "mbarrier.init of an object in another block");
     if (at.offset % 8 != 0)
       fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, *at.cta, at.offset) + " is not aligned to 8 bytes");
@@ -152,8 +173,9 @@ Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_inval(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<CountForm>();
   each_lane(mask, [&](int lane) {
-    Mbarrier& barrier = object_of(warp, instr, 0, lane);
+    Mbarrier& barrier = object_of(warp, instr, form.object, lane);
     if (barrier.tx != 0)
       fault(Hazard::MbarrierMisuse, warp, lane,
             "mbarrier.inval of the mbarrier at shared offset " + hex(barrier.offset) + " while " +
@@ -168,52 +190,53 @@ Step execute_inval(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_tx(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<CountForm>();
   each_lane(mask, [&](int lane) {
-    Mbarrier& barrier = object_of(warp, instr, 0, lane, false);
-    const int64_t bytes = read32(warp, instr, 2, lane);
-    mbarrier_expect({&warp, instr.source, lane}, barrier, instr.kind == 0 ? bytes : -bytes);
+    Mbarrier& barrier = object_of(warp, instr, form.object, lane, false);
+    const int64_t bytes = read32(warp, instr, form.count, lane);
+    mbarrier_expect({&warp, instr.source, lane}, barrier, form.negative ? -bytes : bytes);
   });
   return Step::Next;
 }
 
 Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
-  const int at = instr.width & kHasState ? 1 : 0;
+  const auto& form = instr.form<ArriveForm>();
   warp.order_reads(mask);
   Mbarrier* published[kLanes];
   int count_published = 0;
   each_lane(mask, [&](int lane) {
-    const SharedPlace place = place_of(warp, instr, at, lane);
+    const SharedPlace place = place_of(warp, instr, form.object, lane);
     Mbarrier& barrier = find_mbarrier(warp, *place.cta, place.offset, lane);
     if (std::find(published, published + count_published, &barrier) == published + count_published) {
-      warp.publish(barrier.arriving, instr.type ? Scope::Wide : Scope::Cta, instr.width & kRelaxed);
+      warp.publish(barrier.arriving, form.object.scope, form.object.relaxed);
       published[count_published++] = &barrier;
     }
-    if (instr.width & kHasState) {
+    if (form.has_state) {
       if (place.cta != warp.cta)
         fault(Hazard::MbarrierMisuse, warp, lane, "an arrival at an mbarrier of another block returns no state");
-      warp.row<uint64_t>(instr.reg[0])[lane] = uint64_t{barrier.pending} << 32 | barrier.phase;
+      warp.row<uint64_t>(instr.reg[form.state.place])[lane] = uint64_t{barrier.pending} << 32 | barrier.phase;
     }
     const Origin origin{&warp, instr.source, lane};
     uint32_t count = 1;
-    if (instr.width & kExpect) {
-      mbarrier_expect(origin, barrier, read32(warp, instr, at + 2, lane));
-    } else if (instr.width & kHasCount) {
-      count = read32(warp, instr, at + 2, lane);
+    if (form.expect_tx) {
+      mbarrier_expect(origin, barrier, read32(warp, instr, form.count, lane));
+    } else if (form.has_count) {
+      count = read32(warp, instr, form.count, lane);
       if (count < 1 || count > kMbarrierLimit)
         fault(Hazard::MbarrierMisuse, warp, lane, "an arrival with a count of " + std::to_string(count));
     }
-    if (instr.width & kDrop) {
+    if (form.drop) {
       if (count > barrier.expected)
         fault(Hazard::MbarrierMisuse, warp, lane,
               "mbarrier.arrive_drop of " + std::to_string(count) + " from an expected count of " +
                   std::to_string(barrier.expected));
       barrier.expected -= count;
     }
-    if (instr.width & kNoComplete && count == barrier.pending && barrier.tx == 0)
+    if (form.no_complete && count == barrier.pending && barrier.tx == 0)
       fault(Hazard::MbarrierMisuse, warp, lane, "an arrival with .noComplete completes the phase");
     mbarrier_arrive(origin, barrier, count);
   });
-  if (!(instr.width & kRelaxed)) warp.new_epoch();
+  if (!form.object.relaxed) warp.new_epoch();
   return Step::Next;
 }
 
@@ -226,6 +249,7 @@ std::string wait_text(const Mbarrier& barrier, uint32_t phase) {
 }
 
 Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<WaitForm>();
   uint32_t complete = 0;
   const Mbarrier* missing = nullptr;
   uint32_t missing_phase = 0;
@@ -234,20 +258,20 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   uint64_t last_address = 0;
   each_lane(mask, [&](int lane) {
     // The lanes of a warp mostly wait for one object.
-    const uint64_t address = read_address(warp, instr, 1, 0, lane);
-    if (last == nullptr || address != last_address) last = &object_of(warp, instr, 1, lane);
+    const uint64_t address = read_address(warp, instr, form.object.address, lane);
+    if (last == nullptr || address != last_address) last = &object_of(warp, instr, form.object, lane);
     last_address = address;
     Mbarrier& barrier = *last;
     bool done;
     uint32_t phase;
-    if (instr.width & kParity) {
-      phase = read32(warp, instr, 3, lane);
+    if (form.parity) {
+      phase = read32(warp, instr, form.phase, lane);
       if (phase > 1)
         fault(Hazard::MbarrierMisuse, warp, lane,
               "a phase parity of " + std::to_string(phase) + ", allowed are 0 and 1");
       done = (barrier.phase & 1) != phase;
     } else {
-      phase = static_cast<uint32_t>(read64(warp, instr, 3, lane));
+      phase = static_cast<uint32_t>(read64(warp, instr, form.phase, lane));
       if (phase > barrier.phase || phase + 1 < barrier.phase)
         fault(Hazard::MbarrierMisuse, warp, lane,
               "waits for phase " + std::to_string(phase) + " of the mbarrier at shared offset " + hex(barrier.offset) +
@@ -262,11 +286,11 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     complete |= 1u << lane;
     if (&barrier == acquired) return;
     acquired = &barrier;
-    warp.observe(barrier.released, instr.type ? Scope::Wide : Scope::Cta, instr.width & kRelaxed);
-    (instr.width & kRelaxed ? warp.read_view : warp.view).seen.raise(barrier.agent, barrier.phase);
+    warp.observe(barrier.released, form.object.scope, form.object.relaxed);
+    (form.object.relaxed ? warp.read_view : warp.view).seen.raise(barrier.agent, barrier.phase);
   });
   Step step = Step::Next;
-  if (instr.width & kTry && complete == 0 && missing != nullptr) {
+  if (form.may_block && complete == 0 && missing != nullptr) {
     // A potentially blocking instruction: it may come back before the phase is complete, and so it sometimes does.
     Cluster& cluster = *warp.cta->cluster;
     const uint64_t attempt = (uint64_t{missing->agent} << 32 | missing->phase) + 1;
@@ -277,14 +301,16 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   } else if (missing != nullptr) {
     step = Step::Yield;
   }
-  uint32_t& predicate = *warp.row<uint32_t>(instr.reg[0]);
+  uint32_t& predicate = *warp.row<uint32_t>(instr.reg[form.complete.place]);
   predicate = (predicate & ~mask) | complete;
   return step;
 }
 
 Step execute_pending_count(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<PendingCountForm>();
   each_lane(mask, [&](int lane) {
-    warp.row<uint32_t>(instr.reg[0])[lane] = static_cast<uint32_t>(read64(warp, instr, 1, lane) >> 32);
+    warp.row<uint32_t>(instr.reg[form.count.place])[lane] =
+        static_cast<uint32_t>(read64(warp, instr, form.state, lane) >> 32);
   });
   return Step::Next;
 }
@@ -306,49 +332,55 @@ bool decode_mbarrier(const ptx::Instruction& source, DecodeContext& context, Ins
   }
   if (op == "pending_count") {
     expect_operands(2, 2);
-    context.push(operands[0], ptx::Type::U32);
-    context.push(operands[1], ptx::Type::U64);
+    PendingCountForm form;
+    form.count = push_value(context, operands[0], ptx::Type::U32);
+    form.state = push_value(context, operands[1], ptx::Type::U64);
+    out.set(form);
     out.execute = execute_pending_count;
     return true;
   }
-  if (!has_part(source, "shared") && !has_part(source, "shared::cta") && !has_part(source, "shared::cluster"))
-    out.flags |= kGenericFlag;
-  if (has_part(source, "relaxed")) out.width |= kRelaxed;
-  out.type = has_part(source, "cluster");  // the scope; .cta where none is given (9.7.13.15.13, 9.7.13.15.16)
-  if (op == "init" || op == "expect_tx" || op == "complete_tx") {
-    expect_operands(2, 2);
-    push_address(context, out, operands[0], 0);
-    context.push(operands[1], ptx::Type::U32);
-    out.execute = op == "init" ? execute_init : execute_tx;
-    out.kind = op == "complete_tx";
-  } else if (op == "inval") {
-    expect_operands(1, 1);
-    push_address(context, out, operands[0], 0);
-    out.execute = execute_inval;
+  ObjectForm object;
+  object.generic =
+      !has_part(source, "shared") && !has_part(source, "shared::cta") && !has_part(source, "shared::cluster");
+  object.relaxed = has_part(source, "relaxed");
+  object.scope = has_part(source, "cluster") ? Scope::Wide : Scope::Cta;
+  if (op == "init" || op == "expect_tx" || op == "complete_tx" || op == "inval") {
+    const size_t count = op == "inval" ? 1 : 2;
+    expect_operands(count, count);
+    CountForm form;
+    object.address = push_address(context, operands[0]);
+    form.object = object;
+    form.negative = op == "complete_tx";
+    if (count == 2) form.count = push_value(context, operands[1], ptx::Type::U32);
+    out.set(form);
+    out.execute = op == "init" ? execute_init : op == "inval" ? execute_inval : execute_tx;
   } else if (op == "arrive" || op == "arrive_drop") {
     expect_operands(2, 3);
-    if (op == "arrive_drop") out.width |= kDrop;
-    if (has_part(source, "expect_tx")) out.width |= kExpect;
-    if (has_part(source, "noComplete")) out.width |= kNoComplete;
-    if (operands[0].kind != ptx::Operand::Kind::Sink) {
-      out.width |= kHasState;
-      context.push(operands[0], ptx::Type::U64);
-    }
-    push_address(context, out, operands[1], 0);
-    if (operands.size() == 3) {
-      out.width |= kHasCount;
-      context.push(operands[2], ptx::Type::U32);
-    } else if (out.width & (kExpect | kNoComplete)) {
+    ArriveForm form;
+    form.drop = op == "arrive_drop";
+    form.expect_tx = has_part(source, "expect_tx");
+    form.no_complete = has_part(source, "noComplete");
+    form.has_state = operands[0].kind != ptx::Operand::Kind::Sink;
+    if (form.has_state) form.state = push_value(context, operands[0], ptx::Type::U64);
+    object.address = push_address(context, operands[1]);
+    form.object = object;
+    form.has_count = operands.size() == 3;
+    if (form.has_count)
+      form.count = push_value(context, operands[2], ptx::Type::U32);
+    else if (form.expect_tx || form.no_complete)
       unsupported(source, "the count operand is missing");
-    }
+    out.set(form);
     out.execute = execute_arrive;
   } else if (op == "test_wait" || op == "try_wait") {
     expect_operands(3, 4);
-    if (op == "try_wait") out.width |= kTry;
-    if (has_part(source, "parity")) out.width |= kParity;
-    context.push(operands[0], ptx::Type::Pred);
-    push_address(context, out, operands[1], 0);
-    context.push(operands[2], out.width & kParity ? ptx::Type::U32 : ptx::Type::U64);
+    WaitForm form;
+    form.may_block = op == "try_wait";
+    form.parity = has_part(source, "parity");
+    form.complete = push_value(context, operands[0], ptx::Type::Pred);
+    object.address = push_address(context, operands[1]);
+    form.object = object;
+    form.phase = push_value(context, operands[2], form.parity ? ptx::Type::U32 : ptx::Type::U64);
+    out.set(form);
     out.execute = execute_wait;
   } else {
     unsupported(source, "is not known");

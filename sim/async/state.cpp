@@ -79,19 +79,19 @@ void finish_async_state(Cluster& cluster) {
   }
 }
 
-void push_map_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot) {
+AddressOperand push_map_address(DecodeContext& context, const ptx::Operand& operand) {
   const ptx::Operand& base = operand.elements.at(0);
   if (base.kind == ptx::Operand::Kind::Symbol) {
     const DecodeContext::Place place = context.place(base.name);
     if (place.found && place.space == ptx::Space::Param) {
-      out.flags |= 1 << slot;
+      const AddressOperand address{context.pushed(), true};
       context.push(immediate_operand(static_cast<int64_t>(kParamWindow | (place.address + base.addend))),
                    ptx::Type::U64);
       context.push(immediate_operand(operand.addend), ptx::Type::U64);
-      return;
+      return address;
     }
   }
-  push_address(context, out, operand, slot);
+  return push_address(context, operand);
 }
 
 }  // namespace sim

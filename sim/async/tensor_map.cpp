@@ -50,18 +50,34 @@ enum class Field : uint8_t {
   Atomicity,
   Fill,
 };
-constexpr uint8_t kGenericFlag = 0x80, kSharedFlag = 0x40;
 
-// reg: address (2), new value, ordinal in imm. kind: the field.
+// tensormap.replace (9.7.9.28).
+struct ReplaceForm {
+  Field field = Field::Address;
+  uint8_t ordinal = 0;  // the dimension, of fields that have several
+  bool generic = false, shared = false;
+  AddressOperand address;
+  ValueOperand value;
+};
+// tensormap.cp_fenceproxy (9.7.13.16).
+struct CopyFenceForm {
+  AddressOperand destination, source;
+};
+// prefetch.tensormap (9.7.9.15).
+struct PrefetchForm {
+  AddressOperand map;
+  bool param = false;
+};
+
 Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<ReplaceForm>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const uint64_t address = read_address(warp, instr, 0, 0, lane);
-    const bool generic = instr.flags & kGenericFlag;
-    const bool shared = instr.flags & kSharedFlag || (generic && (address & kWindowMask) == kSharedWindow);
+    const uint64_t address = read_address(warp, instr, form.address, lane);
+    const bool shared = form.shared || (form.generic && (address & kWindowMask) == kSharedWindow);
     uint8_t* bytes;
     if (shared) {
-      const SharedPlace place = shared_place(warp, address, generic, lane);
+      const SharedPlace place = shared_place(warp, address, form.generic, lane);
       if (place.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "tensormap.replace in the shared memory of another block");
       if (place.offset % kTensorMapAlign != 0)
@@ -81,14 +97,12 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     std::optional<TensorMapFields> fields = decode(bytes);
     if (!fields) fault(Hazard::IllegalUse, warp, lane, "the 128 bytes at " + hex(address) + " are no tensor map");
-    const Field field = static_cast<Field>(instr.kind);
-    const bool wide = field == Field::Address || field == Field::GlobalStride;
-    const uint64_t value = wide ? read64(warp, instr, 2, lane) : read32(warp, instr, 2, lane);
-    const size_t ordinal = static_cast<size_t>(instr.imm);
+    const bool wide = form.field == Field::Address || form.field == Field::GlobalStride;
+    const uint64_t value = wide ? read64(warp, instr, form.value, lane) : read32(warp, instr, form.value, lane);
     const auto check = [&](bool good, const char* rule) {
       if (!good) fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " with " + hex(value) + ": " + rule);
     };
-    switch (field) {
+    switch (form.field) {
       case Field::Address:
         check(value % 16 == 0, "a tensor's address is a multiple of 16");
         fields->address = value;
@@ -99,20 +113,20 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
         break;
       case Field::BoxDim:
         check(value >= 1 && value <= 256, "a box dimension is 1 to 256");
-        fields->box[ordinal] = static_cast<uint32_t>(value);
+        fields->box[form.ordinal] = static_cast<uint32_t>(value);
         break;
       case Field::GlobalDim:
         // Zero stands for 2^32 in the descriptor's encoding of a size less one; a kernel that means "no rows" must
         // not ask for a copy at all.
-        fields->dims[ordinal] = value == 0 ? uint64_t{1} << 32 : value;
+        fields->dims[form.ordinal] = value == 0 ? uint64_t{1} << 32 : value;
         break;
       case Field::GlobalStride:
         check(value % 16 == 0 && value < uint64_t{1} << 40, "a stride is a multiple of 16 below 2^40");
-        fields->strides[ordinal] = value;
+        fields->strides[form.ordinal] = value;
         break;
       case Field::ElementStride:
         check(value >= 1 && value <= 8, "an element stride is 1 to 8");
-        fields->element_strides[ordinal] = static_cast<uint32_t>(value);
+        fields->element_strides[form.ordinal] = static_cast<uint32_t>(value);
         break;
       case Field::Element:
         fields->element = static_cast<TensorElement>(value);
@@ -137,13 +151,15 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
 
 Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
+  const auto& form = instr.form<CopyFenceForm>();
   const int lane = first_lane(mask);
-  const uint64_t address = read_address(warp, instr, 0, 0, lane);
-  const SharedPlace source = shared_place(warp, read_address(warp, instr, 2, 1, lane), false, lane);
+  const uint64_t address = read_address(warp, instr, form.destination, lane);
+  const uint64_t source_address = read_address(warp, instr, form.source, lane);
+  const SharedPlace source = shared_place(warp, source_address, false, lane);
   for (uint32_t rest = mask & (mask - 1); rest != 0; rest &= rest - 1) {
     const int other = first_lane(rest);
-    if (read_address(warp, instr, 0, 0, other) != address ||
-        read_address(warp, instr, 2, 1, other) != read_address(warp, instr, 2, 1, lane))
+    if (read_address(warp, instr, form.destination, other) != address ||
+        read_address(warp, instr, form.source, other) != source_address)
       fault(Hazard::IllegalUse, warp, other, "tensormap.cp_fenceproxy with addresses that differ between lanes");
   }
   if (address % 128 != 0 || source.offset % 128 != 0)
@@ -161,9 +177,10 @@ Step execute_nothing(Warp&, const Instr&, uint32_t) { return Step::Next; }
 
 // A hint: the map need not be fit for use yet.
 Step execute_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<PrefetchForm>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    map_bytes(warp, read_address(warp, instr, 0, 0, lane) | static_cast<uint64_t>(instr.imm), lane);
+    map_bytes(warp, read_address(warp, instr, form.map, lane) | (form.param ? kParamWindow : 0), lane);
   }
   return Step::Next;
 }
@@ -176,8 +193,10 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
     if (!has_part(source, "tensormap::generic") || !has_part(source, "release") || !has_part(source, "global") ||
         !has_part(source, "shared::cta") || !has_part(source, "sync") || !has_part(source, "aligned"))
       unsupported(source, "the form is not known");
-    push_address(context, out, operands[0], 0);
-    push_address(context, out, operands[1], 1);
+    CopyFenceForm form;
+    form.destination = push_address(context, operands[0]);
+    form.source = push_address(context, operands[1]);
+    out.set(form);
     out.execute = execute_cp_fenceproxy;
     return true;
   }
@@ -207,7 +226,9 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
     if (operands.size() != (f.ordinal ? 3u : 2u)) unsupported(source, "wrong number of operands");
     const bool wide = f.field == Field::Address || f.field == Field::GlobalStride;
     if (!has_part(source, wide ? "b64" : "b32")) unsupported(source, "the type does not fit the field");
-    push_address(context, out, operands[0], 0);
+    ReplaceForm form;
+    form.field = f.field;
+    form.address = push_address(context, operands[0]);
     const ptx::Operand& value = operands.back();
     if (f.values > 0) {
       const int64_t given = immediate_of(source, value);
@@ -217,18 +238,16 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
       if (later && context.arch() < 100)
         unsupported(source, "new value " + std::to_string(given) + " needs sm_100 or later");
     }
-    context.push(value, wide ? ptx::Type::U64 : ptx::Type::U32);
+    form.value = push_value(context, value, wide ? ptx::Type::U64 : ptx::Type::U32);
     if (f.ordinal) {
-      out.imm = immediate_of(source, operands[1]);
-      if (out.imm < 0 || out.imm >= (f.field == Field::GlobalStride ? 4 : 5))
-        unsupported(source, "ordinal " + std::to_string(out.imm) + " is not a dimension");
+      const int64_t ordinal = immediate_of(source, operands[1]);
+      if (ordinal < 0 || ordinal >= (f.field == Field::GlobalStride ? 4 : 5))
+        unsupported(source, "ordinal " + std::to_string(ordinal) + " is not a dimension");
+      form.ordinal = static_cast<uint8_t>(ordinal);
     }
-    out.kind = static_cast<uint8_t>(f.field);
-    if (has_part(source, "shared::cta") || has_part(source, "shared")) {
-      out.flags |= kSharedFlag;
-    } else if (!has_part(source, "global")) {
-      out.flags |= kGenericFlag;
-    }
+    form.shared = has_part(source, "shared::cta") || has_part(source, "shared");
+    form.generic = !form.shared && !has_part(source, "global");
+    out.set(form);
     out.execute = execute_replace;
     return true;
   }
@@ -241,8 +260,10 @@ bool decode_prefetch(const ptx::Instruction& source, DecodeContext& context, Ins
     out.execute = execute_nothing;
     return true;
   }
-  push_map_address(context, out, source.operands.at(0), 0);
-  if (has_part(source, "param")) out.imm = static_cast<int64_t>(kParamWindow);
+  PrefetchForm form;
+  form.map = push_map_address(context, source.operands.at(0));
+  form.param = has_part(source, "param");
+  out.set(form);
   out.execute = execute_prefetch;
   return true;
 }

@@ -18,38 +18,35 @@ constexpr int kWarps = 4, kRows = 64;
 
 enum class Result : uint8_t { F32, F16, S32 };
 
-// Instr::flags of mma_async; N / 8 is in Instr::width, the result in Instr::kind, A's and B's types in Instr::type.
-enum : uint8_t {
-  kRegistersA = 1,
-  kNegateA = 2,
-  kNegateB = 4,
-  kTransposeA = 8,
-  kTransposeB = 16,
-  kSaturate = 32,
-  kScaleConstant = 64,
-  kScaleOne = 128,
+// wgmma.mma_async (9.7.15.5).
+struct MmaForm {
+  int16_t n = 0, k = 0;
+  uint8_t d_registers = 0;  // the accumulators come first among the operands
+  Element a = Element::F16, b = Element::F16;
+  Result result = Result::F32;
+  bool registers_a = false;
+  bool negate_a = false, negate_b = false;
+  bool transpose_a = false, transpose_b = false;
+  bool saturate = false;
+  bool scale_d_constant = false;
+  bool scale_d = false;    // the constant; of a predicate: it is negated
+  ValueOperand a_operand;  // the descriptor, or the first of four registers
+  ValueOperand b_descriptor;
+  ValueOperand scale_d_predicate;
+};
+// wgmma.wait_group (9.7.15.7.3).
+struct WaitForm {
+  int64_t newest = 0;  // so many groups may still be pending
 };
 
-struct Form {
-  int n, k, d_registers;
-  Element a, b;
-  Result result;
-  uint8_t flags;
-  const uint32_t *d, *a_registers;  // offsets
+// A form with the rows of its registers.
+struct Form : MmaForm {
+  const uint32_t *d, *a_registers;
 };
 
 Form form_of(const Instr& instr) {
-  Form f;
-  f.n = instr.width * 8;
-  f.a = static_cast<Element>(instr.type & 15);
-  f.b = static_cast<Element>(instr.type >> 4);
-  f.k = 32 / element_bytes(f.a);
-  f.result = static_cast<Result>(instr.kind);
-  f.d_registers = f.result == Result::F16 ? f.n / 4 : f.n / 2;
-  f.flags = instr.flags;
-  f.d = instr.reg;
-  f.a_registers = instr.reg + f.d_registers;
-  return f;
+  const auto& form = instr.form<MmaForm>();
+  return {form, instr.reg, instr.reg + form.a_operand.place};
 }
 
 // 9.7.15.5.1.2: a matrix in shared memory.
@@ -175,18 +172,18 @@ thread_local Panels panels;
 
 void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
   const Form f = form_of(*record.instr);
-  const Matrix m(record.a_descriptor, f.flags & kTransposeA, element_bytes(f.a));
+  const Matrix m(record.a_descriptor, f.transpose_a, element_bytes(f.a));
   const uint8_t* const shared = cta.shared.bytes;
   Pieces pieces;
   pieces.element = f.a;
-  pieces.across = m.mn_major && !(f.flags & kRegistersA);
-  pieces.flip = ((f.flags & kNegateA) != 0) != ((f.flags & kNegateB) != 0) ? 0x80000000u : 0;
+  pieces.across = m.mn_major && !f.registers_a;
+  pieces.flip = f.negate_a != f.negate_b ? 0x80000000u : 0;
   for (uint32_t w = 0; w < kWarps; ++w) {
     for (uint32_t h = 0; h < 2; ++h) {
       for (uint32_t piece = 0; piece < 2; ++piece) {
         for (uint32_t i = 0; i < 8; ++i) {
           // Four lanes hold the 16 bytes of a row of a fragment (9.7.15.5.1.1).
-          if (f.flags & kRegistersA)
+          if (f.registers_a)
             pieces.at[i] =
                 reinterpret_cast<const uint8_t*>(warps[w]->row<uint32_t>(f.a_registers[h + 2 * piece]) + 4 * i);
           else if (m.mn_major)
@@ -202,7 +199,7 @@ void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record,
 
 void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, int k0) {
   const Form f = form_of(*record.instr);
-  const Matrix m(record.b_descriptor, f.flags & kTransposeB, element_bytes(f.b));
+  const Matrix m(record.b_descriptor, f.transpose_b, element_bytes(f.b));
   const uint8_t* const shared = cta.shared.bytes;
   Pieces pieces;
   pieces.element = f.b;
@@ -224,8 +221,8 @@ void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord*
   const int depth = first.k * static_cast<int>(count);
   float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, first.n));
-  std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), run[0]->instr->type,
-                               static_cast<uint64_t>(first.flags & kTransposeB)};
+  std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), static_cast<uint64_t>(first.a),
+                               static_cast<uint64_t>(first.b), first.transpose_b};
   for (size_t i = 0; i < count; ++i) {
     build_a(cta, warps, *run[i], a, depth, first.k * static_cast<int>(i));
     wanted.push_back(run[i]->b_descriptor);
@@ -275,8 +272,8 @@ void multiply_bits(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& r
   for (int row = 0; row < kRows; ++row) {
     for (int k = 0; k < f.k; ++k) {
       const uint8_t* const at =
-          f.flags & kRegistersA ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
-                                : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
+          f.registers_a ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
+                        : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
       a[static_cast<size_t>(row * f.k + k)] = *at;
     }
   }
@@ -329,7 +326,7 @@ void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecor
       for (int lane = 0; lane < kLanes; ++lane) {
         const uint32_t before = run[0]->accumulate ? d[lane] : 0;
         const auto product = static_cast<int32_t>(rows[i][lane]);
-        if (f.flags & kSaturate)
+        if (f.saturate)
           d[lane] = static_cast<uint32_t>(
               std::clamp<int64_t>(int64_t{static_cast<int32_t>(before)} + product, INT32_MIN, INT32_MAX));
         else
@@ -346,7 +343,7 @@ bool same_accumulators(const Form& x, const Form& y) {
 
 // For one product: the types, how B lies, and saturation.
 bool same_operands(const Form& x, const Form& y) {
-  return x.a == y.a && x.b == y.b && ((x.flags ^ y.flags) & (kTransposeB | kSaturate)) == 0;
+  return x.a == y.a && x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate;
 }
 
 // A committed group.
@@ -374,9 +371,9 @@ class WgmmaGroup : public AsyncOp {
         size_t end = i + 1;
         const Form f = form_of(*list[i]->instr);
         // Long enough, and the panels stay in the cache. Float16 accumulators are rounded after each operation.
-        const size_t longest = f.result == Result::F32                             ? 16
-                               : f.result == Result::S32 && !(f.flags & kSaturate) ? kExactIntegers
-                                                                                   : 1;
+        const size_t longest = f.result == Result::F32                  ? 16
+                               : f.result == Result::S32 && !f.saturate ? kExactIntegers
+                                                                        : 1;
         while (end < list.size() && end - i < longest && list[end]->accumulate &&
                same_operands(form_of(*list[end]->instr), f))
           ++end;
@@ -492,13 +489,13 @@ void cover_mma(const Instr& instr, const Form& f, uint64_t a, uint64_t b, bool a
     static const char* const kSwizzles[] = {"no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzle"};
     cover(instr, std::string(name) + (transposed ? " MN-major, " : " K-major, ") + kSwizzles[descriptor >> 62]);
   };
-  if (f.flags & kRegistersA)
+  if (f.registers_a)
     cover(instr, "A in registers");
   else
-    matrix("A", a, f.flags & kTransposeA);
-  matrix("B", b, f.flags & kTransposeB);
-  if (f.flags & kNegateA) cover(instr, "negated A");
-  if (f.flags & kNegateB) cover(instr, "negated B");
+    matrix("A", a, f.transpose_a);
+  matrix("B", b, f.transpose_b);
+  if (f.negate_a) cover(instr, "negated A");
+  if (f.negate_b) cover(instr, "negated B");
   cover(instr, accumulate ? "D read" : "D not read");
 }
 
@@ -510,21 +507,18 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   if (s.mma_fences == 0)
     fault(Hazard::RegistersInFlight, warp, -1, "no wgmma.fence stands before the first wgmma.mma_async");
   use_registers(warp, f.d, f.d_registers, static_cast<uint16_t>(f.n * 4 + static_cast<int>(f.result) + 1), false);
-  if (f.flags & kRegistersA) use_registers(warp, f.a_registers, 4, 0, true);
+  if (f.registers_a) use_registers(warp, f.a_registers, 4, 0, true);
   s.mma_watch = false;
   warp.wgmma_pending = true;
 
-  const int after_d = f.d_registers;
-  const uint64_t a = f.flags & kRegistersA ? 0 : read64(warp, instr, after_d, 0);
-  const int after_a = after_d + (f.flags & kRegistersA ? 4 : 1);
-  const uint64_t b = read64(warp, instr, after_a, 0);
-  bool accumulate = f.flags & kScaleOne;
-  if (!(f.flags & kScaleConstant)) {
-    const uint32_t scale = warp.predicate(instr.reg[after_a + 1]);
+  const uint64_t a = f.registers_a ? 0 : read64(warp, instr, f.a_operand, 0);
+  const uint64_t b = read64(warp, instr, f.b_descriptor, 0);
+  bool accumulate = f.scale_d;
+  if (!f.scale_d_constant) {
+    const uint32_t scale = warp.predicate(instr.reg[f.scale_d_predicate.place]);
     if (scale != 0 && scale != kFullMask)
       fault(Hazard::IllegalUse, warp, -1, "the scale-d predicate of a wgmma differs between lanes");
-    accumulate = scale != 0;
-    if (f.flags & kScaleOne) accumulate = !accumulate;  // a negated predicate
+    accumulate = (scale != 0) != f.scale_d;
   }
   if (coverage_wanted()) cover_mma(instr, f, a, b, accumulate);
   const uint32_t number = s.mma_issued++;
@@ -537,15 +531,15 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     record.accumulate = accumulate;
     record.group = s.mma_committed;
     const Stamp stamp{group.agent, s.mma_committed + 1};
-    if (!(f.flags & kRegistersA)) {
+    if (!f.registers_a) {
       SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
-      touch_matrix(access, *warp.cta, warp, Matrix(a, f.flags & kTransposeA, element_bytes(f.a)), kRows,
+      touch_matrix(access, *warp.cta, warp, Matrix(a, f.transpose_a, element_bytes(f.a)), kRows,
                    static_cast<uint32_t>(f.k));
       record.met_a = access.take_met();
     }
     SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
-    touch_matrix(access, *warp.cta, warp, Matrix(b, f.flags & kTransposeB, element_bytes(f.b)),
-                 static_cast<uint32_t>(f.n), static_cast<uint32_t>(f.k));
+    touch_matrix(access, *warp.cta, warp, Matrix(b, f.transpose_b, element_bytes(f.b)), static_cast<uint32_t>(f.n),
+                 static_cast<uint32_t>(f.k));
     record.met_b = access.take_met();
     ++record.warps;
     return Step::Next;
@@ -588,7 +582,7 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   WarpGroup& group = warpgroup_of(warp, mask);
   AsyncWarpState& s = *warp.async;
-  const int64_t until = int64_t{s.mma_committed} - instr.imm;
+  const int64_t until = int64_t{s.mma_committed} - instr.form<WaitForm>().newest;
   if (until > int64_t{group.completed}) {
     return wait_for(warp, [&] {
       return "wgmma group " + std::to_string(until - 1) + " of warpgroup " + std::to_string(warp.index / 4) +
@@ -622,16 +616,17 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   }
   if (parts[1] == "wait_group") {
     if (operands.size() != 1) unsupported(source, "wrong number of operands");
-    out.imm = immediate_of(source, operands[0]);
+    out.set(WaitForm{immediate_of(source, operands[0])});
     out.execute = execute_wait;
     return true;
   }
   if (parts[1] != "mma_async" || has_part(source, "sp")) unsupported(source, "the form is not known");
+  MmaForm form;
   std::vector<std::string> types;
   int n = 0, k = 0;
   for (size_t i = 4; i < parts.size(); ++i) {
     if (parts[i] == "satfinite") {
-      out.flags |= kSaturate;
+      form.saturate = true;
     } else if (std::sscanf(parts[i].c_str(), "m64n%dk%d", &n, &k) == 2) {
       continue;
     } else {
@@ -650,7 +645,7 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   };
   const Element a = element(types[1]), b = element(types[2]);
   const bool integer = a >= Element::S8, fp8 = a == Element::E4M3 || a == Element::E5M2;
-  const bool b_fits = a == Element::B1 || b == Element::B1 ? a == b && bits && !(out.flags & kSaturate)
+  const bool b_fits = a == Element::B1 || b == Element::B1 ? a == b && bits && !form.saturate
                       : integer                            ? b >= Element::S8
                       : fp8                                ? b == Element::E4M3 || b == Element::E5M2
                                                            : a == b;
@@ -664,44 +659,46 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   }
   if (!b_fits || k != (bits ? 256 : 32 / element_bytes(a))) unsupported(source, "types and shape do not fit");
   if (integer && n > 32 && n % 16 != 0) unsupported(source, "the shape is not known");
-  out.width = static_cast<uint8_t>(n / 8);
-  out.kind = static_cast<uint8_t>(result);
-  out.type = static_cast<uint8_t>(static_cast<int>(a) | static_cast<int>(b) << 4);
+  form.n = static_cast<int16_t>(n);
+  form.k = static_cast<int16_t>(32 / element_bytes(a));
+  form.a = a;
+  form.b = b;
+  form.result = result;
   if (operands.size() < 4) unsupported(source, "wrong number of operands");
   const size_t d_registers = static_cast<size_t>(result == Result::F16 ? n / 4 : n / 2);
+  form.d_registers = static_cast<uint8_t>(d_registers);
   if (operands[0].kind != ptx::Operand::Kind::Vector || operands[0].elements.size() != d_registers)
     unsupported(source, "the accumulator must be a vector of " + std::to_string(d_registers) + " registers");
-  const bool registers_a = operands[1].kind == ptx::Operand::Kind::Vector;
-  if (registers_a) {
-    if (operands[1].elements.size() != 4) unsupported(source, "matrix A must be a vector of 4 registers");
-    out.flags |= kRegistersA;
-  }
+  form.registers_a = operands[1].kind == ptx::Operand::Kind::Vector;
+  if (form.registers_a && operands[1].elements.size() != 4)
+    unsupported(source, "matrix A must be a vector of 4 registers");
   // Immediates after scale-d: scales of a and b, then transpositions, of 16-bit types only, that of A only with
   // a descriptor.
   const bool half = a == Element::F16 || a == Element::BF16;
-  const size_t scales = integer ? 0 : 2, transposes = half ? (registers_a ? 1 : 2) : 0;
+  const size_t scales = integer ? 0 : 2, transposes = half ? (form.registers_a ? 1 : 2) : 0;
   if (operands.size() != 4 + scales + transposes) unsupported(source, "wrong number of operands");
   const auto one_of = [&](size_t index, int64_t low, int64_t high) {
     const int64_t value = immediate_of(source, operands[index]);
     if (value != low && value != high) unsupported(source, "an immediate operand is out of range");
     return value == high;
   };
-  if (scales > 0 && !one_of(4, -1, 1)) out.flags |= kNegateA;
-  if (scales > 0 && !one_of(5, -1, 1)) out.flags |= kNegateB;
-  if (transposes == 2 && one_of(6, 0, 1)) out.flags |= kTransposeA;
-  if (transposes > 0 && one_of(5 + transposes, 0, 1)) out.flags |= kTransposeB;
+  form.negate_a = scales > 0 && !one_of(4, -1, 1);
+  form.negate_b = scales > 0 && !one_of(5, -1, 1);
+  form.transpose_a = transposes == 2 && one_of(6, 0, 1);
+  form.transpose_b = transposes > 0 && one_of(5 + transposes, 0, 1);
   const ptx::Type register_type = result == Result::F32 ? ptx::Type::F32 : ptx::Type::B32;
   context.push(operands[0], register_type);
-  context.push(operands[1], registers_a ? ptx::Type::B32 : ptx::Type::U64);
-  context.push(operands[2], ptx::Type::U64);
+  form.a_operand = push_value(context, operands[1], form.registers_a ? ptx::Type::B32 : ptx::Type::U64);
+  form.b_descriptor = push_value(context, operands[2], ptx::Type::U64);
   const ptx::Operand& scale_d = operands[3];
   if (scale_d.kind == ptx::Operand::Kind::Immediate) {
-    out.flags |= kScaleConstant;
-    if (scale_d.bits != 0) out.flags |= kScaleOne;
+    form.scale_d_constant = true;
+    form.scale_d = scale_d.bits != 0;
   } else {
-    context.push(scale_d, ptx::Type::Pred);
-    if (scale_d.negated) out.flags |= kScaleOne;
+    form.scale_d_predicate = push_value(context, scale_d, ptx::Type::Pred);
+    form.scale_d = scale_d.negated;
   }
+  out.set(form);
   out.execute = execute_mma;
   return true;
 }

@@ -20,6 +20,9 @@ inline uint64_t read_address(const Warp& warp, const Instr& instr, AddressOperan
 inline uint32_t read32(const Warp& warp, const Instr& instr, ValueOperand operand, int lane) {
   return warp.row<uint32_t>(instr.reg[operand.place])[lane];
 }
+inline uint64_t read64(const Warp& warp, const Instr& instr, ValueOperand operand, int lane) {
+  return warp.row<uint64_t>(instr.reg[operand.place])[lane];
+}
 inline uint32_t read32(const Warp& warp, const Instr& instr, int place, int lane) {
   return warp.row<uint32_t>(instr.reg[place])[lane];
 }

@@ -8,11 +8,25 @@ namespace sim {
 
 namespace {
 
+struct AllocateForm {
+  uint8_t group = 1;     // .cta_group
+  bool generic = false;  // the address
+  AddressOperand destination;
+  ValueOperand columns;
+};
+struct DeallocateForm {
+  uint8_t group = 1;
+  ValueOperand address, columns;
+};
+struct RelinquishForm {
+  uint8_t group = 1;
+};
+
 // The value that all lanes must give alike.
-uint32_t uniform(Warp& warp, const Instr& instr, int place, uint32_t mask, const char* what) {
-  const uint32_t value = read32(warp, instr, place, first_lane(mask));
+uint32_t uniform(Warp& warp, const Instr& instr, ValueOperand operand, uint32_t mask, const char* what) {
+  const uint32_t value = read32(warp, instr, operand, first_lane(mask));
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    if (read32(warp, instr, place, first_lane(rest)) != value)
+    if (read32(warp, instr, operand, first_lane(rest)) != value)
       fault(Hazard::IllegalUse, warp, first_lane(rest),
             std::string("the lanes of a warp give different values of ") + what);
   }
@@ -32,7 +46,8 @@ void check_whole_warp(Warp& warp, const Instr& instr, uint32_t mask) {
 
 void write_address(Warp& warp, const Instr& instr, uint32_t mask, uint32_t column) {
   const int lane = first_lane(mask);
-  const SharedPlace at = shared_place(warp, read_address(warp, instr, 0, 0, lane), instr.width, lane);
+  const auto& form = instr.form<AllocateForm>();
+  const SharedPlace at = shared_place(warp, read_address(warp, instr, form.destination, lane), form.generic, lane);
   if (at.cta != warp.cta)
     fault(Hazard::Memory, warp, lane, instr.source->opcode + " writes to the shared memory of another block");
   if (at.offset % 4 != 0)
@@ -41,13 +56,13 @@ void write_address(Warp& warp, const Instr& instr, uint32_t mask, uint32_t colum
   std::memcpy(at.cta->shared.bytes + at.offset, &column, 4);
 }
 
-// Instr::kind: the group. Instr::width: the address is generic.
 Step execute_alloc(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<AllocateForm>();
   if (!converged(warp, mask)) return Step::Wait;
   check_whole_warp(warp, instr, mask);
-  const TensorGroup group = tensor_group(warp, instr.kind, -1);
+  const TensorGroup group = tensor_group(warp, form.group, -1);
   TensorMemory& memory = tensor_memory(*warp.cta);
-  const uint32_t columns = uniform(warp, instr, 2, mask, "nCols");
+  const uint32_t columns = uniform(warp, instr, form.columns, mask, "nCols");
   Cluster& cluster = *warp.cta->cluster;
   if (!(memory.request.granted && memory.request.warp == &warp)) {
     check_size(warp, instr, columns);
@@ -96,12 +111,13 @@ Step execute_alloc(Warp& warp, const Instr& instr, uint32_t mask) {
 
 // A dealloc of a pair may block until the peer has done it too (9.7.16.5, table 48): it does in the lazy order.
 Step execute_dealloc(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<DeallocateForm>();
   if (!converged(warp, mask)) return Step::Wait;
   check_whole_warp(warp, instr, mask);
-  const TensorGroup group = tensor_group(warp, instr.kind, -1);
+  const TensorGroup group = tensor_group(warp, form.group, -1);
   TensorMemory& memory = tensor_memory(*warp.cta);
-  const uint32_t address = uniform(warp, instr, 0, mask, "taddr");
-  const uint32_t columns = uniform(warp, instr, 1, mask, "nCols");
+  const uint32_t address = uniform(warp, instr, form.address, mask, "taddr");
+  const uint32_t columns = uniform(warp, instr, form.columns, mask, "nCols");
   check_size(warp, instr, columns);
   const TensorAddress at = tensor_address(address);
   Cluster& cluster = *warp.cta->cluster;
@@ -141,7 +157,7 @@ Step execute_dealloc(Warp& warp, const Instr& instr, uint32_t mask) {
 
 Step execute_relinquish(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
-  tensor_group(warp, instr.kind, -1);
+  tensor_group(warp, instr.form<RelinquishForm>().group, -1);
   tensor_memory(*warp.cta).relinquished = true;
   return Step::Next;
 }
@@ -152,19 +168,26 @@ bool decode_allocation(const ptx::Instruction& source, DecodeContext& context, I
   const std::string& op = source.parts[1];
   if (op != "alloc" && op != "dealloc" && op != "relinquish_alloc_permit") return false;
   if (!has_part(source, "sync") || !has_part(source, "aligned")) unsupported(source, ".sync.aligned is missing");
-  out.kind = static_cast<uint8_t>(group_of(source));
+  const auto group = static_cast<uint8_t>(group_of(source));
   if (op == "alloc") {
     if (source.operands.size() != 2) unsupported(source, "wrong number of operands");
-    out.width = !has_part(source, "shared::cta");
-    push_address(context, out, source.operands[0], 0);
-    context.push(source.operands[1], ptx::Type::U32);
+    AllocateForm form;
+    form.group = group;
+    form.generic = !has_part(source, "shared::cta");
+    form.destination = push_address(context, source.operands[0]);
+    form.columns = push_value(context, source.operands[1], ptx::Type::U32);
+    out.set(form);
     out.execute = execute_alloc;
   } else if (op == "dealloc") {
     if (source.operands.size() != 2) unsupported(source, "wrong number of operands");
-    context.push(source.operands[0], ptx::Type::U32);
-    context.push(source.operands[1], ptx::Type::U32);
+    DeallocateForm form;
+    form.group = group;
+    form.address = push_value(context, source.operands[0], ptx::Type::U32);
+    form.columns = push_value(context, source.operands[1], ptx::Type::U32);
+    out.set(form);
     out.execute = execute_dealloc;
   } else {
+    out.set(RelinquishForm{group});
     out.execute = execute_relinquish;
   }
   return true;

@@ -23,33 +23,21 @@ constexpr int kOperandBytes = 32;  // of a row of A or B along k
 
 struct Form {
   MmaKind kind = MmaKind::F16;
-  int group = 1;
-  bool a_in_tensor = false, has_mask = false, ashift = false, ws = false;
-  int scale_vector = 0;
-  int scale_d = 0;
-  bool enable_constant = false, enable_value = false, has_zero_mask = false;
-
-  int64_t pack() const {
-    return static_cast<int64_t>(kind) | int64_t{group} << 4 | int64_t{a_in_tensor} << 6 | int64_t{has_mask} << 7 |
-           int64_t{ashift} << 8 | int64_t{ws} << 9 | int64_t{scale_vector} << 10 | int64_t{scale_d} << 13 |
-           int64_t{enable_constant} << 17 | int64_t{enable_value} << 18 | int64_t{has_zero_mask} << 19;
-  }
-  static Form unpack(int64_t bits) {
-    const auto field = [&](int low, int count) { return static_cast<int>(bits >> low & ((1 << count) - 1)); };
-    Form f;
-    f.kind = static_cast<MmaKind>(field(0, 4));
-    f.group = field(4, 2);
-    f.a_in_tensor = field(6, 1);
-    f.has_mask = field(7, 1);
-    f.ashift = field(8, 1);
-    f.ws = field(9, 1);
-    f.scale_vector = field(10, 3);
-    f.scale_d = field(13, 4);
-    f.enable_constant = field(17, 1);
-    f.enable_value = field(18, 1);  // or: the predicate is negated
-    f.has_zero_mask = field(19, 1);
-    return f;
-  }
+  uint8_t group = 1;         // .cta_group
+  uint8_t scale_vector = 0;  // scale factors of a row in one step of k; 0: none
+  uint8_t scale_d = 0;       // D is multiplied by 2 to the power of minus this
+  bool a_in_tensor : 1 = false;
+  bool has_mask : 1 = false;  // disable-output-lane
+  bool ashift : 1 = false, ws : 1 = false;
+  bool has_zero_mask : 1 = false;
+  bool enable_constant : 1 = false;  // of enable-input-d
+  bool enable_value : 1 = false;     // the constant; of a predicate: it is negated
+  AddressOperand d;
+  AddressOperand a;           // in tensor memory
+  ValueOperand a_descriptor;  // in shared memory
+  ValueOperand b_descriptor, idesc, enable, zero_mask;
+  ValueOperand mask;  // the first of its words
+  AddressOperand scale_a, scale_b;
 };
 
 // Where the accumulators stand (9.7.16.10.5).
@@ -532,25 +520,22 @@ void cover_mma(const Instr& instr, const Form& f, const MmaShape& s, const Mma& 
 }
 
 Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
-  const Form f = Form::unpack(instr.imm);
+  const auto& f = instr.form<Form>();
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    int place = 0;
-    const auto tensor_operand = [&](int slot) {
-      const TensorAddress at = tensor_address(read_address(warp, instr, place, slot, lane));
-      place += 2;
-      return at;
+    const auto tensor_operand = [&](AddressOperand operand) {
+      return tensor_address(read_address(warp, instr, operand, lane));
     };
     const auto illegal = [&](const std::string& why) { fault(Hazard::IllegalUse, warp, lane, why); };
-    const TensorAddress d_at = tensor_operand(0);
+    const TensorAddress d_at = tensor_operand(f.d);
     TensorAddress a_at{};
     uint64_t a_bits = 1ull << 46;
     if (f.a_in_tensor)
-      a_at = tensor_operand(1);
+      a_at = tensor_operand(f.a);
     else
-      a_bits = read64(warp, instr, place++, lane);
-    const uint64_t b_bits = read64(warp, instr, place++, lane);
-    const uint32_t idesc = read32(warp, instr, place++, lane);
+      a_bits = read64(warp, instr, f.a_descriptor, lane);
+    const uint64_t b_bits = read64(warp, instr, f.b_descriptor, lane);
+    const uint32_t idesc = read32(warp, instr, f.idesc, lane);
     MmaShape shape;
     if (const std::string why = decode_mma_shape(idesc, f.kind, f.group, f.ws, f.scale_vector, &shape); !why.empty())
       illegal(why);
@@ -580,12 +565,13 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     if (f.a_in_tensor && a_at.lane != d_at.lane)
       fault(Hazard::TensorMemory, warp, lane, "matrices A and D must have the same lane alignment in tensor memory");
     if (f.has_mask) {
-      for (int i = 0; i < 4 * f.group; ++i) op->disabled[i] = read32(warp, instr, place++, lane);
+      for (int i = 0; i < 4 * f.group; ++i)
+        op->disabled[i] = read32(warp, instr, ValueOperand{static_cast<uint8_t>(f.mask.place + i)}, lane);
     }
     if (f.scale_vector != 0) {
       // The upper two bits of these addresses are a byte within the word; the descriptor has it too.
-      op->scale_a = tensor_operand(2);
-      op->scale_b = tensor_operand(3);
+      op->scale_a = tensor_operand(f.scale_a);
+      op->scale_b = tensor_operand(f.scale_b);
       for (TensorAddress* at : {&op->scale_a, &op->scale_b}) {
         at->lane &= 0x3fff;
         if (at->lane != 0) fault(Hazard::TensorMemory, warp, lane, "a scale factor matrix must begin at lane 0");
@@ -593,9 +579,9 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     op->accumulate = f.enable_value;
     if (!f.enable_constant)
-      op->accumulate = (warp.predicate(instr.reg[place++]) >> lane & 1) != uint32_t{f.enable_value};
+      op->accumulate = (warp.predicate(instr.reg[f.enable.place]) >> lane & 1) != uint32_t{f.enable_value};
     if (f.has_zero_mask) {
-      const uint64_t zeros = read64(warp, instr, place++, lane);
+      const uint64_t zeros = read64(warp, instr, f.zero_mask, lane);
       if ((zeros >> 39 & 1) != 0 || (zeros >> 56 & 63) != 0) illegal("zero-column masks are not supported");
     }
     if (coverage_wanted()) cover_mma(instr, f, shape, *op);
@@ -610,7 +596,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
 bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts[1] != "mma") return false;
   Form f;
-  f.group = group_of(source);
+  f.group = static_cast<uint8_t>(group_of(source));
   f.ws = has_part(source, "ws");
   if (has_part(source, "sp")) unsupported(source, "sparse matrices are not supported");
   static const char* const kKinds[] = {"f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4"};
@@ -649,7 +635,7 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
   if (is_scaled(f.kind)) {  // table 57
     const int block32 = f.kind == MmaKind::MXF8F6F4 ? 1 : 2;
     if (f.scale_vector == 0 && f.kind == MmaKind::MXF4NVF4) unsupported(source, "the scale vector size is missing");
-    if (f.scale_vector == 0 || f.scale_vector == 8) f.scale_vector = block32;
+    if (f.scale_vector == 0 || f.scale_vector == 8) f.scale_vector = static_cast<uint8_t>(block32);
     if (f.scale_vector != block32 && !(f.scale_vector == 4 && f.kind == MmaKind::MXF4NVF4))
       unsupported(source, "the scale vector size is not valid for this kind");
   } else if (f.scale_vector != 0 || has_part(source, "block_scale")) {
@@ -663,25 +649,25 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
   f.a_in_tensor = is_address(1);
   if (f.ashift && (!f.a_in_tensor || is_scaled(f.kind) || f.ws)) unsupported(source, ".ashift is not valid here");
   if (f.ashift && reuses) unsupported(source, ".ashift is not valid with this collector usage");
-  push_tensor_address(context, out, operands[0], 0);
+  f.d = push_address(context, operands[0]);
   if (f.a_in_tensor)
-    push_tensor_address(context, out, operands[1], 1);
+    f.a = push_address(context, operands[1]);
   else
-    context.push(operands[1], ptx::Type::U64);
-  context.push(operands[2], ptx::Type::U64);
-  context.push(operands[3], ptx::Type::U32);
+    f.a_descriptor = push_value(context, operands[1], ptx::Type::U64);
+  f.b_descriptor = push_value(context, operands[2], ptx::Type::U64);
+  f.idesc = push_value(context, operands[3], ptx::Type::U32);
   size_t at = 4;
   if (operands[at].kind == ptx::Operand::Kind::Vector) {
     if (is_scaled(f.kind) || f.ws) unsupported(source, "disable-output-lane is not valid here");
     if (operands[at].elements.size() != static_cast<size_t>(4 * f.group))
       unsupported(source, "disable-output-lane must have " + std::to_string(4 * f.group) + " elements");
     f.has_mask = true;
-    context.push(operands[at++], ptx::Type::U32);
+    f.mask = push_value(context, operands[at++], ptx::Type::U32);
   }
   if (is_scaled(f.kind)) {
     if (!is_address(at) || !is_address(at + 1)) unsupported(source, "the scale factor matrices are missing");
-    push_tensor_address(context, out, operands[at++], 2);
-    push_tensor_address(context, out, operands[at++], 3);
+    f.scale_a = push_address(context, operands[at++]);
+    f.scale_b = push_address(context, operands[at++]);
   }
   if (at >= operands.size()) unsupported(source, "enable-input-d is missing");
   const ptx::Operand& enable = operands[at++];
@@ -689,20 +675,20 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
     f.enable_constant = true;
     f.enable_value = enable.bits != 0;
   } else {
-    context.push(enable, ptx::Type::Pred);
+    f.enable = push_value(context, enable, ptx::Type::Pred);
     f.enable_value = enable.negated;
   }
   if (at < operands.size() && f.ws) {
     f.has_zero_mask = true;
-    context.push(operands[at++], ptx::Type::U64);
+    f.zero_mask = push_value(context, operands[at++], ptx::Type::U64);
   } else if (at < operands.size()) {
     const int64_t scale = immediate_of(source, operands[at++]);
     if (scale < 0 || scale > 15 || (f.kind != MmaKind::F16 && f.kind != MmaKind::TF32))
       unsupported(source, "scale-input-d is not valid here");
-    f.scale_d = static_cast<int>(scale);
+    f.scale_d = static_cast<uint8_t>(scale);
   }
   if (at != operands.size()) unsupported(source, "wrong number of operands");
-  out.imm = f.pack();
+  out.set(f);
   out.execute = execute_mma;
   return true;
 }

@@ -14,17 +14,21 @@ constexpr int kRows[] = {128, 4, 128, 64, 32};
 enum class Multicast : uint8_t { None, Warps0213, Warps0123, Warps4 };
 enum class Source : uint8_t { Plain, Six, Four };  // 9.7.16.9.1: 16 elements of 6 or 4 bits in 16 bytes, to bytes
 
+// tcgen05.cp.
 struct Form {
-  Shape shape;
-  Multicast multicast;
-  Source source;
-  uint32_t pieces;  // of 16 bytes in a row
+  Shape shape = Shape::L128x256b;
+  Multicast multicast = Multicast::None;
+  Source source = Source::Plain;
+  uint8_t group = 1;  // .cta_group
+  AddressOperand address;
+  ValueOperand descriptor;
+  uint32_t pieces() const { return shape == Shape::L128x256b || shape == Shape::L4x256b ? 2 : 1; }  // of 16 bytes a row
 };
-Form form_of(const Instr& instr) {
-  const auto shape = static_cast<Shape>(instr.kind);
-  return {shape, static_cast<Multicast>(instr.type), static_cast<Source>(instr.imm),
-          shape == Shape::L128x256b || shape == Shape::L4x256b ? 2u : 1u};
-}
+// tcgen05.shift.
+struct ShiftForm {
+  uint8_t group = 1;
+  AddressOperand address;
+};
 
 // Lanes that row r goes to, counted from the address's.
 int lanes_of(const Form& f, int r, uint32_t lanes[4]) {
@@ -82,15 +86,15 @@ class Copy : public AsyncOp {
         fault(Hazard::IllegalUse, warp, origin_.lane, "a tcgen05.cp of a block pair of which one block has finished");
       SharedAccess shared(warp, cta, SharedAccess::Kind::AsyncRead, {mark.pipe->done, mark.at}, origin_.lane);
       for (int r = 0; r < kRows[static_cast<int>(form_.shape)]; ++r) {
-        for (uint32_t piece = 0; piece < form_.pieces; ++piece)
+        for (uint32_t piece = 0; piece < form_.pieces(); ++piece)
           shared.touch(matrix_.k_major(static_cast<uint32_t>(r), piece), source_bytes(form_.source));
       }
       TensorMemory& memory = tensor_memory(cta);
       if (form_.shape == Shape::L4x256b) {
         for (uint32_t q = 0; q < 4; ++q)
-          memory.touch(access, 2 * q + at_.lane / kCellLanes, 1, at_.column, 4 * form_.pieces, true);
+          memory.touch(access, 2 * q + at_.lane / kCellLanes, 1, at_.column, 4 * form_.pieces(), true);
       } else {
-        memory.touch(access, 0, kCellRows, at_.column, 4 * form_.pieces, true);
+        memory.touch(access, 0, kCellRows, at_.column, 4 * form_.pieces(), true);
       }
     }
   }
@@ -99,7 +103,7 @@ class Copy : public AsyncOp {
       Cta& cta = *group_.cta[c];
       TensorMemory& memory = tensor_memory(cta);
       for (int r = 0; r < kRows[static_cast<int>(form_.shape)]; ++r) {
-        for (uint32_t piece = 0; piece < form_.pieces; ++piece) {
+        for (uint32_t piece = 0; piece < form_.pieces(); ++piece) {
           uint8_t bytes[16];
           expand(form_.source, cta.shared.bytes + matrix_.k_major(static_cast<uint32_t>(r), piece), bytes);
           uint32_t lanes[4];
@@ -146,11 +150,11 @@ class Shift : public AsyncOp {
 };
 
 Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
-  const Form form = form_of(instr);
+  const auto& form = instr.form<Form>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const TensorAddress at = tensor_address(read_address(warp, instr, 0, 0, lane));
-    const uint64_t descriptor = read64(warp, instr, 2, lane);
+    const TensorAddress at = tensor_address(read_address(warp, instr, form.address, lane));
+    const uint64_t descriptor = read64(warp, instr, form.descriptor, lane);
     if (const std::string why = SharedMatrix::flaw(descriptor); !why.empty())
       fault(Hazard::IllegalUse, warp, lane, why);
     if (at.lane != 0 && !(form.shape == Shape::L4x256b && at.lane < 32))
@@ -162,7 +166,7 @@ Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
                                               "32-byte"};
       cover(instr, std::string(kSwizzles[descriptor >> 61]) + " swizzle");
     }
-    const TensorGroup group = tensor_group(warp, instr.width, lane);
+    const TensorGroup group = tensor_group(warp, form.group, lane);
     auto op = std::make_unique<Copy>(Origin{&warp, instr.source, lane}, form, group, descriptor, at);
     op->check(pipe_mark(warp, lane, *instr.source));
     submit_to_pipe(warp, group, std::move(op));
@@ -171,13 +175,14 @@ Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_shift(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<ShiftForm>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const TensorAddress at = tensor_address(read_address(warp, instr, 0, 0, lane));
+    const TensorAddress at = tensor_address(read_address(warp, instr, form.address, lane));
     if (at.lane % 32 != 0)
       fault(Hazard::TensorMemory, warp, lane,
             "tcgen05.shift at lane " + std::to_string(at.lane) + " of tensor memory, which is not a multiple of 32");
-    const TensorGroup group = tensor_group(warp, instr.width, lane);
+    const TensorGroup group = tensor_group(warp, form.group, lane);
     auto op = std::make_unique<Shift>(Origin{&warp, instr.source, lane}, group, at);
     op->check(pipe_mark(warp, lane, *instr.source));
     submit_to_pipe(warp, group, std::move(op));
@@ -190,13 +195,14 @@ Step execute_shift(Warp& warp, const Instr& instr, uint32_t mask) {
 bool decode_movement(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   const std::string& op = source.parts[1];
   if (op != "cp" && op != "shift") return false;
-  out.width = static_cast<uint8_t>(group_of(source));
+  const auto group = static_cast<uint8_t>(group_of(source));
   const auto& operands = source.operands;
   if (operands.size() != (op == "cp" ? 2u : 1u) || operands[0].kind != ptx::Operand::Kind::Address)
     unsupported(source, "wrong operands");
-  push_tensor_address(context, out, operands[0], 0);
+  const AddressOperand address = push_address(context, operands[0]);
   if (op == "shift") {
     if (!has_part(source, "down")) unsupported(source, "the form is not known");
+    out.set(ShiftForm{group, address});
     out.execute = execute_shift;
     return true;
   }
@@ -214,12 +220,17 @@ bool decode_movement(const ptx::Instruction& source, DecodeContext& context, Ins
   if (shape < 0) unsupported(source, "the shape is not known");
   const bool fits = shape == 3 ? multicast == 1 || multicast == 2 : shape == 4 ? multicast == 3 : multicast == 0;
   if (!fits) unsupported(source, "shape and multicast do not fit");
-  if (has_part(source, "b6x16_p32")) out.imm = 1;
-  if (has_part(source, "b4x16_p64")) out.imm = 2;
-  if ((out.imm != 0) != has_part(source, "b8x16")) unsupported(source, "source and destination formats do not fit");
-  out.kind = static_cast<uint8_t>(shape);
-  out.type = static_cast<uint8_t>(multicast);
-  context.push(operands[1], ptx::Type::U64);
+  Form form;
+  if (has_part(source, "b6x16_p32")) form.source = Source::Six;
+  if (has_part(source, "b4x16_p64")) form.source = Source::Four;
+  if ((form.source != Source::Plain) != has_part(source, "b8x16"))
+    unsupported(source, "source and destination formats do not fit");
+  form.shape = static_cast<Shape>(shape);
+  form.multicast = static_cast<Multicast>(multicast);
+  form.group = group;
+  form.address = address;
+  form.descriptor = push_value(context, operands[1], ptx::Type::U64);
+  out.set(form);
   out.execute = execute_copy;
   return true;
 }

@@ -74,16 +74,24 @@ class Commit : public AsyncOp {
   std::vector<Target> targets_;
 };
 
-// Instr::kind: the group. Instr::width bit 0: generic address, bit 1: multicast.
+struct CommitForm {
+  uint8_t group = 1;       // .cta_group
+  bool generic = false;    // the address of the mbarrier
+  bool multicast = false;  // to the blocks of a mask
+  AddressOperand mbarrier;
+  ValueOperand cta_mask;
+};
+
 Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<CommitForm>();
   Cluster& cluster = *warp.cta->cluster;
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
-    const TensorGroup group = tensor_group(warp, instr.kind, lane);
-    const SharedPlace at = shared_place(warp, read_address(warp, instr, 0, 0, lane), instr.width & 1, lane);
+    const TensorGroup group = tensor_group(warp, form.group, lane);
+    const SharedPlace at = shared_place(warp, read_address(warp, instr, form.mbarrier, lane), form.generic, lane);
     std::vector<Commit::Target> targets;
-    if (instr.width & 2) {
-      const uint32_t ranks = read32(warp, instr, 2, lane) & 0xffff;
+    if (form.multicast) {
+      const uint32_t ranks = read32(warp, instr, form.cta_mask, lane) & 0xffff;
       for (uint32_t rest = ranks; rest != 0; rest &= rest - 1) {
         const auto rank = static_cast<size_t>(first_lane(rest));
         if (rank >= cluster.ctas.size())
@@ -113,13 +121,14 @@ bool decode_order(const ptx::Instruction& source, DecodeContext& context, Instr&
   if (op != "commit") return false;
   if (!has_part(source, "mbarrier::arrive::one") || !has_part(source, "b64"))
     unsupported(source, "the form is not known");
-  const bool multicast = has_part(source, "multicast::cluster");
-  if (source.operands.size() != (multicast ? 2u : 1u)) unsupported(source, "wrong number of operands");
-  out.kind = static_cast<uint8_t>(group_of(source));
-  if (!has_part(source, "shared::cluster")) out.width |= 1;
-  if (multicast) out.width |= 2;
-  push_address(context, out, source.operands[0], 0);
-  if (multicast) context.push(source.operands[1], ptx::Type::U16);
+  CommitForm form;
+  form.multicast = has_part(source, "multicast::cluster");
+  if (source.operands.size() != (form.multicast ? 2u : 1u)) unsupported(source, "wrong number of operands");
+  form.group = static_cast<uint8_t>(group_of(source));
+  form.generic = !has_part(source, "shared::cluster");
+  form.mbarrier = push_address(context, source.operands[0]);
+  if (form.multicast) form.cta_mask = push_value(context, source.operands[1], ptx::Type::U16);
+  out.set(form);
   out.execute = execute_commit;
   return true;
 }

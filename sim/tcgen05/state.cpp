@@ -288,10 +288,6 @@ std::string tensor_text(uint32_t lane, uint32_t column) {
   return "tensor memory at lane " + std::to_string(lane) + ", column " + std::to_string(column);
 }
 
-void push_tensor_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot) {
-  push_address(context, out, operand, slot);
-}
-
 int group_of(const ptx::Instruction& source) {
   if (has_part(source, "cta_group::1")) return 1;
   if (has_part(source, "cta_group::2")) return 2;

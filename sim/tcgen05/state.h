@@ -159,8 +159,6 @@ inline TensorAddress tensor_address(uint64_t bits) {
 }
 std::string tensor_text(uint32_t lane, uint32_t column);
 
-// Pushes a tensor-memory address operand: [register + addend].
-void push_tensor_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
 // The value of `cta_group::N` among the parts; throws Unsupported when there is none.
 int group_of(const ptx::Instruction& source);
 

@@ -32,34 +32,28 @@ Place place_of(Shape shape, uint32_t i, uint32_t t) {
   return {};
 }
 
+// tcgen05.ld, tcgen05.st.
 struct Form {
-  Shape shape;
-  bool packed, store;
-  uint32_t registers, columns;  // of one access
-  uint32_t split;               // 16x32bx2: columns to the second access
+  Shape shape = Shape::L32x32b;
+  bool packed = false, store = false;
+  uint16_t registers = 0, columns = 0;  // of one access
+  uint32_t split = 0;                   // 16x32bx2: columns to the second access
+  AddressOperand address;
+  ValueOperand data;  // the first register
 };
-
-// Instr::kind: the shape. Instr::width: registers / 1, 256 does not fit: log2. Instr::type bit 0: packed, bit 1: store.
-Form form_of(const Instr& instr) {
-  Form f;
-  f.shape = static_cast<Shape>(instr.kind);
-  f.packed = instr.type & 1;
-  f.store = instr.type & 2;
-  const uint32_t times = 1u << instr.width;
-  f.registers = times * static_cast<uint32_t>(kWords[instr.kind]);
-  f.columns = times * static_cast<uint32_t>(kColumns[instr.kind]) * (f.packed ? 2 : 1);
-  f.split = static_cast<uint32_t>(instr.imm);
-  return f;
-}
+// tcgen05.wait.
+struct WaitForm {
+  bool stores = false;  // else loads
+};
 
 Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
-  const Form f = form_of(instr);
+  const auto& f = instr.form<Form>();
   const std::string& opcode = instr.source->opcode;
   if (mask != kFullMask) fault(Hazard::IllegalUse, warp, -1, opcode + " in a warp with exited threads");
-  const uint64_t bits = read_address(warp, instr, 0, 0, 0);
+  const uint64_t bits = read_address(warp, instr, f.address, 0);
   for (int lane = 1; lane < kLanes; ++lane) {
-    if (read_address(warp, instr, 0, 0, lane) != bits)
+    if (read_address(warp, instr, f.address, lane) != bits)
       fault(Hazard::IllegalUse, warp, lane, "the lanes of a warp give " + opcode + " different addresses");
   }
   const TensorAddress at = tensor_address(bits);
@@ -84,7 +78,7 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   const bool two = f.shape == Shape::L16x32bx2;
   if (two) memory.touch(access, at.lane / kCellLanes, cells, at.column + f.split, f.columns, f.store);
 
-  const uint32_t* const registers = instr.reg + 2;
+  const uint32_t* const registers = instr.reg + f.data.place;
   for (uint32_t i = 0; i < f.registers; ++i) {
     if (registers[i] == kNoReg) continue;
     uint32_t* const row = warp.row<uint32_t>(registers[i]);
@@ -112,14 +106,14 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-// Instr::kind 1: st.
 Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   TensorWarp& tensor = tensor_warp(warp);
-  TensorTransfers& transfers = instr.kind ? tensor.stores : tensor.loads;
+  const bool stores = instr.form<WaitForm>().stores;
+  TensorTransfers& transfers = stores ? tensor.stores : tensor.loads;
   transfers.done = transfers.count;
   warp.view.seen.raise(transfers.waited, transfers.done);
-  if (!instr.kind) {
+  if (!stores) {
     for (const uint32_t row : tensor.in_flight_rows) tensor.in_flight[row] = 0;
     tensor.in_flight_rows.clear();
     warp.wgmma_pending = false;
@@ -133,12 +127,13 @@ bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Ins
   const std::string& op = source.parts[1];
   if (op == "wait::ld" || op == "wait::st") {
     if (!has_part(source, "sync") || !has_part(source, "aligned")) unsupported(source, ".sync.aligned is missing");
-    out.kind = op == "wait::st";
+    out.set(WaitForm{op == "wait::st"});
     out.execute = execute_wait;
     return true;
   }
   if (op != "ld" && op != "st") return false;
   const bool store = op == "st";
+  Form form;
   if (has_part(source, "red")) unsupported(source, "needs target sm_101a or sm_103f (9.7.16.8.3)");
   if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "b32"))
     unsupported(source, "the form is not known");
@@ -149,25 +144,27 @@ bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Ins
       if (part == kShapes[i]) shape = i;
     }
     if (part.size() > 1 && part[0] == 'x') std::sscanf(part.c_str(), "x%d", &times);
-    if (part == (store ? "unpack::16b" : "pack::16b")) out.type |= 1;
+    if (part == (store ? "unpack::16b" : "pack::16b")) form.packed = true;
   }
   if (shape < 0 || times < 1 || times > 128 || (times & (times - 1)) != 0) unsupported(source, "the form is not known");
   const int registers = times * kWords[shape];
   if (registers > 128) unsupported(source, "the shape has no such repetition (table 49)");
-  while (1 << out.width < times) ++out.width;
-  out.kind = static_cast<uint8_t>(shape);
-  if (store) out.type |= 2;
+  form.shape = static_cast<Shape>(shape);
+  form.store = store;
+  form.registers = static_cast<uint16_t>(registers);
+  form.columns = static_cast<uint16_t>(times * kColumns[shape] * (form.packed ? 2 : 1));
   const bool two = shape == static_cast<int>(Shape::L16x32bx2);
   if (source.operands.size() != (two ? 3u : 2u)) unsupported(source, "wrong number of operands");
   const ptx::Operand& address = source.operands[store ? 0 : 1];
   const ptx::Operand& data = source.operands[store ? (two ? 2 : 1) : 0];
-  if (two) out.imm = immediate_of(source, source.operands[store ? 1 : 2]);
+  if (two) form.split = static_cast<uint32_t>(immediate_of(source, source.operands[store ? 1 : 2]));
   if (address.kind != ptx::Operand::Kind::Address) unsupported(source, "the address must stand in brackets");
   const size_t given = data.kind == ptx::Operand::Kind::Vector ? data.elements.size() : 1;
   if (given != static_cast<size_t>(registers))
     unsupported(source, "needs a vector of " + std::to_string(registers) + " registers");
-  push_tensor_address(context, out, address, 0);
-  context.push(data, ptx::Type::B32);
+  form.address = push_address(context, address);
+  form.data = push_value(context, data, ptx::Type::B32);
+  out.set(form);
   out.execute = execute_transfer;
   return true;
 }

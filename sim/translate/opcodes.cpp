@@ -23,7 +23,10 @@ void register_opcodes() {
     register_mma();
     register_atomics();
     register_mbarrier();
-    register_copy();
+    register_bulk_copy();
+    register_tensor_copy();
+    register_cp_async();
+    register_st_async();
     register_tensor_map();
     register_fence();
     register_wgmma();

@@ -1,0 +1,260 @@
+// cp.async.bulk, cp.reduce.async.bulk, cp.async.bulk.prefetch (PTX ISA 9.7.9.25.4), and the bulk groups of a thread
+// (9.7.9.25.5), which tensor copies use, too.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/async/copy_target.h"
+#include "sim/async/families.h"
+#include "sim/hazards/global_access.h"
+#include "sim/hazards/tensor_map_order.h"
+
+namespace sim {
+namespace {
+
+constexpr uint32_t kBulkAlign = 16;
+
+// ---- bulk groups --------------------------------------------------------------------------------
+
+Step execute_bulk_commit(Warp& warp, const Instr&, uint32_t mask) {
+  for (; mask != 0; mask &= mask - 1) bulk_lane(warp, first_lane(mask)).groups.emplace_back();
+  return Step::Next;
+}
+
+// cp.async.bulk.wait_group (9.7.9.25.5.2).
+struct BulkWait {
+  bool read_only = false;  // .read: until the sources have been read
+  int64_t newest = 0;      // so many groups may still be pending
+};
+
+Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<BulkWait>();
+  const bool read_only = form.read_only;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const auto found = warp.async->bulk.find(first_lane(rest));
+    if (found == warp.async->bulk.end()) continue;
+    BulkLane& bulk = found->second;
+    const int64_t until = int64_t{bulk.committed()} - form.newest;
+    uint32_t& first = read_only ? bulk.first_reading : bulk.first_writing;
+    for (; first < until; ++first) {
+      const BulkLane::Group& group = bulk.groups[first];
+      if ((read_only ? group.reading : group.writing) == 0) continue;
+      return wait_for(
+          warp, [&] { return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first); });
+    }
+    if (until > 0) warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+  }
+  return Step::Next;
+}
+
+// ---- copies -------------------------------------------------------------------------------------
+
+class BulkLoad : public AsyncOp {
+ public:
+  // The source is global memory, or (source_cta) shared memory of the issuing block.
+  BulkLoad(Origin origin, const uint8_t* source, uint32_t bytes, Target target, Reduction op, TensorElement element)
+      : origin_(origin), source_(source), bytes_(bytes), target_(target), op_(op), element_(element) {}
+  void perform(Cluster& cluster) override {
+    reduce_elements(op_, element_, shared_bytes(*target_.cta, target_.offset), source_, bytes_);
+    mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
+  }
+  std::string describe() const override { return origin_.text(); }
+
+ private:
+  Origin origin_;
+  const uint8_t* source_;
+  uint32_t bytes_;
+  Target target_;
+  Reduction op_;
+  TensorElement element_;
+};
+
+class BulkStore : public AsyncOp {
+ public:
+  BulkStore(Origin origin, uint32_t offset, uint32_t bytes, uint8_t* destination, uint32_t group, Reduction op,
+            TensorElement element)
+      : origin_(origin),
+        offset_(offset),
+        bytes_(bytes),
+        destination_(destination),
+        group_(group),
+        op_(op),
+        element_(element) {}
+  void perform(Cluster& cluster) override {
+    auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, element_);
+    write->add(destination_, shared_bytes(*origin_.warp->cta, offset_), bytes_);
+    --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
+    cluster.engine.submit(cluster, std::move(write));
+  }
+  std::string describe() const override { return origin_.text(); }
+
+ private:
+  Origin origin_;
+  uint32_t offset_, bytes_;
+  uint8_t* destination_;
+  uint32_t group_;
+  Reduction op_;
+  TensorElement element_;
+};
+
+// cp.async.bulk and cp.reduce.async.bulk (9.7.9.25.4.1, 9.7.9.25.4.2).
+struct BulkCopy {
+  enum class Route : uint8_t { GlobalToShared, SharedToShared, SharedToGlobal };
+  Route route = Route::GlobalToShared;
+  Reduction reduction = Reduction::None;
+  TensorElement element = TensorElement::U8;
+  TargetForm target;
+  AddressOperand destination, source;
+  ValueOperand size;
+  AddressOperand mbarrier;  // when the destination is in shared memory
+  ValueOperand cta_mask;    // with .multicast
+};
+// cp.async.bulk.prefetch (9.7.9.25.4.3).
+struct BulkPrefetch {
+  AddressOperand source;
+  ValueOperand size;
+};
+
+Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
+  Cluster& cluster = *warp.cta->cluster;
+  const BulkCopy& copy = instr.form<BulkCopy>();
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const uint64_t destination = read_address(warp, instr, copy.destination, lane);
+    const uint64_t source = read_address(warp, instr, copy.source, lane);
+    const uint32_t bytes = read32(warp, instr, copy.size, lane);
+    check_alignment(warp, lane, "destination address", destination, kBulkAlign);
+    check_alignment(warp, lane, "source address", source, kBulkAlign);
+    check_alignment(warp, lane, "size", bytes, kBulkAlign);
+    const Origin origin{&warp, instr.source, lane};
+    if (copy.route == BulkCopy::Route::SharedToGlobal) {
+      BulkLane& bulk = bulk_lane(warp, lane);
+      const SharedPlace from = shared_place(warp, source, false, lane);
+      if (from.cta != warp.cta)
+        fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
+      uint8_t* const to = global_pointer(warp, destination, bytes, lane);
+      note_global(warp, destination, bytes, true, lane);
+      const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
+      SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
+      if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
+      cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(),
+                                                                 copy.reduction, copy.element));
+      continue;
+    }
+    const uint64_t barrier = read_address(warp, instr, copy.mbarrier, lane);
+    const uint32_t cta_mask = copy.target.multicast ? read32(warp, instr, copy.cta_mask, lane) & 0xffff : 0;
+    const std::vector<Target> targets = targets_of(warp, destination, barrier, copy.target, cta_mask, lane);
+    const uint8_t* from;
+    if (copy.route == BulkCopy::Route::SharedToShared) {
+      const SharedPlace place = shared_place(warp, source, false, lane);
+      if (place.cta != warp.cta)
+        fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
+      if (!warp.cta->cluster->launch->explicit_cluster)  // an illegal instruction on an H200
+        fault(Hazard::IllegalUse, warp, lane,
+              "a bulk copy between shared memories in a launch without a cluster dimension");
+      SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, targets[0].stamp, lane).touch(place.offset, bytes);
+      from = shared_bytes(*warp.cta, place.offset);
+    } else {
+      from = global_pointer(warp, source, bytes, lane);
+      note_global(warp, source, bytes, false, lane);
+    }
+    for (const Target& target : targets) {
+      SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);
+      cluster.engine.submit(cluster,
+                            std::make_unique<BulkLoad>(origin, from, bytes, target, copy.reduction, copy.element));
+    }
+  }
+  return Step::Next;
+}
+
+// A prefetch is a hint: only its addresses are checked.
+Step execute_bulk_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
+  const BulkPrefetch& prefetch = instr.form<BulkPrefetch>();
+  for (; mask != 0; mask &= mask - 1) {
+    const int lane = first_lane(mask);
+    const uint64_t source = read_address(warp, instr, prefetch.source, lane);
+    const uint32_t bytes = read32(warp, instr, prefetch.size, lane);
+    check_alignment(warp, lane, "source address", source, kBulkAlign);
+    check_alignment(warp, lane, "size", bytes, kBulkAlign);
+    global_pointer(warp, source, bytes, lane);
+  }
+  return Step::Next;
+}
+
+bool decode_bulk(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const auto& operands = source.operands;
+  if (source.parts.size() < 3 || !has_part(source, "async") || !has_part(source, "bulk") || has_part(source, "tensor"))
+    return false;
+  if (has_part(source, "commit_group")) {
+    out.execute = execute_bulk_commit;
+    return true;
+  }
+  if (has_part(source, "wait_group")) {
+    need_operands(source, 1);
+    BulkWait wait;
+    wait.newest = immediate_of(source, operands[0]);
+    wait.read_only = has_part(source, "read");
+    out.set(wait);
+    out.execute = execute_bulk_wait;
+    return true;
+  }
+  const bool reduce = source.parts[1] == "reduce";
+  const size_t policy = has_part(source, "L2::cache_hint") ? 1 : 0;
+  if (has_part(source, "cp_mask")) unsupported(source, ".cp_mask is not available on this target");
+  if (has_part(source, "prefetch")) {
+    need_operands(source, 2 + policy);
+    BulkPrefetch prefetch;
+    prefetch.source = push_address(context, operands[0]);
+    prefetch.size = push_value(context, operands[1], ptx::Type::U32);
+    out.set(prefetch);
+    out.execute = execute_bulk_prefetch;
+    return true;
+  }
+  BulkCopy copy;
+  std::vector<std::string> spaces;  // .dst, then .src
+  std::optional<TensorElement> element;
+  for (const std::string& part : source.parts) {
+    if (part == "global" || part == "shared::cta" || part == "shared::cluster") spaces.push_back(part);
+    if (reduce && copy.reduction == Reduction::None)
+      copy.reduction = reduction_from_name(part).value_or(Reduction::None);
+    if (reduce && !element) element = element_from_name(part);
+  }
+  if (spaces.size() != 2) unsupported(source, "the form is not known");
+  using Route = BulkCopy::Route;
+  if (spaces[0] == "global" && spaces[1] == "shared::cta") {
+    copy.route = Route::SharedToGlobal;
+  } else if (spaces[0] == "shared::cluster" && spaces[1] == "shared::cta") {
+    copy.route = Route::SharedToShared;
+  } else if (spaces[0] != "global" && spaces[1] == "global" && !reduce) {
+    copy.route = Route::GlobalToShared;
+  } else {
+    unsupported(source, "the form is not known");
+  }
+  if (reduce) {
+    if (copy.reduction == Reduction::None || !element ||
+        !reduction_supports(copy.reduction, *element, copy.route == Route::SharedToShared))
+      unsupported(source, "the operation on that type is not known");
+    copy.element = *element;
+  }
+  copy.target.multicast = has_part(source, "multicast::cluster");
+  copy.target.own_only = spaces[0] == "shared::cta";
+  const bool barrier = copy.route != Route::SharedToGlobal;
+  if (barrier != has_part(source, "mbarrier::complete_tx::bytes") || barrier == has_part(source, "bulk_group"))
+    unsupported(source, "the completion mechanism does not fit the direction");
+  need_operands(source, 3 + (barrier ? 1 : 0) + (copy.target.multicast ? 1 : 0) + policy);
+  copy.destination = push_address(context, operands[0]);
+  copy.source = push_address(context, operands[1]);
+  copy.size = push_value(context, operands[2], ptx::Type::U32);
+  if (barrier) copy.mbarrier = push_address(context, operands[3]);
+  if (copy.target.multicast) copy.cta_mask = push_value(context, operands[4], ptx::Type::U16);
+  out.set(copy);
+  out.execute = execute_bulk;
+  return true;
+}
+
+}  // namespace
+
+void register_bulk_copy() { register_opcode("cp", decode_bulk); }
+
+}  // namespace sim

@@ -1,0 +1,84 @@
+// What the families of asynchronous copies share: where a copy lands and which mbarrier it signals, the bulk groups of a
+// thread, the second half of a copy to global memory.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/async/reduce.h"
+#include "sim/async/state.h"
+
+namespace sim {
+
+inline uint8_t* shared_bytes(Cta& cta, uint32_t offset) { return cta.shared.bytes + offset; }
+
+// Where a copy lands: a block, an offset, and the mbarrier there that counts it.
+struct Target {
+  Cta* cta;
+  uint32_t offset;
+  uint32_t barrier;
+  Stamp stamp;
+  Cta* barrier_cta;
+};
+
+// How an instruction names the blocks that its copy reaches.
+struct TargetForm {
+  bool own_only = false;      // the destination is in .shared::cta
+  bool multicast = false;     // to the blocks of a mask
+  bool pair = false;          // .cta_group::2
+  bool even_barrier = false;  // an own address of the mbarrier names the even block of the pair
+};
+// The blocks that a copy into shared memory reaches. The barrier of a copy without multicast may be in another
+// block only together with the destination. With .cta_group::2 it may also be in its peer, and each destination of a
+// multicast signals the block of its pair that has the parity of the barrier's (9.7.9.27.1.2).
+std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrier, const TargetForm& form,
+                               uint32_t cta_mask, int lane);
+
+// Faults when `value`, which the text calls `what`, is not a multiple of `align`.
+void check_alignment(Warp& warp, int lane, const char* what, uint64_t value, uint32_t align);
+
+// The bulk groups of a lane, with their agent.
+BulkLane& bulk_lane(Warp& warp, int lane);
+// A copy joins the group that is open. Its source is free once that group's clock has passed the stamp.
+Stamp join_bulk_group(BulkLane& bulk, const Origin& origin);
+
+// The second half of a copy to global memory: what was read from shared memory is written.
+class GlobalWrite : public AsyncOp {
+ public:
+  struct Row {
+    uint8_t* destination;
+    uint32_t bytes;
+  };
+  GlobalWrite(Origin origin, uint32_t group, Reduction op, TensorElement element)
+      : origin_(origin), group_(group), op_(op), element_(element) {}
+  void add(uint8_t* destination, const uint8_t* source, uint32_t bytes) {
+    rows_.push_back({destination, bytes});
+    data_.insert(data_.end(), source, source + bytes);
+  }
+  void perform(Cluster&) override {
+    const uint8_t* source = data_.data();
+    for (const Row& row : rows_) {
+      reduce_elements(op_, element_, row.destination, source, row.bytes);
+      source += row.bytes;
+    }
+    --bulk_lane(*origin_.warp, origin_.lane).groups[group_].writing;
+  }
+  std::string describe() const override { return "the write to global memory of " + origin_.text(); }
+
+ private:
+  Origin origin_;
+  uint32_t group_;
+  Reduction op_;
+  TensorElement element_;
+  std::vector<Row> rows_;
+  std::vector<uint8_t> data_;
+};
+
+// The element type that a modifier of an opcode names.
+std::optional<TensorElement> element_from_name(const std::string& name);
+
+// Throws Unsupported when the instruction has another number of operands.
+void need_operands(const ptx::Instruction& source, size_t count);
+
+}  // namespace sim

@@ -1,0 +1,101 @@
+#include "sim/async/tensor_tile.h"
+
+#include <algorithm>
+#include <string>
+
+#include "sim/hazards/global_access.h"
+#include "sim/machine/fault.h"
+#include "sim/machine/launch.h"
+#include "sim/memory/address_space.h"
+
+namespace sim {
+
+Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates, bool four) {
+  const auto illegal = [&](const std::string& text) { fault(Hazard::IllegalUse, warp, lane, text); };
+  if (map.rank != rank)
+    illegal("a " + std::to_string(rank) + "-dimensional copy with a tensor map of rank " + std::to_string(map.rank));
+  if (map.interleave != TensorInterleave::None) illegal("tensor maps with an interleaved layout are not simulated");
+  Tile tile;
+  tile.map = map;
+  tile.unit = unit_of(map.element);
+  if (is_packed(map.element)) {
+    if (const std::string why = packed_flaw(map); !why.empty()) illegal("the tensor map is not valid: " + why);
+    const int32_t multiple = is_padded(map.element) ? 128 : static_cast<int32_t>(tile.unit.elements);
+    if (coordinates[0] % multiple != 0)
+      illegal("the first coordinate, " + std::to_string(coordinates[0]) + ", must be a multiple of " +
+              std::to_string(multiple) + " for a type of 4 or 6 bits");
+  }
+  tile.rows = 1;
+  for (uint32_t d = 0; d < rank; ++d) {
+    tile.at[d] = coordinates[d];
+    const uint32_t stride = d == 0 ? 1 : map.element_strides[d];
+    if (map.box[d] < 1 || map.box[d] > 256 || stride < 1 || stride > 8)
+      illegal("the tensor map has a box or element stride out of range in dimension " + std::to_string(d));
+    tile.count[d] = (map.box[d] + stride - 1) / stride;
+    if (d > 0) {
+      tile.rows *= tile.count[d];
+      if (map.strides[d - 1] % 16 != 0)
+        illegal("the tensor map's stride of dimension " + std::to_string(d) + " is not a multiple of 16");
+    }
+  }
+  const auto units = static_cast<int32_t>(tile.unit.elements);
+  tile.count[0] /= tile.unit.elements;
+  tile.at[0] /= units;
+  tile.row_bytes = tile.pitch = tile.count[0] * tile.unit.shared_bytes;
+  if (tile.row_bytes % 16 != 0) illegal("the inner dimension of the box is not a multiple of 16 bytes");
+  if (map.address % 16 != 0) illegal("the tensor's address is not a multiple of 16");
+  // 5.5.3.1; an illegal instruction on an H200.
+  const int64_t begin = tile.at[0] * tile.unit.global_bytes;
+  if (begin % 16 != 0)
+    illegal("the box begins " + std::to_string(begin) + " bytes into a row; it must be a multiple of 16");
+  if (map.fill == TensorFill::Nan && !is_float(map.element)) illegal("NaN fill with an integer type");
+  if (map.swizzle != TensorSwizzle::None) {
+    const uint32_t span = 16u << static_cast<int>(map.swizzle);
+    tile.swizzle_mask = span / 16 - 1;
+    tile.pitch = span;
+    if (tile.row_bytes > span)
+      illegal("the inner dimension of the box, " + std::to_string(tile.row_bytes) +
+              " bytes, is wider than the swizzle of " + std::to_string(span));
+  }
+  if (map.atom != TensorAtom::Bytes16) {
+    if (map.swizzle != TensorSwizzle::Bytes128) illegal("swizzle atoms of 32 and 64 bytes need the 128-byte swizzle");
+    tile.swizzle_shift = map.atom == TensorAtom::Bytes64 ? 6 : 5;
+    tile.swizzle_mask = map.atom == TensorAtom::Bytes64 ? 1 : 3;
+    tile.flip = map.atom == TensorAtom::Bytes32Flip;
+  }
+  if (four) {
+    if (tile.count[1] != 1) illegal("a tensor map for four rows must have a box of one row");
+    tile.has_four = true;
+    tile.rows = 4;
+    std::copy_n(coordinates + 1, 4, tile.four.begin());
+  }
+  const int64_t first = std::max<int64_t>(0, -tile.at[0]);
+  const int64_t end = std::min<int64_t>(tile.count[0], static_cast<int64_t>(map.dims[0]) / units - tile.at[0]);
+  if (first < end) {
+    tile.inside_first = static_cast<uint32_t>(first);
+    tile.inside_end = static_cast<uint32_t>(end);
+  }
+  // All that is inside the tensor must be inside one allocation.
+  uint64_t low = UINT64_MAX, high = 0;
+  tile.each_row([&](uint32_t, bool inside, uint64_t address) {
+    if (!inside) return;
+    low = std::min(low, address + tile.inside_first * tile.unit.global_bytes);
+    high = std::max(high, address + tile.inside_end * tile.unit.global_bytes);
+  });
+  if (low < high && !warp.cta->cluster->launch->global->contains(low, high - low))
+    fault(Hazard::Memory, warp, lane,
+          "a tensor copy touches " + std::to_string(high - low) + " bytes at " + hex(low) + ", which " +
+              warp.cta->cluster->launch->global->explain(low, high - low));
+  return tile;
+}
+
+void note_rows(Warp& warp, const Tile& tile, bool write, int lane) {
+  const Cluster& cluster = *warp.cta->cluster;
+  if (cluster.launch->unfinished.empty() && !(write && cluster.logs_writes)) return;
+  const uint32_t first = tile.inside_first * tile.unit.global_bytes, end = tile.inside_end * tile.unit.global_bytes;
+  tile.each_row([&](uint32_t, bool inside, uint64_t address) {
+    if (inside) note_global(warp, address + first, end - first, write, lane);
+  });
+}
+
+}  // namespace sim

@@ -1,0 +1,73 @@
+// The part of a tensor that one tensor copy moves.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "sim/machine/hierarchy.h"
+#include "sim/memory/tensor_map.h"
+
+namespace sim {
+
+// A bounding box at its place in the tensor (5.5.3), as rows along dimension 0.
+struct Tile {
+  TensorMapFields map;
+  std::array<int64_t, 5> at{};       // coordinates
+  std::array<uint32_t, 5> count{};   // rows visited along each dimension; units along dimension 0
+  TensorUnit unit{1, 1, 1};          // coordinates of dimension 0 count these
+  uint32_t row_bytes = 0, rows = 0;  // in shared memory
+  uint32_t pitch = 0;                // from row to row there; under a swizzle its span, as on an H200
+  // Of address bits 7 to 9, XORed to the bits from `swizzle_shift` (5.5.7); `flip`: bit 7 is XORed to bit 3 too.
+  uint32_t swizzle_mask = 0, swizzle_shift = 4;
+  bool flip = false;
+  uint32_t inside_first = 0, inside_end = 0;  // units of a row inside the tensor along dimension 0
+  std::array<int32_t, 4> four{};              // tile::gather4 and scatter4 (5.5.3.4): rows along dimension 1
+  bool has_four = false;
+
+  uint32_t bytes() const { return rows * row_bytes; }
+  // Of a piece of 16 bytes.
+  uint32_t swizzled(uint32_t address) const { return address ^ (address >> 7 & swizzle_mask) << swizzle_shift; }
+  // Between a row and its place in shared memory.
+  void put_row(uint8_t* shared, uint32_t to, const uint8_t* row) const {
+    for (uint32_t i = 0; i < row_bytes; i += 16) {
+      uint8_t* const piece = shared + swizzled(to + i);
+      const uint32_t half = flip && (to + i) >> 7 & 1 ? 8 : 0;
+      std::memcpy(piece + half, row + i, 8);
+      std::memcpy(piece + (half ^ 8), row + i + 8, 8);
+    }
+  }
+  void take_row(const uint8_t* shared, uint32_t from, uint8_t* row) const {
+    for (uint32_t i = 0; i < row_bytes; i += 16) {
+      const uint8_t* const piece = shared + swizzled(from + i);
+      const uint32_t half = flip && (from + i) >> 7 & 1 ? 8 : 0;
+      std::memcpy(row + i, piece + half, 8);
+      std::memcpy(row + i + 8, piece + (half ^ 8), 8);
+    }
+  }
+
+  // f(row, inside, address of the row's first element: meaningful inside only)
+  template <class F>
+  void each_row(F f) const {
+    std::array<uint32_t, 5> i{};
+    for (uint32_t row = 0; row < rows; ++row) {
+      bool inside = inside_first < inside_end;
+      int64_t address = static_cast<int64_t>(map.address) + at[0] * static_cast<int64_t>(unit.global_bytes);
+      for (uint32_t d = 1; d < map.rank; ++d) {
+        const int64_t c = has_four ? four[row] : at[d] + static_cast<int64_t>(i[d]) * map.element_strides[d];
+        inside = inside && c >= 0 && static_cast<uint64_t>(c) < map.dims[d];
+        address += c * static_cast<int64_t>(map.strides[d - 1]);
+      }
+      f(row, inside, static_cast<uint64_t>(address));
+      for (uint32_t d = 1; d < map.rank && ++i[d] == count[d]; ++d) i[d] = 0;
+    }
+  }
+};
+
+// Checks what the driver and the ISA ask of a map that is used for a copy. `four`: four rows of their own (gather4,
+// scatter4), whose numbers are the coordinates from the second on.
+Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
+               bool four = false);
+// Notes what a copy of the tile touches in global memory.
+void note_rows(Warp& warp, const Tile& tile, bool write, int lane);
+
+}  // namespace sim
