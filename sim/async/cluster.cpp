@@ -242,15 +242,15 @@ struct DependentGrids {
   bool wait = false;  // else launch_dependents
 };
 
-// Grids run one after the other here. What Launch::prerequisites stands for is done at the first wait.
+// Grids run one after the other here. What the predecessors still have to do is done at the first wait.
 Step execute_griddepcontrol(Warp& warp, const Instr& instr, uint32_t) {
   Cluster& cluster = *warp.cta->cluster;
   if (instr.form<DependentGrids>().wait) {
-    cluster.launch->meet_prerequisites();
-    warp.cta->waited = true;
-    warp.view.seen.raise(cluster.prerequisites, 1);
-  } else if (warp.view.seen[cluster.prerequisites] == 0) {
-    warp.cta->triggered_early = true;
+    cluster.launch->predecessors.complete();
+    warp.cta->has_waited = true;
+    warp.view.seen.raise(cluster.predecessor_grids, 1);
+  } else if (warp.view.seen[cluster.predecessor_grids] == 0) {
+    warp.cta->released_dependents_early = true;
   }
   return Step::Next;
 }

@@ -6,7 +6,7 @@ namespace sim {
 void create_async_state(Cluster& cluster) {
   cluster.tensor_maps = {};
   cluster.async = {new AsyncClusterState, [](AsyncClusterState* s) { delete s; }};
-  cluster.prerequisites = new_agent(cluster, {AgentInfo::Kind::Prerequisites});
+  cluster.predecessor_grids = new_agent(cluster, {AgentInfo::Kind::PredecessorGrids});
   for (auto& cta : cluster.ctas) {
     cta->async = {new AsyncCtaState, [](AsyncCtaState* s) { delete s; }};
     const uint32_t warps = static_cast<uint32_t>(cta->warps.size());

@@ -99,8 +99,8 @@ struct Executor {
     Grid grid;
     if (stream != nullptr && state().has_dependent_grids) {
       if (work.programmatic && stream->last) {
-        launch.unfinished = stream->last->unfinished;
-        launch.unfinished.push_back(stream->last->written);
+        launch.predecessors.unfinished_writes = stream->last->unfinished;
+        launch.predecessors.unfinished_writes.push_back(stream->last->written);
       }
       grid.written = std::make_shared<ByteSet>();
       launch.written = grid.written.get();
@@ -120,7 +120,7 @@ struct Executor {
     if (failure) report_fault(context, *failure);
     if (grid.written != nullptr) {
       // A dependent grid of one that did not wait may start before the earlier grids have ended.
-      if (!launch.waited) grid.unfinished = launch.unfinished;
+      if (!launch.predecessors.waited_for) grid.unfinished = launch.predecessors.unfinished_writes;
       if (state().streams.contains(stream)) stream->last = std::move(grid);
     }
   }

@@ -39,8 +39,8 @@ void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
 
 void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
   const Cluster& cluster = *warp.cta->cluster;
-  if (warp.view.seen[cluster.prerequisites] > 0) return;
-  for (const auto& grid : cluster.launch->unfinished) {
+  if (warp.view.seen[cluster.predecessor_grids] > 0) return;
+  for (const auto& grid : cluster.launch->predecessors.unfinished_writes) {
     if (!grid->touches(address, bytes)) continue;
     fault(Hazard::DataInFlight, warp, lane,
           std::string(write ? "writes to" : "reads") + " global memory at " + hex(address) +

@@ -26,7 +26,7 @@ void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, 
 inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
   Cluster& cluster = *warp.cta->cluster;
   if (write && cluster.logs_writes) cluster.written.add(address, bytes);
-  if (!cluster.launch->unfinished.empty()) check_unfinished(warp, address, bytes, write, lane);
+  if (!cluster.launch->predecessors.unfinished_writes.empty()) check_unfinished(warp, address, bytes, write, lane);
 }
 
 }  // namespace sim

@@ -61,8 +61,9 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
     });
   }
   Cluster& cluster = *warp.cta->cluster;
-  if ((access != Access::Read && cluster.logs_writes) || !cluster.launch->unfinished.empty()) {
-    if (mask == kFullMask && high - low == uint64_t{kLanes - 1} * size && cluster.launch->unfinished.empty()) {
+  if ((access != Access::Read && cluster.logs_writes) || !cluster.launch->predecessors.unfinished_writes.empty()) {
+    if (mask == kFullMask && high - low == uint64_t{kLanes - 1} * size &&
+        cluster.launch->predecessors.unfinished_writes.empty()) {
       cluster.written.add(low, uint64_t{kLanes} * size);
     } else {
       each_lane(mask, [&](int lane) { note_global(warp, at[lane], size, access != Access::Read, lane); });

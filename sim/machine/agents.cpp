@@ -31,7 +31,7 @@ std::string describe_agent(const Cluster& cluster, Agent agent) {
       return "a cp.async of warp " + number + block;
     case AgentInfo::Kind::TensorPipe:
       return "a tcgen05 operation of warp " + number + block;
-    case AgentInfo::Kind::Prerequisites:
+    case AgentInfo::Kind::PredecessorGrids:
       return "the grids before";
     case AgentInfo::Kind::Init:
       return "an mbarrier.init of warp " + number + block;

@@ -33,14 +33,6 @@ ptx::Operand immediate_operand(int64_t value) {
   return operand;
 }
 
-void push_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot) {
-  const int width = ptx::bytes_of(context.register_type(operand));
-  if (width == 8) out.flags |= 1 << slot;
-  int64_t addend = 0;
-  context.push(operand, width == 8 ? ptx::Type::U64 : ptx::Type::U32, &addend);
-  context.push(immediate_operand(addend), ptx::Type::U64);
-}
-
 ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type) {
   const ValueOperand value{context.pushed()};
   context.push(operand, type);

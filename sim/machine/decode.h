@@ -76,7 +76,5 @@ ptx::Operand immediate_operand(int64_t value);
 // Push an operand and say where it stands.
 ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type);
 AddressOperand push_address(DecodeContext& context, const ptx::Operand& operand);
-// The older form: bit `slot` of Instr::flags says that the base is 64 bits wide.
-void push_address(DecodeContext& context, Instr& out, const ptx::Operand& operand, int slot);
 
 }  // namespace sim

@@ -148,8 +148,8 @@ struct Cta {
     uint32_t reduction_and = kFullMask, reduction_or = 0, reduction_popc = 0;
   };
   std::array<NamedBarrier, 16> barriers;
-  // griddepcontrol: a thread has waited; one has let dependent grids start, and no wait came before.
-  bool waited = false, triggered_early = false;
+  // griddepcontrol: a thread has waited for the predecessor grids. A thread has let dependent grids start before that.
+  bool has_waited = false, released_dependents_early = false;
   // What warps of other blocks did to this block's shared memory: their agents, and the epoch of the last time.
   struct Remote {
     uint32_t epoch = 0;
@@ -182,8 +182,9 @@ struct Cluster {
   uint64_t instructions = 0;  // warp instructions executed
   bool logs_writes = false;   // this cluster's writes to global memory, copies included, are kept in `written`
   ByteSet written;
-  Agent prerequisites = 0;  // its clock is 1 for whom a griddepcontrol.wait has come before
-  uint64_t stores = 0;      // with `events`, what tells work from a livelock
+  // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
+  Agent predecessor_grids = 0;
+  uint64_t stores = 0;  // with `events`, what tells work from a livelock
   // Clusters of the launch that clusterlaunchcontrol.try_cancel may still take: next, next + step, ... below end.
   struct Pending {
     uint64_t next = 0, step = 1, end = 0;

@@ -34,17 +34,12 @@ using Execute = Step (*)(Warp&, const Instr&, uint32_t mask);
 // lanes of 16 bytes, a predicate one 32-bit lane mask. The file is 64-byte aligned and so is each row.
 struct Instr {
   Execute execute = nullptr;
-  uint32_t guard = UINT32_MAX;  // offset of the predicate row, or UINT32_MAX
-  bool guard_negated = false;
   const uint32_t* reg = nullptr;  // into Kernel::operand_pool
-  uint16_t reg_count = 0;
-  uint8_t kind = 0;     // free for the handler (comparison, rounding, space, ...)
-  uint8_t type = 0;     // free for the handler
-  uint8_t width = 0;    // free for the handler
-  uint8_t flags = 0;    // free for the handler
-  int64_t imm = 0;      // free for the handler (address addend, immediate, table index)
-  int32_t target = -1;  // branch target
   const ptx::Instruction* source = nullptr;
+  uint32_t guard = UINT32_MAX;  // offset of the predicate row, or UINT32_MAX
+  int32_t target = -1;          // branch target
+  uint16_t reg_count = 0;
+  bool guard_negated = false;
 
   // What the decoder of a family learned from the opcode's modifiers: a small struct of that family. The handler that
   // `execute` names reads it back as the same type.

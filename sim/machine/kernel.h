@@ -38,7 +38,7 @@ struct Kernel {
     int special;
   };
   std::vector<ConstantRow> constants;
-  // Tables of brx.idx: code indices. Instr::imm of a brx is an index into this.
+  // The tables of brx.idx hold code indices. The form of a brx has an index into this.
   std::vector<std::vector<int>> branch_tables;
   // Calls (sim/isa/call.cpp). Each function has one set of rows, and its .local and .param variables stand at fixed
   // places of the thread's local memory. Functions that may call themselves, at whatever remove, or that use alloca
@@ -59,8 +59,8 @@ struct Kernel {
     int saved_frame = -1;  // of the caller when its rows must be saved
     std::string external;  // a function of the run-time system, without a body
   };
-  std::vector<Call> calls;                                    // Instr::imm of a direct call is an index into this
-  std::vector<std::unordered_map<uint64_t, int>> call_sites;  // and of an indirect one into this: address -> call
+  std::vector<Call> calls;                                    // the form of a direct call has an index into this
+  std::vector<std::unordered_map<uint64_t, int>> call_sites;  // that of an indirect one into this: address -> call
   struct StackFrame {
     std::string function;
     uint32_t base_row = 0;  // each lane's offset of the frame in the stack

@@ -16,6 +16,24 @@
 
 namespace sim {
 
+// Programmatic dependent launch: the grids that may still run when this one starts.
+struct PredecessorGrids {
+  // What they may still be writing. An access to these bytes before a griddepcontrol.wait is a hazard.
+  std::vector<std::shared_ptr<const ByteSet>> unfinished_writes;
+  // What they still have to do to memory.
+  std::function<void()> remaining_work;
+  // Does the remaining work, once. The first thread that executes griddepcontrol.wait calls it, or the end of the launch.
+  void complete() {
+    if (remaining_work) std::call_once(completed_, remaining_work);
+  }
+  // Some block has waited for them before it let dependent grids start. A grid starts when every block of its
+  // predecessor has let it or has ended, so that dependent grids need not expect the unfinished writes any more.
+  std::atomic<bool> waited_for{false};
+
+ private:
+  std::once_flag completed_;
+};
+
 struct Launch {
   const Kernel* kernel = nullptr;
   Dim3 grid, block, cluster{1, 1, 1};
@@ -32,19 +50,8 @@ struct Launch {
   uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }
   Rules rules;
   std::atomic<uint64_t> instructions{0};
-  // Programmatic dependent launch. What the grids before this one may still be writing when it starts: touched before a
-  // griddepcontrol.wait it is a hazard. What this one writes, when `written` is given; whether its
-  // dependents, which start when every block has let them or has ended, do so only after a wait.
-  std::vector<std::shared_ptr<const ByteSet>> unfinished;
-  ByteSet* written = nullptr;
-  std::atomic<bool> waited{false};
-  // What the grids before this one still have to do to memory when it starts: done when the first thread executes
-  // griddepcontrol.wait, at the latest when the launch ends.
-  std::function<void()> prerequisites;
-  std::once_flag prerequisites_met;
-  void meet_prerequisites() {
-    if (prerequisites) std::call_once(prerequisites_met, prerequisites);
-  }
+  PredecessorGrids predecessors;
+  ByteSet* written = nullptr;  // what this grid writes, when somebody wants to know
 };
 
 }  // namespace sim

@@ -7,11 +7,6 @@
 
 namespace sim {
 
-inline uint64_t read_address(const Warp& warp, const Instr& instr, int place, int slot, int lane) {
-  const uint64_t base =
-      instr.flags >> slot & 1 ? warp.row<uint64_t>(instr.reg[place])[lane] : warp.row<uint32_t>(instr.reg[place])[lane];
-  return base + warp.row<uint64_t>(instr.reg[place + 1])[lane];
-}
 inline uint64_t read_address(const Warp& warp, const Instr& instr, AddressOperand operand, int lane) {
   const uint32_t row = instr.reg[operand.place];
   const uint64_t base = operand.wide ? warp.row<uint64_t>(row)[lane] : warp.row<uint32_t>(row)[lane];
@@ -22,12 +17,6 @@ inline uint32_t read32(const Warp& warp, const Instr& instr, ValueOperand operan
 }
 inline uint64_t read64(const Warp& warp, const Instr& instr, ValueOperand operand, int lane) {
   return warp.row<uint64_t>(instr.reg[operand.place])[lane];
-}
-inline uint32_t read32(const Warp& warp, const Instr& instr, int place, int lane) {
-  return warp.row<uint32_t>(instr.reg[place])[lane];
-}
-inline uint64_t read64(const Warp& warp, const Instr& instr, int place, int lane) {
-  return warp.row<uint64_t>(instr.reg[place])[lane];
 }
 
 struct SharedPlace {

@@ -111,7 +111,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
     cta.index = {cluster.index.x * launch.cluster.x + inside.x, cluster.index.y * launch.cluster.y + inside.y,
                  cluster.index.z * launch.cluster.z + inside.z};
     cta.barriers = {};
-    cta.waited = cta.triggered_early = false;
+    cta.has_waited = cta.released_dependents_early = false;
     const uint32_t dynamic_end = launch.dynamic_shared == 0 ? 0 : kernel.dynamic_shared + launch.dynamic_shared;
     cta.shared.create(std::max(kernel.static_shared, dynamic_end));
     cta.history.create(cta.shared.size, blocks > 1);

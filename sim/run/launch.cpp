@@ -93,7 +93,7 @@ void run(Launch& launch) {
       finish_cluster(cluster);
       launch.instructions += cluster.instructions;
       for (const auto& cta : cluster.ctas) {
-        if (cta->waited && !cta->triggered_early) launch.waited = true;
+        if (cta->has_waited && !cta->released_dependents_early) launch.predecessors.waited_for = true;
       }
       if (launch.written != nullptr) {
         const std::lock_guard<std::mutex> lock(mutex);
@@ -134,7 +134,7 @@ void run(Launch& launch) {
     for (unsigned i = 0; i < host_threads; ++i) workers.emplace_back(work);
     for (std::thread& worker : workers) worker.join();
   }
-  launch.meet_prerequisites();
+  launch.predecessors.complete();
   record_coverage(kernel);
   if (failure) std::rethrow_exception(failure);
 }

@@ -19,9 +19,13 @@ using ptx::Type;
 
 namespace {
 
+struct SpecialRow {
+  size_t constant = 0;  // index into Kernel::constants
+};
+
 // Writes the row of a changing special register (%clock and the like); stands before each instruction that reads one.
 Step refresh_special(Warp& warp, const Instr& in, uint32_t) {
-  fill_row(warp, warp.cta->cluster->launch->kernel->constants[static_cast<size_t>(in.imm)]);
+  fill_row(warp, warp.cta->cluster->launch->kernel->constants[in.form<SpecialRow>().constant]);
   return Step::Next;
 }
 
@@ -98,7 +102,7 @@ void KernelBuilder::generate(Frame& frame) {
     for (int row : volatile_rows_) {
       Instr refresh;
       refresh.execute = refresh_special;
-      refresh.imm = row;
+      refresh.set(SpecialRow{static_cast<size_t>(row)});
       refresh.source = &source;
       append(refresh);
     }

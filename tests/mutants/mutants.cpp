@@ -307,8 +307,8 @@ class Subject {
     launch.order = order;
     launch.rules = sim::rules_from_environment();
     launch.threads = 1;
-    launch.unfinished = {problem.in_flight()};
-    launch.prerequisites = [&] { problem.reveal(); };
+    launch.predecessors.unfinished_writes = {problem.in_flight()};
+    launch.predecessors.remaining_work = [&] { problem.reveal(); };
     sim::run(launch);
   }
 

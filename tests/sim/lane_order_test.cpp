@@ -120,7 +120,7 @@ TEST(Prerequisites, AreMetByTheWaitOrAtTheEnd) {
     launch.block = {32, 1, 1};
     launch.params = params.bytes();
     launch.global = &memory;
-    launch.prerequisites = [&] { out[0] = 5; };
+    launch.predecessors.remaining_work = [&] { out[0] = 5; };
     sim::run(launch);
     EXPECT_EQ(out[0], 5u);
     EXPECT_EQ(out[1], waits ? 5u : 1u);
