@@ -71,9 +71,9 @@ coverage:
 	rm -f build-coverage/forms.txt
 	MOXIE_SIM_COVERAGE=$(CURDIR)/build-coverage/forms.txt \
 	  ctest --test-dir build-coverage --output-on-failure -j $(JOBS) $(ARGS)
-	build-coverage/bin/sim_coverage build-coverage/forms.txt --forms
-	gcovr -r . -f include/ -f src/ -f sim/ -f cli/ -f reference/ --exclude-unreachable-branches -j $(JOBS) \
+	gcovr -r . -f include/ -f src/ -f sim/ -f cli/ -f reference/ -f bench/timing/ --exclude-unreachable-branches -j $(JOBS) \
 	  --print-summary --txt build-coverage/lines.txt build-coverage
+	build-coverage/bin/sim_coverage build-coverage/forms.txt --forms
 	@echo "make coverage: lines of each file are in build-coverage/lines.txt"
 
 docs:
