@@ -1,3 +1,20 @@
-// The library's version.
+// The version of the library, in this one place: the build reads it from here. Versions follow semver.org; before 1.0 a
+// new minor version may break what compiled before.
 #pragma once
-#define MOXIE_VERSION "0.1.0"
+
+#define MOXIE_VERSION_MAJOR 0
+#define MOXIE_VERSION_MINOR 1
+#define MOXIE_VERSION_PATCH 0
+
+#define MOXIE_TEXT_OF(number) #number
+#define MOXIE_JOIN_VERSION(major, minor, patch) MOXIE_TEXT_OF(major) "." MOXIE_TEXT_OF(minor) "." MOXIE_TEXT_OF(patch)
+#define MOXIE_VERSION MOXIE_JOIN_VERSION(MOXIE_VERSION_MAJOR, MOXIE_VERSION_MINOR, MOXIE_VERSION_PATCH)
+
+#ifdef __cplusplus
+namespace moxie {
+
+// The version of the library that is linked, such as "0.1.0". MOXIE_VERSION is that of the headers.
+const char* version();
+
+}  // namespace moxie
+#endif

@@ -1,0 +1,8 @@
+// See moxie/version.h.
+#include "moxie/version.h"
+
+namespace moxie {
+
+const char* version() { return MOXIE_VERSION; }
+
+}  // namespace moxie
