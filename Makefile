@@ -3,9 +3,10 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup build demo test nightly mutants assembly fuzz coverage docs bench bundle format check install clean
+.PHONY: help setup ready build demo test nightly mutants assembly fuzz coverage docs bench bundle format check check-nvrtc install clean
 help:
-	@echo "make demo    build, then one expert layer on this machine's GPU or on the simulator"
+	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
+	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
 	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
@@ -14,20 +15,28 @@ help:
 	@echo "make coverage runs the tests and lists which lines and which instruction forms of the simulator they executed"
 	@echo "make docs    the API reference, build/docs/html/index.html; what the public headers leave unsaid is an error"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
+	@echo "make install the library, the program and the simulator (cmake --install build --prefix FOLDER for another place)"
+	@echo "make check-nvrtc what every NVRTC since 12.8 makes of the kernels: registers, spills, size"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
 	@echo "make format  lay out the sources with clang-format; make check only looks, with clang-tidy"
 
 setup:
+	@scripts/setup --install
+
+# Everything else only looks, and says what is missing.
+ready:
 	@scripts/setup
 
-$(BUILD)/CMakeCache.txt: CMakeLists.txt CMakePresets.json | setup
+$(BUILD)/CMakeCache.txt: CMakeLists.txt CMakePresets.json | ready
 	cmake --preset $(PRESET)
 
-build: setup $(BUILD)/CMakeCache.txt
+build: ready $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS)
 
-demo: build
+# What the demo needs, not the tests.
+demo: ready $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) -j $(JOBS) --target moxie_program
 	$(BUILD)/bin/moxie demo
 
 # With PRESET=asan: what LeakSanitizer takes for the thread-local storage of a library loaded later is now and then no
@@ -55,7 +64,7 @@ mutants: build
 assembly: build
 	$(BUILD)/bin/assembly --jobs $(JOBS) --results $(BUILD)/assembly.txt $(ARGS)
 
-fuzz: setup $(BUILD)/CMakeCache.txt
+fuzz: ready $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) -j $(JOBS) --target test_sim
 	cmake --preset fuzz
 	cmake --build build-fuzz -j $(JOBS) --target ptx_fuzz image_fuzz
@@ -82,7 +91,10 @@ docs:
 	doxygen docs/Doxyfile
 	@echo "make docs: build/docs/html/index.html"
 
-bench: build
+bench: ready $(BUILD)/CMakeCache.txt
+	@scripts/setup --bench-tools
+	cmake --preset $(PRESET) -DMOXIE_BENCH=ON
+	cmake --build $(BUILD) -j $(JOBS)
 	$(BUILD)/bin/bench_host
 	$(BUILD)/bin/bench_simulator
 	$(BUILD)/bin/moxie bench
@@ -101,8 +113,13 @@ check:
 	scripts/check-python
 	scripts/check-tidy
 
-install: build
+install: ready $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) -j $(JOBS) --target moxie moxie_c moxie_sim moxie_sim_runtime moxie_program
 	cmake --install $(BUILD)
+
+check-nvrtc: ready $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) -j $(JOBS) --target nvrtc_registers
+	scripts/check-nvrtc --build $(BUILD) $(ARGS)
 
 clean:
 	rm -rf build build-asan build-tsan build-coverage build-fuzz build-bundle build-tidy
