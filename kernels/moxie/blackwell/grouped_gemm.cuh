@@ -5,8 +5,9 @@
 #pragma once
 #include "moxie/blackwell/launch_queue.cuh"
 #include "moxie/blackwell/mainloop.cuh"
-#include "moxie/epilogue/sink.cuh"
+#include "moxie/epilogue/epilogue.cuh"
 #include "moxie/epilogue/store.cuh"
+#include "moxie/scheduler.cuh"
 
 namespace moxie::kernel {
 

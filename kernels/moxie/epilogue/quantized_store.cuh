@@ -5,6 +5,7 @@
 //
 // Every place of a tile of scales that has a row is written, with 0 where there is no row or no column.
 #pragma once
+#include "moxie/config.h"
 #include "moxie/epilogue/sink.cuh"
 #include "moxie/scaling/microscaling.cuh"
 #include "moxie/scaling/scale_tiles.cuh"

@@ -1,6 +1,8 @@
 // The standard sink: pre or out, rounded to bf16 (nearest even) or as float32.
 #pragma once
 #include "moxie/epilogue/sink.cuh"
+#include "moxie/layout.h"
+#include "moxie/tensor_map.cuh"
 
 namespace moxie::kernel {
 

@@ -3,9 +3,10 @@
 //   Cooperative: the two consumers halve the rows of one tile.
 //   Ping-pong: they take tiles in turn; while one stores its tile, the other has the tensor cores.
 #pragma once
-#include "moxie/epilogue/sink.cuh"
+#include "moxie/epilogue/epilogue.cuh"
 #include "moxie/epilogue/store.cuh"
 #include "moxie/hopper/mainloop.cuh"
+#include "moxie/scheduler.cuh"
 
 namespace moxie::kernel {
 

@@ -1,0 +1,418 @@
+// The epilogue: what happens to a tile's accumulators after the k loop. It goes over the tile chunk by chunk, adds the
+// bias, applies the activation, and hands fragments to a list of sinks (sink.cuh) without knowing any of them by name.
+// It knows neither wgmma nor tensor memory: the kernel passes what loads a fragment.
+//
+// One chunk, with staging:
+//
+//   issuing thread   wait for the copies that read this buffer before
+//   all warps        bar.sync
+//   all warps        load fragment, add bias, store(pre); activate, store(out)
+//   all warps        fence.proxy.async, bar.sync
+//   issuing thread   sinks' issue(), commit
+#pragma once
+#include "moxie/epilogue/activation.cuh"
+#include "moxie/epilogue/sink.cuh"
+#include "moxie/layout.h"
+#include "moxie/tensor_map.cuh"
+#include "moxie/tile.cuh"
+
+namespace moxie::kernel {
+
+// One object of every sink.
+template <class... Sinks>
+struct SinkList;
+template <>
+struct SinkList<> {
+  template <class Function>
+  MOXIE_DEVICE void for_each(Function&&) {}
+};
+template <class First, class... Rest>
+struct SinkList<First, Rest...> {
+  MOXIE_DEVICE explicit SinkList(const typename First::Params& first_params,
+                                 const typename Rest::Params&... rest_params)
+      : first(first_params), rest(rest_params...) {}
+  template <class Function>
+  MOXIE_DEVICE void for_each(Function&& function) {
+    function(first);
+    rest.for_each(function);
+  }
+  First first;
+  SinkList<Rest...> rest;
+};
+
+// What a list of sinks needs, and the shared memory of a kernel with them.
+template <auto C, class... Sinks>
+struct SinkTraits {
+  static_assert(sizeof...(Sinks) > 0);
+  static_assert(((Sinks::kNeeds.staging_bytes > 0 || !Sinks::kNeeds.tensor_map) && ...),
+                "a tensor map copies from staging");
+  static_assert(((Sinks::kNeeds.staging_bytes % 1024 == 0) && ...));
+  static constexpr int kCount = sizeof...(Sinks);
+  static constexpr SinkNeeds kNeeds[kCount] = {Sinks::kNeeds...};
+  static constexpr bool kStaged = ((Sinks::kNeeds.staging_bytes > 0) || ...);
+  static constexpr bool kTakesOut = ((Sinks::kValue == Value::Out) || ...);
+  template <class Sink>
+  static constexpr bool kGroupMap = outputs_need_group_maps(C.grouping) && Sink::kNeeds.tensor_map;
+  static constexpr int kGroupMaps = (int{kGroupMap<Sinks>} + ...);
+  static constexpr auto kShared = shared_layout(C, kNeeds, kCount);
+  static constexpr bool kExchanges = exchanges_fragments(C, kNeeds, kCount);
+};
+
+// The first of two named barriers, one for each pair of warps that exchange fragments. Kernels that do have one epilogue.
+constexpr int kExchangeBarrier = 2;
+
+// The epilogue of one warp group. Every method is called by all of its 128 threads.
+template <auto C, class... Sinks>
+class Epilogue {
+  using Traits = SinkTraits<C, Sinks...>;
+  static constexpr bool kTransposed = is_transposed(C);
+  static constexpr int kRows = warp_group_rows(C);
+  static constexpr int kWarpGroups = epilogue_warp_groups(C);
+  static constexpr int kColumns = fragment_columns(C);
+  static constexpr int kBlocks = epilogue_rows(C) / (kTransposed ? 16 : 64);  // accumulator blocks of a chunk
+  static constexpr int kTileColumns = block_columns(C);
+  static constexpr bool kGated = is_gated(C.activation);
+  static constexpr int kMapSetBytes = kMapSlots * kMapBytes;  // the slots of one sink and warp group
+
+ public:
+  // `slots` are this block's maps in the workspace, `barrier` a named barrier for this warp group alone.
+  MOXIE_DEVICE Epilogue(const GemmParams& gemm, SinkList<Sinks...>& sinks, uint8_t* shared, uint8_t* slots,
+                        int warp_group, int barrier)
+      : gemm_(gemm),
+        sinks_(sinks),
+        shared_(shared),
+        slots_(slots),
+        warp_group_(warp_group),
+        barrier_(barrier),
+        thread_(threadIdx.x % 128),
+        issuing_warp_(__shfl_sync(~0u, threadIdx.x / 32, 0) % 4 == 0) {
+    if constexpr (Traits::kGroupMaps > 0) {
+      if (issuing_warp_) {
+        for_each_group_map(
+            [&](auto& sink, uint8_t* map, uint8_t*) { copy_map_template(map, sink.map(), thread_ % 32); });
+        __syncwarp();
+      }
+    }
+  }
+
+  // Called before the k loop: starts to fetch what the epilogue of this tile reads, so that it has come when the loop
+  // ends.
+  MOXIE_DEVICE void prefetch(const Tile& tile) {
+    if constexpr (C.bias) bias_ = load_bias(tile);
+  }
+
+  // Called after the k loop with wgmma's accumulators: acc[block] has 64 rows, as N / 8 groups of the 4 values of a
+  // Fragment.
+  template <int kValues>
+  MOXIE_DEVICE void run(float (&acc)[kBlocks][kValues], const Tile& tile) {
+    static_assert(kBlocks * 64 == kRows && kValues * 2 == C.block_n);
+    Chunk chunk = chunk_of(tile, 16, 64);
+    if constexpr (C.block_m < 64) chunk.rows = min(chunk.rows, C.block_m);
+    if constexpr (C.schedule == WarpSchedule::Cooperative) {
+      chunk.row += warp_group_ * kRows;
+      chunk.rows -= warp_group_ * kRows;
+    }
+    run(chunk, tile, [&](Fragment<kColumns>& values, int first, int block) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values.v[j][i] = acc[block][(first / 8 + j) * 4 + i];
+      }
+    });
+  }
+
+  // The tile's first chunk. For warp_rows and block_rows see Chunk.
+  MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
+    // The compiler must not know the thread's number: addresses that depend on it would be computed before the k loop
+    // and occupy registers through it.
+    int32_t thread = thread_;
+    asm volatile("" : "+r"(thread));
+    Chunk chunk;
+    chunk.group = tile.group, chunk.row = tile.row, chunk.rows = tile.rows, chunk.row_begin = tile.row_begin;
+    chunk.column = tile.column, chunk.n = tile.n;
+    chunk.thread = thread;
+    chunk.warp_rows = warp_rows, chunk.block_rows = block_rows;
+    chunk.scale_tiles = C.grouping == Grouping::Offsets ? tile.scale_tiles : 0;
+    chunk.blocks = kBlocks;
+    chunk.row_warps = kTransposed ? 1 : 4;
+    chunk.warp_columns = kTransposed ? kColumns : 0;
+    return chunk;
+  }
+
+  // Called after the k loop. load(values, first, block) fills in this warp's fragment of an accumulator block; `first` is
+  // where the chunk begins in the tile, its column or, where the accumulator is transposed, its row.
+  template <class Load>
+  MOXIE_DEVICE void run(Chunk chunk, const Tile& tile, Load&& load) {
+    const int32_t thread = chunk.thread;
+    if (chunk.rows <= 0 || chunk.column >= chunk.n) return;
+    if constexpr (Traits::kGroupMaps > 0) {
+      if (chunk.group != mapped_group_) move_to_group(chunk, tile);
+    }
+    if constexpr (C.bias) {
+      if (2 * thread < kTileColumns) bias_words()[thread] = bias_;
+      if constexpr (!Traits::kStaged) bar_sync(barrier_, 128);
+    }
+    constexpr int kEnd = kTransposed ? kRows : kTileColumns;
+    constexpr int kStep = kTransposed ? epilogue_rows(C) : kColumns;
+#pragma unroll
+    for (int first = 0; first < kEnd; first += kStep) {
+      if constexpr (kTransposed) {
+        if (first > 0) chunk.row += kStep, chunk.rows -= kStep;
+        if (chunk.rows <= 0) break;
+      } else {
+        chunk.column = column_of(tile, first);
+        if (chunk.column >= chunk.n) {
+          if constexpr (has_half_group(C)) continue;
+          break;
+        }
+      }
+      if constexpr (Traits::kStaged) {
+        // The copies that were issued from this buffer have read it. The barrier tells all warps, and makes the bias
+        // visible to them.
+        if (issuing_warp_ && elect()) wait_for_staging();
+        bar_sync(barrier_, 128);
+      }
+      Fragment<kColumns / 2> narrow[Traits::kExchanges ? kBlocks : 1];
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        Fragment<kColumns> pre;
+        load(pre, first, block);
+        add_bias(pre, chunk, kTransposed ? 0 : first);
+        store<Value::Pre>(pre, chunk, block);
+        if constexpr (Traits::kTakesOut && Traits::kExchanges) {
+          narrow[block] = activate(pre);
+        } else if constexpr (Traits::kTakesOut) {
+          Chunk of_out = chunk;
+          if constexpr (kGated) of_out.warp_columns /= 2;
+          store<Value::Out>(activate(pre), of_out, block);
+        }
+      }
+      if constexpr (Traits::kTakesOut && Traits::kExchanges) {
+        // The buffer of the last exchange has been read when all warps have met since: at the barriers of staging or,
+        // before a tile's first chunk, at that of the bias. Without these the pairs of warps must meet first.
+        store_exchanged(narrow, chunk, !Traits::kStaged && (first > 0 || !C.bias));
+      }
+      if constexpr (Traits::kStaged) {
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+        bar_sync(barrier_, 128);
+        if (issuing_warp_ && elect()) issue(chunk);
+        if constexpr (C.store_buffers == 2) buffer_ ^= 1;
+      }
+    }
+    // All warps have read the bias before that of the next tile takes its place.
+    if constexpr (C.bias && !Traits::kStaged && !meets_between_tiles(C)) bar_sync(barrier_, 128);
+  }
+
+  // Called before the block may end: waits until all copies have read its shared memory.
+  MOXIE_DEVICE void finish() {
+    if constexpr (Traits::kStaged) {
+      if (issuing_warp_ && elect()) cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
+    }
+  }
+
+ private:
+  static MOXIE_DEVICE void wait_for_staging() {
+    cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<C.store_buffers - 1>{});
+  }
+
+  MOXIE_DEVICE uint32_t* bias_words() const {
+    return reinterpret_cast<uint32_t*>(shared_ + Traits::kShared.bias + warp_group_ * kTileColumns * 2);
+  }
+
+  // The column of the product that column `first` of the accumulator belongs to.
+  static MOXIE_DEVICE int32_t column_of(const Tile& tile, int32_t first) {
+    if constexpr (has_half_group(C)) {
+      return first < whole_groups(C.block_n)
+                 ? whole_groups_column(tile.column) + first
+                 : half_group_column(C.block_n, tile.column) + first - whole_groups(C.block_n);
+    } else {
+      return tile.column + first;
+    }
+  }
+
+  // The bias of columns 2 thread and 2 thread + 1 of the tile as a pair of bf16; 0 past the last column.
+  MOXIE_DEVICE uint32_t load_bias(const Tile& tile) const {
+    const uint16_t* bias;
+    if constexpr (C.grouping == Grouping::Pointers) {
+      bias = static_cast<const uint16_t*>(gemm_.arrays.bias[tile.group]);
+      if (bias == nullptr) return 0;
+    } else {
+      bias = static_cast<const uint16_t*>(gemm_.bias) + tile.group * gemm_.bias_stride;
+    }
+    const int column = 2 * thread_;
+    if (column >= kTileColumns) return 0;
+    if constexpr (!kGated) {
+      const int of_product = column_of(tile, column);
+      return of_product < tile.n ? *reinterpret_cast<const uint32_t*>(bias + of_product) : 0;
+    } else {
+      const int half = column / 8 % 2;
+      const int pair = tile.column / 2 + column / 16 * 8 + column % 8;  // in the order of the gated output
+      if (pair >= tile.n / 2) return 0;
+      if constexpr (C.gate == GateLayout::Interleaved) {
+        return bias[2 * pair + half] | static_cast<uint32_t>(bias[2 * pair + 2 + half]) << 16;
+      } else {
+        return *reinterpret_cast<const uint32_t*>(bias + half * (tile.n / 2) + pair);
+      }
+    }
+  }
+
+  // `first` is the chunk's first column within the tile's bias.
+  MOXIE_DEVICE void add_bias(Fragment<kColumns>& pre, const Chunk& chunk, int first) const {
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      float2 bias = {0.0f, 0.0f};
+      if constexpr (C.bias) {
+        const uint32_t pair = bias_words()[(first + chunk.fragment_column(j, 0)) / 2];
+        bias = {bf16_low(pair), bf16_high(pair)};
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pre.v[j][i] += i % 2 == 0 ? bias.x : bias.y;
+    }
+  }
+
+  MOXIE_DEVICE Fragment<kGated ? kColumns / 2 : kColumns> activate(const Fragment<kColumns>& pre) const {
+    const ActivationOf<C.activation> activation(gemm_);
+    Fragment<kGated ? kColumns / 2 : kColumns> out;
+    if constexpr (kGated) {
+      constexpr int kGate = C.gate == GateLayout::SplitUpFirst ? 1 : 0;
+#pragma unroll
+      for (int q = 0; q < kColumns / 16; ++q) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.v[q][i] = activation(pre.v[2 * q + kGate][i], pre.v[2 * q + 1 - kGate][i]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.v[j][i] = activation(pre.v[j][i]);
+      }
+    }
+    return out;
+  }
+
+  // Warps 2 i and 2 i + 1 swap: each keeps half of the rows and receives the other warp's 16 columns for them. With 16
+  // rows in all the left warp keeps everything. `meet` says that the pair must meet before it fills the buffer, since
+  // no other barrier shows that the last exchange is over.
+  template <int kWidth>
+  MOXIE_DEVICE void store_exchanged(const Fragment<kWidth> (&own)[kBlocks], const Chunk& chunk, bool meet) {
+    static_assert(kWidth == 16 && kBlocks <= 2);
+    const int warp = chunk.warp(), lane = chunk.thread % 32;
+    const bool right = warp % 2 != 0;
+    const int barrier = kExchangeBarrier + warp / 2;
+    float* const buffer = reinterpret_cast<float*>(shared_ + Traits::kShared.exchange);
+    if (meet) bar_sync(barrier, 64);  // the other warp has read what lay in the buffer before
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      buffer[(warp * 8 + i) * 32 + lane] = right ? own[0].v[i / 4][i % 4] : own[kBlocks - 1].v[i / 4][i % 4];
+    bar_sync(barrier, 64);
+    if (kBlocks == 1 && right) return;
+    Fragment<32> wide;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float kept = right ? own[kBlocks - 1].v[i / 4][i % 4] : own[0].v[i / 4][i % 4];
+      const float got = buffer[((warp ^ 1) * 8 + i) * 32 + lane];
+      wide.v[i / 4][i % 4] = right ? got : kept;
+      wide.v[2 + i / 4][i % 4] = right ? kept : got;
+    }
+    Chunk of_out = chunk;
+    of_out.blocks = 1;
+    of_out.row_warps = kBlocks;
+    of_out.warp_rows = 16;
+    of_out.warp_columns = 16 * kBlocks;
+    store<Value::Out>(wide, of_out, 0);
+  }
+
+  template <Value kValue, int kWidth>
+  MOXIE_DEVICE void store(const Fragment<kWidth>& values, const Chunk& chunk, int block) {
+    uint8_t* staging = shared_ + Traits::kShared.staging;
+    sinks_.for_each([&](auto& sink) {
+      using Sink = cuda::std::remove_reference_t<decltype(sink)>;
+      if constexpr (Sink::kValue == kValue) sink.store(values, chunk, block, staging + staging_offset<Sink>());
+      staging += kWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+    });
+  }
+
+  // Called by one thread: issues the copies of all sinks for the chunk as one bulk group.
+  MOXIE_DEVICE void issue(const Chunk& chunk) {
+    uint8_t* staging = shared_ + Traits::kShared.staging;
+    int mapped = 0;
+    sinks_.for_each([&](auto& sink) {
+      using Sink = cuda::std::remove_reference_t<decltype(sink)>;
+      if constexpr (Traits::template kGroupMap<Sink>) {
+        if (described_ >> mapped & 1) sink.issue(slot(mapped), chunk, staging + staging_offset<Sink>());
+        ++mapped;
+      } else if constexpr (Sink::kNeeds.tensor_map) {
+        sink.issue(&sink.map(), chunk, staging + staging_offset<Sink>());
+      } else if constexpr (Sink::kNeeds.staging_bytes > 0) {
+        sink.issue(nullptr, chunk, staging + staging_offset<Sink>());
+      }
+      staging += kWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+    });
+    cuda::ptx::cp_async_bulk_commit_group();
+  }
+
+  template <class Sink>
+  MOXIE_DEVICE int staging_offset() const {
+    return (warp_group_ * C.store_buffers + buffer_) * Sink::kNeeds.staging_bytes;
+  }
+
+  MOXIE_DEVICE uint8_t* slot(int mapped) const {
+    return slots_ + (mapped * kWarpGroups + warp_group_) * kMapSetBytes + slot_ * kMapBytes;
+  }
+
+  // Calls function(sink, map in shared memory, slot in use) for every sink whose map changes from group to group.
+  template <class Function>
+  MOXIE_DEVICE void for_each_group_map(Function&& function) {
+    int mapped = 0;
+    sinks_.for_each([&](auto& sink) {
+      if constexpr (Traits::template kGroupMap<cuda::std::remove_reference_t<decltype(sink)>>) {
+        function(sink, shared_ + Traits::kShared.sink_maps + (mapped * kWarpGroups + warp_group_) * kMapBytes,
+                 slot(mapped));
+        ++mapped;
+      }
+    });
+  }
+
+  // Rewrites the sinks' maps for a new group, in the slots that the group before does not use. No copy uses them any
+  // more: every group issues at least one chunk, and only one chunk is in flight here. With two staging buffers that
+  // takes a wait.
+  MOXIE_DEVICE void move_to_group(const Chunk& chunk, const Tile& tile) {
+    mapped_group_ = chunk.group;
+    slot_ ^= 1;
+    if (!issuing_warp_) return;
+    const bool leader = elect();
+    if (leader) {
+      if constexpr (C.store_buffers > 1) wait_for_staging();
+      Chunk whole = chunk;
+      whole.row = 0;
+      whole.rows = tile.row + tile.rows;
+      described_ = 0;
+      uint32_t bit = 1;
+      for_each_group_map([&](auto& sink, uint8_t* map, uint8_t*) {
+        if (sink.rewrite(MapEditor{map}, whole)) described_ |= bit;
+        bit <<= 1;
+      });
+    }
+    __syncwarp();
+    for_each_group_map([&](auto&, uint8_t* map, uint8_t* published) { publish_map(published, map); });
+    if (leader) {
+      for_each_group_map([&](auto&, uint8_t*, uint8_t* published) { acquire_map(published); });
+    }
+  }
+
+  const GemmParams& gemm_;
+  SinkList<Sinks...>& sinks_;
+  uint8_t* shared_;
+  uint8_t* slots_;
+  int warp_group_;
+  int barrier_;
+  int thread_;
+  bool issuing_warp_;
+  uint32_t bias_ = 0;
+  int buffer_ = 0;
+  int slot_ = 1;
+  int32_t mapped_group_ = -1;
+  uint32_t described_ = 0;  // bit i, in the issuing thread: the i-th of the mapped sinks can describe the group
+};
+
+}  // namespace moxie::kernel
