@@ -1,10 +1,29 @@
 // The Hopper bf16 grouped GEMM: D[g] = A[g] B[g]^T in float32, then the epilogue's sinks. Persistent and
-// warp-specialised: warp group 0 loads, warp groups 1 and 2 multiply and store.
-//   Cooperative: the two consumers halve the rows of one tile.
-//   Ping-pong: they take tiles in turn; while one stores its tile, the other has the tensor cores.
+// warp-specialized.
+//
+//   warp group 0, warp 0   producer    loads tiles of A and B into the ring of stages
+//   warp groups 1 and 2    consumers   multiply stages into their registers, run the epilogue and store
+//
+//              full[stage]
+//   producer ---------------> consumer 1 ---> sinks
+//            <--------------- consumer 2 ---> sinks
+//              empty[stage]
+//
+//   kEpilogueBarrier + i   named barrier of consumer i, within its epilogue
+//   kTurnBarrier + i       ping-pong: consumer i waits here for its turn at the tensor cores
+//
+// Cooperative: the two consumers halve the rows of one tile, and both read every stage.
+// Ping-pong: the consumers take tiles in turn. While one stores its tile, the other has the tensor cores.
+//
+//   consumer 1   [ multiply tile 0 ][ epilogue 0        ][ multiply tile 2 ][ epilogue 2 ...
+//   consumer 2                      [ multiply tile 1 ][ epilogue 1        ][ multiply tile 3 ...
+//
+// With a cluster of two blocks, copies of shared tiles complete `full` in both blocks, and consumers complete `empty`
+// in both.
 #pragma once
 #include "moxie/epilogue/epilogue.cuh"
 #include "moxie/epilogue/store.cuh"
+#include "moxie/hopper/loader.cuh"
 #include "moxie/hopper/mainloop.cuh"
 #include "moxie/scheduler.cuh"
 
@@ -14,26 +33,16 @@ namespace moxie::kernel {
 constexpr int kEpilogueBarrier = 1;
 constexpr int kTurnBarrier = kEpilogueBarrier + kConsumerWarpGroups;
 
-// Registers a thread before and after the hand-over from producer to consumers: 3 x 168 = 40 + 2 x 232.
+// Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232.
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;
 
+// The prologue, first half: prefetches tensor maps and initializes barriers.
 template <HopperConfig C, class... Sinks>
-MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sinks::Params&... params) {
-  using Loop = HopperMainloop<C>;
-  using Traits = SinkTraits<C, Sinks...>;
-  constexpr HopperSharedLayout kShared = Traits::kShared;
-  static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
-
-  extern __shared__ __align__(1024) uint8_t shared[];
-  const typename Loop::Ring ring{reinterpret_cast<uint64_t*>(shared + kShared.full),
-                                 reinterpret_cast<uint64_t*>(shared + kShared.empty)};
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int lane = threadIdx.x % 32;
-  SinkList<Sinks...> sinks(params...);
-
-  // With few rows a block has a tile or two, and what comes before the first copy counts: not the loading warp does
-  // this, and the sizes are on their way before the barrier.
+MOXIE_DEVICE void initialize(const GemmParams& gemm, SinkList<Sinks...>& sinks,
+                             const typename HopperMainloop<C>::Ring& ring, int warp) {
+  // Decode kernels run one or two tiles per block, so the time before the first copy matters: warp 1 does this while
+  // warp 0 prepares to load.
   if (warp == (C.decode_tile ? 1 : 0) && elect()) {
     if constexpr (!operands_need_group_maps(C.grouping)) {
       prefetch_tensormap(&gemm.a);
@@ -46,16 +55,21 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     });
     ring.init();
   }
-  Scheduler<C> scheduler(gemm);
-  // The kernel before this one may still run. Its results are there behind griddepcontrol.wait. With weights_ready B
-  // and sizes are not among them, and only A, outputs and the workspace are touched behind it.
-  const bool early = !operands_need_group_maps(C.grouping) && gemm.weights_ready != 0;
+}
+
+// The prologue, second half: makes the barriers visible to every thread of the cluster, and waits for the predecessor
+// grid where `early` is false. With `early`, B and sizes may be read behind it, but A, outputs and the workspace are
+// touched only after griddepcontrol.wait.
+template <HopperConfig C>
+MOXIE_DEVICE void synchronize(Scheduler<C>& scheduler, bool early) {
   if constexpr (C.cluster > 1) barrier_cluster_arrive_relaxed();
+  // A decode kernel's sizes are on the way before the barrier.
   if constexpr (C.decode_tile) {
     if (!early) griddepcontrol_wait();
     scheduler.fetch();
   }
-  // The peer's copies and arrivals must find the barriers initialised: nothing else, so init()'s fence is enough.
+  // The peer's copies and arrivals must find the barriers initialized. Nothing else is handed over here, so the fence of
+  // ring.init() is enough beside a relaxed arrival.
   if constexpr (C.cluster > 1) {
     barrier_cluster_wait();
   } else {
@@ -64,6 +78,28 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   if constexpr (!C.decode_tile) {
     if (!early) griddepcontrol_wait();
   }
+}
+
+template <HopperConfig C, class... Sinks>
+MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sinks::Params&... params) {
+  using Loop = HopperMainloop<C>;
+  using Traits = SinkTraits<C, Sinks...>;
+  constexpr HopperSharedLayout kShared = Traits::kShared;
+  static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
+
+  // Shared memory and barriers.
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const typename Loop::Ring ring{reinterpret_cast<uint64_t*>(shared + kShared.full),
+                                 reinterpret_cast<uint64_t*>(shared + kShared.empty)};
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  SinkList<Sinks...> sinks(params...);
+
+  // Prologue. The predecessor grid may still be running; with weights_ready it writes neither B nor sizes.
+  initialize<C>(gemm, sinks, ring, warp);
+  Scheduler<C> scheduler(gemm);
+  const bool early = !operands_need_group_maps(C.grouping) && gemm.weights_ready != 0;
+  synchronize<C>(scheduler, early);
 
   uint8_t* slots = nullptr;
   if constexpr (workspace_maps(C, 1) > 0 && (operands_need_group_maps(C.grouping) || Traits::kGroupMaps > 0)) {
@@ -72,15 +108,16 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   Tile tile;
 
   if (warp < 4) {
+    // Producer: one warp loads, the others of its warp group only give their registers away.
     setmaxnreg_dec<kProducerRegisters>();
     if (warp == 0) {
-      typename Loop::Loader loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps,
-                                   slots);
+      HopperLoader<C> loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps, slots);
       for (bool first = early;; first = false) {
         const bool more = scheduler.next(tile);
         if (first) {
           if (more) loader.load_b_ahead(tile);
-          griddepcontrol_wait();  // also where there is no tile: the next kernel trusts that this one has waited
+          // A block without any tile waits as well: the dependent grid relies on every block having waited.
+          griddepcontrol_wait();
         }
         if (!more) break;
         loader.load(tile);
@@ -88,6 +125,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
       griddepcontrol_launch_dependents();
     }
   } else {
+    // Consumers.
     setmaxnreg_inc<kConsumerRegisters>();
     if (early) griddepcontrol_wait();  // before outputs and the workspace are written
     const int warp_group = warp / 4 - 1;
@@ -97,16 +135,18 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     typename Loop::Position at;
 
     if constexpr (C.schedule == WarpSchedule::Cooperative) {
-      const uint8_t* a = shared + kShared.a + warp_group * warp_group_rows(C) * 128;
+      // Both consumers take every tile, each half of its rows.
+      const uint8_t* a = shared + kShared.a + warp_group * warp_group_rows(C) * kStageRowBytes;
       while (scheduler.next(tile)) {
-        typename Loop::Accumulator acc;  // not carried from tile to tile
+        typename Loop::Accumulator acc;  // declared here, so that it is not carried from tile to tile
         epilogue.prefetch(tile);
         Loop::multiply(acc, ring, at, tile.k_tiles(), a, shared + kShared.b, lane, [] {});
         epilogue.run(acc, tile);
       }
     } else {
-      // The tiles go to the warp groups in turn. A warp group may wait for full stages only after the other has waited
-      // for all of its own: until then a stage's barrier could be a whole phase behind and its parity would lie.
+      // Each consumer takes every other tile and skips the stages of the tiles between. A consumer may wait for full
+      // stages only after the other one has waited for all stages of its tile. Until then the barrier of a stage could
+      // be a whole phase behind, and its parity would lie.
       bool more = scheduler.next(tile);
       bool first = warp_group == 0;
       if (warp_group == 1 && more) {
@@ -115,7 +155,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
       }
       while (more) {
         typename Loop::Accumulator acc;
-        Tile others;
+        Tile others;  // the next tile, which the other consumer computes
         const bool another = scheduler.next(others);
         epilogue.prefetch(tile);
         if (!first) bar_sync(kTurnBarrier + warp_group, 256);
@@ -132,7 +172,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     epilogue.finish();
   }
 
-  if constexpr (C.cluster > 1) barrier_cluster_sync();  // the peer may still arrive at barriers here
+  if constexpr (C.cluster > 1) barrier_cluster_sync();  // the peer may still arrive at barriers of this block
 }
 
 }  // namespace moxie::kernel

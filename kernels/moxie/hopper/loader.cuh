@@ -1,0 +1,262 @@
+// The producer's half of the k loop: fills the ring of stages with tiles of A and B by TMA.
+//
+// The contract. One warp of every block has a loader, and calls it with the tiles that its scheduler gives.
+//
+//   HopperLoader(gemm, ring, a, b, maps, slots)
+//     Whole warp. `a` and `b` are the tiles of the first stage. With groups by pointers `maps` is shared memory for two
+//     maps under construction, and `slots` this block's maps in the workspace.
+//   void load_b_ahead(const Tile& tile)
+//     Whole warp, at most once, before everything else: starts to load as much of the first tile's B as the ring holds.
+//     Only where B may be read before griddepcontrol.wait. load() of the same tile then adds A.
+//   void load(const Tile& tile)
+//     Whole warp, behind griddepcontrol.wait. Issues the copies of the tile's tile.k_tiles() stages, in the order in
+//     which the consumers take them. Copies are still under way when it returns.
+//
+// For each stage it waits for this block's `empty`, which the consumers of every block complete that the stage's copies
+// reach, and announces at this block's `full` the bytes that will arrive there, those that the peer copies included. It
+// uses no named barrier. Both blocks of a cluster load the same number of stages: what lies past the end of a tensor
+// arrives as zeros.
+#pragma once
+#include "moxie/arguments.h"
+#include "moxie/hopper/mainloop.cuh"
+#include "moxie/tensor_map.cuh"
+#include "moxie/tile.cuh"
+
+namespace moxie::kernel {
+
+template <HopperConfig C>
+class HopperLoader {
+  using Loop = HopperMainloop<C>;
+  using Ring = typename Loop::Ring;
+  static constexpr int kStageA = Loop::kStageA, kStageB = Loop::kStageB;
+  static constexpr bool kGroupMaps = operands_need_group_maps(C.grouping);
+
+ public:
+  MOXIE_DEVICE HopperLoader(const GemmParams& gemm, const Ring& ring, uint8_t* a, uint8_t* b, uint8_t* maps,
+                            uint8_t* slots)
+      : gemm_(gemm), ring_(ring), a_(a), b_(b), maps_(maps), slots_(slots), rank_(blockIdx.x % C.cluster) {
+    if constexpr (kHints) evict_first_ = evict_first_policy(), evict_normal_ = evict_normal_policy();
+    if constexpr (kGroupMaps) {
+      copy_map_template(maps_, gemm.a, threadIdx.x % 32);
+      copy_map_template(maps_ + kMapBytes, gemm.b, threadIdx.x % 32);
+      __syncwarp();
+    }
+  }
+
+  MOXIE_DEVICE void load_b_ahead(const Tile& tile) {
+    ahead_ = min(tile.k_tiles(), static_cast<uint32_t>(C.stages));
+    if (elect()) {
+      choose_policy(tile);
+#pragma unroll 1
+      for (uint32_t tile_k = 0; tile_k < ahead_; ++tile_k) {
+        ring_.expect(at_.stage, kStageA + kStageB);
+        load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, tile_k * C.block_k);
+        at_.advance();
+      }
+      at_ = {};
+    }
+  }
+
+  MOXIE_DEVICE void load(const Tile& tile) {
+    const uint32_t k_tiles = tile.k_tiles();
+    if (k_tiles == 0) return;
+    const uint8_t* map_a = reinterpret_cast<const uint8_t*>(&gemm_.a);
+    const uint8_t* map_b = reinterpret_cast<const uint8_t*>(&gemm_.b);
+    if constexpr (kGroupMaps) {
+      if (tile.group != mapped_group_) move_to_group(tile);
+      map_a = slots_ + slot_ * kMapBytes;
+      map_b = map_a + kMapSlots * kMapBytes;
+      issued_ += k_tiles;
+    }
+    if (elect()) {
+      const int parts = parts_of(tile);
+      choose_policy(tile);
+      // A stage is loaded in parts only after it has held a whole tile: rows that are left out must hold numbers.
+      const uint32_t whole = parts == kParts ? k_tiles : min(unfilled_, k_tiles);
+      uint32_t tile_k = 0;
+      // Stages whose B is on its way.
+#pragma unroll 1
+      for (; tile_k < ahead_; ++tile_k) {
+        load_a(map_a, tile, tile_k * C.block_k);
+        at_.advance();
+      }
+      ahead_ = 0;
+      // Whole tiles of A.
+      for (; tile_k < whole; ++tile_k) {
+        ring_.wait_empty(at_.stage, at_.phase ^ 1);
+        ring_.expect(at_.stage, kStageA + kStageB);
+        load_a(map_a, tile, tile_k * C.block_k);
+        load_b(map_b, tile, tile_k * C.block_k);
+        at_.advance();
+      }
+      // Those parts of A that have rows of the group.
+      if constexpr (kInParts) {
+        for (; tile_k < k_tiles; ++tile_k) {
+          ring_.wait_empty(at_.stage, at_.phase ^ 1);
+          ring_.expect(at_.stage, parts * kPartBytes + kStageB);
+          load_a_parts(parts, tile, tile_k * C.block_k);
+          load_b(map_b, tile, tile_k * C.block_k);
+          at_.advance();
+        }
+      }
+      unfilled_ -= min(unfilled_, k_tiles);
+    } else {
+      at_.advance(k_tiles);
+    }
+  }
+
+ private:
+  static constexpr bool kInParts = loads_in_parts(C);
+  static constexpr int kPartBytes = kPartRows * kStageRowBytes, kParts = C.block_m / kPartRows;
+
+  // The weights of a group that has one tile of rows are read once, and should not push others out of L2.
+  static constexpr bool kHints = C.decode_tile && C.multicast != Multicast::B;
+  MOXIE_DEVICE void choose_policy(const Tile& tile) {
+    if constexpr (kHints) policy_ = tile.row + tile.rows <= C.block_m ? evict_first_ : evict_normal_;
+  }
+
+  // How many parts of A's tile have rows of the group. What an earlier tile left in place of the other parts reaches
+  // only rows of the product that are not stored.
+  static MOXIE_DEVICE int parts_of(const Tile& tile) {
+    return kInParts ? clamp((tile.rows + kPartRows - 1) / kPartRows, 0, kParts) : kParts;
+  }
+
+  // Whether both blocks of the cluster need the same tile of A, or of B. Then each loads half of it for both.
+  static MOXIE_DEVICE bool shares_a(const Tile& tile) { return may_share_a(C) && !(pairs_rows(C) && tile.pair); }
+  static MOXIE_DEVICE bool shares_b(const Tile& tile) { return may_share_b(C) && !(pairs_rows(C) && !tile.pair); }
+
+  MOXIE_DEVICE void load_a_parts(int parts, const Tile& tile, int32_t k) const {
+    const bool shared = shares_a(tile);
+    const int count = shared ? kParts / 2 : kParts, first = shared ? rank_ * count : 0;
+#pragma unroll 1
+    for (int part = first; part < min(first + count, parts); ++part) {
+      load_rows(shared, a_ + at_.stage * kStageA + part * kPartBytes, reinterpret_cast<const uint8_t*>(&gemm_.a_part),
+                tile, tile.row_begin + tile.row + part * kPartRows, k);
+    }
+  }
+
+  MOXIE_DEVICE void load_a(const uint8_t* map, const Tile& tile, int32_t k) const {
+    constexpr int kBox = a_box_rows(C);
+    const bool shared = shares_a(tile);
+    const int from = shared ? rank_ * kBox : 0;
+    uint8_t* to = a_ + at_.stage * kStageA + from * kStageRowBytes;
+    const int32_t row = tile.row_begin + tile.row + from;
+    load_rows(shared, to, map, tile, row, k);
+    // A box is half a tile where A may be shared. A block that does not share it loads both halves itself.
+    if (may_share_a(C) && !shared) load_rows(false, to + kBox * kStageRowBytes, map, tile, row + kBox, k);
+  }
+
+  // One box of A from row `row` on.
+  MOXIE_DEVICE void load_rows(bool shared, uint8_t* to, const uint8_t* map, const Tile& tile, int32_t row,
+                              int32_t k) const {
+    if constexpr (C.grouping == Grouping::Batched || C.grouping == Grouping::Masked) {
+      copy_in(shared, to, map, {k, row, tile.group});
+    } else {
+      copy_in(shared, to, map, {k, row});
+    }
+  }
+
+  MOXIE_DEVICE void load_b(const uint8_t* map, const Tile& tile, int32_t k) const {
+    constexpr int kBox = b_box_rows(C);
+    const bool shared = shares_b(tile);
+    const int from = shared ? rank_ * kBox : 0;
+    uint8_t* to = b_ + at_.stage * kStageB + from * kStageRowBytes;
+    load_columns(shared, to, map, tile, tile.column + from, k);
+    if (may_share_b(C) && !shared) load_columns(false, to + kBox * kStageRowBytes, map, tile, tile.column + kBox, k);
+  }
+
+  // One box of B from the row of column `column` of the product on.
+  MOXIE_DEVICE void load_columns(bool shared, uint8_t* to, const uint8_t* map, const Tile& tile, int32_t column,
+                                 int32_t k) const {
+    constexpr bool kOneMatrix = C.grouping == Grouping::Dense || C.grouping == Grouping::Pointers;
+    if constexpr (is_gated(C.activation)) {
+      if constexpr (kOneMatrix) {
+        copy_b(shared, to, map, {k, 0, 0, column / 16});
+      } else {
+        copy_b(shared, to, map, {k, 0, 0, column / 16, tile.group});
+      }
+    } else if constexpr (kOneMatrix) {
+      copy_b(shared, to, map, {k, column});
+    } else {
+      copy_b(shared, to, map, {k, column, tile.group});
+    }
+  }
+
+  template <int kRank>
+  MOXIE_DEVICE void copy_b(bool shared, uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
+    if (kHints && !shared) {
+      copy_tensor_hinted(to, map, coordinates, ring_.full + at_.stage, policy_);
+    } else {
+      copy_in(shared, to, map, coordinates);
+    }
+  }
+
+  // One tensor copy into the stage that is being filled, with `shared` in both blocks.
+  template <int kRank>
+  MOXIE_DEVICE void copy_in(bool shared, uint8_t* to, const uint8_t* map, const int32_t (&coordinates)[kRank]) const {
+    if (shared) {
+      const uint16_t every_block = 3;
+      cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, map, coordinates,
+                                      ring_.full + at_.stage, every_block);
+    } else {
+      cuda::ptx::cp_async_bulk_tensor(cuda::ptx::space_cluster, cuda::ptx::space_global, to, map, coordinates,
+                                      ring_.full + at_.stage);
+    }
+  }
+
+  // Rewrites the maps of A and B in the slots that were not used last. A copy has finished with its map when the
+  // consumers of every block that it went to release the stage. Only the last `stages` stages need a wait: older ones
+  // were released before they were refilled.
+  MOXIE_DEVICE void move_to_group(const Tile& tile) {
+    mapped_group_ = tile.group;
+    slot_ ^= 1;
+    for (uint32_t j = issued_ > C.stages ? issued_ - C.stages : 0; j < group_begin_; ++j) {
+      ring_.wait_empty(j % C.stages, j / C.stages & 1);
+    }
+    group_begin_ = issued_;
+    if (elect()) {
+      const int64_t lda = gemm_.arrays.lda[tile.group] * 2, ldb = gemm_.arrays.ldb[tile.group] * 2;
+      const MapEditor a{maps_}, b{maps_ + kMapBytes};
+      a.address(gemm_.arrays.a[tile.group]);
+      a.template size<0>(tile.k);
+      a.template size<1>(tile.row + tile.rows);
+      a.template stride<1>(lda);
+      b.address(gemm_.arrays.b[tile.group]);
+      b.template size<0>(tile.k);
+      if constexpr (!is_gated(C.activation)) {
+        b.template size<1>(tile.n);
+        b.template stride<1>(ldb);
+      } else {
+        b.template size<3>(tile.n / 16);
+        b.template stride<1>(C.gate == GateLayout::Interleaved ? 2 * ldb : ldb);
+        b.template stride<2>(C.gate == GateLayout::Interleaved ? ldb : ldb * (tile.n / 2));
+        b.template stride<3>(C.gate == GateLayout::Interleaved ? 16 * ldb : 8 * ldb);
+      }
+    }
+    __syncwarp();
+    uint8_t* slot = slots_ + slot_ * kMapBytes;
+    publish_map(slot, maps_);
+    publish_map(slot + kMapSlots * kMapBytes, maps_ + kMapBytes);
+    acquire_map(slot);
+    acquire_map(slot + kMapSlots * kMapBytes);
+  }
+
+  const GemmParams& gemm_;
+  const Ring& ring_;
+  uint8_t* a_;
+  uint8_t* b_;
+  uint8_t* maps_;
+  uint8_t* slots_;
+  int32_t rank_;  // of this block in its cluster
+  typename Loop::Position at_;
+  uint32_t ahead_ = 0;            // stages of the next tile whose B is on its way
+  uint32_t unfilled_ = C.stages;  // stages that have held nothing yet
+  uint64_t evict_first_ = 0, evict_normal_ = 0, policy_ = 0;
+  int32_t mapped_group_ = -1;
+  uint32_t slot_ = 1;
+  uint32_t issued_ = 0;  // stages of all tiles
+  // Stages before this one were loaded through the other slots, or through these for an earlier group.
+  uint32_t group_begin_ = 0;
+};
+
+}  // namespace moxie::kernel
