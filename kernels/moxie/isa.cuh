@@ -10,14 +10,14 @@
 
 namespace moxie::kernel {
 
-// 9.7.13.14. True in one thread of a converged warp, always the same one.
+// 9.7.13.14: true in one thread of a converged warp, always the same one.
 MOXIE_DEVICE bool elect() {
   uint32_t elected;
   asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 %0, 1, 0, p;}" : "=r"(elected));
   return elected != 0;
 }
 
-// 9.7.19.5. All warps of a warp group execute the same one.
+// 9.7.19.5: changes the number of registers of a thread. All warps of a warp group execute the same instruction.
 template <int kRegisters>
 MOXIE_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -27,13 +27,13 @@ MOXIE_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// 9.7.13.1. Barrier 0 is __syncthreads().
+// 9.7.13.1: named barriers. Barrier 0 is __syncthreads().
 MOXIE_DEVICE void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 MOXIE_DEVICE void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// 9.7.13.3, the aligned forms.
+// 9.7.13.3: the barrier of a cluster, in the aligned forms.
 MOXIE_DEVICE void barrier_cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 MOXIE_DEVICE void barrier_cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -44,9 +44,9 @@ MOXIE_DEVICE void barrier_cluster_sync() {
   barrier_cluster_wait();
 }
 
-// 9.7.9.23 and 9.7.13.15: one arrival at the barrier that lies in block `rank` of the cluster where `barrier` lies
-// here. For what wgmma has read: no generic access is published, so it does without the scope .cluster, whose release
-// waits for every memory access of the thread.
+// 9.7.9.23 and 9.7.13.15: one arrival at the barrier in block `rank` of the cluster that corresponds to `barrier` in
+// this block. It hands back what wgmma has read and publishes no generic access. So it does without the scope .cluster,
+// whose release waits for every memory access of the thread.
 MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
@@ -56,16 +56,17 @@ MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
       : "memory");
 }
 
-// 9.7.13.13.
+// 9.7.13.13: programmatic dependent launch. The wait returns when the predecessor grids are complete and their writes
+// are visible. After launch_dependents of all blocks the dependent grid may start.
 MOXIE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 MOXIE_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// 9.7.9.15. The map lies in a kernel parameter.
+// 9.7.9.15: fetches a tensor map that lies in a kernel parameter.
 MOXIE_DEVICE void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// 9.7.9.18: what L2 does with the lines that an access brings.
+// 9.7.9.18: policies for what L2 does with the lines that an access brings.
 MOXIE_DEVICE uint64_t evict_first_policy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
@@ -77,7 +78,7 @@ MOXIE_DEVICE uint64_t evict_normal_policy() {
   return policy;
 }
 
-// 9.7.9.27.1.2 cp.async.bulk.tensor from global to this block's shared memory, with such a policy.
+// 9.7.9.27.1.2: cp.async.bulk.tensor from global memory to this block's shared memory, with a policy of createpolicy.
 template <int kRank>
 MOXIE_DEVICE void copy_tensor_hinted(void* to, const void* map, const int32_t (&at)[kRank], uint64_t* barrier,
                                      uint64_t policy) {
@@ -101,7 +102,7 @@ MOXIE_DEVICE void copy_tensor_hinted(void* to, const void* map, const int32_t (&
 #undef MOXIE_COPY
 }
 
-// 9.7.14.5 stmatrix: lane 8 i + r gives the address of row r of the i-th 8 x 8 matrix.
+// 9.7.14.5: stmatrix. Lane 8 i + r gives the address of row r of the i-th 8 x 8 matrix.
 MOXIE_DEVICE void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(row))),
@@ -109,7 +110,7 @@ MOXIE_DEVICE void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uin
                : "memory");
 }
 
-// 9.7.9.22 cvt: two float32 to bf16, nearest even, `low` in the low half.
+// 9.7.9.22: cvt of two float32 to bf16, to nearest even, with `low` in the low half.
 MOXIE_DEVICE uint32_t cvt_bf16x2(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -118,7 +119,7 @@ MOXIE_DEVICE uint32_t cvt_bf16x2(float low, float high) {
 MOXIE_DEVICE float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 MOXIE_DEVICE float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// 9.7.3.21 and 9.7.3.13: at most 2 ulp (ex2) and 1 ulp (rcp) from the rounded result.
+// 9.7.3.21 and 9.7.3.13: ex2 is at most 2 ulp, rcp at most 1 ulp away from the rounded result.
 MOXIE_DEVICE float ex2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -129,7 +130,7 @@ MOXIE_DEVICE float rcp_approx(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 9.7.3: min and max that hand on a NaN, which fminf and fmaxf drop.
+// 9.7.3: min and max that return a NaN argument, which fminf and fmaxf drop.
 MOXIE_DEVICE float min_nan(float x, float y) {
   float z;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -141,7 +142,7 @@ MOXIE_DEVICE float max_nan(float x, float y) {
   return z;
 }
 
-// 9.7.15.7.
+// 9.7.15.7: order and completion of wgmma.
 MOXIE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOXIE_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
@@ -149,9 +150,9 @@ MOXIE_DEVICE void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// 9.7.15.5.1.2: matrix descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle, tile aligned to 1024
-// bytes: `stride` bytes between groups of eight rows (0: one group stands for all). Adding bytes >> 4 moves along K or
-// to another group of rows.
+// 9.7.15.5.1.2: matrix descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle, aligned to 1024 bytes.
+// `stride` is the bytes between groups of eight rows; with 0 one group stands for all. Adding bytes >> 4 moves along K
+// or to another group of rows.
 MOXIE_DEVICE uint64_t wgmma_descriptor(const void* tile, uint64_t stride = 1024) {
   const uint64_t address = (__cvta_generic_to_shared(tile) & 0x3ffff) >> 4;
   return address | (uint64_t{1} << 16) | (stride >> 4 << 32) | (uint64_t{1} << 62);

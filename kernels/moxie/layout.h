@@ -85,8 +85,8 @@ constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   return {store_box(c, pre, type).staging_bytes, true, true};
 }
 
-// With swapped operands a warp has 16 columns of a gated product. Where a sink takes no fewer than 32, neighboring warps
-// exchange halves of their rows through shared memory.
+// With swapped operands a warp has 16 columns of a gated product. Where a sink takes no fewer than 32, neighboring
+// warps exchange halves of their rows through shared memory.
 constexpr bool exchanges_fragments(const HopperConfig&, const SinkNeeds*, int) { return false; }
 constexpr bool exchanges_fragments(const BlackwellConfig& c, const SinkNeeds* needs, int count) {
   bool narrow = true;

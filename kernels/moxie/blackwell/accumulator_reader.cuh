@@ -25,11 +25,11 @@ class AccumulatorReader {
   // Rows between the warps' parts of a block, and between the blocks (Chunk).
   static constexpr int kWarpRows = C.swap_ab ? 0 : 32, kBlockRows = 16;
 
-  // `lanes` is the address of the accumulator in the warp's own quarter of tensor memory. `factor` is used for operands
-  // with tensor scales only.
+  // `lanes` is the address of the accumulator in the warp's own quarter of tensor memory. `computed` says whether the
+  // tile has a product, which one without any K has not. `factor` is used for operands with tensor scales only.
   MOXIE_DEVICE AccumulatorReader(const Tile& tile, uint32_t lanes, bool computed, float factor)
       : lanes_(lanes), factor_(factor), computed_(computed) {
-    if constexpr (C.swap_ab) columns_ = computed_ ? Stage::product_columns(tile) : 0;
+    if constexpr (C.swap_ab) columns_ = tile.k > 0 ? Stage::product_columns(tile) : 0;
   }
 
   // Whole warp. `first` is where the chunk begins in the tile: its column, with swap_ab its row.

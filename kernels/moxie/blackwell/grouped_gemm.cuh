@@ -1,4 +1,5 @@
-// The Blackwell grouped GEMM: D[g] = A[g] B[g]^T in float32, then the epilogue's sinks. Persistent and warp-specialized.
+// The Blackwell grouped GEMM: D[g] = A[g] B[g]^T in float32, then the epilogue's sinks. Persistent and
+// warp-specialized.
 //
 //   warp 0       every block    loads A, B and their scales into the ring of stages
 //   warp 1       first block    multiplies stages into an accumulator in tensor memory

@@ -97,8 +97,8 @@ class BlackwellIssuer {
     }
   }
 
-  // Multiplies a stage; `left` is what is left of K from its first element on. Instructions that lie wholly past the end
-  // of K are left out.
+  // Multiplies a stage; `left` is what is left of K from its first element on. Instructions that lie wholly past the
+  // end of K are left out.
   MOXIE_DEVICE void multiply_stage(uint32_t instruction, uint32_t d, int32_t left, bool accumulate,
                                    const FirstScales& first) const {
     const uint64_t rows = rows_ + at_.stage * (kRowBytes / 16), columns = columns_ + at_.stage * (kColumnBytes / 16);

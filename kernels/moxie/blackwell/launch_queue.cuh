@@ -1,6 +1,9 @@
-// Cluster launch control (PTX ISA 9.7.13.17, 9.7.13.18): a cluster that is done with a tile cancels another one of the
-// grid that has not started, and computes its tile in its place. One warp asks; the answers lie in a ring in every
-// block's shared memory, and every warp that walks over tiles reads them there.
+// Cluster launch control (PTX ISA 9.7.13.17, 9.7.13.18): a cluster that is done with a tile cancels the launch of
+// another cluster of the grid, and computes its tile in its place. One warp asks. The answers lie in a ring in the
+// shared memory of every block, and every warp that walks over tiles reads them there.
+//
+//   asking warp   wait taken[i]; expect an answer's bytes at answered[i] of every block; try_cancel
+//   all readers   wait answered[i]; read the answer; arrive at taken[i] of the first block
 #pragma once
 #include "moxie/blackwell/isa.cuh"
 #include "moxie/layout.h"
@@ -9,7 +12,7 @@
 
 namespace moxie::kernel {
 
-// kAsks: for the warp that asks, of a pair only the first block's.
+// kAsks is true for the one warp of a cluster that asks before it reads.
 template <int kAnswers, int kCluster, bool kAsks = false>
 class LaunchQueue {
  public:
@@ -17,7 +20,7 @@ class LaunchQueue {
       : answers_(answers), answered_(answered), taken_(taken) {}
   MOXIE_DEVICE LaunchQueue<kAnswers, kCluster, true> asking() const { return {answers_, answered_, taken_}; }
 
-  // One thread of the block. readers: warps of the cluster that call next().
+  // Called by one thread of the block. `readers` are the warps of the cluster that call next().
   MOXIE_DEVICE void init(uint32_t readers) const {
     for (int i = 0; i < kAnswers; ++i) {
       cuda::ptx::mbarrier_init(answered_ + i, 1);
@@ -25,8 +28,8 @@ class LaunchQueue {
     }
   }
 
-  // Whole warp: the number of another cluster to compute the tile of; false, and then to be asked no more, when every
-  // cluster has started.
+  // Whole warp. Gives the number of another cluster, whose tile is to be computed. False when every cluster has
+  // started; next() must not be called again then.
   MOXIE_DEVICE bool next(uint32_t& cluster) {
     if constexpr (kAsks) ask();
     wait_parity<kCluster>(answered_ + at_.stage, at_.phase);
@@ -35,7 +38,7 @@ class LaunchQueue {
     if (more) {
       cluster = cuda::ptx::clusterlaunchcontrol_query_cancel_get_first_ctaid_x<uint32_t>(answer) / kCluster;
     }
-    // The answer has been read before the asynchronous proxy writes another one there.
+    // Orders the reading of this answer before the asynchronous proxy writes another one there.
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
@@ -85,7 +88,7 @@ template <BlackwellConfig C>
 struct TileQueueOf<C, true> {
   using Type = LaunchQueue<launch_answers(C), C.cluster>;
 };
-// The scheduler's queue.
+// The queue of a kernel's schedulers.
 template <BlackwellConfig C>
 using TileQueue = typename TileQueueOf<C, C.scheduling == TileSource::LaunchControl>::Type;
 

@@ -1,6 +1,6 @@
-// The tensor maps of operands that change from group to group (Pointers, KGroups): rewritten in shared memory, published
-// to a slot in global memory. Two slots of each alternate, so that copies through the maps of the last group may still
-// be under way.
+// The tensor maps of operands that change from group to group (Pointers, KGroups): rewritten in shared memory,
+// published to a slot in global memory. Two slots of each alternate, so that copies through the maps of the last group
+// may still be under way.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/blackwell/stages.cuh"

@@ -1,12 +1,18 @@
-// Activations, each a small struct with one operator(): float -> float, or (gate, up) -> float when gated. To add one,
-// give it a name in enum Activation (moxie/types.h; gated ones after Silu) and specialise ActivationOf for it here; nothing
-// else in the kernels changes. It is built once a thread from the kernel's parameters (alpha, limit).
+// Activations, each a small struct with one operator(): float -> float, or (gate, up) -> float when gated. It is built
+// once a thread from the kernel's parameters (alpha, limit).
 //
-// Errors against exact arithmetic on the float32 argument x, from the instructions' documented bounds (ex2.approx.ftz
-// 2 ulp, rcp.approx.ftz 1 ulp, one rounding of x * log2(e)): sigmoid(x) is off by at most (4 + |x|) * 2^-23
-// relative while sigmoid(x) > 2^-126 and is 0 below; Silu, Swiglu, SwigluOai, GeluTanh and Geglu are x * sigmoid and
-// inherit that. GeluErf inherits erff's 2 ulp in the sum 1 + erf: |x| * 2^-23 absolute. tanh.approx is not used: its
-// 2^-11 would show in bf16. Infinities give the limit of the function, NaN gives NaN.
+// To add one, give it a place in enum Activation (moxie/types.h; gated ones after Silu) and specialize ActivationOf for
+// it here. Nothing else in the kernels changes. Outside of them the library must know its name (moxie/names.h), what
+// its epilogue costs (src/plan/hopper.cpp), and its formula in double precision, by which tests judge it
+// (cli/reference.cpp). An activation that only one program needs can be a sink instead: examples/new_activation.cuh.
+//
+// Errors are against exact arithmetic on the float32 argument x. They follow from the documented bounds of the
+// instructions: 2 ulp of ex2.approx.ftz, 1 ulp of rcp.approx.ftz, and one rounding of x * log2(e).
+//   sigmoid(x)          at most (4 + |x|) * 2^-23 relative while sigmoid(x) > 2^-126; below it is 0
+//   Silu, Swiglu, SwigluOai, GeluTanh, Geglu
+//                       are x * sigmoid and inherit that
+//   GeluErf             |x| * 2^-23 absolute: erff's 2 ulp in the sum 1 + erf
+// tanh.approx is not used, for its 2^-11 would show in bf16. Infinities give the limit of the function, NaN gives NaN.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/isa.cuh"
@@ -16,9 +22,10 @@ namespace moxie::kernel {
 constexpr float kLowest = -3.402823466e+38f;
 
 MOXIE_DEVICE float sigmoid(float x) { return rcp_approx(1.0f + ex2_approx(-1.4426950408889634f * x)); }
-// x * s where s is 0 for x = -inf.
+// x * s, and 0 where x is -infinity and s is 0.
 MOXIE_DEVICE float times_gate(float x, float s) { return max_nan(x, kLowest) * s; }
 
+// The struct of each activation.
 template <Activation A>
 struct ActivationOf;
 

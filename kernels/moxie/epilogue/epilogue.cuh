@@ -58,7 +58,8 @@ struct SinkTraits {
   static constexpr bool kExchanges = exchanges_fragments(C, kNeeds, kCount);
 };
 
-// The first of two named barriers, one for each pair of warps that exchange fragments. Kernels that do have one epilogue.
+// The first of two named barriers, one for each pair of warps that exchange fragments. Kernels that do have one
+// epilogue.
 constexpr int kExchangeBarrier = 2;
 
 // The epilogue of one warp group. Every method is called by all of its 128 threads.
@@ -139,8 +140,8 @@ class Epilogue {
     return chunk;
   }
 
-  // Called after the k loop. load(values, first, block) fills in this warp's fragment of an accumulator block; `first` is
-  // where the chunk begins in the tile, its column or, where the accumulator is transposed, its row.
+  // Called after the k loop. load(values, first, block) fills in this warp's fragment of an accumulator block; `first`
+  // is where the chunk begins in the tile, its column or, where the accumulator is transposed, its row.
   template <class Load>
   MOXIE_DEVICE void run(Chunk chunk, const Tile& tile, Load&& load) {
     const int32_t thread = chunk.thread;

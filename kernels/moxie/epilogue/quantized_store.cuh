@@ -1,9 +1,11 @@
-// The sink of quantised outputs: pre or out as MXFP4, MXFP8 or NVFP4, straight from float32, with scales that leave in
-// the blocked layout (moxie/scales.h), so that the next product reads them as they are. 32 columns of a row, which
-// share a scale, of NVFP4 two, lie in the four threads of a quad, which exchange magnitudes and then elements by
-// shuffles: every thread stores eight neighbouring columns with one plain instruction.
+// The sink of quantized outputs: pre or out as MXFP4, MXFP8 or NVFP4, straight from float32. Scales leave in tiles
+// (moxie/scales.h), so that the next product reads them as they are.
 //
-// Every place of a tile of scales that has a row is written, with 0 where there is no row or no column.
+// 32 columns of a row share one scale, with NVFP4 two. They lie in the four threads of a quad, which exchange
+// magnitudes and then elements by shuffles, so that every thread stores eight neighboring columns with one plain
+// instruction.
+//
+// A tile of scales that has a row is written whole, with 0 where there is no row or no column.
 #pragma once
 #include "moxie/config.h"
 #include "moxie/epilogue/sink.cuh"
@@ -20,7 +22,7 @@ class QuantizedStore {
   static constexpr bool kHalved = is_gated(C.activation);
   static constexpr int kRows = epilogue_rows(C);  // of a chunk
   static constexpr int kBits = bits_of(kType);
-  static constexpr int kScales = kScaleBlock / scale_block(kType);  // of 32 columns
+  static constexpr int kScales = kScaleBlock / scale_block(kType);  // scales of 32 columns
   static constexpr int kTileK = kScaleTileColumns * scale_block(kType);
 
  public:
@@ -51,13 +53,13 @@ class QuantizedStore {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float x[8];
-        uint32_t code = 0;  // of the scale that this thread writes
+        uint32_t code = 0;  // the scale that this thread writes
 #pragma unroll
         for (int s = 0; s < kScales; ++s) {
-          constexpr int kOwn = 8 / kScales;  // values of a thread that share a scale
+          constexpr int kSharing = 8 / kScales;  // values of a thread that share a scale
           uint32_t amax = 0;
 #pragma unroll
-          for (int i = s * kOwn; i < (s + 1) * kOwn; ++i) {
+          for (int i = s * kSharing; i < (s + 1) * kSharing; ++i) {
             x[i] = values.v[first / 8 + i / 2][2 * h + i % 2];
             amax = max(amax, magnitude_bits(x[i]));
           }
@@ -65,7 +67,7 @@ class QuantizedStore {
           amax = max(amax, __shfl_xor_sync(~0u, amax, 2));
           const BlockScale scale = scale_of<kType>(amax, tensor_scale);
 #pragma unroll
-          for (int i = s * kOwn; i < (s + 1) * kOwn; ++i) x[i] = scaled<kType>(x[i], scale);
+          for (int i = s * kSharing; i < (s + 1) * kSharing; ++i) x[i] = scaled<kType>(x[i], scale);
           if (quad_lane == s) code = scale.code;
         }
         const int32_t row = chunk.fragment_row(block, h);
@@ -80,7 +82,8 @@ class QuantizedStore {
         }
         place.write(chunk.row + row, quad_lane, exists ? code : 0);
       }
-      // Rows of the last tile of scales that no chunk has, dealt out to the warps that have these columns.
+      // The last tile of scales may have rows that belong to no chunk. The warps that have these columns share them
+      // out.
       if (kRows % kScaleTileRows != 0 && block == chunk.blocks - 1 && chunk.rows <= kRows) {
         const int32_t start = chunk.warp() % chunk.row_warps * 8 + chunk.thread % 32 / 4;
         for (int32_t row = chunk.row + kRows + start; row < place.end_row; row += 8 * chunk.row_warps)
@@ -90,7 +93,7 @@ class QuantizedStore {
   }
 
  private:
-  // The group's.
+  // The output of a group.
   struct Output {
     MOXIE_DEVICE Output(const Params& params, const Chunk& chunk) {
       if constexpr (C.grouping == Grouping::Pointers) {
@@ -103,7 +106,7 @@ class QuantizedStore {
         scales = params.scales + chunk.group * params.group_scales;
       }
     }
-    // The rules of moxie/gemm.h, which the host cannot check for it.
+    // Whether the group keeps the rules of moxie/gemm.h. The host cannot check them where addresses lie on the device.
     MOXIE_DEVICE bool is_valid(int32_t width) const {
       return valid_map_address(base) && valid_map_address(scales) && ld * kBits % 128 == 0 && ld >= width &&
              width % kScaleBlock == 0;
@@ -113,7 +116,7 @@ class QuantizedStore {
     uint8_t* scales;
   };
 
-  // Where the scales of 32 columns stand.
+  // Where the scales of 32 columns stand in their tile.
   struct ScalePlace {
     MOXIE_DEVICE ScalePlace(uint8_t* scales, const Chunk& chunk, int32_t column, int32_t width)
         : k_tiles((width + kTileK - 1) / kTileK),
@@ -122,21 +125,21 @@ class QuantizedStore {
           is_last(column + kScaleBlock >= width),
           to(scales + (int64_t{chunk.scale_tiles} * k_tiles + column / kTileK) * kScaleTileBytes + within) {}
 
-    // The first threads of a quad write the scales, the others the places behind the last column's.
+    // The first threads of a quad write the scales. The others write the places behind those of the last column.
     MOXIE_DEVICE void write(int32_t row, int32_t quad_lane, uint32_t scale) const {
       if (row >= end_row || (quad_lane >= kScales && !(is_last && within + quad_lane < kScaleTileColumns))) return;
       to[int64_t{row / kScaleTileRows} * k_tiles * kScaleTileBytes + scale_word(row % kScaleTileRows) + quad_lane] =
           static_cast<uint8_t>(scale);
     }
     int32_t k_tiles;
-    int32_t end_row;  // of the tiles that have a row
-    int32_t within;   // of the tile's four columns
+    int32_t end_row;  // one past the last row of the tiles that have a row
+    int32_t within;   // which of the tile's four columns
     bool is_last;
     uint8_t* to;
   };
 
-  // A thread comes with two columns of each of four groups of eight and leaves with the eight of one group, the one of
-  // its number in the quad.
+  // A thread comes with two columns of each of four groups of eight. It leaves with all eight columns of one group, the
+  // one that has the number of the thread in its quad.
   static MOXIE_DEVICE uint32_t gather_quad(uint32_t word, int32_t quad_lane) {
     uint32_t other = __shfl_xor_sync(~0u, word, 2);
     word = quad_lane & 2 ? __byte_perm(word, other, 0x3276) : __byte_perm(word, other, 0x5410);
@@ -146,7 +149,8 @@ class QuantizedStore {
   static MOXIE_DEVICE uint2 gather_quad(uint2 words, int32_t quad_lane) {
     const bool upper = (quad_lane & 2) != 0, odd = (quad_lane & 1) != 0;
     const uint32_t from_other = __shfl_xor_sync(~0u, upper ? words.x : words.y, 2);
-    // Two groups each of the quad's threads 0 or 1 and 2 or 3.
+    // After the first exchange threads 0 and 1 have half of the columns of groups 0 and 1, threads 2 and 3 of the
+    // others.
     const uint32_t low = upper ? from_other : words.x, high = upper ? words.y : from_other;
     const uint32_t even_group = __byte_perm(low, high, 0x5410), odd_group = __byte_perm(low, high, 0x7632);
     const uint32_t got = __shfl_xor_sync(~0u, odd ? even_group : odd_group, 1);

@@ -1,4 +1,5 @@
-// The standard sink: pre or out, rounded to bf16 (nearest even) or as float32.
+// The standard sinks: pre or out, rounded to bf16 (nearest even) or as float32. StagedStore writes through shared
+// memory and a tensor map, DirectStore from registers. stores_directly() in config.h says which one a kernel has.
 #pragma once
 #include "moxie/epilogue/sink.cuh"
 #include "moxie/layout.h"
@@ -6,15 +7,15 @@
 
 namespace moxie::kernel {
 
-// Through shared memory and a tensor map. store_box() in layout.h is the shape of its copies; shared memory holds
-// [copy][half][row][box row], swizzled.
+// Writes through shared memory and a tensor map: whole lines, clipped by the copy engine. store_box() in layout.h is
+// the shape of its copies. The staging buffer holds [copy][half][row][box row], swizzled.
 template <auto C, Value kTakes, DataType kType>
 class StagedStore {
   static constexpr bool kPre = kTakes == Value::Pre;
   static constexpr StoreBox kBox = store_box(C, kPre, kType);
   static constexpr bool kInterleaves = kPre && is_gated(C.activation) && C.gate == GateLayout::Interleaved;
   static constexpr int kElement = size_of(kType);
-  static constexpr int kPlane = kBox.rows * kBox.swizzle;  // bytes of one copy's half
+  static constexpr int kPlane = kBox.rows * kBox.swizzle;  // bytes of one half of a copy
   static constexpr int kCopy = kBox.halves * kPlane;
 
  public:
@@ -29,7 +30,7 @@ class StagedStore {
   MOXIE_DEVICE void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging) const {
     const int lane = chunk.thread % 32;
     if constexpr (kInterleaves) {
-      // A thread's gate and up pairs are four neighbouring columns.
+      // The two gate and up pairs of a thread are four neighboring columns.
       const Cursor to(staging, chunk.fragment_row(block, 0), chunk.warp_column() + 4 * (lane % 4));
 #pragma unroll
       for (int q = 0; q < kColumns / 16; ++q) {
@@ -46,7 +47,7 @@ class StagedStore {
         }
       }
     } else if constexpr (kType == DataType::Bf16) {
-      // Two column groups of one half by two row groups of 8 are four matrices of stmatrix.
+      // stmatrix stores four 8 x 8 matrices: two groups of columns of one half by two groups of rows.
       const Cursor to(staging, chunk.warp_row(block) + lane % 16, chunk.warp_column() / kBox.halves + lane / 16 * 8);
 #pragma unroll
       for (int half = 0; half < kBox.halves; ++half) {
@@ -98,13 +99,14 @@ class StagedStore {
   }
 
  private:
-  // A thread's place in the staging buffer. The swizzle (5.5.6) permutes the 16-byte chunks of a box row by the row
-  // modulo 8, so steps by a multiple of 8 rows are plain offsets, and steps along the row are one exclusive or.
+  // The place of a thread in the staging buffer. The swizzle (5.5.6) permutes the 16-byte pieces of a box row by the
+  // row modulo 8. So a step by a multiple of 8 rows adds an offset, and a step along the row is one exclusive or.
   struct Cursor {
     MOXIE_DEVICE Cursor(uint8_t* staging, uint32_t row, uint32_t column)
         : first(staging + column / kBox.columns * kCopy + row * kBox.swizzle),
           along((column % kBox.columns * kElement) ^ (row * kBox.swizzle >> 3 & (kBox.swizzle - 16))) {}
-    // `half` of a split gate, `rows` and `columns` further on: multiples of 8 and of what the warp covers at once.
+    // The address in `half` of a split gate, `rows` and `columns` further on. rows is a multiple of 8, columns of what
+    // the warp covers with one instruction.
     MOXIE_DEVICE uint8_t* at(int half, int rows, int columns) const {
       return first + (half * kPlane + columns / kBox.columns * kCopy + rows * kBox.swizzle) +
              (along ^ (columns % kBox.columns * kElement));
@@ -141,10 +143,10 @@ struct ElementOf<DataType::Bf16> {
   using Type = uint16_t;
 };
 
-// Straight from the registers: for tiles of which few rows exist (stores_directly() in config.h).
+// Writes from the registers, row by row. For decode tiles, of which few rows exist.
 template <auto C, Value kTakes, DataType kType>
 class DirectStore {
-  static_assert(!operands_need_group_maps(C.grouping), "it has one base address for all groups");
+  static_assert(!operands_need_group_maps(C.grouping), "all groups lie behind one base address");
   static constexpr bool kPre = kTakes == Value::Pre;
   static constexpr bool kGatedPre = kPre && is_gated(C.activation);
 
@@ -172,7 +174,9 @@ class DirectStore {
       Element* const second_half = to + (kSplitPre ? chunk.n / 2 : 0);
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) {
-        const float *own = &values.v[j][2 * h], *up = &values.v[j | 1][2 * h], *gate = &values.v[j & ~1][2 * h];
+        const float* const own = &values.v[j][2 * h];
+        // Groups of eight columns of gate and up alternate in a gated `pre`.
+        const float *gate = &values.v[j / 2 * 2][2 * h], *up = &values.v[j / 2 * 2 + 1][2 * h];
         if (j * kStep >= left) continue;
         if constexpr (kInterleavedPre) {
           write(to + j / 2 * 16 + j % 2 * 2, gate[j % 2], up[j % 2]);
@@ -206,6 +210,7 @@ template <auto C, Value kTakes, DataType kType>
 struct StoreOf<C, kTakes, kType, true> {
   using Type = DirectStore<C, kTakes, kType>;
 };
+// The standard sink of a kernel.
 template <auto C, Value kTakes, DataType kType>
 using Store = typename StoreOf<C, kTakes, kType, stores_directly(C)>::Type;
 

@@ -68,8 +68,8 @@ MOXIE_DEVICE void synchronize(Scheduler<C>& scheduler, bool early) {
     if (!early) griddepcontrol_wait();
     scheduler.fetch();
   }
-  // The peer's copies and arrivals must find the barriers initialized. Nothing else is handed over here, so the fence of
-  // ring.init() is enough beside a relaxed arrival.
+  // The peer's copies and arrivals must find the barriers initialized. Nothing else is handed over here, so the fence
+  // of ring.init() is enough beside a relaxed arrival.
   if constexpr (C.cluster > 1) {
     barrier_cluster_wait();
   } else {

@@ -1,26 +1,26 @@
-// Row-major scales to the blocked layout that the tensor cores' copies read, and back (moxie/scales.h).
+// The kernel that brings row-major scales into the tiles that the tensor cores' copies read, and back (moxie/scales.h).
 #pragma once
 #include "moxie/scaling/scale_tiles.cuh"
 
 namespace moxie::kernel {
 
-// A power of two as E8M0; NaN for everything else.
+// The E8M0 code of a power of two, and that of NaN for every other value.
 MOXIE_DEVICE uint32_t e8m0_of_power(float value) {
   const uint32_t bits = __float_as_uint(value);
   if (bits == 0x00400000) return 0;  // 2^-127, a subnormal
   return bits != 0 && bits < 0x7f800000 && (bits & 0x7fffff) == 0 ? bits >> 23 : 255;
 }
 
-// As block_scales, but the groups divide the columns: the tiles of a group, its own rows of tiles, follow those of the
-// group before.
+// block_scales() where the groups divide the columns. Each group has rows of tiles of its own, which follow those of
+// the group before.
 MOXIE_DEVICE void block_scales_along_k(const BlockScalesParams& params) {
   const int32_t row = blockIdx.x * kScaleTileRows + threadIdx.x;
   const int64_t plain = int64_t{row} * params.columns;
   const uint8_t* const from = static_cast<const uint8_t*>(params.from);
-  int64_t tile = 0;  // first of the group
+  int64_t tile = 0;  // the group's first tile
   int32_t begin = 0;
   for (int32_t group = 0; group < params.rows.groups; ++group) {
-    // In whole units of K, as the products take it (k_unit in moxie/types.h).
+    // Groups end at whole units of K, as the products take them (k_unit in moxie/types.h).
     const int32_t end =
         max(begin, min(params.rows.offsets[group], params.k) / kScaledUnit * kScaledUnit / params.block);
     const int32_t columns = end - begin, k_tiles = (columns + kScaleTileColumns - 1) / kScaleTileColumns;
@@ -45,7 +45,7 @@ MOXIE_DEVICE void block_scales_along_k(const BlockScalesParams& params) {
   }
 }
 
-// One block for each row of tiles, one thread for each row of scales.
+// A block has one row of tiles, a thread one row of scales.
 MOXIE_DEVICE void block_scales(const BlockScalesParams& params) {
   if (params.along_k) return block_scales_along_k(params);
   const RowTile tile = find_row_tile(params.rows, blockIdx.x);

@@ -7,27 +7,28 @@ namespace moxie::kernel {
 
 constexpr uint32_t kNanE8m0 = 255, kNanE4m3 = 127;
 
-// The magnitude's bits order as the magnitudes do, with infinity and NaN above all others.
+// The bits of |x|. They order as the magnitudes do, with infinity and NaN above all others.
 MOXIE_DEVICE uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7fffffff; }
 MOXIE_DEVICE bool is_finite_magnitude(uint32_t bits) { return bits < 0x7f800000; }
 
-// Exponent of the largest element: 6 = 1.5 * 2^2, 448 = 1.75 * 2^8.
+// The exponent of the largest element: 6 = 1.5 * 2^2, 448 = 1.75 * 2^8.
 constexpr int largest_exponent(DataType format) { return format == DataType::Mxfp8 ? 8 : 2; }
 
-// E8M0 of 2^(floor(log2(amax)) - largest exponent), from the bits of amax. Down to 2^-127, which 0 gets too.
+// The E8M0 code of 2^(floor(log2(amax)) - largest exponent), from the bits of amax. It is no less than that of 2^-127,
+// which an amax of 0 gets as well.
 template <DataType kFormat>
 MOXIE_DEVICE uint32_t e8m0_scale(uint32_t amax) {
   const uint32_t field = amax >> 23;
   if (field == 255) return kNanE8m0;
   return field > largest_exponent(kFormat) ? field - largest_exponent(kFormat) : 0;
 }
-// 1 / 2^(scale - 127) of a scale that e8m0_scale gives: at most 255 - 1 - 2, so that this is no subnormal.
+// 1 / 2^(scale - 127). A scale of e8m0_scale() is at most 255 - 1 - 2, so the result is no subnormal.
 MOXIE_DEVICE float e8m0_reciprocal(uint32_t scale) { return __uint_as_float((254 - scale) << 23); }
 MOXIE_DEVICE float e8m0_value(uint32_t scale) {
   return __uint_as_float(scale == 0 ? 0x00400000 : scale == kNanE8m0 ? 0x7fffffff : scale << 23);
 }
 
-// 9.7.9.22 cvt: two float32 to E4M3, `low` in the low byte.
+// 9.7.9.22: cvt of two float32 to E4M3, with `low` in the low byte.
 MOXIE_DEVICE uint32_t cvt_e4m3x2(float low, float high) {
   uint16_t pair;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
@@ -42,12 +43,13 @@ MOXIE_DEVICE float e4m3_value(uint32_t code) {
   return code & 128 ? -magnitude : magnitude;
 }
 
-// The scale of a block whose largest magnitude has the bits `amax`, and what its values are to be multiplied
-// (kDivides: divided) by; 0: all elements become 0.
+// The scale of a block of values, and the factor that its values are multiplied by, with NVFP4 divided by. With a
+// factor of 0 all elements become 0.
 struct BlockScale {
   uint32_t code;
   float factor;
 };
+// The scale of a block whose largest magnitude has the bits `amax`.
 template <DataType kFormat>
 MOXIE_DEVICE BlockScale scale_of(uint32_t amax, float tensor_scale) {
   if constexpr (kFormat == DataType::Nvfp4) {
@@ -65,7 +67,7 @@ MOXIE_DEVICE float scaled(float value, const BlockScale& scale) {
   return kFormat == DataType::Nvfp4 ? __fdiv_rn(value, scale.factor) : __fmul_rn(value, scale.factor);
 }
 
-// Eight float32 to E2M1, the first in the lowest nibble.
+// Rounds eight float32 to E2M1, the first in the lowest nibble.
 MOXIE_DEVICE uint32_t e2m1x8(const float (&x)[8]) {
   uint32_t word;
 #if __CUDA_ARCH__ >= 1000

@@ -1,5 +1,5 @@
-// Rows of bf16 or float32 to quantised elements with their scales, and back (moxie/quantize.h). A block of threads has
-// tiles of 128 rows by 4 scales, a thread eight neighbouring elements of a row at a time.
+// The kernels that turn rows of bf16 or float32 into quantized elements with their scales, and back (moxie/quantize.h).
+// A block of threads has tiles of 128 rows by 4 scales, a thread eight neighboring elements of a row at a time.
 #pragma once
 #include "moxie/scaling/microscaling.cuh"
 #include "moxie/scaling/scale_tiles.cuh"
@@ -40,7 +40,7 @@ MOXIE_DEVICE void store_values(void* to, int64_t index, const float (&x)[kElemen
 template <DataType kFormat, DataType kType>
 MOXIE_DEVICE void quantize(const QuantizeParams& params) {
   constexpr int kBlock = scale_block(kFormat);
-  constexpr int kRowThreads = kScaleTileColumns * kBlock / kElementsOfAThread;  // for a row of a tile
+  constexpr int kRowThreads = kScaleTileColumns * kBlock / kElementsOfAThread;  // threads for a row of a tile
   __shared__ uint8_t tile_scales[kScaleTileRows][kScaleTileColumns];
   const RowTile tile = find_row_tile(params.rows, blockIdx.x);
   if (tile.rows <= 0) return;
@@ -130,8 +130,8 @@ MOXIE_DEVICE void dequantize(const QuantizeParams& params) {
   }
 }
 
-// The float of an NVFP4 tensor, in three launches: set to 0, the largest finite magnitude by all blocks, and what it
-// makes.
+// Finds the float of an NVFP4 tensor in three launches: it is set to 0, then all blocks make it the largest finite
+// magnitude, then it is divided by the largest value that elements and scales can represent.
 enum class TensorScaleStep : int { Clear, Search, Finish };
 
 template <DataType kType>

@@ -1,4 +1,4 @@
-// Which 128 rows a tile of blocked scales belongs to (moxie/scales.h), and where a scale stands in it.
+// Which 128 rows a tile of scales belongs to (moxie/scales.h), and where a scale stands in it.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/isa.cuh"
@@ -6,14 +6,14 @@
 namespace moxie::kernel {
 
 struct RowTile {
-  int64_t first;  // row of the tensor
-  int32_t rows;   // that exist of its 128; 0: no group has this tile
+  int64_t first;  // its first row of the tensor
+  int32_t rows;   // how many of its 128 rows exist; 0: no group has this tile
 };
 
-// Tile `tile` of all groups' tiles.
+// Finds the rows of a tile. Tiles are numbered through all groups.
 MOXIE_DEVICE RowTile find_row_tile(const ScaleRows& all, int32_t tile) {
-  int64_t first = 0;        // the group's first row
-  int32_t rows = all.rows;  // of the group
+  int64_t first = 0;        // first row of the group
+  int32_t rows = all.rows;  // rows of the group
   if (all.offsets != nullptr) {
     int32_t begin = 0, end = 0;
     for (int32_t group = 0;; ++group) {
@@ -34,7 +34,7 @@ MOXIE_DEVICE RowTile find_row_tile(const ScaleRows& all, int32_t tile) {
   return {first + tile * kScaleTileRows, min(rows - tile * kScaleTileRows, kScaleTileRows)};
 }
 
-// Where in its tile the four scales of a row stand.
+// The byte of a tile where the four scales of a row stand.
 MOXIE_DEVICE constexpr int32_t scale_word(int32_t row) { return row % 32 * 16 + row / 32 * 4; }
 
 }  // namespace moxie::kernel
