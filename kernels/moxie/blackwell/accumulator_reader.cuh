@@ -13,7 +13,7 @@ MOXIE_DEVICE float tensor_scale(const ScaleParams& scales, int32_t group) {
   return factor;
 }
 
-// What the epilogue calls to load a fragment. A warp reaches the 32 lanes of its own quarter of tensor memory: 16 rows
+// Loads the fragments of a tile. A warp reaches the 32 lanes of its own quarter of tensor memory: 16 rows
 // of each of the epilogue's blocks, or with swap_ab 32 columns of the product of all blocks.
 template <BlackwellConfig C>
 class AccumulatorReader {
@@ -34,17 +34,17 @@ class AccumulatorReader {
 
   // Whole warp. `first` is where the chunk begins in the tile: its column, with swap_ab its row.
   template <int kColumns>
-  MOXIE_DEVICE void operator()(Fragment<kColumns>& values, int first, int block) const {
+  MOXIE_DEVICE void load(Fragment<kColumns>& values, int first, int block) const {
     if constexpr (C.swap_ab) {
       load_transposed(values, first + block * kBlockRows);
     } else {
-      load(values, first, block);
+      load_rows(values, first, block);
     }
   }
 
  private:
   template <int kColumns>
-  MOXIE_DEVICE void load(Fragment<kColumns>& values, int first, int block) const {
+  MOXIE_DEVICE void load_rows(Fragment<kColumns>& values, int first, int block) const {
     if (computed_) {
       load_gate_halves(values, [&](auto& part, int half) {
         tensor_load(part.v, lanes_ + half * kHalfColumns + first / kHalves + tensor_lane(block * kBlockRows));

@@ -144,7 +144,8 @@ MOXIE_DEVICE void blackwell_grouped_gemm(const GemmParams& gemm, const ScalePara
       if (computed) accumulators.wait_computed(at);
       const uint32_t lanes = tensor + at.stage * accumulator_columns(C) + tensor_lane(warp % 4 * 32);
       const AccumulatorReader<C> reader(tile, lanes, computed, factor);
-      epilogue.run(epilogue.chunk_of(tile, reader.kWarpRows, reader.kBlockRows), tile, reader);
+      epilogue.run(epilogue.chunk_of(tile, reader.kWarpRows, reader.kBlockRows), tile,
+                   [&](auto& values, int first, int block) { reader.load(values, first, block); });
       if (computed) {
         accumulators.release(at, lane);
         at.advance();
