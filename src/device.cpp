@@ -16,10 +16,9 @@ bool supported(const DeviceInfo& info) { return info.arch == 90 || info.arch == 
 
 DeviceKind kind_from_environment() {
   const char* value = std::getenv("MOXIE_DEVICE");
-  const std::string text = value == nullptr ? "" : value;
-  if (text.empty() || text == "auto") return DeviceKind::Auto;
-  if (text == "cuda") return DeviceKind::Cuda;
-  if (text == "sim") return DeviceKind::Sim;
+  const std::string_view text = value == nullptr ? "" : value;
+  if (text.empty()) return DeviceKind::Auto;
+  if (const auto kind = parse<DeviceKind>(text)) return *kind;
   throw Error(ErrorCode::InvalidArgument, fmt::format("MOXIE_DEVICE is '{}'; it may be auto, cuda or sim", text));
 }
 
@@ -88,14 +87,8 @@ void Device::synchronize(Stream stream) const { state_->context().synchronize(st
 
 namespace detail {
 
-bool DeviceState::has_kernel(const std::string& key) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = kernels_.find(key);
-  return found != kernels_.end() && found->second.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-}
-
-driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const std::function<jit::Request()>& make_request,
-                                             const char* entry, int dynamic_shared_bytes) {
+driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const jit::Request& request, const char* entry,
+                                             int dynamic_shared_bytes) {
   std::unique_lock lock(mutex_);
   if (const auto found = kernels_.find(key); found != kernels_.end()) {
     const std::shared_future<driver::LoadedKernel> kernel = found->second;
@@ -106,7 +99,7 @@ driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const std::
   kernels_.emplace(key, promise.get_future().share());
   lock.unlock();
   try {
-    driver::LoadedKernel kernel = load_kernel(make_request(), entry, dynamic_shared_bytes);
+    driver::LoadedKernel kernel = load_kernel(request, entry, dynamic_shared_bytes);
     promise.set_value(kernel);
     return kernel;
   } catch (...) {
@@ -118,6 +111,22 @@ driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const std::
     throw;
   }
 }
+
+const driver::LoadedKernel& DeviceState::keep(Kept& kept, const std::function<std::string()>& source) {
+  std::call_once(kept.once, [&] {
+    jit::Request request;
+    request.source = source();
+    kept.kernel = get_kernel(request.source, request, jit::kKernelName, 0);
+  });
+  return kept.kernel;
+}
+
+const driver::LoadedKernel& DeviceState::quantize_kernel(jit::QuantizeKernel kernel, DataType format, DataType type) {
+  return keep(quantize_[size_t(kernel)][size_t(format)][size_t(type)],
+              [=] { return jit::quantize_source(kernel, format, type); });
+}
+
+const driver::LoadedKernel& DeviceState::block_scales_kernel() { return keep(block_scales_, jit::block_scales_source); }
 
 driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {
   request.arch = context_.info().arch;

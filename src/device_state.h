@@ -8,6 +8,7 @@
 
 #include "driver/driver.h"
 #include "jit/jit.h"
+#include "jit/source.h"
 
 namespace moxie::detail {
 
@@ -19,21 +20,30 @@ class DeviceState {
   const driver::Context& context() const { return context_; }
 
   // The kernel that `key` names: from memory, else from the cache on disk, else compiled. `key` stands for all of the
-  // request and for `entry`; make_request is called only when the kernel is not in memory, and its `kind` and `arch`
-  // are set here. Thread-safe: different kernels compile at the same time, one kernel compiles once; a failure is
-  // thrown to everyone who waits for it and is not remembered.
-  driver::LoadedKernel get_kernel(const std::string& key, const std::function<jit::Request()>& make_request,
-                                  const char* entry, int dynamic_shared_bytes);
+  // request and for `entry`; `kind` and `arch` of the request are set here. Thread-safe: different kernels compile at
+  // the same time, one kernel compiles once; a failure is thrown to everyone who waits for it and is not remembered.
+  driver::LoadedKernel get_kernel(const std::string& key, const jit::Request& request, const char* entry,
+                                  int dynamic_shared_bytes);
 
-  // True when get_kernel would answer from memory.
-  bool has_kernel(const std::string& key) const;
+  // The kernels of moxie/quantize.h and moxie/scales.h, which need no plan. The first call of each gets it as
+  // get_kernel does; later ones take no lock.
+  const driver::LoadedKernel& quantize_kernel(jit::QuantizeKernel kernel, DataType format, DataType type);
+  const driver::LoadedKernel& block_scales_kernel();
 
  private:
+  // A kernel that stays for good once it is there.
+  struct Kept {
+    std::once_flag once;
+    driver::LoadedKernel kernel;
+  };
+  const driver::LoadedKernel& keep(Kept& kept, const std::function<std::string()>& source);
   driver::LoadedKernel load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes);
 
   driver::Context context_;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_future<driver::LoadedKernel>> kernels_;
+  Kept quantize_[jit::kQuantizeKernels][names<DataType>().size()][names<DataType>().size()];
+  Kept block_scales_;
 };
 
 }  // namespace moxie::detail

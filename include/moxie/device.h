@@ -3,8 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "moxie/names.h"
 
 struct CUstream_st;  // the CUDA stream type: a cudaStream_t and a CUstream are both CUstream_st*
 
@@ -12,10 +16,17 @@ namespace moxie {
 
 using Stream = CUstream_st*;  // nullptr: the default stream
 
-enum class DeviceKind {
+enum class DeviceKind : int {
   Auto,  // a GPU that the library supports, else the simulator
   Cuda,
   Sim,
+};
+
+template <>
+struct EnumTable<DeviceKind> {
+  static constexpr std::string_view kType = "DeviceKind";
+  static constexpr EnumName<DeviceKind> kNames[] = {
+      {DeviceKind::Auto, "Auto", "auto"}, {DeviceKind::Cuda, "Cuda", "cuda"}, {DeviceKind::Sim, "Sim", "sim"}};
 };
 
 struct DeviceInfo {
@@ -56,11 +67,49 @@ class Device {
   void fill(void* device_pointer, uint8_t value, size_t bytes, Stream stream = nullptr) const;
   void synchronize(Stream stream = nullptr) const;  // Driver: also what kernels before it did wrong
 
+  // For the library itself.
   detail::DeviceState& state() const { return *state_; }
 
  private:
   explicit Device(std::shared_ptr<detail::DeviceState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::DeviceState> state_;
+};
+
+// Device memory that a call may use for itself: aligned to 128 bytes, of at least as many bytes as it asks for.
+struct WorkspaceView {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// Device memory that is freed with the object.
+class Workspace {
+ public:
+  Workspace() = default;
+  // Throws Error: OutOfMemory, Driver.
+  Workspace(const Device& device, size_t bytes) : device_(device), view_{device.allocate(bytes), bytes} {}
+  ~Workspace() { release(); }
+  Workspace(Workspace&& other) noexcept
+      : device_(std::move(other.device_)), view_(std::exchange(other.view_, WorkspaceView{})) {}
+  Workspace& operator=(Workspace&& other) noexcept {
+    if (this != &other) {
+      release();
+      device_ = std::move(other.device_);
+      view_ = std::exchange(other.view_, WorkspaceView{});
+    }
+    return *this;
+  }
+
+  void* data() const { return view_.data; }
+  size_t bytes() const { return view_.bytes; }
+  operator WorkspaceView() const { return view_; }
+
+ private:
+  void release() noexcept {
+    if (device_) device_->free(view_.data);
+  }
+
+  std::optional<Device> device_;
+  WorkspaceView view_;
 };
 
 }  // namespace moxie

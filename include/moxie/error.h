@@ -3,9 +3,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "moxie/names.h"
+
 namespace moxie {
 
-enum class ErrorCode {
+enum class ErrorCode : int {
   InvalidArgument,  // a caller's argument breaks a rule; nothing was launched
   Unsupported,      // valid, but not on this device or not in this build; nothing was launched
   Compile,          // NVRTC is missing or rejected a kernel
@@ -13,8 +15,17 @@ enum class ErrorCode {
   OutOfMemory,      // device or host memory, or disk space
 };
 
-// "InvalidArgument", ...
-const char* error_code_name(ErrorCode code);
+template <>
+struct EnumTable<ErrorCode> {
+  static constexpr std::string_view kType = "ErrorCode";
+  static constexpr EnumName<ErrorCode> kNames[] = {
+      {ErrorCode::InvalidArgument, "InvalidArgument", "InvalidArgument"},
+      {ErrorCode::Unsupported, "Unsupported", "Unsupported"},
+      {ErrorCode::Compile, "Compile", "Compile"},
+      {ErrorCode::Driver, "Driver", "Driver"},
+      {ErrorCode::OutOfMemory, "OutOfMemory", "OutOfMemory"},
+  };
+};
 
 // what() is one sentence that names the argument, what was given and what is allowed.
 class Error : public std::runtime_error {

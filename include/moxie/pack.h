@@ -8,22 +8,22 @@
 
 namespace moxie {
 
-enum class PackImage {
+enum class PackImage : int {
   MachineCode,  // for GPUs
   Ptx,          // for drivers that take no machine code, such as the simulator
 };
 
 struct PackResult {
-  int kernels = 0;     // distinct ones that the problems need
+  int kernels = 0;     // distinct ones that the descriptions need
   int compiled = 0;    // of these; the others were in the folder already
   uint64_t bytes = 0;  // of all of them
 };
 
-// Plans each problem for a device of `arch` (90 or 100) with sm_count multiprocessors and writes the kernels that they
-// need into `folder`. With MOXIE_CACHE_DIR naming that folder, calls for these problems need no NVRTC and no CUDA
-// headers. threads 0: as many as there are cores. Throws Error: as gemm() for a problem; Compile; InvalidArgument
-// when the folder holds a pack of another compiler; OutOfMemory when it cannot be written.
-PackResult pack(const std::vector<GemmProblem>& problems, const std::string& folder, int arch = 90, int sm_count = 132,
-                PackImage image = PackImage::MachineCode, int threads = 0);
+// Plans each product for a device of `arch` (90 or 100) with sm_count multiprocessors and writes the kernels that they
+// need into `folder`. With MOXIE_CACHE_DIR naming that folder, products so described need no NVRTC and no CUDA
+// headers. threads 0: as many as there are cores. Throws Error: as GroupedGemm for a description; Compile;
+// InvalidArgument when the folder holds a pack of another compiler; OutOfMemory when it cannot be written.
+PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder, int arch = 90,
+                int sm_count = 132, PackImage image = PackImage::MachineCode, int threads = 0);
 
 }  // namespace moxie

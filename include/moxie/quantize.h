@@ -10,7 +10,7 @@
 // and saturated as above, 0 where that is 0. A block that holds an infinity or a NaN gets the scale NaN (127) and
 // elements 0.
 //
-// Zeros keep their sign. Dequantised, an element is float32(element * scale) (NVFP4: element * float32(scale * t)), NaN
+// Zeros keep their sign. Dequantized, an element is float32(element * scale) (NVFP4: element * float32(scale * t)), NaN
 // under a scale of NaN; bf16 rounds that to nearest even.
 #pragma once
 #include <cstddef>
@@ -22,6 +22,12 @@
 namespace moxie {
 
 enum class ScaleLayout : int { RowMajor, Blocked };  // see moxie/scales.h
+template <>
+struct EnumTable<ScaleLayout> {
+  static constexpr std::string_view kType = "ScaleLayout";
+  static constexpr EnumName<ScaleLayout> kNames[] = {{ScaleLayout::RowMajor, "RowMajor", "row-major"},
+                                                     {ScaleLayout::Blocked, "Blocked", "blocked"}};
+};
 
 // What quantize() and dequantize() have in common. Pointers to values and elements are device pointers aligned to 16
 // bytes; leading dimensions count elements, are multiples of 16 bytes and at least k; 0 stands for k.
@@ -32,7 +38,7 @@ struct QuantizedRows {
   int64_t groups = 1;  // 1 to 65,535; their rows lie one after the other
   int64_t rows = 0;    // of each group; with offsets of all together
   int64_t k = 0;       // elements of a row, a multiple of 32 (NVFP4: 16)
-  // int32 [groups] in device memory, or null: the ends of the groups, as in GemmArguments::sizes. The scales of every
+  // int32 [groups] in device memory, or null: the ends of the groups, as in Rows::ends. The scales of every
   // group then begin with a tile of their own (blocked); rows past the last end are neither read nor written.
   const int32_t* offsets = nullptr;
   Stream stream = nullptr;

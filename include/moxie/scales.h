@@ -1,15 +1,15 @@
 // Scales of rows: of MXFP4 and MXFP8 (E8M0) one for every 32 elements along K, of NVFP4 (E4M3) one for every 16.
 //
-// Row-major: uint8 [rows, k / 32]. Blocked, what gemm() reads and writes (cuBLASLt's VEC32_UE8M0 and VEC16_UE4M3
+// Row-major: uint8 [rows, k / 32]. Blocked, what products read and write (cuBLASLt's VEC32_UE8M0 and VEC16_UE4M3
 // layouts, PyTorch's to_blocked): tiles of 128 rows by 4 scales, 512 bytes each, ceil(rows / 128) * ceil(k / 128) of
 // them (NVFP4: ceil(k / 64)), those of the same rows side by side; scale (r, c) of a tile stands at (r % 32) * 16 +
 // (r / 32) * 4 + c. Places of scales that do not exist hold 0.
 //
-// A of gemm(): Dense and RowGroups: one matrix of m rows. Batched and Masked: one of m rows for each group, one after
-// the other. Offsets: one for each group as well, of as many rows as the group has, one after the other, so that every
-// group begins with a tile of its own. B: one of n rows for each group.
-// KGroups: A and B have one matrix for each group, of all m or n rows and as many elements as the group has, one after
-// the other, so that every group's K begins with a tile of its own.
+// A of a product. Dense and RowGroups: one matrix of m rows. Batched and Masked: one of m rows for each group, one
+// after the other. Offsets: one for each group as well, of as many rows as the group has, one after the other, so that
+// every group begins with a tile of its own. B: one of n rows for each group. KGroups: A and B have one matrix for each
+// group, of all m or n rows and as many elements as the group has, one after the other, so that every group's K begins
+// with a tile of its own.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,15 +38,15 @@ constexpr int64_t k_group_scale_bytes(int64_t rows, int64_t k, int64_t groups, i
   return (rows + kScaleTileRows - 1) / kScaleTileRows * k_tiles * kScaleTileBytes;
 }
 
-// Bytes that GemmArguments::sfa and sfb must have. Offsets: room for the tiles that groups of any sizes can need.
-// Throws Error(InvalidArgument) as gemm() does for the problem.
-size_t a_scale_bytes(const GemmProblem& problem);
-size_t b_scale_bytes(const GemmProblem& problem);
+// Bytes that the scales of a call's operands must have; 0 for bf16. `total` is Rows::total, where absent the
+// description's. Offsets, KGroups: room for the tiles that groups of any sizes can need. Throw Error(InvalidArgument)
+// as GroupedGemm does for the description.
+size_t a_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
+size_t b_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
 
-// Bytes that GemmArguments::pre_scales and out_scales must have, whose groups lie as those of sfa do: 0 where the
-// output is not quantised. Throws as above.
-size_t pre_scale_bytes(const GemmProblem& problem);
-size_t out_scale_bytes(const GemmProblem& problem);
+// Bytes that the scales of a call's outputs must have: 0 where the output is not quantized. Throw as above.
+size_t pre_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
+size_t out_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
 
 // Between row-major and blocked scales, on the device.
 struct ScaleBlocking {
@@ -57,7 +57,7 @@ struct ScaleBlocking {
   int64_t rows = 0;             // of each group; with offsets of all together
   int64_t k = 0;                // elements, a multiple of block
   int64_t block = kScaleBlock;  // elements of a scale: 32, or 16 (NVFP4)
-  // int32 [groups] in device memory, or null: the ends of the groups, as in GemmArguments::sizes. The blocked scales
+  // int32 [groups] in device memory, or null: the ends of the groups, as in Rows::ends. The blocked scales
   // then have rows / 128 + groups rows of tiles; those that no group needs are not touched, nor are row-major scales
   // past the last end.
   const int32_t* offsets = nullptr;

@@ -28,6 +28,7 @@ std::string block_scales_source();
 
 // The kernels of moxie/quantize.h. Their argument is QuantizeParams; TensorScale has an int besides, the step.
 enum class QuantizeKernel { Quantize, Dequantize, TensorScale };
+inline constexpr int kQuantizeKernels = 3;
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type);
 
 }  // namespace moxie::jit

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "moxie/scales.h"
+#include "ops/gemm.h"
 
 namespace moxie::ops {
 namespace {
@@ -21,9 +22,9 @@ template <typename... T>
 }
 
 template <typename Enum>
-void check_enum(const char* name, Enum value, Enum last) {
-  if (int(value) < 0 || int(value) > int(last))
-    reject("{} is {}, but only 0 to {} have a meaning", name, int(value), int(last));
+void check_enum(const char* name, Enum value) {
+  if (!is_enumerator(value))
+    reject("{} is {}, but only 0 to {} have a meaning", name, int(value), names<Enum>().size() - 1);
 }
 
 void check_size(const char* name, int64_t value) {
@@ -31,30 +32,30 @@ void check_size(const char* name, int64_t value) {
   if (value > kMaxSize) reject("{} is {}, but at most {} is possible", name, value, kMaxSize);
 }
 
-void check_host_rows(const GemmProblem& p) {
-  if (p.host_rows.empty()) return;
-  if (p.grouping == Grouping::KGroups) reject("host_rows is given, but with k groups every group has m = {} rows", p.m);
-  if (int64_t(p.host_rows.size()) != p.groups)
-    reject("host_rows has {} entries, but groups is {}", p.host_rows.size(), p.groups);
+void check_known_rows(const ProblemShape& p, const std::vector<int64_t>& rows) {
+  if (rows.empty()) return;
+  if (p.grouping == Grouping::KGroups)
+    reject("known_rows is given, but with k groups every group has m = {} rows", p.m);
+  if (int64_t(rows.size()) != p.groups)
+    reject("known_rows has {} entries, but there are {} groups", rows.size(), p.groups);
+  const bool shared = p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups;
   int64_t sum = 0;
-  for (size_t g = 0; g < p.host_rows.size(); ++g) {
-    const int64_t rows = p.host_rows[g];
-    if (rows < 0) reject("host_rows[{}] is {}, but cannot be negative", g, rows);
-    if (rows > p.m) reject("host_rows[{}] is {}, but m is {}", g, rows, p.m);
-    if ((p.grouping == Grouping::Dense || p.grouping == Grouping::Batched) && rows != p.m)
-      reject("host_rows[{}] is {}, but dense and batched groups all have m = {} rows", g, rows, p.m);
-    sum += rows;
+  for (size_t g = 0; g < rows.size(); ++g) {
+    if (rows[g] < 0) reject("known_rows[{}] is {}, but cannot be negative", g, rows[g]);
+    if (!shared && rows[g] > p.m) reject("known_rows[{}] is {}, but a group has at most {}", g, rows[g], p.m);
+    if ((p.grouping == Grouping::Dense || p.grouping == Grouping::Batched) && rows[g] != p.m)
+      reject("known_rows[{}] is {}, but dense and batched groups all have m = {} rows", g, rows[g], p.m);
+    if (rows[g] > kMaxSize - sum) reject("known_rows sum to more than {}, the most rows that are possible", kMaxSize);
+    sum += rows[g];
   }
-  if ((p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups) && sum > p.m)
-    reject("host_rows sum to {}, but m, the rows of all groups together, is {}", sum, p.m);
 }
 
 void check_sink(size_t i, const CustomSink& sink) {
   if (sink.type.empty()) reject("sinks[{}].type is empty, but must name a struct", i);
   if (sink.source.empty()) reject("sinks[{}].source is empty, but must define {}", i, sink.type);
-  if (sink.params.empty()) reject("sinks[{}].params is empty, but must hold the bytes of {}::Params", i, sink.type);
-  if (sink.params.size() > size_t{kMaxSinkParams})
-    reject("sinks[{}].params has {} bytes, but at most {} are possible", i, sink.params.size(), kMaxSinkParams);
+  if (sink.param_bytes == 0 || sink.param_bytes > size_t{kMaxSinkParams})
+    reject("sinks[{}].param_bytes is {}, but must be sizeof({}::Params), 1 to {}", i, sink.param_bytes, sink.type,
+           kMaxSinkParams);
   if (sink.needs.staging_bytes < 0 || sink.needs.staging_bytes % 1024 != 0)
     reject("sinks[{}].needs.staging_bytes is {}, but must be a multiple of 1024", i, sink.needs.staging_bytes);
 }
@@ -70,7 +71,8 @@ struct Ranges {
   void push_back(const Range& range) { ranges[count++] = range; }
   const Range* begin() const { return ranges.data(); }
   const Range* end() const { return ranges.data() + count; }
-  std::array<Range, 10> ranges;  // a, b, their scales and tensor scales, those of the outputs, bias, sizes: at most 10
+  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias and rows: at most 10.
+  std::array<Range, 10> ranges;
   size_t count = 0;
 };
 
@@ -102,84 +104,101 @@ Range check_matrix(const char* name, const char* ld_name, const void* pointer, i
   return {name, begin, begin + uintptr_t(((rows - 1) * ld + width) * element_bits / 8)};
 }
 
-void check_pointers_grouping(const GemmProblem& p, const GemmArguments& a) {
-  const auto array = [](const char* name, const void* pointer, size_t alignment) {
-    check_pointer(name, pointer, true, alignment);
-  };
-  array("arrays.a", a.arrays.a, 8);
-  array("arrays.b", a.arrays.b, 8);
-  array("arrays.lda", a.arrays.lda, 8);
-  array("arrays.ldb", a.arrays.ldb, 8);
-  array("arrays.sizes", a.arrays.sizes, 4);
-  if (has_scales(p.format)) array("sfa_pointers", a.sfa_pointers, 8), array("sfb_pointers", a.sfb_pointers, 8);
-  check_pointer("a_tensor_scale", a.a_tensor_scale, false, 4);
-  check_pointer("b_tensor_scale", a.b_tensor_scale, false, 4);
-  check_pointer("pre_tensor_scale", a.pre_tensor_scale, false, 4);
-  check_pointer("out_tensor_scale", a.out_tensor_scale, false, 4);
-  if (p.bias) array("arrays.bias", a.arrays.bias, 8);
-  if (p.pre) array("pre_pointers", a.pre_pointers, 8), array("pre_lds", a.pre_lds, 8);
-  if (p.out) array("out_pointers", a.out_pointers, 8), array("out_lds", a.out_lds, 8);
-  if (p.pre && is_quantized(*p.pre)) array("pre_scale_pointers", a.pre_scale_pointers, 8);
-  if (p.out && is_quantized(*p.out)) array("out_scale_pointers", a.out_scale_pointers, 8);
+// `count` elements of `size` bytes, that may be absent where they are not needed.
+Range check_array(const char* name, const void* pointer, bool needed, size_t alignment, int64_t count, int64_t size) {
+  check_pointer(name, pointer, needed && count > 0, alignment);
+  const auto begin = reinterpret_cast<uintptr_t>(pointer);
+  return {name, begin, begin + (pointer ? uintptr_t(count * size) : 0)};
 }
 
-void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& workspace) {
+void check_workspace(const ProblemShape& p, WorkspaceView workspace, size_t bytes) {
+  check_pointer("workspace", workspace.data, bytes > 0 && !is_empty(p), 128);
+  if (!is_empty(p) && workspace.bytes < bytes)
+    reject("workspace has {} bytes, but this call needs {}", workspace.bytes, bytes);
+}
+
+void check_sink_params(const GemmDescription& d, std::span<const SinkParams> params) {
+  if (params.size() != d.sinks.size())
+    reject("sinks has {} entries, but the description has {} custom sinks", params.size(), d.sinks.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (params[i].bytes != d.sinks[i].param_bytes)
+      reject("sinks[{}] has {} bytes, but the description says {}", i, params[i].bytes, d.sinks[i].param_bytes);
+    if (!params[i].data) reject("sinks[{}].data is null, but must point to host memory", i);
+  }
+}
+
+// The one array of Rows that the grouping takes; the others must be absent.
+Range check_rows(const ProblemShape& p, const Rows& rows, bool needed) {
+  struct Array {
+    const char* name;
+    const int32_t* pointer;
+    bool taken;
+  };
+  const Array arrays[] = {
+      {"rows.ends", rows.ends, p.grouping == Grouping::Offsets || p.grouping == Grouping::KGroups},
+      {"rows.group_of_row", rows.group_of_row, p.grouping == Grouping::RowGroups},
+      {"rows.counts", rows.counts, p.grouping == Grouping::Masked},
+  };
+  Range range{"rows", 0, 0};
+  for (const Array& array : arrays) {
+    if (array.taken) {
+      range = check_array(array.name, array.pointer, needed, 4, p.grouping == Grouping::RowGroups ? p.m : p.groups,
+                          needed ? 4 : 0);
+    } else if (array.pointer) {
+      reject("{} is given, but {} groups do not take it", array.name, to_string(p.grouping));
+    }
+  }
+  return range;
+}
+
+// What both kinds of outputs have in common.
+void check_output_extras(const char* name, std::optional<DataType> type, const void* data, const void* scales,
+                         const float* tensor_scale) {
+  if (data && !type) reject("{} is given, but the description does not store it", name);
+  if (scales && (!type || !is_quantized(*type))) reject("{}.scales is given, but {} is not quantized", name, name);
+  if (tensor_scale && type != DataType::Nvfp4)
+    reject("{}.tensor_scale is given, but only NVFP4 outputs have one", name);
+}
+
+void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& workspace) {
   const int64_t rows = total_rows(p);
   const bool work = !is_empty(p);
   Ranges inputs, outputs;
   const int operand_bits = bits_of(p.format);
   const bool k_groups = p.grouping == Grouping::KGroups;
-  inputs.push_back(check_matrix("a", "lda", a.a, a.lda, k_groups ? p.m : rows, p.k, operand_bits, work));
-  inputs.push_back(check_matrix("b", "ldb", a.b, a.ldb, k_groups ? p.n : p.groups * p.n, p.k, operand_bits, work));
+  inputs.push_back(check_matrix("a", "a.ld", t.a.data, t.a.ld, k_groups ? p.m : rows, p.k, operand_bits, work));
+  inputs.push_back(
+      check_matrix("b", "b.ld", t.b.data, t.b.ld, k_groups ? p.n : p.groups * p.n, p.k, operand_bits, work));
   if (has_scales(p.format)) {
-    const auto check_scales = [&](const char* name, const void* pointer, size_t bytes) {
-      check_pointer(name, pointer, work && bytes > 0, 16);
-      const auto begin = reinterpret_cast<uintptr_t>(pointer);
-      inputs.push_back({name, begin, begin + (work ? bytes : 0)});
-    };
-    check_scales("sfa", a.sfa, a_scale_bytes(p));
-    check_scales("sfb", a.sfb, b_scale_bytes(p));
-  } else if (a.sfa || a.sfb) {
-    reject("{} is given, but bf16 operands have no scales", a.sfa ? "sfa" : "sfb");
+    const size_t a_bytes = a_scale_bytes(p), b_bytes = b_scale_bytes(p);
+    inputs.push_back(check_array("a.scales", t.a.scales, work && a_bytes > 0, 16, int64_t(a_bytes), work));
+    inputs.push_back(check_array("b.scales", t.b.scales, work && b_bytes > 0, 16, int64_t(b_bytes), work));
+  } else if (t.a.scales || t.b.scales) {
+    reject("{} is given, but bf16 operands have no scales", t.a.scales ? "a.scales" : "b.scales");
   }
-  const auto check_tensor_scale = [&](const char* name, const float* pointer, int64_t count) {
+  const auto check_operand_scale = [&](const char* name, const float* pointer, int64_t count) {
     if (pointer && p.format != OperandFormat::Nvfp4) reject("{} is given, but only NVFP4 operands have one", name);
-    check_pointer(name, pointer, false, 4);
-    const auto begin = reinterpret_cast<uintptr_t>(pointer);
-    inputs.push_back({name, begin, begin + (work && pointer ? uintptr_t(count) * 4 : 0)});
+    inputs.push_back(check_array(name, pointer, false, 4, count, work ? 4 : 0));
   };
-  check_tensor_scale("a_tensor_scale", a.a_tensor_scale, 1);
-  check_tensor_scale("b_tensor_scale", a.b_tensor_scale, p.groups);
-  const auto check_output_scale = [&](const char* name, const float* pointer, std::optional<DataType> type) {
-    if (pointer && type != DataType::Nvfp4) reject("{} is given, but only NVFP4 outputs have one", name);
-    check_pointer(name, pointer, false, 4);
-    const auto begin = reinterpret_cast<uintptr_t>(pointer);
-    inputs.push_back({name, begin, begin + (work && pointer ? 4 : 0)});
+  check_operand_scale("a.tensor_scale", t.a.tensor_scale, 1);
+  check_operand_scale("b.tensor_scale", t.b.tensor_scale, p.groups);
+  if (p.bias) inputs.push_back(check_matrix("bias", "n", t.bias, p.n, p.groups, p.n, 16, work));
+  if (!p.bias && t.bias) reject("bias is given, but the description has none");
+  inputs.push_back(check_rows(p, t.rows, work));
+  struct Names {
+    const char *data, *ld, *scales, *tensor_scale;
   };
-  check_output_scale("pre_tensor_scale", a.pre_tensor_scale, p.pre);
-  check_output_scale("out_tensor_scale", a.out_tensor_scale, p.out);
-  if (p.bias) inputs.push_back(check_matrix("bias", "n", a.bias, p.n, p.groups, p.n, 16, work));
-  const bool needs_sizes = k_groups || p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups ||
-                           p.grouping == Grouping::Masked;
-  if (needs_sizes) {
-    check_pointer("sizes", a.sizes, work, 4);
-    const auto begin = reinterpret_cast<uintptr_t>(a.sizes);
-    const int64_t count = !work ? 0 : p.grouping == Grouping::RowGroups ? p.m : p.groups;
-    inputs.push_back({"sizes", begin, begin + uintptr_t(count) * 4});
-  }
-  const auto check_output = [&](const char* name, const char* ld_name, const char* scales_name, bool pre,
-                                std::optional<DataType> type, void* base, int64_t ld, void* scales) {
-    const bool quantized = type && is_quantized(*type);
-    if (scales && !quantized) reject("{} is given, but {} is not quantised", scales_name, name);
+  const auto check_output = [&](const Names& names, bool pre, std::optional<DataType> type, const Tensor& x) {
+    check_output_extras(names.data, type, x.data, x.scales, x.tensor_scale);
     if (!type) return;
-    outputs.push_back(check_matrix(name, ld_name, base, ld, rows, value_width(p, pre), bits_of(*type), work));
-    if (!quantized) return;
-    check_pointer(scales_name, scales, work, 16);
-    const auto begin = reinterpret_cast<uintptr_t>(scales);
-    outputs.push_back({scales_name, begin, begin + (work ? pre ? pre_scale_bytes(p) : out_scale_bytes(p) : 0)});
+    inputs.push_back(check_array(names.tensor_scale, x.tensor_scale, false, 4, 1, work ? 4 : 0));
+    outputs.push_back(
+        check_matrix(names.data, names.ld, x.data, x.ld, rows, value_width(p, pre), bits_of(*type), work));
+    if (!is_quantized(*type)) return;
+    outputs.push_back(check_array(names.scales, x.scales, work, 16, int64_t(output_scale_bytes(p, pre)), work));
   };
-  check_output("pre", "ld_pre", "pre_scales", true, p.pre, a.pre, a.ld_pre, a.pre_scales);
-  check_output("out", "ld_out", "out_scales", false, p.out, a.out, a.ld_out, a.out_scales);
+  check_output({"pre", "pre.ld", "pre.scales", "pre.tensor_scale"}, true, p.pre, t.pre);
+  check_output({"out", "out.ld", "out.scales", "out.tensor_scale"}, false, p.out, t.out);
   for (const Range* output = outputs.begin(); output != outputs.end(); ++output) {
     for (const Range& input : inputs) check_disjoint(*output, input);
     for (const Range* other = output + 1; other != outputs.end(); ++other) check_disjoint(*output, *other);
@@ -190,91 +209,114 @@ void check_buffers(const GemmProblem& p, const GemmArguments& a, const Range& wo
 
 }  // namespace
 
-const char* format_name(OperandFormat format) {
-  return format == OperandFormat::Mxfp4 ? "MXFP4" : format == OperandFormat::Nvfp4 ? "NVFP4" : "bf16";
-}
-
-int64_t total_rows(const GemmProblem& p) {
+int64_t total_rows(const ProblemShape& p) {
   const bool each =
       p.grouping == Grouping::Batched || p.grouping == Grouping::Masked || p.grouping == Grouping::KGroups;
   return each ? p.groups * p.m : p.m;
 }
 
-int64_t value_width(const GemmProblem& p, bool pre) { return !pre && is_gated(p.activation) ? p.n / 2 : p.n; }
+int64_t value_width(const ProblemShape& p, bool pre) { return !pre && is_gated(p.activation) ? p.n / 2 : p.n; }
 
-bool is_scaled_output(const GemmProblem& p) {
-  return (p.pre && is_quantized(*p.pre)) || (p.out && is_quantized(*p.out));
-}
+bool is_empty(const ProblemShape& p) { return p.m == 0 || p.n == 0; }
 
-bool is_empty(const GemmProblem& p) { return p.m == 0 || p.n == 0; }
+void check_description(const GemmDescription& d) {
+  const ProblemShape p = shape_of(d, 0);
+  check_enum("activation", p.activation);
+  check_enum("format", p.format);
+  check_enum("gate", p.gate);
+  if (p.pre) check_enum("pre", *p.pre);
+  if (p.out) check_enum("out", *p.out);
+  if (d.hopper && d.hopper->schedule) check_enum("hopper.schedule", *d.hopper->schedule);
+  if (d.hopper && d.hopper->multicast) check_enum("hopper.multicast", *d.hopper->multicast);
+  if (d.blackwell && d.blackwell->tile_source) check_enum("blackwell.tile_source", *d.blackwell->tile_source);
+  if (p.activation == Activation::SwigluOai) {
+    const SwigluOaiParameters& parameters = d.activation.swiglu_oai;
+    if (!(parameters.limit > 0)) reject("activation.limit is {}, but must be positive", parameters.limit);
+    if (!std::isfinite(parameters.alpha)) reject("activation.alpha is {}, but must be finite", parameters.alpha);
+  }
 
-void check_problem(const GemmProblem& p) {
-  check_enum("grouping", p.grouping, Grouping::KGroups);
-  check_enum("activation", p.activation, Activation::Reglu);
-  check_enum("format", p.format, OperandFormat::Nvfp4);
-  check_enum("gate", p.gate, GateLayout::SplitUpFirst);
-  if (p.pre) check_enum("pre", *p.pre, DataType::Nvfp4);
-  if (p.out) check_enum("out", *p.out, DataType::Nvfp4);
-  if (p.schedule) check_enum("schedule", *p.schedule, WarpSchedule::PingPong);
-  if (p.multicast) check_enum("multicast", *p.multicast, Multicast::Either);
-  if (p.scheduling) check_enum("scheduling", *p.scheduling, TileSource::LaunchControl);
-
-  if (p.groups < 1 || p.groups > kMaxGroups) reject("groups is {}, but must be 1 to {}", p.groups, kMaxGroups);
-  if (p.grouping == Grouping::Dense && p.groups != 1) reject("groups is {}, but a dense product has 1", p.groups);
-  check_size("m", p.m);
+  if (p.groups < 1 || p.groups > kMaxGroups) reject("groups.count is {}, but must be 1 to {}", p.groups, kMaxGroups);
   check_size("n", p.n);
-  check_size("k", p.k);
   const int64_t n_multiple = is_gated(p.activation) ? 16 : 8;
   if (p.n % n_multiple != 0)
     reject("n is {}, but must be a multiple of {}{}", p.n, n_multiple,
            n_multiple == 16 ? " with a gated activation" : "");
-  // Rows of four-bit elements are whole 16 bytes.
-  if (has_scales(p.format) && p.k % 32 != 0)
-    reject("k is {}, but must be a multiple of 32 with {} operands", p.k, format_name(p.format));
-  if (p.k % 8 != 0) reject("k is {}, but must be a multiple of 8", p.k);
-  if (total_rows(p) > kMaxSize) reject("groups * m is {}, but at most {} rows are possible", total_rows(p), kMaxSize);
   if (p.grouping != Grouping::Pointers && p.groups * p.n > kMaxSize)
     reject("groups * n is {}, but at most {} rows of b are possible", p.groups * p.n, kMaxSize);
-  // The kernel counts tiles in 32 bits; the smallest tile has 2,048 elements (sm_100a: 16 x 128) and every group may
-  // add a started row of tiles. (Those of 8 x 64 on sm_90a are for plain outputs only, which must lie below 2^40
-  // bytes.)
+  if (!p.pre && !p.out && d.sinks.empty())
+    reject("pre, out and sinks are all absent, but at least one output must be asked for");
+  if (p.pre && is_quantized(*p.pre) && is_gated(p.activation))
+    reject("pre is quantized, but that of a gated activation can only be bf16 or float32");
+  const bool quantized_out = p.out && is_quantized(*p.out);
+  if (quantized_out || (p.pre && is_quantized(*p.pre))) {
+    const bool gated = quantized_out && is_gated(p.activation);
+    const int64_t multiple = gated ? 2 * kScaleBlock : kScaleBlock;
+    if (p.n % multiple != 0)
+      reject("n is {}, but must be a multiple of {} with a quantized output{}", p.n, multiple,
+             gated ? " and a gate" : "");
+  }
+  if (d.sinks.size() > size_t{kMaxSinks})
+    reject("sinks has {} entries, but at most {} are possible", d.sinks.size(), kMaxSinks);
+  for (size_t i = 0; i < d.sinks.size(); ++i) check_sink(i, d.sinks[i]);
+  if (const auto* offsets = std::get_if<Offsets>(&d.groups); offsets && offsets->total)
+    check_size("groups.total", *offsets->total);
+  check_sizes(p);
+  check_known_rows(p, d.known_rows);
+  if (d.expected_rows) check_size("expected_rows", *d.expected_rows);
+}
+
+void check_sizes(const ProblemShape& p) {
+  const bool total = p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups;
+  const bool most = p.grouping == Grouping::Masked || p.grouping == Grouping::Pointers;
+  check_size(total ? "rows.total" : most ? "max_m" : "m", p.m);
+  check_size("k", p.k);
+  // Rows of four-bit elements are whole 16 bytes.
+  if (p.k % k_unit(p.format) != 0)
+    reject("k is {}, but must be a multiple of {} with {} operands", p.k, k_unit(p.format), to_string(p.format));
+  if (total_rows(p) > kMaxSize) reject("groups * m is {}, but at most {} rows are possible", total_rows(p), kMaxSize);
+  // The kernel counts tiles in 32 bits. The smallest tile has 2,048 elements (sm_100a: 16 x 128), and every group may
+  // add a started row of tiles. (Tiles of 8 x 64 on sm_90a are for plain outputs only, which lie below 2^40 bytes.)
   const __int128 row_tiles =
       p.grouping == Grouping::Pointers ? __int128(p.groups) * (p.m / 64 + 2) : total_rows(p) / 64 + 2 * p.groups;
   if (row_tiles * (p.n / 32 + 2) > kMaxSize)
     reject("m * n is too large: the product of m = {} and n = {} has 2^31 tiles or more", p.m, p.n);
-
-  if (!p.pre && !p.out && p.sinks.empty())
-    reject("pre, out and sinks are all absent, but at least one output must be asked for");
-  if (p.pre && is_quantized(*p.pre) && is_gated(p.activation))
-    reject("pre is quantised, but that of a gated activation can only be bf16 or float32");
-  if (is_scaled_output(p)) {
-    const bool gated = p.out && is_quantized(*p.out) && is_gated(p.activation);
-    const int64_t multiple = gated ? 2 * kScaleBlock : kScaleBlock;
-    if (p.n % multiple != 0)
-      reject("n is {}, but must be a multiple of {} with a quantised output{}", p.n, multiple,
-             gated ? " and a gate" : "");
-  }
-  if (p.sinks.size() > size_t{kMaxSinks})
-    reject("sinks has {} entries, but at most {} are possible", p.sinks.size(), kMaxSinks);
-  for (size_t i = 0; i < p.sinks.size(); ++i) check_sink(i, p.sinks[i]);
-  check_host_rows(p);
-  if (p.expected_rows) check_size("expected_rows", *p.expected_rows);
 }
 
-void check_arguments(const GemmProblem& p, const GemmArguments& a, size_t workspace) {
-  check_pointer("workspace", a.workspace, workspace > 0 && !is_empty(p), 128);
-  if (!is_empty(p) && a.workspace_bytes < workspace)
-    reject("workspace_bytes is {}, but this problem needs {}", a.workspace_bytes, workspace);
-  if (p.activation == Activation::SwigluOai) {
-    if (!(a.limit > 0)) reject("limit is {}, but must be positive", a.limit);
-    if (!std::isfinite(a.alpha)) reject("alpha is {}, but must be finite", a.alpha);
-  }
-  if (p.grouping == Grouping::Pointers) {
-    if (!is_empty(p)) check_pointers_grouping(p, a);
-    return;
-  }
-  const auto begin = reinterpret_cast<uintptr_t>(a.workspace);
-  check_buffers(p, a, {"workspace", begin, begin + (is_empty(p) ? 0 : workspace)});
+void check_tensors(const ProblemShape& p, const GemmDescription& d, const GemmTensors& t, WorkspaceView workspace,
+                   size_t workspace_bytes) {
+  check_workspace(p, workspace, workspace_bytes);
+  check_sink_params(d, t.sinks);
+  const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
+  check_buffers(p, t, {"workspace", begin, begin + (is_empty(p) ? 0 : workspace_bytes)});
+}
+
+void check_tensors(const ProblemShape& p, const GemmDescription& d, const GroupPointers& t, WorkspaceView workspace,
+                   size_t workspace_bytes) {
+  check_workspace(p, workspace, workspace_bytes);
+  check_sink_params(d, t.sinks);
+  if (is_empty(p)) return;
+  const auto array = [](const char* name, const void* pointer, size_t alignment) {
+    check_pointer(name, pointer, true, alignment);
+  };
+  array("a.data", t.a.data, 8);
+  array("b.data", t.b.data, 8);
+  array("a.ld", t.a.ld, 8);
+  array("b.ld", t.b.ld, 8);
+  array("sizes", t.sizes, 4);
+  if (has_scales(p.format)) array("a.scales", t.a.scales, 8), array("b.scales", t.b.scales, 8);
+  check_pointer("a.tensor_scale", t.a.tensor_scale, false, 4);
+  check_pointer("b.tensor_scale", t.b.tensor_scale, false, 4);
+  if (p.bias) array("bias", t.bias, 8);
+  const auto output = [&](const char* name, const char* ld_name, const char* scales_name, const char* scale_name,
+                          std::optional<DataType> type, const TensorArray& x) {
+    check_output_extras(name, type, x.data, x.scales, x.tensor_scale);
+    check_pointer(scale_name, x.tensor_scale, false, 4);
+    if (!type) return;
+    array(name, x.data, 8), array(ld_name, x.ld, 8);
+    if (is_quantized(*type)) array(scales_name, x.scales, 8);
+  };
+  output("pre.data", "pre.ld", "pre.scales", "pre.tensor_scale", p.pre, t.pre);
+  output("out.data", "out.ld", "out.scales", "out.tensor_scale", p.out, t.out);
 }
 
 }  // namespace moxie::ops

@@ -1,35 +1,44 @@
 // Checks of what a caller asks for. Each throws Error(InvalidArgument) whose sentence names the argument.
 #pragma once
 #include "moxie/gemm.h"
+#include "plan/plan.h"
 
 namespace moxie::ops {
 
-constexpr int64_t kMaxGroups = 65535;
 constexpr int kMaxSinks = 8;
-constexpr int kMaxSinkParams = 1024;  // bytes of a CustomSink's params; a kernel's arguments have 4,096 in all
+constexpr int kMaxSinkParams = 1024;  // bytes of a custom sink's Params; a kernel's arguments have 4,096 in all
 
-void check_problem(const GemmProblem& problem);
+using plan::ProblemShape;
 
-// After check_problem. `workspace` is what workspace_bytes() says.
-void check_arguments(const GemmProblem& problem, const GemmArguments& arguments, size_t workspace);
+// Everything but the sizes that a call brings.
+void check_description(const GemmDescription& description);
+
+// The sizes of one call, after check_description. `total_name` is what messages call the rows that a call brings.
+void check_sizes(const ProblemShape& shape);
+
+// The tensors of one call, after check_sizes. `workspace_bytes` is what the call needs.
+void check_tensors(const ProblemShape& shape, const GemmDescription& description, const GemmTensors& tensors,
+                   WorkspaceView workspace, size_t workspace_bytes);
+void check_tensors(const ProblemShape& shape, const GemmDescription& description, const GroupPointers& tensors,
+                   WorkspaceView workspace, size_t workspace_bytes);
 
 // Rows that have scales, of all the operations on scales.
 void check_scale_rows(int64_t groups, int64_t rows, int64_t k, int64_t block);
 // Tiles of 128 rows that they have, or with offsets can have.
 int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets);
 
-// As messages say it.
-const char* format_name(OperandFormat format);
+// Bytes of the scales of a product's operands and outputs: moxie/scales.h.
+size_t a_scale_bytes(const ProblemShape& shape);
+size_t b_scale_bytes(const ProblemShape& shape);
+size_t output_scale_bytes(const ProblemShape& shape, bool pre);
 
 // Rows of the outputs (and but for KGroups of A) in memory, all groups together. Not for Pointers.
-int64_t total_rows(const GemmProblem& problem);
+int64_t total_rows(const ProblemShape& shape);
 
 // Columns of pre or out.
-int64_t value_width(const GemmProblem& problem, bool pre);
-// An output is quantised.
-bool is_scaled_output(const GemmProblem& problem);
+int64_t value_width(const ProblemShape& shape, bool pre);
 
 // No output element exists, so nothing is to be launched.
-bool is_empty(const GemmProblem& problem);
+bool is_empty(const ProblemShape& shape);
 
 }  // namespace moxie::ops

@@ -10,19 +10,20 @@
 
 namespace moxie {
 
-PackResult pack(const std::vector<GemmProblem>& problems, const std::string& folder, int arch, int sm_count,
+PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder, int arch, int sm_count,
                 PackImage image, int threads) {
-  plan::DeviceFigures device;
+  DeviceFigures device;
   device.arch = arch;
   device.sm_count = sm_count;
   std::vector<jit::Request> requests;
   std::set<std::string> known;
-  for (const GemmProblem& problem : problems) {
-    const auto prepared = ops::prepare_gemm(device, problem);
-    if (!known.insert(prepared->kernel_key).second) continue;
-    requests.push_back(prepared->blackwell ? ops::kernel_request(prepared->blackwell->config, problem)
-                                           : ops::kernel_request(prepared->plan.config, problem));
-    requests.back().kind = image == PackImage::Ptx ? jit::ImageKind::Ptx : jit::ImageKind::Cubin;
+  for (const GemmDescription& description : descriptions) {
+    for (const int64_t total : ops::planned_totals(description)) {
+      jit::Request request = ops::kernel_request(ops::plan_kernel(device, description, total), description);
+      if (!known.insert(ops::request_key(request)).second) continue;
+      request.kind = image == PackImage::Ptx ? jit::ImageKind::Ptx : jit::ImageKind::Cubin;
+      requests.push_back(std::move(request));
+    }
   }
   if (threads <= 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const jit::PackSummary summary = jit::write_pack(folder, requests, threads);

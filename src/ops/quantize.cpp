@@ -21,10 +21,10 @@ template <typename... T>
 
 void check_rows(const QuantizedRows& x) {
   if (x.format != DataType::Mxfp4 && x.format != DataType::Mxfp8 && x.format != DataType::Nvfp4)
-    reject("format is {}, but only Mxfp4, Mxfp8 and Nvfp4 are quantised", int(x.format));
-  if (x.type != DataType::Bf16 && x.type != DataType::F32) reject("type is {}, but must be Bf16 or F32", int(x.type));
-  if (x.layout != ScaleLayout::RowMajor && x.layout != ScaleLayout::Blocked)
-    reject("layout is {}, but must be RowMajor or Blocked", int(x.layout));
+    reject("format is {}, but must be mxfp4, mxfp8 or nvfp4", to_string(x.format));
+  if (x.type != DataType::Bf16 && x.type != DataType::F32)
+    reject("type is {}, but must be bf16 or f32", to_string(x.type));
+  if (!is_enumerator(x.layout)) reject("layout is {}, but must be row-major or blocked", int(x.layout));
   ops::check_scale_rows(x.groups, x.rows, x.k, scale_block(x.format));
 }
 
@@ -94,14 +94,8 @@ kernel::QuantizeParams params_of(const QuantizedRows& x, const void* from, int64
   return params;
 }
 
-driver::LoadedKernel kernel_of(const Device& device, QuantizeKernel kernel, const QuantizedRows& x) {
-  const auto request = [&] {
-    jit::Request r;
-    r.source = jit::quantize_source(kernel, x.format, x.type);
-    return r;
-  };
-  const std::string key = fmt::format("quantize {} {} {}", int(kernel), int(x.format), int(x.type));
-  return device.state().get_kernel(key, request, jit::kKernelName, 0);
+const driver::LoadedKernel& kernel_of(const Device& device, QuantizeKernel kernel, const QuantizedRows& x) {
+  return device.state().quantize_kernel(kernel, x.format, x.type);
 }
 
 // A block for each 128 rows and, as long as they are few enough for the device, each tile of scales along K.
@@ -160,7 +154,7 @@ void find_tensor_scale(const Device& device, const Quantization& x, float* to) {
   if (!is_empty(x)) check_disjoint(range("to", to, 4), {check_matrix("values", x.values, ld_values, x.type, x)});
   check_disjoint(range("to", to, 4), {check_offsets(x)});
   auto params = params_of(x, x.values, ld_values, nullptr, 0, nullptr, to);
-  const auto kernel = kernel_of(device, QuantizeKernel::TensorScale, x);
+  const auto& kernel = kernel_of(device, QuantizeKernel::TensorScale, x);
   for (int step = 0; step < 3; ++step) {
     driver::Context::LaunchShape shape;
     shape.block = kernel::kQuantizeThreads;

@@ -6,6 +6,7 @@
 #include "device_state.h"
 #include "jit/source.h"
 #include "ops/check.h"
+#include "ops/gemm.h"
 
 namespace moxie {
 namespace {
@@ -14,8 +15,8 @@ void check(const ScaleBlocking& x, const void* blocked, const char* name) {
   const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); };
   if (x.block != 16 && x.block != 32) reject(fmt::format("block is {}, but must be 16 or 32", x.block));
   ops::check_scale_rows(x.along_k ? 1 : x.groups, x.rows, x.k, x.block);
-  if (x.along_k && (x.groups < 1 || x.groups > ops::kMaxGroups))
-    reject(fmt::format("groups is {}, but must be 1 to {}", x.groups, ops::kMaxGroups));
+  if (x.along_k && (x.groups < 1 || x.groups > kMaxGroups))
+    reject(fmt::format("groups is {}, but must be 1 to {}", x.groups, kMaxGroups));
   if (x.along_k && !x.offsets) reject("offsets is null, but groups along k need their ends");
   if (x.rows == 0 || x.k == 0) return;
   if (!x.from) reject("from is null, but must point to device memory");
@@ -38,18 +39,12 @@ void convert(const Device& device, const ScaleBlocking& x, kernel::ScaleConversi
   params.columns = int32_t(x.k / x.block);
   params.along_k = x.along_k;
   params.k = int32_t(x.k), params.block = int32_t(x.block);
-  const auto request = [] {
-    jit::Request r;
-    r.source = jit::block_scales_source();
-    return r;
-  };
   driver::Context::LaunchShape shape;
   shape.grid = unsigned(x.along_k ? ops::scale_row_tiles(1, x.rows, false)
                                   : ops::scale_row_tiles(x.groups, x.rows, x.offsets != nullptr));
   shape.block = kernel::kBlockScalesThreads;
   void* arguments[] = {&params};
-  device.state().context().launch(device.state().get_kernel("block_scales", request, jit::kKernelName, 0), shape,
-                                  arguments, x.stream);
+  device.state().context().launch(device.state().block_scales_kernel(), shape, arguments, x.stream);
 }
 
 }  // namespace
@@ -72,8 +67,9 @@ int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets) {
 
 }  // namespace ops
 
-size_t a_scale_bytes(const GemmProblem& p) {
-  ops::check_problem(p);
+namespace ops {
+
+size_t a_scale_bytes(const ProblemShape& p) {
   if (!has_scales(p.format)) return 0;
   const int block = scale_block(p.format);
   if (p.grouping == Grouping::KGroups) return size_t(k_group_scale_bytes(p.m, p.k, p.groups, block));
@@ -85,29 +81,55 @@ size_t a_scale_bytes(const GemmProblem& p) {
   return size_t((stacked ? p.groups : 1) * blocked_scale_bytes(p.m, p.k, block));
 }
 
-size_t b_scale_bytes(const GemmProblem& p) {
-  ops::check_problem(p);
+size_t b_scale_bytes(const ProblemShape& p) {
   if (has_scales(p.format) && p.grouping == Grouping::KGroups)
     return size_t(k_group_scale_bytes(p.n, p.k, p.groups, scale_block(p.format)));
   return has_scales(p.format) ? size_t(p.groups * blocked_scale_bytes(p.n, p.k, scale_block(p.format))) : 0;
 }
 
-namespace {
-
-size_t output_scale_bytes(const GemmProblem& p, bool pre, std::optional<DataType> type) {
-  ops::check_problem(p);
+size_t output_scale_bytes(const ProblemShape& p, bool pre) {
+  const std::optional<DataType> type = pre ? p.pre : p.out;
   if (!type || !is_quantized(*type)) return 0;
   const bool offsets = p.grouping == Grouping::Offsets;
   const bool stacked =
       p.grouping == Grouping::Batched || p.grouping == Grouping::Masked || p.grouping == Grouping::KGroups;
-  const int64_t tiles = ops::scale_row_tiles(stacked || offsets ? p.groups : 1, p.m, offsets);
-  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, ops::value_width(p, pre), scale_block(*type)));
+  const int64_t tiles = scale_row_tiles(stacked || offsets ? p.groups : 1, p.m, offsets);
+  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, value_width(p, pre), scale_block(*type)));
+}
+
+}  // namespace ops
+
+namespace {
+
+// The sizes of a call with `total` rows.
+ops::ProblemShape call_shape(const GemmDescription& d, std::optional<int64_t> total) {
+  ops::check_description(d);
+  const auto* offsets = std::get_if<Offsets>(&d.groups);
+  if (!total && offsets) total = offsets->total;
+  const bool brings_total = offsets || std::holds_alternative<RowGroups>(d.groups);
+  if (!total && brings_total)
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("total is absent, but {} groups need it", to_string(grouping_of(d.groups))));
+  ops::ProblemShape shape = ops::shape_of(d, total.value_or(0));
+  if (total && std::holds_alternative<KGroups>(d.groups)) shape.k = *total;
+  ops::check_sizes(shape);
+  return shape;
 }
 
 }  // namespace
 
-size_t pre_scale_bytes(const GemmProblem& p) { return output_scale_bytes(p, true, p.pre); }
-size_t out_scale_bytes(const GemmProblem& p) { return output_scale_bytes(p, false, p.out); }
+size_t a_scale_bytes(const GemmDescription& d, std::optional<int64_t> total) {
+  return ops::a_scale_bytes(call_shape(d, total));
+}
+size_t b_scale_bytes(const GemmDescription& d, std::optional<int64_t> total) {
+  return ops::b_scale_bytes(call_shape(d, total));
+}
+size_t pre_scale_bytes(const GemmDescription& d, std::optional<int64_t> total) {
+  return ops::output_scale_bytes(call_shape(d, total), true);
+}
+size_t out_scale_bytes(const GemmDescription& d, std::optional<int64_t> total) {
+  return ops::output_scale_bytes(call_shape(d, total), false);
+}
 
 void block_scales(const Device& device, const ScaleBlocking& x) {
   check(x, x.to, "to");

@@ -56,13 +56,6 @@ struct Costs {
 };
 constexpr Costs kCosts;
 
-// The most there can be, whatever the host says of the rows.
-Work most_without_host(const Shape& shape) {
-  Shape s = shape;
-  s.host_rows.clear();
-  return most_work(s, work_of(s));
-}
-
 // Instructions per accumulator element, the load from tensor memory, with swap its transposition, and the store
 // included.
 double instructions(const Shape& s, bool swap) {
@@ -84,8 +77,7 @@ double mean_k(const Shape& s) { return s.grouping == Grouping::KGroups ? double(
 double empty_blocks(const Shape& s, const Work& w, const BlackwellConfig& c) {
   const int rows = kernel::cluster_tile_rows(c), columns = kernel::cluster_tile_columns(c);
   if (!w.exact) return 0.5 * double(s.groups) * double((s.n + columns - 1) / columns) * c.cluster;
-  return c.cluster *
-         (count_cluster_tiles(s, most_without_host(s), rows, columns) - count_cluster_tiles(s, w, rows, columns));
+  return c.cluster * (double(most_cluster_tiles(s, rows, columns)) - count_cluster_tiles(s, w, rows, columns));
 }
 
 // Columns of the accumulator that a tile uses on average: with swapped operands only those of rows that exist.
@@ -104,7 +96,7 @@ struct Bound {
   const char* name;
 };
 
-void score(const Shape& s, const DeviceFigures& d, const Work& w, BlackwellCandidate& candidate) {
+void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<BlackwellConfig>& candidate) {
   const BlackwellConfig& c = candidate.config;
   const double tiles = count_cluster_tiles(s, w, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
   const bool fp4 = kernel::has_scales(c);
@@ -166,61 +158,63 @@ bool has_two_products(const Shape& s) {
 int swapped_columns(const Shape& s) { return has_two_products(s) ? 256 : 128; }
 
 void check_swapped_choices(const Shape& s, const DeviceFigures& d) {
-  if (s.tile_m && std::find(kSwappedRows.begin(), kSwappedRows.end(), *s.tile_m) == kSwappedRows.end())
-    reject(fmt::format("tile_m is {}, but with swap_ab only 16, 32, 64, 128 and 256 are possible", *s.tile_m));
-  if (s.tile_m && *s.tile_m != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1)
-    reject(fmt::format("tile_m is {}, but with swap_ab row groups with a quantised output have 128", *s.tile_m));
-  if (s.tile_m == 256 && s.grouping == Grouping::RowGroups)
+  if (s.blackwell.tile_m &&
+      std::find(kSwappedRows.begin(), kSwappedRows.end(), *s.blackwell.tile_m) == kSwappedRows.end())
+    reject(
+        fmt::format("tile_m is {}, but with swap_ab only 16, 32, 64, 128 and 256 are possible", *s.blackwell.tile_m));
+  if (s.blackwell.tile_m && *s.blackwell.tile_m != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1)
+    reject(
+        fmt::format("tile_m is {}, but with swap_ab row groups with a quantized output have 128", *s.blackwell.tile_m));
+  if (s.blackwell.tile_m == 256 && s.grouping == Grouping::RowGroups)
     reject("tile_m is 256, but with swap_ab row groups have at most 128, to which they are aligned");
   const int columns = swapped_columns(s);
-  if (s.tile_n && *s.tile_n != columns && *s.tile_n != 2 * columns)
-    reject(fmt::format("tile_n is {}, but with swap_ab only {} and, on a pair of blocks, {} are possible", *s.tile_n,
-                       columns, 2 * columns));
-  if (s.tile_n && s.cluster && *s.tile_n != columns * *s.cluster)
-    reject(fmt::format("tile_n is {}, but with swap_ab and cluster {} it is {}", *s.tile_n, *s.cluster,
-                       columns * *s.cluster));
-  if (s.tile_m == 256 && has_two_products(s))
+  if (s.blackwell.tile_n && *s.blackwell.tile_n != columns && *s.blackwell.tile_n != 2 * columns)
+    reject(fmt::format("tile_n is {}, but with swap_ab only {} and, on a pair of blocks, {} are possible",
+                       *s.blackwell.tile_n, columns, 2 * columns));
+  if (s.blackwell.tile_n && s.blackwell.cluster && *s.blackwell.tile_n != columns * *s.blackwell.cluster)
+    reject(fmt::format("tile_n is {}, but with swap_ab and cluster {} it is {}", *s.blackwell.tile_n,
+                       *s.blackwell.cluster, columns * *s.blackwell.cluster));
+  if (s.blackwell.tile_m == 256 && has_two_products(s))
     reject("tile_m is 256, but with swap_ab and a split gate at most 128 rows fit the tensor memory");
-  if ((s.cluster == 2 || s.tile_n == 2 * columns) && d.sm_count < 2)
+  if ((s.blackwell.cluster == 2 || s.blackwell.tile_n == 2 * columns) && d.sm_count < 2)
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
 }
 
 void check_choices(const Shape& s, const DeviceFigures& d) {
-  if (s.schedule) reject("schedule is given, but the kernels of sm_100a have only one");
-  if (s.multicast) reject("multicast is given, but the kernels of sm_100a have none");
-  if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
-    reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
-  if (s.swap_ab == true) return check_swapped_choices(s, d);
-  if (s.tile_m && *s.tile_m != 128 && *s.tile_m != 256)
-    reject(fmt::format("tile_m is {}, but only 128 and, on a pair of blocks, 256 are possible", *s.tile_m));
-  if (s.tile_m && s.cluster && *s.tile_m != 128 * *s.cluster)
-    reject(fmt::format("tile_m is {}, but with cluster {} it is {}", *s.tile_m, *s.cluster, 128 * *s.cluster));
-  if ((s.cluster == 2 || s.tile_m == 256) && d.sm_count < 2)
+  if (s.blackwell.cluster && *s.blackwell.cluster != 1 && *s.blackwell.cluster != 2)
+    reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.blackwell.cluster));
+  if (s.blackwell.swap_ab == true) return check_swapped_choices(s, d);
+  if (s.blackwell.tile_m && *s.blackwell.tile_m != 128 && *s.blackwell.tile_m != 256)
+    reject(fmt::format("tile_m is {}, but only 128 and, on a pair of blocks, 256 are possible", *s.blackwell.tile_m));
+  if (s.blackwell.tile_m && s.blackwell.cluster && *s.blackwell.tile_m != 128 * *s.blackwell.cluster)
+    reject(fmt::format("tile_m is {}, but with cluster {} it is {}", *s.blackwell.tile_m, *s.blackwell.cluster,
+                       128 * *s.blackwell.cluster));
+  if ((s.blackwell.cluster == 2 || s.blackwell.tile_m == 256) && d.sm_count < 2)
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
-  if (s.tile_n && (*s.tile_n < 16 || *s.tile_n > 256 || *s.tile_n % 16 != 0))
-    reject(fmt::format("tile_n is {}, but only 16 to 256 in steps of 16 are possible", *s.tile_n));
-  if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
-    reject(fmt::format("tile_n is {}, but with a quantised output only multiples of {} are possible", *s.tile_n,
-                       scaled_columns(s)));
-  if (s.tile_n && *s.tile_n % 64 != 0 && is_gated(s.activation) && has_wide_sinks(s))
+  if (s.blackwell.tile_n && (*s.blackwell.tile_n < 16 || *s.blackwell.tile_n > 256 || *s.blackwell.tile_n % 16 != 0))
+    reject(fmt::format("tile_n is {}, but only 16 to 256 in steps of 16 are possible", *s.blackwell.tile_n));
+  if (s.blackwell.tile_n && *s.blackwell.tile_n % scaled_columns(s) != 0)
+    reject(fmt::format("tile_n is {}, but with a quantized output only multiples of {} are possible",
+                       *s.blackwell.tile_n, scaled_columns(s)));
+  if (s.blackwell.tile_n && *s.blackwell.tile_n % 64 != 0 && is_gated(s.activation) && has_wide_sinks(s))
     reject(fmt::format("tile_n is {}, but with a gated activation and custom sinks only multiples of 64 are possible",
-                       *s.tile_n));
-  if (s.tile_n && *s.tile_n % 64 != 0 && has_two_products(s))
-    reject(fmt::format("tile_n is {}, but with a split gate only multiples of 64 are possible", *s.tile_n));
-  if (s.tile_n && *s.tile_n % 32 != 0) {
-    const char* why = !has_scales(s.format)               ? "with bf16 operands"
-                      : s.cluster == 2 || s.tile_m == 256 ? "on a pair of blocks"
-                      : is_gated(s.activation)            ? "with a gated activation"
-                      : !s.custom_sinks.empty()           ? "with custom sinks"
-                                                          : nullptr;
-    if (why) reject(fmt::format("tile_n is {}, but {} only multiples of 32 are possible", *s.tile_n, why));
+                       *s.blackwell.tile_n));
+  if (s.blackwell.tile_n && *s.blackwell.tile_n % 64 != 0 && has_two_products(s))
+    reject(fmt::format("tile_n is {}, but with a split gate only multiples of 64 are possible", *s.blackwell.tile_n));
+  if (s.blackwell.tile_n && *s.blackwell.tile_n % 32 != 0) {
+    const char* why = !has_scales(s.format)                                   ? "with bf16 operands"
+                      : s.blackwell.cluster == 2 || s.blackwell.tile_m == 256 ? "on a pair of blocks"
+                      : is_gated(s.activation)                                ? "with a gated activation"
+                      : !s.custom_sinks.empty()                               ? "with custom sinks"
+                                                                              : nullptr;
+    if (why) reject(fmt::format("tile_n is {}, but {} only multiples of 32 are possible", *s.blackwell.tile_n, why));
   }
 }
 
-std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d) {
-  std::vector<BlackwellCandidate> all;
+std::vector<Candidate<BlackwellConfig>> enumerate(const Shape& s, const DeviceFigures& d) {
+  std::vector<Candidate<BlackwellConfig>> all;
   const auto add = [&](int cluster, int block_n, bool swap_ab, TileSource scheduling) {
-    BlackwellCandidate candidate;
+    Candidate<BlackwellConfig> candidate;
     BlackwellConfig& c = candidate.config;
     c.swap_ab = swap_ab;
     c.scheduling = scheduling;
@@ -243,32 +237,35 @@ std::vector<BlackwellCandidate> enumerate(const Shape& s, const DeviceFigures& d
   // A grid of the most tiles there can be is mostly empty where every group may be as large as the largest.
   const bool bounded = s.grouping != Grouping::Masked && s.grouping != Grouping::Pointers;
   std::vector<TileSource> schedulings = {TileSource::Static};
-  if (s.scheduling) {
-    schedulings = {*s.scheduling};
-  } else if (bounded || !s.host_rows.empty()) {
+  if (s.blackwell.tile_source) {
+    schedulings = {*s.blackwell.tile_source};
+  } else if (bounded || !s.known_rows.empty()) {
     schedulings.push_back(TileSource::LaunchControl);
   }
   // A given tile is one of operands that are not swapped, unless the caller says otherwise.
-  const bool swap = s.swap_ab.value_or(!s.tile_m && !s.tile_n);
+  const bool swap = s.blackwell.swap_ab.value_or(!s.blackwell.tile_m && !s.blackwell.tile_n);
   for (int cluster : {1, 2}) {
-    if (!swap || (s.cluster && *s.cluster != cluster) || (s.tile_n && *s.tile_n != swapped_columns(s) * cluster))
+    if (!swap || (s.blackwell.cluster && *s.blackwell.cluster != cluster) ||
+        (s.blackwell.tile_n && *s.blackwell.tile_n != swapped_columns(s) * cluster))
       continue;
     if (cluster == 2 && d.sm_count < 2) continue;
     for (int rows : kSwappedRows) {
-      if (s.tile_m && *s.tile_m != rows) continue;
-      // Callers mostly align groups of rows to 128, and a quantised output's scales lie in tiles of as many.
+      if (s.blackwell.tile_m && *s.blackwell.tile_m != rows) continue;
+      // Callers mostly align groups of rows to 128, and a quantized output's scales lie in tiles of as many.
       if (rows != 128 && s.grouping == Grouping::RowGroups && scaled_columns(s) > 1) continue;
       if (rows > 128 && (s.grouping == Grouping::RowGroups || has_two_products(s))) continue;
       for (TileSource scheduling : schedulings) add(cluster, rows, true, scheduling);
     }
   }
   for (int cluster : {1, 2}) {
-    if (s.swap_ab == true || (s.cluster && *s.cluster != cluster)) continue;
-    if (s.tile_m && *s.tile_m != 128 * cluster) continue;
+    if (s.blackwell.swap_ab == true || (s.blackwell.cluster && *s.blackwell.cluster != cluster)) continue;
+    if (s.blackwell.tile_m && *s.blackwell.tile_m != 128 * cluster) continue;
     // Groups of rows are aligned to the plan's tiles, and callers mostly align them to 128.
-    if (cluster == 2 && (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.cluster && !s.tile_m))) continue;
+    if (cluster == 2 &&
+        (d.sm_count < 2 || (s.grouping == Grouping::RowGroups && !s.blackwell.cluster && !s.blackwell.tile_m)))
+      continue;
     for (int block_n = 256; block_n >= 16; block_n -= 16) {
-      if ((s.tile_n && *s.tile_n != block_n) || block_n % scaled_columns(s) != 0) continue;
+      if ((s.blackwell.tile_n && *s.blackwell.tile_n != block_n) || block_n % scaled_columns(s) != 0) continue;
       if (block_n % 64 != 0 && (has_two_products(s) || (is_gated(s.activation) && has_wide_sinks(s)))) continue;
       // A half group (has_half_group in moxie/config.h) is handled 16 columns at a time: too few for a gate and for
       // custom sinks.
@@ -289,70 +286,43 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   const Work work = work_of(s);
   BlackwellPlan plan;
   plan.candidates = enumerate(s, d);
-  for (BlackwellCandidate& c : plan.candidates) {
+  for (Candidate<BlackwellConfig>& c : plan.candidates) {
     if (c.possible) score(s, d, work, c);
   }
-  // Stable: among equals the wider one, which reads A less often.
-  std::stable_sort(plan.candidates.begin(), plan.candidates.end(),
-                   [](const BlackwellCandidate& a, const BlackwellCandidate& b) {
-                     if (a.possible != b.possible) return a.possible;
-                     return a.possible && a.cycles < b.cycles;
-                   });
-  if (!plan.candidates.front().possible)
-    reject(
-        fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} bytes "
-                    "of shared memory of a block",
-                    d.shared_bytes));
-  plan.source = s.tile_n || s.tile_m || s.cluster || s.scheduling || s.swap_ab ? "caller's choice" : "model";
+  // Wide tiles are enumerated first: among equals the wider one, which reads A less often.
+  sort_candidates(plan.candidates, d);
+  if (s.blackwell != BlackwellTuning{}) plan.source = PlanSource::Caller;
   plan.config = plan.candidates.front().config;
   const BlackwellConfig& c = plan.config;
   plan.panel_columns = choose_panel(s, d, kernel::cluster_tile_rows(c) / (c.swap_ab ? 1 : c.cluster),
                                     kernel::block_columns(c), kernel::cluster_tile_columns(c));
-  const Work most = c.scheduling == TileSource::LaunchControl ? most_without_host(s) : most_work(s, work);
-  const double tiles = count_cluster_tiles(s, most, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
-  plan.tiles = int64_t(c.cluster * tiles);
+  plan.tiles = c.scheduling == TileSource::LaunchControl || s.known_rows.empty()
+                   ? c.cluster * most_cluster_tiles(s, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c))
+                   : int64_t(c.cluster * count_cluster_tiles(s, work, kernel::cluster_tile_rows(c),
+                                                             kernel::cluster_tile_columns(c)));
   if (c.scheduling == TileSource::LaunchControl && plan.tiles > kMaxGrid)
-    reject(fmt::format(
-        "scheduling is LaunchControl, but a grid of {} blocks, the most tiles there can be, is too large", plan.tiles));
+    reject(
+        fmt::format("tile_source is launch-control, but a grid of {} blocks, the most tiles there can be, is too large",
+                    plan.tiles));
   return plan;
 }
 
-double predicted_seconds(const BlackwellPlan& plan) { return plan.candidates.front().cycles / kClock; }
-
 std::string describe(const BlackwellConfig& c) {
-  constexpr const char* kFormats[] = {"bf16", "mxfp4", "nvfp4"};
-  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", kFormats[int(c.format)],
+  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", to_string(c.format),
                      kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c), kernel::stage_elements(c), c.stages,
                      c.accumulators, c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "",
                      c.swap_ab ? ", operands swapped" : "",
                      c.scheduling == TileSource::LaunchControl ? ", launch control" : "");
 }
 
-std::string explain(const Shape& s, const DeviceFigures& d, const BlackwellPlan& plan) {
-  std::string text = describe_shape(s, d);
-  const BlackwellConfig& c = plan.config;
-  const auto needs = sink_needs(s, c);
-  text += fmt::format(
-      "chosen by {}: {}, {} store buffer{}, {} bytes of shared memory, {} columns of tensor memory, {} tile{} at most, "
-      "panels of {}\n",
-      plan.source, describe(c), c.store_buffers, c.store_buffers == 1 ? "" : "s",
-      kernel::shared_bytes(c, needs.data(), int(needs.size())), kernel::tensor_layout(c).columns, plan.tiles,
-      plan.tiles == 1 ? "" : "s", plan.panel_columns);
-  double flops = 0;
-  for (const Rows& r : work_of(s).rows) flops += 2 * r.groups * r.rows * double(s.n) * mean_k(s);
-  text += fmt::format("predicted for {:.2f} GHz: {:.1f} us, {:.0f} TFLOP/s\n", kClock * 1e-9,
-                      predicted_seconds(plan) * 1e6, flops / predicted_seconds(plan) * 1e-12);
-  size_t width = 0;
-  for (const BlackwellCandidate& candidate : plan.candidates)
-    width = std::max(width, describe(candidate.config).size());
-  const auto line = [&](const std::string& cycles, const std::string& name, const std::string& reason) {
-    text += fmt::format("{:>12}  {:<{}}  {}\n", cycles, name, width, reason);
-  };
-  line("cycles", "candidate", "limited by");
-  for (const BlackwellCandidate& candidate : plan.candidates)
-    line(candidate.possible ? fmt::format("{:.0f}", candidate.cycles) : "-", describe(candidate.config),
-         candidate.reason);
-  return text;
+BlackwellTuning tuning_of(const BlackwellConfig& c) {
+  return {kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c), c.cluster, c.scheduling, c.swap_ab};
+}
+
+PlanInfo info_of(const Shape& shape, const BlackwellPlan& plan) {
+  PlanInfo info = make_info(shape, plan, kClock);
+  info.tensor_columns = kernel::tensor_layout(plan.config).columns;
+  return info;
 }
 
 }  // namespace moxie::plan

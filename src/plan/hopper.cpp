@@ -79,7 +79,7 @@ struct Bound {
   const char* name;
 };
 
-void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate& candidate) {
+void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<HopperConfig>& candidate) {
   const HopperConfig& c = candidate.config;
   const double k_tiles = std::max<double>(1, double(ceil_div(s.k, int64_t{c.block_k})));
   const double tiles = count_tiles(s, w, c);
@@ -166,46 +166,48 @@ int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf
 
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
-  if (s.tile_m && *s.tile_m != 8 && *s.tile_m != 64 && *s.tile_m != 128 && *s.tile_m != 256)
-    reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.tile_m));
-  if (s.tile_m == 8 && (s.schedule == WarpSchedule::Cooperative || s.cluster == 2 ||
-                        s.multicast.value_or(Multicast::None) != Multicast::None || !may_be_tiny(s, work_of(s))))
+  if (s.hopper.tile_m && *s.hopper.tile_m != 8 && *s.hopper.tile_m != 64 && *s.hopper.tile_m != 128 &&
+      *s.hopper.tile_m != 256)
+    reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.hopper.tile_m));
+  if (s.hopper.tile_m == 8 &&
+      (s.hopper.schedule == WarpSchedule::Cooperative || s.hopper.cluster == 2 ||
+       s.hopper.multicast.value_or(Multicast::None) != Multicast::None || !may_be_tiny(s, work_of(s))))
     reject(
         fmt::format("tile_m is 8, which is possible only with the ping-pong schedule on one block, groups of fewer "
                     "than {} rows that are not given by pointers, and plain outputs",
                     kFewRows));
-  if (s.tile_n && (*s.tile_n < 64 || *s.tile_n > 256 || *s.tile_n % 32 != 0))
-    reject(fmt::format("tile_n is {}, but only 64 to 256 in steps of 32 are possible", *s.tile_n));
-  if (s.tile_n && *s.tile_n % scaled_columns(s) != 0)
-    reject(fmt::format("tile_n is {}, but with a quantised output only multiples of {} are possible", *s.tile_n,
+  if (s.hopper.tile_n && (*s.hopper.tile_n < 64 || *s.hopper.tile_n > 256 || *s.hopper.tile_n % 32 != 0))
+    reject(fmt::format("tile_n is {}, but only 64 to 256 in steps of 32 are possible", *s.hopper.tile_n));
+  if (s.hopper.tile_n && *s.hopper.tile_n % scaled_columns(s) != 0)
+    reject(fmt::format("tile_n is {}, but with a quantized output only multiples of {} are possible", *s.hopper.tile_n,
                        scaled_columns(s)));
-  if (s.cluster && *s.cluster != 1 && *s.cluster != 2)
-    reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.cluster));
-  if (s.scheduling && *s.scheduling != TileSource::Static)
-    reject("scheduling is LaunchControl, but the kernels of sm_90a have only static scheduling");
-  if (s.swap_ab == true) reject("swap_ab is true, but the kernels of sm_90a do not swap their operands");
-  if (s.multicast && *s.multicast != Multicast::None && s.cluster && *s.cluster == 1)
+  if (s.hopper.cluster && *s.hopper.cluster != 1 && *s.hopper.cluster != 2)
+    reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *s.hopper.cluster));
+  if (s.hopper.multicast && *s.hopper.multicast != Multicast::None && s.hopper.cluster && *s.hopper.cluster == 1)
     reject("multicast of an operand needs cluster 2, but cluster is 1");
-  if (s.cluster && *s.cluster == 2 && s.multicast && *s.multicast == Multicast::None)
+  if (s.hopper.cluster && *s.hopper.cluster == 2 && s.hopper.multicast && *s.hopper.multicast == Multicast::None)
     reject("cluster 2 shares an operand by multicast, but multicast is None");
-  if (s.multicast == Multicast::Either && !has_pairs(s.grouping))
+  if (s.hopper.multicast == Multicast::Either && !has_pairs(s.grouping))
     reject("multicast is Either, which is possible with groups by offsets and masked ones only");
-  if (((s.cluster && *s.cluster == 2) || (s.multicast && *s.multicast != Multicast::None)) && d.sm_count < 2)
+  if (((s.hopper.cluster && *s.hopper.cluster == 2) ||
+       (s.hopper.multicast && *s.hopper.multicast != Multicast::None)) &&
+      d.sm_count < 2)
     reject(fmt::format("cluster 2 needs two SMs, but the device has {}", d.sm_count));
-  if (s.schedule == WarpSchedule::Cooperative && s.tile_m == 64)
+  if (s.hopper.schedule == WarpSchedule::Cooperative && s.hopper.tile_m == 64)
     reject("tile_m 64 is not possible with the cooperative schedule, whose two warp groups share 128 or 256 rows");
-  if (s.schedule == WarpSchedule::PingPong && s.tile_m == 256)
+  if (s.hopper.schedule == WarpSchedule::PingPong && s.hopper.tile_m == 256)
     reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 8, 64 or 128 rows");
-  const auto beyond = [&](int m, int n) { return s.tile_m == m && s.tile_n && *s.tile_n > n; };
-  if (beyond(256, 128) || (s.schedule == WarpSchedule::PingPong && beyond(128, widest_pingpong(s))))
-    reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.tile_m,
-                       *s.tile_n, *s.tile_m == 256 ? "" : " with the ping-pong schedule"));
+  const auto beyond = [&](int m, int n) { return s.hopper.tile_m == m && s.hopper.tile_n && *s.hopper.tile_n > n; };
+  if (beyond(256, 128) || (s.hopper.schedule == WarpSchedule::PingPong && beyond(128, widest_pingpong(s))))
+    reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.hopper.tile_m,
+                       *s.hopper.tile_n, *s.hopper.tile_m == 256 ? "" : " with the ping-pong schedule"));
 }
 
 bool allowed(const Shape& s, const HopperConfig& c) {
-  return (!s.schedule || *s.schedule == c.schedule) && (!s.tile_m || *s.tile_m == c.block_m) &&
-         (!s.tile_n || *s.tile_n == c.block_n) && (!s.cluster || *s.cluster == c.cluster) &&
-         (!s.multicast || *s.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
+  return (!s.hopper.schedule || *s.hopper.schedule == c.schedule) &&
+         (!s.hopper.tile_m || *s.hopper.tile_m == c.block_m) && (!s.hopper.tile_n || *s.hopper.tile_n == c.block_n) &&
+         (!s.hopper.cluster || *s.hopper.cluster == c.cluster) &&
+         (!s.hopper.multicast || *s.hopper.multicast == c.multicast) && c.block_n % scaled_columns(s) == 0;
 }
 
 // More than eight pay where a stage is small and weights stream from HBM.
@@ -239,13 +241,13 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
-std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
+std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
   const bool decode_tile = has_few_rows(s, work);
-  std::vector<Candidate> all;
+  std::vector<Candidate<HopperConfig>> all;
   const auto add = [&](WarpSchedule schedule, const int(&tile)[2]) {
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
-      Candidate candidate;
+      Candidate<HopperConfig> candidate;
       HopperConfig& c = candidate.config;
       c.schedule = schedule;
       c.grouping = s.grouping;
@@ -270,7 +272,7 @@ std::vector<Candidate> enumerate(const Shape& s, const DeviceFigures& d, const W
   for (const auto& tile : kPingPong) {
     if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(WarpSchedule::PingPong, tile);
   }
-  if (may_be_tiny(s, work) && (tiny_pays(work) || s.tile_m == 8)) {
+  if (may_be_tiny(s, work) && (tiny_pays(work) || s.hopper.tile_m == 8)) {
     for (const auto& tile : kTiny) add(WarpSchedule::PingPong, tile);
   }
   return all;
@@ -286,13 +288,14 @@ int panel_of(const Shape& s, const DeviceFigures& d, const HopperConfig& c) {
 }
 
 // The candidate that the table names first for such groups; the end when it names none of them.
-std::vector<Candidate>::iterator find_tuned(const Shape& s, double rows, std::span<const TunedHopper> table,
-                                            std::vector<Candidate>& candidates) {
+std::vector<Candidate<HopperConfig>>::iterator find_tuned(const Shape& s, double rows,
+                                                          std::span<const TunedHopper> table,
+                                                          std::vector<Candidate<HopperConfig>>& candidates) {
   for (const TunedHopper& t : table) {
     if (t.grouping != s.grouping || t.n != s.n || t.k != s.k || t.gated != is_gated(s.activation) ||
         rows < double(t.rows_from) || rows > double(t.rows_to))
       continue;
-    const auto match = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) {
+    const auto match = std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) {
       return c.possible && c.config.schedule == t.schedule && c.config.block_m == t.tile_m &&
              c.config.block_n == t.tile_n && c.config.multicast == t.multicast;
     });
@@ -303,35 +306,28 @@ std::vector<Candidate>::iterator find_tuned(const Shape& s, double rows, std::sp
 
 }  // namespace
 
-Plan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const TunedHopper> tuned) {
+HopperPlan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const TunedHopper> tuned) {
   check_choices(s, d);
   const Work work = work_of(s);
-  Plan plan;
+  HopperPlan plan;
   plan.candidates = enumerate(s, d, work);
-  for (Candidate& c : plan.candidates) {
+  for (auto& c : plan.candidates) {
     if (c.possible) score(s, d, work, c);
   }
-  // Stable: among equals the earlier of the enumeration, so the simpler one.
-  std::stable_sort(plan.candidates.begin(), plan.candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.possible != b.possible) return a.possible;
-    return a.possible && a.cycles < b.cycles;
-  });
-  if (plan.candidates.empty() || !plan.candidates.front().possible)
-    reject(
-        fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} bytes "
-                    "of shared memory of a block",
-                    d.shared_bytes));
+  sort_candidates(plan.candidates, d);
 
-  plan.source = s.schedule || s.tile_m || s.tile_n || s.cluster || s.multicast ? "caller's choice" : "model";
+  if (s.hopper != HopperTuning{}) plan.source = PlanSource::Caller;
   const auto match = find_tuned(s, mean_rows(work), tuned, plan.candidates);
   if (match != plan.candidates.end()) {
     std::rotate(plan.candidates.begin(), match, match + 1);
-    if (plan.source == "model") plan.source = "tuned table";
+    if (plan.source == PlanSource::Model) plan.source = PlanSource::TunedTable;
   }
   plan.config = plan.candidates.front().config;
-  plan.panel_columns = panel_of(s, d, plan.config);
-
-  plan.tiles = int64_t(count_tiles(s, most_work(s, work), plan.config));
+  const HopperConfig& c = plan.config;
+  plan.panel_columns = panel_of(s, d, c);
+  plan.tiles = s.known_rows.empty()
+                   ? c.cluster * most_cluster_tiles(s, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c))
+                   : int64_t(count_tiles(s, work, c));
   return plan;
 }
 
@@ -347,22 +343,8 @@ std::string describe(const HopperConfig& c) {
   return text;
 }
 
-std::string explain(const Shape& s, const DeviceFigures& d, const Plan& plan) {
-  std::string text = describe_shape(s, d);
-  const auto shared = [&](const HopperConfig& c) {
-    const auto needs = sink_needs(s, c);
-    return kernel::shared_bytes(c, needs.data(), int(needs.size()));
-  };
-  text += fmt::format(
-      "chosen by {}: {}, {} store buffer{}, {} bytes of shared memory, {} tile{} at most, panels of {}\n", plan.source,
-      describe(plan.config), plan.config.store_buffers, plan.config.store_buffers == 1 ? "" : "s", shared(plan.config),
-      plan.tiles, plan.tiles == 1 ? "" : "s", plan.panel_columns);
-  text += fmt::format("{:>12}  {:<62}  {}\n", "cycles", "candidate", "limited by");
-  for (const Candidate& c : plan.candidates) {
-    text += c.possible ? fmt::format("{:>12.0f}  {:<62}  {}\n", c.cycles, describe(c.config), c.reason)
-                       : fmt::format("{:>12}  {:<62}  {}\n", "-", describe(c.config), c.reason);
-  }
-  return text;
-}
+HopperTuning tuning_of(const HopperConfig& c) { return {c.schedule, c.block_m, c.block_n, c.cluster, c.multicast}; }
+
+PlanInfo info_of(const Shape& shape, const HopperPlan& plan) { return make_info(shape, plan, kCosts.clock); }
 
 }  // namespace moxie::plan

@@ -8,63 +8,57 @@
 #include <vector>
 
 #include "moxie/layout.h"
+#include "moxie/plan.h"
+#include "moxie/tuning.h"
 
 namespace moxie::plan {
 
-struct DeviceFigures {
-  int arch = 90;
-  int sm_count = 132;
-  int shared_bytes = 232448;  // most a block may opt in to
-};
+using moxie::DeviceFigures;
 
-// What of a problem matters to the choice.
-struct Shape {
+// The sizes and types of a product. Where a call brings rows or a K of its own, m or k is replaced by the call's.
+struct ProblemShape {
   Grouping grouping = Grouping::Dense;
-  int64_t groups = 1, m = 0, n = 0, k = 0;
+  int64_t groups = 1;
+  // Rows of A: all of them (Dense, Offsets, RowGroups), of each group (Batched), the allocated rows of each group
+  // (Masked), the most that any group has (Pointers), those of A and of each group's result (KGroups).
+  int64_t m = 0;
+  int64_t n = 0, k = 0;
   OperandFormat format = OperandFormat::Bf16;
-  std::vector<int64_t> host_rows;  // empty when the host does not know
-  std::optional<int64_t> expected_rows;
   bool bias = false;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   std::optional<DataType> pre, out;
-  std::vector<SinkNeeds> custom_sinks;
-  std::optional<WarpSchedule> schedule;
-  std::optional<int> tile_m, tile_n, cluster;
-  std::optional<Multicast> multicast;
-  std::optional<TileSource> scheduling;
-  std::optional<bool> swap_ab;
 };
 
+// What of a product matters to the choice of a kernel.
+struct Shape : ProblemShape {
+  std::vector<int64_t> known_rows;  // of each group; empty when the host does not know
+  std::optional<int64_t> expected_rows;
+  std::vector<SinkNeeds> custom_sinks;
+  HopperTuning hopper;  // the caller's choices
+  BlackwellTuning blackwell;
+};
+
+template <class Config>
 struct Candidate {
-  kernel::HopperConfig config;
+  Config config;
   double cycles = 0;   // predicted time of the launch on the device
   std::string reason;  // what dominates it, in a few words; or why it is not possible
   bool possible = true;
 };
 
+template <class Config>
 struct Plan {
-  kernel::HopperConfig config;
+  Config config;
   int panel_columns = 8;
-  int64_t tiles = 0;                  // of the whole launch when the rows are known, else the most there can be
-  std::vector<Candidate> candidates;  // best first
-  std::string source;                 // "model", "tuned table", "caller's choice"
+  // Of the whole launch when the rows are known, else the most there can be. With launch control always the most there
+  // can be, whatever the host knows.
+  int64_t tiles = 0;
+  std::vector<Candidate<Config>> candidates;  // best first
+  PlanSource source = PlanSource::Model;
 };
-
-// The same for sm_100a.
-struct BlackwellCandidate {
-  kernel::BlackwellConfig config;
-  double cycles = 0;
-  std::string reason;
-  bool possible = true;
-};
-struct BlackwellPlan {
-  kernel::BlackwellConfig config;
-  int panel_columns = 8;
-  int64_t tiles = 0;  // as of Plan; with launch control the most there can be, whatever the host says
-  std::vector<BlackwellCandidate> candidates;
-  std::string source;
-};
+using HopperPlan = Plan<kernel::HopperConfig>;
+using BlackwellPlan = Plan<kernel::BlackwellConfig>;
 
 // One measured winner. It stands for shapes with this grouping, n, k and gating whose mean rows a group lie in
 // [rows_from, rows_to].
@@ -89,22 +83,23 @@ std::span<const TunedHopper> tuned_hopper();
 std::vector<TunedHopper> read_tuned(const std::string& path);
 std::string tuned_line(const TunedHopper& row);  // "offsets 5760 2880 0 24 gated pingpong 64x192 a"
 
-// Throws moxie::Error (InvalidArgument) when the caller's choices exclude each other or every configuration.
-// The caller's choices go before the table, the table before the model.
-// Rows enter the choice only where the host knows them: Dense and Batched, host_rows, expected_rows. Otherwise every
-// m gives the same kernel.
-Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device, std::span<const TunedHopper> tuned);
-inline Plan make_hopper_plan(const Shape& shape, const DeviceFigures& device) {
+// Throw Error(InvalidArgument) when the caller's choices exclude each other or every configuration. The caller's
+// choices go before the table, the table before the model. Rows enter the choice where the host knows or expects them;
+// with Offsets otherwise through the power of four nearest to m / groups, so that a few kernels serve every m.
+HopperPlan make_hopper_plan(const Shape& shape, const DeviceFigures& device, std::span<const TunedHopper> tuned);
+inline HopperPlan make_hopper_plan(const Shape& shape, const DeviceFigures& device) {
   return make_hopper_plan(shape, device, tuned_hopper());
 }
-std::string explain(const Shape& shape, const DeviceFigures& device, const Plan& plan);
-std::string describe(
-    const kernel::HopperConfig& config);  // "cooperative 128x256x64, 4 stages, cluster 2 (B multicast)"
-
-// Throws as make_hopper_plan does. The caller's choices go before the model.
 BlackwellPlan make_blackwell_plan(const Shape& shape, const DeviceFigures& device);
-std::string explain(const Shape& shape, const DeviceFigures& device, const BlackwellPlan& plan);
-std::string describe(const kernel::BlackwellConfig& config);  // "128x224x256, 4 stages, 2 accumulators"
-double predicted_seconds(const BlackwellPlan& plan);          // of the launch, at a B200's clock
+
+// The kernel that a plan names, and the choices that lead to it.
+std::string describe(const kernel::HopperConfig& config);     // "cooperative 128x256x64, 4 stages, ..."
+std::string describe(const kernel::BlackwellConfig& config);  // "mxfp4 128x224x256, 4 stages, 2 accumulators"
+HopperTuning tuning_of(const kernel::HopperConfig& config);
+BlackwellTuning tuning_of(const kernel::BlackwellConfig& config);
+
+// The plan as callers see it.
+PlanInfo info_of(const Shape& shape, const HopperPlan& plan);
+PlanInfo info_of(const Shape& shape, const BlackwellPlan& plan);
 
 }  // namespace moxie::plan

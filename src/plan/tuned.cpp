@@ -12,33 +12,14 @@ namespace moxie::plan {
 
 namespace {
 
-template <class T>
-using Words = std::vector<std::pair<const char*, T>>;
-const Words<Grouping> kGroupings = {{"dense", Grouping::Dense},     {"batched", Grouping::Batched},
-                                    {"offsets", Grouping::Offsets}, {"row-groups", Grouping::RowGroups},
-                                    {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers}};
-const Words<bool> kGates = {{"plain", false}, {"gated", true}};
-const Words<WarpSchedule> kSchedules = {{"cooperative", WarpSchedule::Cooperative}, {"pingpong", WarpSchedule::PingPong}};
-const Words<Multicast> kMulticasts = {
-    {"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}, {"either", Multicast::Either}};
-
-template <class T>
-bool find(const Words<T>& words, const std::string& word, T& value) {
-  for (const auto& [name, named] : words) {
-    if (word == name) return value = named, true;
-  }
-  return false;
+template <class Enum>
+bool find(const std::string& word, Enum& value) {
+  const std::optional<Enum> found = moxie::parse<Enum>(word);
+  if (found) value = *found;
+  return found.has_value();
 }
 
-template <class T>
-const char* name_of(const Words<T>& words, T value) {
-  for (const auto& [name, named] : words) {
-    if (named == value) return name;
-  }
-  return "?";
-}
-
-bool parse(const std::string& line, TunedHopper& row) {
+bool parse_row(const std::string& line, TunedHopper& row) {
   std::istringstream in(line);
   std::string grouping, gate, schedule, tile, multicast, more;
   if (!(in >> grouping >> row.n >> row.k >> row.rows_from >> row.rows_to >> gate >> schedule >> tile >> multicast))
@@ -46,16 +27,16 @@ bool parse(const std::string& line, TunedHopper& row) {
   char times = 0, rest = 0;
   std::istringstream extents(tile);
   return !(in >> more) && extents >> row.tile_m >> times >> row.tile_n && times == 'x' && !(extents >> rest) &&
-         find(kGroupings, grouping, row.grouping) && find(kGates, gate, row.gated) &&
-         find(kSchedules, schedule, row.schedule) && find(kMulticasts, multicast, row.multicast);
+         find(grouping, row.grouping) && (gate == "plain" || gate == "gated") && (row.gated = gate == "gated", true) &&
+         find(schedule, row.schedule) && find(multicast, row.multicast);
 }
 
 }  // namespace
 
 std::string tuned_line(const TunedHopper& row) {
-  return fmt::format("{} {} {} {} {} {} {} {}x{} {}", name_of(kGroupings, row.grouping), row.n, row.k, row.rows_from,
-                     row.rows_to, name_of(kGates, row.gated), name_of(kSchedules, row.schedule), row.tile_m, row.tile_n,
-                     name_of(kMulticasts, row.multicast));
+  return fmt::format("{} {} {} {} {} {} {} {}x{} {}", to_string(row.grouping), row.n, row.k, row.rows_from, row.rows_to,
+                     row.gated ? "gated" : "plain", to_string(row.schedule), row.tile_m, row.tile_n,
+                     to_string(row.multicast));
 }
 
 std::vector<TunedHopper> read_tuned(const std::string& path) {
@@ -66,7 +47,7 @@ std::vector<TunedHopper> read_tuned(const std::string& path) {
   for (int number = 1; std::getline(file, line); ++number) {
     line.resize(std::min(line.find('#'), line.size()));
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (TunedHopper row{}; parse(line, row)) {
+    if (TunedHopper row{}; parse_row(line, row)) {
       rows.push_back(row);
     } else {
       throw Error(ErrorCode::InvalidArgument,

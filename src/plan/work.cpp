@@ -14,18 +14,24 @@ namespace {
 // follows from the alignment, which follows from the plan, so there m tells nothing.
 double estimated_rows(const Shape& s) {
   if (s.grouping == Grouping::RowGroups) return kTypicalRows;
-  double rows = s.grouping == Grouping::Offsets ? double(s.m) / double(s.groups) : std::min(double(s.m), kTypicalRows);
-  rows = std::clamp(rows, 16.0, 4096.0);
-  return std::exp2(2 * std::round(std::log2(rows) / 2));
+  if (s.grouping == Grouping::Offsets) return double(planned_rows(planned_range(s.m, s.groups)));
+  return double(planned_rows(planned_range(std::min(s.m, int64_t(kTypicalRows)), 1)));
 }
 
 }  // namespace
 
+int planned_range(int64_t total, int64_t groups) {
+  // The power of four that is nearest to the mean, on a logarithmic scale: the bounds are its doubles.
+  int range = 0;
+  while (range + 1 < kPlannedRanges && total >= 2 * planned_rows(range) * groups) ++range;
+  return range;
+}
+
 Work work_of(const Shape& s) {
   Work w;
-  if (!s.host_rows.empty()) {
+  if (!s.known_rows.empty()) {
     w.exact = true;
-    for (int64_t r : s.host_rows) w.rows.push_back({double(r), 1});
+    for (int64_t r : s.known_rows) w.rows.push_back({double(r), 1});
   } else if (s.grouping == Grouping::Dense || s.grouping == Grouping::Batched || s.grouping == Grouping::KGroups) {
     w.exact = true;
     w.rows.push_back({double(s.m), double(s.groups)});
@@ -38,16 +44,15 @@ Work work_of(const Shape& s) {
   return w;
 }
 
-Work most_work(const Shape& s, const Work& work) {
-  Work most = work;
-  if (!work.exact) {
-    // Offsets: every group may end with a started tile. Masked and Pointers: every group may be full.
-    const bool shared_rows = s.grouping == Grouping::Offsets || s.grouping == Grouping::RowGroups;
-    most.exact = true;
-    most.rows = {{double(s.m), shared_rows ? 1.0 : double(s.groups)}};
-    if (s.grouping == Grouping::Offsets && s.m > 0) most.rows.push_back({1, double(std::min(s.groups, s.m) - 1)});
+int64_t most_cluster_tiles(const ProblemShape& s, int cluster_rows, int cluster_columns) {
+  int64_t row_tiles = (s.m + cluster_rows - 1) / cluster_rows;
+  // Offsets: every group may end with a started tile. Others: every group may be full.
+  if (s.grouping == Grouping::Offsets) {
+    row_tiles += std::max<int64_t>(std::min(s.groups, s.m) - 1, 0);
+  } else if (s.grouping != Grouping::RowGroups) {
+    row_tiles *= s.groups;
   }
-  return most;
+  return row_tiles * ((s.n + cluster_columns - 1) / cluster_columns);
 }
 
 double mean_rows(const Work& w) {
@@ -82,18 +87,6 @@ int choose_panel(const Shape& s, const DeviceFigures& d, int block_m, int block_
   const double columns = double((s.n + cluster_columns - 1) / cluster_columns);
   const double panels = std::max(1.0, std::ceil(columns / (1.1 * square)));
   return std::max(1, int(std::ceil(columns / panels)));
-}
-
-std::string describe_shape(const Shape& s, const DeviceFigures& d) {
-  static constexpr const char* kGroupings[] = {"dense",  "batched",  "offsets", "row groups",
-                                               "masked", "pointers", "k groups"};
-  const Work work = work_of(s);
-  const char* rows = !s.host_rows.empty() ? "rows known to the host"
-                     : work.exact         ? "rows given by m"
-                     : s.expected_rows    ? "expected rows given"
-                                          : "rows known to the device only";
-  return fmt::format("{}, {} group{} of about {:.0f} rows ({}), n {}, k {}, {} SMs\n", kGroupings[int(s.grouping)],
-                     s.groups, s.groups == 1 ? "" : "s", mean_rows(work), rows, s.n, s.k, d.sm_count);
 }
 
 }  // namespace moxie::plan

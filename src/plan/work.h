@@ -1,8 +1,12 @@
 // How much there is to compute: rows of groups, known or estimated, and the tiles they make. Shared by the planners.
 #pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "moxie/error.h"
 #include "plan/plan.h"
 
 namespace moxie::plan {
@@ -23,9 +27,16 @@ struct Work {
 };
 
 Work work_of(const Shape& shape);
-// The most there can be.
-Work most_work(const Shape& shape, const Work& work);
 double mean_rows(const Work& work);
+
+// The rows a group for which Offsets are planned when a call has `total` rows of `groups` groups: 16, 64, 256, 1024 or
+// 4096. planned_range() numbers them.
+constexpr int kPlannedRanges = 5;
+constexpr int64_t planned_rows(int range) { return int64_t{16} << (2 * range); }
+int planned_range(int64_t total, int64_t groups);
+
+// The most cluster tiles that there can be, whatever the groups' rows are.
+int64_t most_cluster_tiles(const ProblemShape& shape, int cluster_rows, int cluster_columns);
 
 // Tiles of cluster_rows x cluster_columns elements. An estimated group ends anywhere in its last tile, so half a tile
 // is added on average.
@@ -72,7 +83,45 @@ bool fit(const Shape& s, const DeviceFigures& d, Config& c) {
 // reads the least of A and B. All panels are about as wide: one of a single column would read A for nothing.
 int choose_panel(const Shape& shape, const DeviceFigures& device, int block_m, int block_n, int cluster_columns);
 
-// The first line of an explanation.
-std::string describe_shape(const Shape& shape, const DeviceFigures& device);
+// What both planners tell a caller of a plan. `clock`: cycles a second of the candidates' times.
+template <class Config>
+PlanInfo make_info(const Shape& s, const Plan<Config>& plan, double clock) {
+  const Config& c = plan.config;
+  const auto needs = sink_needs(s, c);
+  const Work work = work_of(s);
+  PlanInfo info;
+  info.kernel = describe(c);
+  info.source = plan.source;
+  info.tuning = tuning_of(c);
+  info.stages = c.stages;
+  info.store_buffers = c.store_buffers;
+  info.shared_bytes = kernel::shared_bytes(c, needs.data(), int(needs.size()));
+  info.panel_columns = plan.panel_columns;
+  info.tiles = plan.tiles;
+  info.mean_rows = mean_rows(work);
+  info.rows_source = work.exact ? RowsSource::Given : s.expected_rows ? RowsSource::Expected : RowsSource::Assumed;
+  const double k = s.grouping == Grouping::KGroups ? double(s.k) / double(s.groups) : double(s.k);
+  for (const Rows& r : work.rows) info.flops += 2 * r.groups * r.rows * double(s.n) * k;
+  info.clock = clock;
+  for (const Candidate<Config>& x : plan.candidates)
+    info.candidates.push_back({describe(x.config), tuning_of(x.config), x.possible, x.cycles, x.reason});
+  info.predicted_seconds = plan.candidates.front().cycles / clock;
+  return info;
+}
+
+// Puts the candidates that are possible first, the fastest of them at the front. Stable: among equals the one that was
+// enumerated first. Throws Error(InvalidArgument) when none is possible.
+template <class Config>
+void sort_candidates(std::vector<Candidate<Config>>& candidates, const DeviceFigures& device) {
+  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    if (a.possible != b.possible) return a.possible;
+    return a.possible && a.cycles < b.cycles;
+  });
+  if (candidates.empty() || !candidates.front().possible)
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("no configuration is possible: the sinks' staging and two stages of operands exceed the {} "
+                            "bytes of shared memory of a block",
+                            device.shared_bytes));
+}
 
 }  // namespace moxie::plan
