@@ -1,128 +1,33 @@
 #include "jit/source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
+
+#include "moxie/names.h"
 
 namespace moxie::jit {
 namespace {
 
-const char* name(WarpSchedule value) { return value == WarpSchedule::Cooperative ? "Cooperative" : "PingPong"; }
-
-const char* name(Grouping value) {
-  switch (value) {
-    case Grouping::Dense:
-      return "Dense";
-    case Grouping::Batched:
-      return "Batched";
-    case Grouping::Offsets:
-      return "Offsets";
-    case Grouping::RowGroups:
-      return "RowGroups";
-    case Grouping::Masked:
-      return "Masked";
-    case Grouping::Pointers:
-      return "Pointers";
-    case Grouping::KGroups:
-      break;
-  }
-  return "KGroups";
+// An enumerator in C++: "moxie::Grouping::RowGroups".
+template <class Enum>
+std::string spell(Enum value) {
+  return fmt::format("moxie::{}::{}", EnumTable<Enum>::kType, names<Enum>()[size_t(value)].identifier);
 }
-
-const char* name(TileSource value) { return value == TileSource::Static ? "Static" : "LaunchControl"; }
-
-const char* name(OperandFormat value) {
-  return value == OperandFormat::Mxfp4 ? "Mxfp4" : value == OperandFormat::Nvfp4 ? "Nvfp4" : "Bf16";
-}
-
-const char* name(Multicast value) {
-  switch (value) {
-    case Multicast::None:
-      return "None";
-    case Multicast::A:
-      return "A";
-    case Multicast::B:
-      return "B";
-    case Multicast::Either:
-      break;
-  }
-  return "Either";
-}
-
-const char* name(Activation value) {
-  switch (value) {
-    case Activation::None:
-      return "None";
-    case Activation::Relu:
-      return "Relu";
-    case Activation::Relu2:
-      return "Relu2";
-    case Activation::GeluTanh:
-      return "GeluTanh";
-    case Activation::GeluErf:
-      return "GeluErf";
-    case Activation::Silu:
-      return "Silu";
-    case Activation::Swiglu:
-      return "Swiglu";
-    case Activation::SwigluOai:
-      return "SwigluOai";
-    case Activation::Geglu:
-      return "Geglu";
-    case Activation::Reglu:
-      break;
-  }
-  return "Reglu";
-}
-
-const char* name(GateLayout value) {
-  switch (value) {
-    case GateLayout::Interleaved:
-      return "Interleaved";
-    case GateLayout::Split:
-      return "Split";
-    case GateLayout::SplitUpFirst:
-      break;
-  }
-  return "SplitUpFirst";
-}
-
-std::string type_name(DataType type) {
-  switch (type) {
-    case DataType::Bf16:
-      return "moxie::DataType::Bf16";
-    case DataType::F32:
-      return "moxie::DataType::F32";
-    case DataType::Mxfp4:
-      return "moxie::DataType::Mxfp4";
-    case DataType::Mxfp8:
-      return "moxie::DataType::Mxfp8";
-    case DataType::Nvfp4:
-      break;
-  }
-  return "moxie::DataType::Nvfp4";
-}
+std::string spell(int value) { return std::to_string(value); }
+std::string spell(bool value) { return value ? "true" : "false"; }
 
 }  // namespace
 
 SinkSource store_sink(bool pre, DataType type) {
   const std::string arguments =
-      std::string("<kConfig, moxie::kernel::Value::") + (pre ? "Pre, " : "Out, ") + type_name(type) + ">";
+      std::string("<kConfig, moxie::kernel::Value::") + (pre ? "Pre, " : "Out, ") + spell(type) + ">";
   if (is_quantized(type)) return {"moxie::kernel::QuantizedStore" + arguments, "moxie/epilogue/quantized_store.cuh"};
   return {"moxie::kernel::Store" + arguments, ""};
 }
 
 namespace {
-
-// A field's value in C++.
-std::string spell(int value) { return std::to_string(value); }
-std::string spell(bool value) { return value ? "true" : "false"; }
-std::string spell(WarpSchedule value) { return std::string("moxie::WarpSchedule::") + name(value); }
-std::string spell(Grouping value) { return std::string("moxie::Grouping::") + name(value); }
-std::string spell(Multicast value) { return std::string("moxie::Multicast::") + name(value); }
-std::string spell(Activation value) { return std::string("moxie::Activation::") + name(value); }
-std::string spell(GateLayout value) { return std::string("moxie::GateLayout::") + name(value); }
-std::string spell(OperandFormat value) { return std::string("moxie::OperandFormat::") + name(value); }
-std::string spell(TileSource value) { return std::string("moxie::TileSource::") + name(value); }
 
 // The headers of the kernel and of the sinks, each once.
 void add_headers(std::ostringstream& text, const char* kernel, const std::vector<SinkSource>& sinks) {
@@ -200,10 +105,10 @@ std::string quantize_source(QuantizeKernel kernel, DataType format, DataType typ
        << kKernelName << "(const __grid_constant__ moxie::kernel::QuantizeParams params" << (step ? ", int step" : "")
        << ") {\n  moxie::kernel::";
   if (step) {
-    text << "find_tensor_scale<" << type_name(type) << ">(params, static_cast<moxie::kernel::TensorScaleStep>(step)";
+    text << "find_tensor_scale<" << spell(type) << ">(params, static_cast<moxie::kernel::TensorScaleStep>(step)";
   } else {
-    text << (kernel == QuantizeKernel::Quantize ? "quantize<" : "dequantize<") << type_name(format) << ", "
-         << type_name(type) << ">(params";
+    text << (kernel == QuantizeKernel::Quantize ? "quantize<" : "dequantize<") << spell(format) << ", " << spell(type)
+         << ">(params";
   }
   text << ");\n}\n";
   return text.str();

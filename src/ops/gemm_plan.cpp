@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "jit/source.h"
+#include "moxie/arguments.h"
 #include "ops/check.h"
 #include "ops/gemm.h"
 #include "plan/work.h"
@@ -21,14 +22,14 @@ void check_device(int arch, const ProblemShape& p) {
   const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::Unsupported, sentence); };
   const bool scaled = has_scales(p.format);
   if (arch != 90 && arch != 100)
-    reject(fmt::format("the device is of architecture sm_{}, but gemm needs sm_90a or sm_100a", arch));
+    reject(fmt::format("the device is of architecture sm_{}, but products need sm_90a or sm_100a", arch));
   if (scaled && arch != 100)
-    reject(fmt::format("the device is of architecture sm_{}a, but gemm of {} operands needs sm_100a", arch,
+    reject(fmt::format("the device is of architecture sm_{}a, but {} operands need sm_100a", arch,
                        to_string(p.format)));
   if (arch == 90 && p.grouping == Grouping::KGroups)
-    reject("grouping is KGroups, which gemm has on sm_100a only, but the device is of architecture sm_90a");
+    reject("groups are k-groups, which need sm_100a, but the device is of architecture sm_90a");
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)
-    reject(fmt::format("n is {}, but gemm of {} operands with a split gate needs a multiple of 64", p.n,
+    reject(fmt::format("n is {}, but {} operands with a split gate need a multiple of 64", p.n,
                        to_string(p.format)));
 }
 

@@ -150,7 +150,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<Blac
 
 constexpr std::array<int, 5> kSwappedRows = {256, 128, 64, 32, 16};
 
-// A split gate of operands with scales: see kernel::products.
+// A split gate of operands with scales: see kernel::gate_halves.
 bool has_two_products(const Shape& s) {
   return has_scales(s.format) && is_gated(s.activation) && s.gate != GateLayout::Interleaved;
 }

@@ -137,7 +137,7 @@ constexpr int kCooperative[][2] = {{128, 64},  {128, 96},  {128, 128}, {128, 160
                                    {128, 224}, {128, 256}, {256, 64},  {256, 96},  {256, 128}};
 constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160},  {64, 192}, {64, 224},
                                 {64, 256}, {128, 64}, {128, 96}, {128, 128}, {128, 160}};
-constexpr int kTiny[][2] = {{8, 64}, {8, 96}, {8, 128}, {8, 160}, {8, 192}, {8, 224}, {8, 256}};  // ping-pong
+constexpr int kOf8Rows[][2] = {{8, 64}, {8, 96}, {8, 128}, {8, 160}, {8, 192}, {8, 224}, {8, 256}};  // ping-pong
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
@@ -146,18 +146,18 @@ bool has_pairs(Grouping g) { return g == Grouping::Offsets || g == Grouping::Mas
 
 // Rows of a group below which HopperConfig::decode_tile pays: a tile in two or more is the last of its group. Where all
 // tiles are full, it costs 1 to 5% (bench/notes/hopper.md).
-constexpr int kFewRows = 256;
-bool has_few_rows(const Shape& s, const Work& work) {
-  return mean_rows(work) < kFewRows && !kernel::operands_need_group_maps(s.grouping);
+constexpr int kDecodeRows = 256;
+bool has_decode_rows(const Shape& s, const Work& work) {
+  return mean_rows(work) < kDecodeRows && !kernel::operands_need_group_maps(s.grouping);
 }
 
 // Tiles of 8 rows: B's stages then take nearly all shared memory, and more of it is on its way. A group with more rows
 // would read its weights again.
-bool may_be_tiny(const Shape& s, const Work& work) {
-  return has_few_rows(s, work) && scaled_columns(s) == 1 && s.custom_sinks.empty();
+bool may_take_8_rows(const Shape& s, const Work& work) {
+  return has_decode_rows(s, work) && scaled_columns(s) == 1 && s.custom_sinks.empty();
 }
-bool tiny_pays(const Work& work) {
-  return mean_rows(work) <= kTinyRows &&
+bool tile_of_8_pays(const Work& work) {
+  return mean_rows(work) <= kMostMeanRowsOf8 &&
          std::all_of(work.rows.begin(), work.rows.end(), [](const Rows& r) { return r.rows <= 8; });
 }
 
@@ -171,11 +171,11 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.hopper.tile_m));
   if (s.hopper.tile_m == 8 &&
       (s.hopper.schedule == WarpSchedule::Cooperative || s.hopper.cluster == 2 ||
-       s.hopper.multicast.value_or(Multicast::None) != Multicast::None || !may_be_tiny(s, work_of(s))))
+       s.hopper.multicast.value_or(Multicast::None) != Multicast::None || !may_take_8_rows(s, work_of(s))))
     reject(
         fmt::format("tile_m is 8, which is possible only with the ping-pong schedule on one block, groups of fewer "
                     "than {} rows that are not given by pointers, and plain outputs",
-                    kFewRows));
+                    kDecodeRows));
   if (s.hopper.tile_n && (*s.hopper.tile_n < 64 || *s.hopper.tile_n > 256 || *s.hopper.tile_n % 32 != 0))
     reject(fmt::format("tile_n is {}, but only 64 to 256 in steps of 32 are possible", *s.hopper.tile_n));
   if (s.hopper.tile_n && *s.hopper.tile_n % scaled_columns(s) != 0)
@@ -211,7 +211,7 @@ bool allowed(const Shape& s, const HopperConfig& c) {
 }
 
 // More than eight pay where a stage is small and weights stream from HBM.
-constexpr int kMostStages = 14, kMostTinyStages = 24;
+constexpr int kMostStages = 14, kMostStagesOf8 = 24;
 
 // Chooses stages, store buffers and the columns that the epilogue handles at once; false when not even two stages fit.
 // Ping-pong hides its epilogue but takes 64 bytes of operands a clock at 128x128, which an SM can barely get: only a
@@ -231,7 +231,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
     for (int buffers : {1, 2}) {
       c.epilogue_n = epilogue_n;
       c.store_buffers = buffers;
-      if (deepest_ring(s, d, c, c.block_m == 8 ? kMostTinyStages : kMostStages) > 0 &&
+      if (deepest_ring(s, d, c, c.block_m == 8 ? kMostStagesOf8 : kMostStages) > 0 &&
           (best.stages == 0 || rank(c) > rank(best)))
         best = c;
     }
@@ -242,7 +242,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
 }
 
 std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
-  const bool decode_tile = has_few_rows(s, work);
+  const bool decode_tile = has_decode_rows(s, work);
   std::vector<Candidate<HopperConfig>> all;
   const auto add = [&](WarpSchedule schedule, const int(&tile)[2]) {
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
@@ -272,8 +272,8 @@ std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigur
   for (const auto& tile : kPingPong) {
     if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(WarpSchedule::PingPong, tile);
   }
-  if (may_be_tiny(s, work) && (tiny_pays(work) || s.hopper.tile_m == 8)) {
-    for (const auto& tile : kTiny) add(WarpSchedule::PingPong, tile);
+  if (may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8)) {
+    for (const auto& tile : kOf8Rows) add(WarpSchedule::PingPong, tile);
   }
   return all;
 }

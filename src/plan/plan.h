@@ -73,7 +73,7 @@ struct TunedHopper {
 };
 
 // Mean rows a group up to which plans take tiles of 8 rows.
-constexpr int kTinyRows = 2;
+constexpr int kMostMeanRowsOf8 = 2;
 
 // The rows of the file that MOXIE_TUNED names, read once in a process, then src/plan/tuned_hopper.inc: the first that
 // fits and names a possible configuration is taken. Throws Error(InvalidArgument) with the file and the line that is

@@ -38,10 +38,10 @@ struct Code {
 };
 
 struct Kernel {
-  GemmProblem problem;
-  std::shared_ptr<const ops::PreparedGemm> prepared;
-  const kernel::BlackwellConfig& config() const { return prepared->blackwell->config; }
-  std::string name() const { return plan::describe(config()) + "; " + describe(problem); }
+  ProductSpec problem;
+  test::Planned prepared;
+  const kernel::BlackwellConfig& config() const { return prepared.blackwell().config; }
+  std::string name() const { return plan::describe(config()) + "; " + assembly::describe(problem); }
 };
 
 int number(const std::string& text, const char* pattern) {
@@ -96,8 +96,8 @@ class Results {
   std::map<std::string, Code> known_;
 };
 
-Kernel kernel_of(const GemmProblem& p) { return {p, ops::prepare_gemm(b200(), p)}; }
-jit::Request request_of(const Kernel& k) { return ops::kernel_request(k.config(), k.problem); }
+Kernel kernel_of(const ProductSpec& p) { return {p, test::plan_of(b200(), p)}; }
+jit::Request request_of(const Kernel& k) { return ops::kernel_request(k.config(), test::describe(k.problem)); }
 
 // What is wrong with a kernel's code, or "".
 std::string fault_of(const Kernel& k, const Code& code) {
@@ -109,8 +109,8 @@ std::string fault_of(const Kernel& k, const Code& code) {
                        code.loads);
   if (code.registers * kernel::kBlackwellThreads > kRegistersOfSm)
     return fmt::format("{} registers a thread are more than an SM has", code.registers);
-  if (k.prepared->shared_bytes + code.shared > b200().shared_bytes)
-    return fmt::format("{} bytes of shared memory and {} of static", k.prepared->shared_bytes, code.shared);
+  if (k.prepared.shared_bytes + code.shared > b200().shared_bytes)
+    return fmt::format("{} bytes of shared memory and {} of static", k.prepared.shared_bytes, code.shared);
   if (columns > kernel::kTensorColumns || columns < 32 || !std::has_single_bit(unsigned(columns)) ||
       columns < kernel::tensor_layout(c).columns)
     return fmt::format("{} columns of tensor memory", columns);
@@ -119,10 +119,10 @@ std::string fault_of(const Kernel& k, const Code& code) {
 
 int check(Results& results, size_t sample, unsigned jobs) {
   std::map<std::string, Kernel> distinct;
-  const std::vector<GemmProblem> problems = grid();
-  for (const GemmProblem& p : problems) {
+  const std::vector<ProductSpec> problems = grid();
+  for (const ProductSpec& p : problems) {
     Kernel k = kernel_of(p);
-    distinct.emplace(k.prepared->kernel_key, k);
+    distinct.emplace(k.prepared.key, k);
   }
   std::vector<Kernel> kernels;
   for (auto& [key, k] : distinct) kernels.push_back(k);
@@ -153,7 +153,7 @@ int check(Results& results, size_t sample, unsigned jobs) {
   int registers = 0, shared = 0, columns = 0;
   for (size_t i = 0; i < kernels.size(); ++i) {
     registers = std::max(registers, codes[i].registers);
-    shared = std::max(shared, kernels[i].prepared->shared_bytes + codes[i].shared);
+    shared = std::max(shared, kernels[i].prepared.shared_bytes + codes[i].shared);
     columns = std::max(columns, kernel::tensor_columns(kernels[i].config()));
   }
   fmt::print(
@@ -177,7 +177,7 @@ int print_table(Results& results) {
       "(of) "
       "| TFLOP/s predicted | published | error |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Published& shape : published()) {
-    const GemmProblem& p = shape.problem;
+    const ProductSpec& p = shape.problem;
     const Kernel k = kernel_of(p);
     const kernel::BlackwellConfig& c = k.config();
     const Code code = results.get(request_of(k));
@@ -185,15 +185,15 @@ int print_table(Results& results) {
       fmt::print(stderr, "{}\n  {}\n", k.name(), fault);
       return 1;
     }
-    const double seconds = plan::predicted_seconds(plan::make_blackwell_plan(ops::shape_of(p), b200()));
+    const double seconds = plan_gemm(test::describe(p), b200()).predicted_seconds;
     const double tflops = 2e-12 * double(p.m) * double(p.n) * double(p.k) / seconds;
     fmt::print("| {} | {}x{}x{}{}{} | {} | {} | {} | {} | {} ({}) | {:.0f} | {:.0f} | {:+.0f}% |\n", shape.name,
                kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c), kernel::stage_elements(c),
                c.cluster == 2 ? ", pair" : "", c.swap_ab ? ", swapped" : "", c.stages, c.accumulators, code.registers,
-               k.prepared->shared_bytes + code.shared, kernel::tensor_layout(c).columns, kernel::tensor_columns(c),
+               k.prepared.shared_bytes + code.shared, kernel::tensor_layout(c).columns, kernel::tensor_columns(c),
                tflops, shape.tflops, 100 * (tflops / shape.tflops - 1));
   }
-  const plan::BlackwellPlan swept = plan::make_blackwell_plan(ops::shape_of(published()[5].problem), b200());
+  const plan::BlackwellPlan swept = plan::make_blackwell_plan(test::shape_of(published()[5].problem), b200());
   fmt::print(
       "\nOn 4096 x 4096 x 7168 the widest tile, whose one accumulator exposes the epilogue, is predicted to take "
       "{:.1f}% "

@@ -22,7 +22,7 @@ class Random {
   std::mt19937_64 generator_{5};
 };
 
-CustomSink row_max() {
+test::SinkSpec row_max() {
   std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
   std::ostringstream text;
   text << file.rdbuf();
@@ -35,7 +35,7 @@ constexpr Activation kGated[] = {Activation::Swiglu, Activation::SwigluOai, Acti
 
 // The epilogues, each as a change of a problem.
 constexpr int kEpilogues = 15;
-void set_epilogue(GemmProblem& p, int which, Random& random) {
+void set_epilogue(ProductSpec& p, int which, Random& random) {
   const Activation plain = kPlain[random.below(5)], gated = kGated[random.below(4)];
   p.bias = random.below(2) == 0;
   switch (which) {
@@ -87,10 +87,10 @@ void set_epilogue(GemmProblem& p, int which, Random& random) {
   }
 }
 
-bool is_scaled(const GemmProblem& p) { return (p.pre && is_quantized(*p.pre)) || (p.out && is_quantized(*p.out)); }
+bool is_scaled(const ProductSpec& p) { return (p.pre && is_quantized(*p.pre)) || (p.out && is_quantized(*p.out)); }
 
-GemmProblem offsets(int64_t groups, int64_t rows, int64_t n, int64_t k) {
-  GemmProblem p;
+ProductSpec offsets(int64_t groups, int64_t rows, int64_t n, int64_t k) {
+  ProductSpec p;
   p.format = OperandFormat::Mxfp4;
   p.grouping = Grouping::Offsets;
   p.groups = groups;
@@ -100,16 +100,16 @@ GemmProblem offsets(int64_t groups, int64_t rows, int64_t n, int64_t k) {
 
 }  // namespace
 
-plan::DeviceFigures b200() { return {100, 148, 232448}; }
+DeviceFigures b200() { return {100, 148, 232448}; }
 
-std::vector<GemmProblem> grid() {
-  std::vector<GemmProblem> all;
+std::vector<ProductSpec> grid() {
+  std::vector<ProductSpec> all;
   Random random;
   for (int turn = 0; turn < 2; ++turn) {
     for (int grouping = 0; grouping <= int(Grouping::KGroups); ++grouping) {
       for (int format = 0; format <= int(OperandFormat::Nvfp4); ++format) {
         for (int epilogue = 0; epilogue < kEpilogues; ++epilogue) {
-          GemmProblem p;
+          ProductSpec p;
           p.grouping = Grouping(grouping);
           p.format = OperandFormat(format);
           p.groups = p.grouping == Grouping::Dense ? 1 : random.pick({1, 4, 8, 32, 128});
@@ -132,7 +132,7 @@ std::vector<GemmProblem> grid() {
   }
   // Every tile by the caller's choice, with a full epilogue.
   for (int block_n = 16; block_n <= 256; block_n += 16) {
-    GemmProblem p = offsets(8, 512, 4096, 4096);
+    ProductSpec p = offsets(8, 512, 4096, 4096);
     const bool half = block_n % 32 != 0;
     p.format = half ? OperandFormat(1 + block_n / 16 % 4 / 2) : OperandFormat(block_n / 32 % 3);
     p.bias = true;
@@ -145,7 +145,7 @@ std::vector<GemmProblem> grid() {
   for (int rows = 16; rows <= 256; rows *= 2) {
     for (const OperandFormat format : {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4}) {
       for (const GateLayout gate : {GateLayout::Interleaved, GateLayout::Split}) {
-        GemmProblem p = offsets(8, 512, 4096, 4096);
+        ProductSpec p = offsets(8, 512, 4096, 4096);
         p.format = format;
         p.grouping = rows == 32 ? Grouping::RowGroups : Grouping::Masked;
         p.bias = true;
@@ -166,7 +166,7 @@ std::vector<GemmProblem> grid() {
 std::vector<Published> published() {
   std::vector<Published> all;
   const auto add = [&](int64_t groups, int64_t m, int64_t n, int64_t k, double tflops) {
-    GemmProblem p = offsets(groups, m, n, k);
+    ProductSpec p = offsets(groups, m, n, k);
     p.out = kF32;
     if (groups == 1) p.grouping = Grouping::Dense;
     p.expected_rows = groups == 1 ? std::nullopt : std::optional(m);
@@ -185,7 +185,7 @@ std::vector<Published> published() {
   return all;
 }
 
-std::string describe(const GemmProblem& p) {
+std::string describe(const ProductSpec& p) {
   const auto type = [](const std::optional<DataType>& t) { return t ? int(*t) : -1; };
   return fmt::format("grouping {}, {} x ({} x {} x {}), activation {}, gate {}, bias {}, pre {}, out {}, {} sinks",
                      int(p.grouping), p.groups, p.m, p.n, p.k, int(p.activation), int(p.gate), p.bias, type(p.pre),

@@ -4,25 +4,24 @@
 #include <string>
 #include <vector>
 
-#include "moxie/gemm.h"
-#include "plan/plan.h"
+#include "tests/support/planned.h"
 
 namespace moxie::assembly {
 
-plan::DeviceFigures b200();
+DeviceFigures b200();
 
 // Always the same ones, more than 500 with different extents: each grouping, format and epilogue, with operands
 // swapped, not swapped and as the plan likes, and each scheduler.
-std::vector<GemmProblem> grid();
+std::vector<ProductSpec> grid();
 
 struct Published {
   std::string name;
-  GemmProblem problem;
+  ProductSpec problem;
   double tflops;
 };
 // MXFP4 on a B200 with float32 output, by DeepGEMM's pull request 348.
 std::vector<Published> published();
 
-std::string describe(const GemmProblem& problem);
+std::string describe(const ProductSpec& problem);
 
 }  // namespace moxie::assembly

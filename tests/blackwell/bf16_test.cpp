@@ -14,7 +14,7 @@ class Bf16 : public testing::TestWithParam<std::tuple<int, int, int>> {};
 TEST_P(Bf16, IsRight) {
   const auto [grouping, gate, cluster] = GetParam();
   Job job;
-  GemmProblem& p = job.problem;
+  ProductSpec& p = job.problem;
   p.grouping = kGroupings[grouping];
   p.cluster = cluster;
   p.tile_n = 32 * (1 + (3 * grouping + 2 * gate + cluster) % 8);

@@ -121,7 +121,7 @@ TEST_P(Chain, SecondProductReadsTheFirstOnesOutput) {
     const GroupedRows& rows = first.rows();
     const int64_t groups = int64_t(rows.rows.size()), columns = 136, ld = columns + 8, k = first.width();
     const Operand weights(OperandFormat::Mxfp4, groups, columns, k, nullptr, 9, 2, 1);
-    GemmProblem p;
+    ProductSpec p;
     p.format = OperandFormat::Mxfp4;
     p.grouping = rows.grouping;
     p.groups = groups, p.m = rows.m, p.n = columns, p.k = k;
@@ -131,7 +131,7 @@ TEST_P(Chain, SecondProductReadsTheFirstOnesOutput) {
       SCOPED_TRACE(order);
       set_order(order);
       ASSERT_NO_THROW(first.check());
-      GemmArguments x;
+      ProductTensors x;
       x.a = first.elements().get(), x.lda = first.ld();
       x.sfa = first.scales().get();
       ASSERT_EQ(a_scale_bytes(p), first.scales().size());

@@ -1,22 +1,21 @@
 // What plans for sm_100a return fits the device. That it assembles too, tests/assembly finds out.
 #include <gtest/gtest.h>
 
-#include "ops/gemm.h"
 #include "tests/assembly/grid.h"
+#include "tests/support/planned.h"
 
 namespace moxie::test {
 namespace {
 
 TEST(Plan, FitsTheDeviceForAnyShape) {
-  const plan::DeviceFigures device = assembly::b200();
-  const std::vector<GemmProblem> problems = assembly::grid();
+  const DeviceFigures device = assembly::b200();
+  const std::vector<ProductSpec> problems = assembly::grid();
   ASSERT_GE(problems.size(), 500u);
-  for (const GemmProblem& p : problems) {
+  for (const ProductSpec& p : problems) {
     SCOPED_TRACE(assembly::describe(p));
-    const auto prepared = ops::prepare_gemm(device, p);
-    ASSERT_TRUE(prepared->blackwell);
-    const kernel::BlackwellConfig& c = prepared->blackwell->config;
-    EXPECT_LE(prepared->shared_bytes, device.shared_bytes);
+    const auto prepared = test::plan_of(device, p);
+    const kernel::BlackwellConfig& c = prepared.blackwell().config;
+    EXPECT_LE(prepared.shared_bytes, device.shared_bytes);
     EXPECT_LE(kernel::tensor_layout(c).columns, kernel::kTensorColumns);
     EXPECT_GE(c.stages, 2);
     EXPECT_EQ(c.format, p.format);

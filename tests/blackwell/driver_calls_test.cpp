@@ -92,13 +92,13 @@ TEST(DriverCalls, AProductEncodesMapsAndLaunches) {
 // A plan depends on the problem alone: whatever the sizes on the device are, they are one kernel and one launch.
 TEST(DriverCalls, PlansAreThereWithoutADriver) {
   const Calls counted;
-  GemmProblem p;
+  ProductSpec p;
   p.format = OperandFormat::Mxfp4;
   p.grouping = Grouping::Masked;
   p.groups = 64, p.m = 256, p.n = 2048, p.k = 2048;
   for (const std::optional<int64_t> expected : {std::optional<int64_t>{}, std::optional<int64_t>{8}}) {
     p.expected_rows = expected;
-    EXPECT_NE(explain_plan(p, 100, 148), "");
+    EXPECT_FALSE(plan_gemm(describe(p), {100, 148, 232448}).candidates.empty());
   }
   EXPECT_TRUE(counted.made().empty());
 }

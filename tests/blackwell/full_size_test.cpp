@@ -161,7 +161,7 @@ class FullSize : public testing::TestWithParam<ReferenceShape> {
     return blocked;
   }
 
-  GemmProblem p_;
+  ProductSpec p_;
   int64_t total_ = 0;
   std::vector<int64_t> first_, rows_, group_of_;
   std::vector<int32_t> sizes_, indices_;
@@ -179,7 +179,7 @@ TEST_P(FullSize, IsRight) {
   const Buffer sfa = block(a.scales(), masked || offsets ? p_.groups : 1, p_.m, p_.k,
                            offsets ? sizes.get<int32_t>() : nullptr, a_scale_bytes(p_));
   const Buffer sfb = block(b.scales(), p_.groups, p_.n, p_.k, nullptr, b_scale_bytes(p_));
-  GemmArguments x;
+  ProductTensors x;
   x.a = a.elements(), x.b = b.elements();
   x.sfa = sfa.get(), x.sfb = sfb.get();
   if (p_.grouping != Grouping::Dense) x.sizes = sizes.get<int32_t>();

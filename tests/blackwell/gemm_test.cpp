@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
 // A NaN scale spoils its row (of A) and its column (of B), and nothing else.
 TEST(Mxfp4, NanScale) {
   Mxfp4Layer layer(dense(130, 136, 320));
-  const GemmProblem& p = layer.problem();
+  const ProductSpec& p = layer.problem();
   std::vector<uint8_t> sfa(a_scale_bytes(p)), sfb(b_scale_bytes(p));
   device().download(sfa.data(), layer.arguments().sfa, sfa.size());
   device().download(sfb.data(), layer.arguments().sfb, sfb.size());

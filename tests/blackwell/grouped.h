@@ -10,7 +10,7 @@
 namespace moxie::test {
 
 struct GroupedJob {
-  GemmProblem problem;           // format, grouping, types, activation, choices
+  ProductSpec problem;           // format, grouping, types, activation, choices
   std::vector<int64_t> m, n, k;  // of each group; KGroups: m and n are all the same
   int64_t spare_k = 64;          // KGroups: behind the last group
   uint64_t seed = 1;
@@ -51,8 +51,8 @@ struct GroupedOperand {
 class GroupedLayer {
  public:
   explicit GroupedLayer(GroupedJob job) : job_(std::move(job)) { build(); }
-  const GemmProblem& problem() const { return job_.problem; }
-  GemmArguments& arguments() { return x_; }
+  const ProductSpec& problem() const { return job_.problem; }
+  ProductTensors& arguments() { return x_; }
   // What it writes, the scales included.
   std::vector<const void*> outputs() const {
     std::vector<const void*> all = {output_.get()};
@@ -69,7 +69,7 @@ class GroupedLayer {
   }
 
   void check(const std::vector<uint8_t>& got) const {
-    const GemmProblem& p = job_.problem;
+    const ProductSpec& p = job_.problem;
     if (is_quantized(*p.out)) return check_quantized(got);
     const int64_t size = size_of(*p.out);
     const bool plain = p.activation == Activation::None && p.out == DataType::F32;
@@ -195,7 +195,7 @@ class GroupedLayer {
     if (along_k()) {
       x_.out_scales = pointers[0];
     } else {
-      x_.out_scale_pointers = static_cast<void* const*>(upload(pointers));
+      x_.pointers.out.scales = static_cast<void* const*>(upload(pointers));
     }
   }
 
@@ -254,7 +254,7 @@ class GroupedLayer {
   }
 
   void build() {
-    GemmProblem& p = job_.problem;
+    ProductSpec& p = job_.problem;
     p.groups = int64_t(groups());
     p.m = *std::max_element(job_.m.begin(), job_.m.end()), p.n = *std::max_element(job_.n.begin(), job_.n.end());
     p.k = along_k() ? std::accumulate(job_.k.begin(), job_.k.end(), job_.spare_k)
@@ -287,16 +287,16 @@ class GroupedLayer {
       if (has_scales(p.format))
         x_.sfa = block_along_k(a_, a_scale_bytes(p)), x_.sfb = block_along_k(b_, b_scale_bytes(p));
     } else {
-      x_.arrays.a = upload_each(a_), x_.arrays.b = upload_each(b_);
-      x_.arrays.lda = static_cast<int64_t*>(upload(a_.ld)), x_.arrays.ldb = static_cast<int64_t*>(upload(b_.ld));
-      if (p.bias) x_.arrays.bias = pointers_to(biases, bias_bytes);
+      x_.pointers.a.data = upload_each(a_), x_.pointers.b.data = upload_each(b_);
+      x_.pointers.a.ld = static_cast<int64_t*>(upload(a_.ld)), x_.pointers.b.ld = static_cast<int64_t*>(upload(b_.ld));
+      if (p.bias) x_.pointers.bias = pointers_to(biases, bias_bytes);
       std::vector<int32_t> sizes;
       for (size_t g = 0; g < groups(); ++g)
         sizes.insert(sizes.end(), {int32_t(job_.m[g]), int32_t(job_.n[g]), int32_t(job_.k[g])});
-      x_.arrays.sizes = static_cast<int32_t*>(upload(sizes));
-      x_.out_pointers = const_cast<void* const*>(pointers_to(output_.get(), out_bytes));
-      x_.out_lds = static_cast<int64_t*>(upload(ld_out_));
-      if (has_scales(p.format)) x_.sfa_pointers = block_each(a_), x_.sfb_pointers = block_each(b_);
+      x_.pointers.sizes = static_cast<int32_t*>(upload(sizes));
+      x_.pointers.out.data = const_cast<void* const*>(pointers_to(output_.get(), out_bytes));
+      x_.pointers.out.ld = static_cast<int64_t*>(upload(ld_out_));
+      if (has_scales(p.format)) x_.pointers.a.scales = block_each(a_), x_.pointers.b.scales = block_each(b_);
     }
     x_.workspace_bytes = workspace_bytes(device(), p);
     workspace_ = Buffer(x_.workspace_bytes);
@@ -312,7 +312,7 @@ class GroupedLayer {
   std::vector<Buffer> out_scales_;       // KGroups: one, Pointers: of each group
   std::unique_ptr<GroupedLayer> plain_;  // with float32 in the quantised output's place
   std::vector<uint8_t> plain_output_;
-  GemmArguments x_;
+  ProductTensors x_;
 };
 
 }  // namespace moxie::test

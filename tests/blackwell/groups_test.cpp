@@ -98,7 +98,7 @@ TEST(OwnMaps, GatesBiasAndBf16) {
       for (bool swap : {false, true}) {
         SCOPED_TRACE(fmt::format("{} {} {}", int(format), gate, swap));
         for (GroupedJob job : {k_groups(format), pointers(format)}) {
-          GemmProblem& p = job.problem;
+          ProductSpec& p = job.problem;
           p.activation = Activation::Swiglu;
           p.gate = GateLayout(gate);
           p.bias = true;
@@ -123,7 +123,7 @@ TEST_P(OwnMapsQuantized, IsTheQuantizedFloat32) {
     for (bool gated : {false, true}) {
       SCOPED_TRACE(fmt::format("{} {}", int(format), gated));
       GroupedJob job = grouping == 0 ? k_groups(format) : pointers(format);
-      GemmProblem& p = job.problem;
+      ProductSpec& p = job.problem;
       p.swap_ab = swap, p.cluster = cluster;
       p.bias = gated;
       if (gated) p.activation = Activation::Swiglu, p.gate = GateLayout((int(format) + cluster) % 3);
@@ -153,7 +153,7 @@ TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
   GroupedLayer layer(job);
   const std::vector<uint8_t> right = layer.run();
   layer.check(right);
-  GemmArguments& x = layer.arguments();
+  ProductTensors& x = layer.arguments();
   std::vector<Buffer> kept;
   const auto spoil = [&](auto*& array, auto value) {
     using T = std::remove_const_t<std::remove_reference_t<decltype(*array)>>;
@@ -165,11 +165,11 @@ TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
   };
   for (int wrong = 0; wrong < 4; ++wrong) {
     SCOPED_TRACE(wrong);
-    const GemmArguments before = x;
-    if (wrong == 0) spoil(x.out_scale_pointers, nullptr);
-    if (wrong == 1) spoil(x.out_scale_pointers, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
-    if (wrong == 2) spoil(x.out_pointers, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
-    if (wrong == 3) spoil(x.out_lds, int64_t{72});
+    const ProductTensors before = x;
+    if (wrong == 0) spoil(x.pointers.out.scales, nullptr);
+    if (wrong == 1) spoil(x.pointers.out.scales, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
+    if (wrong == 2) spoil(x.pointers.out.data, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
+    if (wrong == 3) spoil(x.pointers.out.ld, int64_t{72});
     std::vector<uint8_t> got;
     ASSERT_NO_THROW(got = layer.run());
     int64_t left = 0, other = 0;
@@ -263,7 +263,7 @@ TEST(OwnMaps, WrongCalls) {
   struct Wrong {
     GroupedJob job;
     const char* says;
-    std::function<void(GemmProblem&, GemmArguments&)> spoil;
+    std::function<void(ProductSpec&, ProductTensors&)> spoil;
   };
   const Wrong all[] = {
       {k_groups(OperandFormat::Mxfp4), "sizes is null", [](auto&, auto& x) { x.sizes = nullptr; }},
@@ -272,18 +272,18 @@ TEST(OwnMaps, WrongCalls) {
        [](auto& p, auto&) { p.host_rows.assign(size_t(p.groups), p.m); }},
       {k_groups(OperandFormat::Bf16), "workspace is null", [](auto&, auto& x) { x.workspace = nullptr; }},
       {k_groups(OperandFormat::Bf16), "ldb is 8", [](auto&, auto& x) { x.ldb = 8; }},
-      {pointers(OperandFormat::Nvfp4), "sfa_pointers is null", [](auto&, auto& x) { x.sfa_pointers = nullptr; }},
+      {pointers(OperandFormat::Nvfp4), "sfa_pointers is null", [](auto&, auto& x) { x.pointers.a.scales = nullptr; }},
       {pointers(OperandFormat::Bf16), "out_scale_pointers is null",
        [](auto& p, auto&) { p.out = DataType::Mxfp4, p.n = 256; }},
       {k_groups(OperandFormat::Bf16), "out_scales is null",
        [](auto& p, auto& x) { p.out = DataType::Mxfp4, p.n = 128, x.ld_out = 0; }},
-      {pointers(OperandFormat::Bf16), "arrays.ldb is null", [](auto&, auto& x) { x.arrays.ldb = nullptr; }},
+      {pointers(OperandFormat::Bf16), "arrays.ldb is null", [](auto&, auto& x) { x.pointers.b.ld = nullptr; }},
   };
   for (const Wrong& wrong : all) {
     GroupedLayer layer(wrong.job);
     const auto before = layer.run();
-    GemmProblem p = layer.problem();
-    GemmArguments x = layer.arguments();
+    ProductSpec p = layer.problem();
+    ProductTensors x = layer.arguments();
     wrong.spoil(p, x);
     try {
       gemm(device(), p, x);
@@ -295,11 +295,11 @@ TEST(OwnMaps, WrongCalls) {
     EXPECT_TRUE(layer.output() == before);
   }
   try {
-    explain_plan(GroupedLayer(k_groups(OperandFormat::Bf16)).problem(), 90);
+    plan_gemm(describe(GroupedLayer(k_groups(OperandFormat::Bf16)).problem()));
     FAIL() << "was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-    EXPECT_THAT(error.what(), testing::HasSubstr("grouping is KGroups"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("k-groups"));
   }
 }
 

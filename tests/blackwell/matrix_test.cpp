@@ -12,10 +12,10 @@
 #include <bit>
 #include <set>
 
-#include "ops/gemm.h"
 #include "plan/plan.h"
 #include "tests/blackwell/grouped.h"
 #include "tests/blackwell/reference_shapes.h"
+#include "tests/support/planned.h"
 
 namespace moxie::test {
 namespace {
@@ -146,7 +146,7 @@ void add_scales(std::vector<Point>& all) {
 void add_reference_shapes(std::vector<Point>& all) {
   for (const ReferenceShape& s : reference_shapes()) {
     const kernel::BlackwellConfig c =
-        plan::make_blackwell_plan(ops::shape_of(problem_of(s)), {100, 148, 232448}).config;
+        plan::make_blackwell_plan(test::shape_of(problem_of(s)), {100, 148, 232448}).config;
     Point p;
     p.name = "G_" + s.name;
     p.grouping = s.grouping;
@@ -232,7 +232,7 @@ std::vector<int64_t> draw_rows(const Point& p, int64_t tile, Random& random) {
   return rows;
 }
 
-void choose(GemmProblem& problem, const Point& p) {
+void choose(ProductSpec& problem, const Point& p) {
   problem.format = OperandFormat::Mxfp4;
   problem.grouping = p.grouping;
   problem.cluster = p.cluster;
@@ -391,13 +391,13 @@ TEST(MatrixTable, HoldsWhatItClaims) {
 
 // The combinations that are not in the table have no kernel, and are refused by name.
 TEST(MatrixTable, WhatIsMissingIsRefused) {
-  const auto is_refused = [](GemmProblem p, std::optional<int> GemmProblem::*size, int value) {
+  const auto is_refused = [](ProductSpec p, std::optional<int> ProductSpec::*size, int value) {
     p.*size = value;
     try {
-      ops::prepare_gemm({100, 148, 232448}, p);
+      test::plan_of({100, 148, 232448}, p);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-      const std::string name = size == &GemmProblem::tile_m ? "tile_m" : "tile_n";
+      const std::string name = size == &ProductSpec::tile_m ? "tile_m" : "tile_n";
       EXPECT_EQ(std::string(error.what()).find(fmt::format("{} is {}, but ", name, value)), 0u) << error.what();
       return true;
     }
@@ -405,7 +405,7 @@ TEST(MatrixTable, WhatIsMissingIsRefused) {
   };
   for (Grouping grouping : kGroupings) {
     for (int cluster : {1, 2}) {
-      GemmProblem p;
+      ProductSpec p;
       p.format = OperandFormat::Mxfp4;
       p.grouping = grouping;
       p.m = 1000, p.n = 1024, p.k = 256;
@@ -414,13 +414,13 @@ TEST(MatrixTable, WhatIsMissingIsRefused) {
       p.swap_ab = false;
       for (int width = 8; width <= 320; width += 8) {
         const bool legal = width % (cluster == 2 ? 32 : 16) == 0 && width <= 256;
-        EXPECT_EQ(is_refused(p, &GemmProblem::tile_n, width), !legal) << int(grouping) << cluster << width;
+        EXPECT_EQ(is_refused(p, &ProductSpec::tile_n, width), !legal) << int(grouping) << cluster << width;
       }
       p.swap_ab = true;
       for (int rows = 8; rows <= 320; rows += 8) {
         const bool legal =
             std::has_single_bit(unsigned(rows)) && rows >= 16 && rows <= (grouping == Grouping::RowGroups ? 128 : 256);
-        EXPECT_EQ(is_refused(p, &GemmProblem::tile_m, rows), !legal) << int(grouping) << cluster << rows;
+        EXPECT_EQ(is_refused(p, &ProductSpec::tile_m, rows), !legal) << int(grouping) << cluster << rows;
       }
     }
   }

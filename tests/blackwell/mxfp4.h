@@ -94,7 +94,7 @@ inline int64_t count_wrong(const double* expected, const uint8_t* got, int64_t c
 }
 
 struct Mxfp4Job {
-  GemmProblem problem;        // grouping, types, activation, bias, choices; Bf16 stands for Mxfp4
+  ProductSpec problem;        // grouping, types, activation, bias, choices; Bf16 stands for Mxfp4
   std::vector<int64_t> rows;  // of each group
   int64_t n = 64, k = 64;
   int64_t spare_rows = 3;
@@ -111,8 +111,8 @@ class Mxfp4Layer {
   static constexpr uint8_t kPoison = 0xff;
   explicit Mxfp4Layer(Mxfp4Job job) : job_(std::move(job)) { build(); }
 
-  GemmArguments& arguments() { return arguments_; }
-  const GemmProblem& problem() const { return job_.problem; }
+  ProductTensors& arguments() { return arguments_; }
+  const ProductSpec& problem() const { return job_.problem; }
   std::vector<uint8_t> output() const { return output_.download(); }
   std::vector<uint8_t> run(uint8_t poison = kPoison) {
     output_.fill(poison);
@@ -124,7 +124,7 @@ class Mxfp4Layer {
   // Every element that should be there is right, every other byte is still poison. Without an activation float32 is
   // held to count_wrong().
   void check(const std::vector<uint8_t>& got) const {
-    const GemmProblem& p = job_.problem;
+    const ProductSpec& p = job_.problem;
     const int64_t bytes = size_of(type_), alignment = alignment_;
     std::vector<uint8_t> rule(got.size() / size_t(bytes), 0);  // 1: written, 2: may be
     reference::Comparison comparison(type_ == DataType::Bf16 ? reference::kBf16Bound : reference::kF32Bound);
@@ -159,7 +159,7 @@ class Mxfp4Layer {
   int64_t first_element(int64_t row) const { return (kGuardRows + row) * ld_; }
 
   void build() {
-    GemmProblem& p = job_.problem;
+    ProductSpec& p = job_.problem;
     const auto groups = int64_t(job_.rows.size());
     const int64_t most = *std::max_element(job_.rows.begin(), job_.rows.end());
     if (p.format == OperandFormat::Bf16) p.format = OperandFormat::Mxfp4;
@@ -209,7 +209,7 @@ class Mxfp4Layer {
     }
     for (int64_t i = 0; i < groups * p.n; ++i) bias_.push_back(reference::float_to_bf16(float(i % 17) - 8));
 
-    GemmArguments& x = arguments_;
+    ProductTensors& x = arguments_;
     const auto upload = [&](const auto& values) {
       buffers_.emplace_back(values);
       return buffers_.back().template get<void>();
@@ -252,7 +252,7 @@ class Mxfp4Layer {
   }
 
   std::vector<double> answer(size_t g) const {
-    const GemmProblem& p = job_.problem;
+    const ProductSpec& p = job_.problem;
     std::vector<std::vector<double>> b;
     for (int64_t j = 0; j < p.n; ++j) b.push_back(b_.row(int64_t(g) * p.n + j));
     const double factor = (job_.a_tensor_scale.empty() ? 1.0 : double(job_.a_tensor_scale[0])) *
@@ -277,7 +277,7 @@ class Mxfp4Layer {
   std::vector<uint16_t> bias_;
   std::vector<Buffer> buffers_;
   Buffer output_, workspace_;
-  GemmArguments arguments_;
+  ProductTensors arguments_;
 };
 
 // Right in every order, and the same bits.

@@ -45,7 +45,7 @@ TEST_P(Nvfp4Groups, TensorScalesBiasAndActivation) {
                                      Grouping::Masked};
   const auto [grouping, cluster] = GetParam();
   Mxfp4Job job = dense(0, 336, 160);
-  GemmProblem& p = job.problem;
+  ProductSpec& p = job.problem;
   p.grouping = kGroupings[grouping];
   p.cluster = cluster;
   p.tile_n = 96;
@@ -78,7 +78,7 @@ TEST(Nvfp4, AllScales) {
 // A NaN scale spoils its row, and nothing else.
 TEST(Nvfp4, NanScale) {
   Mxfp4Layer layer(dense(130, 72, 96));
-  const GemmProblem& p = layer.problem();
+  const ProductSpec& p = layer.problem();
   std::vector<uint8_t> sfa(a_scale_bytes(p));
   device().download(sfa.data(), layer.arguments().sfa, sfa.size());
   sfa[size_t(blocked_scale_index(129, 5, p.k, 16))] = 0x7f;

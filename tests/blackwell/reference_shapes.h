@@ -51,8 +51,8 @@ inline std::vector<ReferenceShape> reference_shapes() {
 }
 
 // What a caller would say of it: a problem without choices.
-inline GemmProblem problem_of(const ReferenceShape& s) {
-  GemmProblem p;
+inline ProductSpec problem_of(const ReferenceShape& s) {
+  ProductSpec p;
   p.format = OperandFormat::Mxfp4;
   p.grouping = s.grouping;
   p.groups = s.groups;

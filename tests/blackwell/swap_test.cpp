@@ -3,9 +3,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "ops/gemm.h"
 #include "plan/plan.h"
 #include "tests/blackwell/mxfp4.h"
+#include "tests/support/planned.h"
 
 namespace moxie::test {
 namespace {
@@ -182,7 +182,7 @@ class SwappedBf16 : public testing::TestWithParam<std::tuple<int, int, int>> {};
 TEST_P(SwappedBf16, IsRight) {
   const auto [grouping, gate, cluster] = GetParam();
   Job job;
-  GemmProblem& p = job.problem;
+  ProductSpec& p = job.problem;
   p.grouping = kGroupings[grouping];
   p.swap_ab = true;
   p.cluster = cluster;
@@ -227,7 +227,7 @@ TEST(Swapped, ASinkOfTheCallersOwn) {
       const int64_t width = gated ? job.n / 2 : job.n, ld = (width + 31) / 32, rows = 7 + 70 + 17;
       const Buffer largest(size_t((rows + 1) * ld) * sizeof(float));
       const RowMaxParams params{largest.get<float>(), ld, 0, gated};
-      CustomSink sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
+      test::SinkSpec sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
       std::memcpy(sink.params.data(), &params, sizeof(params));
       job.problem.sinks = {sink};
       Layer layer(job);
@@ -256,11 +256,11 @@ TEST(Swapped, ASinkOfTheCallersOwn) {
 }
 
 // What the plan makes of it: rows that the host knows, never an extent that may be padding.
-plan::BlackwellPlan plan_of(const GemmProblem& p) {
-  return plan::make_blackwell_plan(ops::shape_of(p), {100, 148, 232448});
+plan::BlackwellPlan plan_of(const ProductSpec& p) {
+  return plan::make_blackwell_plan(test::shape_of(p), {100, 148, 232448});
 }
-GemmProblem layer(Grouping grouping, int64_t m) {
-  GemmProblem p;
+ProductSpec layer(Grouping grouping, int64_t m) {
+  ProductSpec p;
   p.format = OperandFormat::Mxfp4;
   p.grouping = grouping;
   p.groups = grouping == Grouping::Dense ? 1 : 256;
@@ -270,24 +270,24 @@ GemmProblem layer(Grouping grouping, int64_t m) {
 
 TEST(SwapPlan, FewRowsAreSwapped) {
   for (int64_t rows : {1, 8, 16, 32}) {
-    GemmProblem p = layer(Grouping::Masked, 4096);
+    ProductSpec p = layer(Grouping::Masked, 4096);
     p.expected_rows = rows;
     EXPECT_TRUE(plan_of(p).config.swap_ab) << rows;
     EXPECT_TRUE(plan_of(layer(Grouping::Offsets, 256 * rows)).config.swap_ab) << rows;
     EXPECT_TRUE(plan_of(layer(Grouping::Batched, rows)).config.swap_ab) << rows;
   }
-  GemmProblem p = layer(Grouping::Masked, 4096);
+  ProductSpec p = layer(Grouping::Masked, 4096);
   p.expected_rows = 2048;
   EXPECT_FALSE(plan_of(p).config.swap_ab);
   EXPECT_FALSE(plan_of(layer(Grouping::Dense, 8192)).config.swap_ab);
 }
 
 TEST(SwapPlan, PaddingDecidesNothing) {
-  GemmProblem small = layer(Grouping::Masked, 64), large = layer(Grouping::Masked, 8192);
+  ProductSpec small = layer(Grouping::Masked, 64), large = layer(Grouping::Masked, 8192);
   small.expected_rows = large.expected_rows = 8;
   EXPECT_EQ(plan_of(small).config.swap_ab, plan_of(large).config.swap_ab);
   EXPECT_EQ(plan_of(small).config.block_n, plan_of(large).config.block_n);
-  GemmProblem rows = layer(Grouping::RowGroups, 256 * 128);  // one row each, aligned to 128
+  ProductSpec rows = layer(Grouping::RowGroups, 256 * 128);  // one row each, aligned to 128
   rows.expected_rows = 1;
   EXPECT_TRUE(plan_of(rows).config.swap_ab);
   rows.host_rows.assign(256, 1);
@@ -297,7 +297,7 @@ TEST(SwapPlan, PaddingDecidesNothing) {
 TEST(SwapPlan, TheCallerDecides) {
   for (const Grouping grouping : kGroupings) {
     for (int64_t m : {8, 4096}) {
-      GemmProblem p = layer(grouping, m);
+      ProductSpec p = layer(grouping, m);
       for (const bool swap : {false, true}) {
         p.swap_ab = swap;
         EXPECT_EQ(plan_of(p).config.swap_ab, swap);

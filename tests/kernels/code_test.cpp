@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "jit/jit.h"
-#include "ops/gemm.h"
+#include "tests/support/planned.h"
 
 namespace moxie {
 namespace {
@@ -28,10 +28,10 @@ std::string row_max_source() {
   text << file.rdbuf();
   return text.str();
 }
-CustomSink row_max() { return {"row_max::RowMax", row_max_source(), std::vector<uint8_t>(32), {}}; }
+test::SinkSpec row_max() { return {"row_max::RowMax", row_max_source(), std::vector<uint8_t>(32), {}}; }
 
-GemmProblem problem_of(Grouping grouping, std::optional<DataType> pre, std::optional<DataType> out) {
-  GemmProblem p;
+ProductSpec problem_of(Grouping grouping, std::optional<DataType> pre, std::optional<DataType> out) {
+  ProductSpec p;
   p.grouping = grouping;
   p.groups = grouping == Grouping::Dense ? 1 : 8;
   p.m = 1024, p.n = 1024, p.k = 1024;
@@ -42,10 +42,10 @@ GemmProblem problem_of(Grouping grouping, std::optional<DataType> pre, std::opti
   return p;
 }
 
-std::string ptx_of(const GemmProblem& p, std::optional<int> stages = {}) {
-  kernel::HopperConfig config = ops::prepare_gemm({}, p)->plan.config;
+std::string ptx_of(const ProductSpec& p, std::optional<int> stages = {}) {
+  kernel::HopperConfig config = test::plan_of({}, p).hopper().config;
   if (stages) config.stages = *stages, config.store_buffers = 1;
-  jit::Request request = ops::kernel_request(config, p);
+  jit::Request request = ops::kernel_request(config, test::describe(p));
   request.kind = jit::ImageKind::Ptx;
   return jit::Compiler::get().compile(request);
 }
@@ -69,26 +69,26 @@ void PrintTo(const MapWork& work, std::ostream* stream) {
 
 constexpr auto kBf16 = DataType::Bf16;
 
-int shared_bytes(const GemmProblem& p) {
-  const auto prepared = ops::prepare_gemm({}, p);
-  kernel::HopperConfig config = prepared->plan.config;
+int shared_bytes(const ProductSpec& p) {
+  const auto prepared = test::plan_of({}, p);
+  kernel::HopperConfig config = prepared.hopper().config;
   config.stages = 2, config.store_buffers = 1;
-  return kernel::shared_bytes(config, prepared->needs.data(), int(prepared->needs.size()));
+  return kernel::shared_bytes(config, prepared.needs.data(), int(prepared.needs.size()));
 }
 
 TEST(Code, WithoutGroupMapsThereIsNothingForThem) {
   for (Grouping grouping : {Grouping::Dense, Grouping::Batched, Grouping::RowGroups}) {
-    const GemmProblem p = problem_of(grouping, kBf16, kBf16);
+    const ProductSpec p = problem_of(grouping, kBf16, kBf16);
     EXPECT_EQ(map_work(ptx_of(p)), (MapWork{0, 0, 0})) << int(grouping);
-    EXPECT_EQ(ops::prepare_gemm({}, p)->workspace_bytes, 0u);
+    EXPECT_EQ(test::plan_of({}, p).workspace_bytes, 0u);
   }
   // Ragged groups, but no sink that stores through a map: nothing either.
   for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
-    GemmProblem p = problem_of(grouping, {}, {});
+    ProductSpec p = problem_of(grouping, {}, {});
     p.sinks = {row_max()};
     EXPECT_EQ(map_work(ptx_of(p)), (MapWork{0, 0, 0})) << int(grouping);
-    EXPECT_EQ(ops::prepare_gemm({}, p)->workspace_bytes, 0u);
-    GemmProblem dense = problem_of(Grouping::Dense, {}, {});
+    EXPECT_EQ(test::plan_of({}, p).workspace_bytes, 0u);
+    ProductSpec dense = problem_of(Grouping::Dense, {}, {});
     dense.sinks = p.sinks;
     EXPECT_EQ(shared_bytes(p), shared_bytes(dense));
   }
@@ -97,19 +97,19 @@ TEST(Code, WithoutGroupMapsThereIsNothingForThem) {
 TEST(Code, EachMapIsThereOnce) {
   // A sink of ragged groups: address and rows. Its shared memory: one map for each consumer warp group.
   const MapWork one{2, 1, 1};
-  const GemmProblem dense = problem_of(Grouping::Dense, {}, kBf16);
+  const ProductSpec dense = problem_of(Grouping::Dense, {}, kBf16);
   for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
-    const GemmProblem out = problem_of(grouping, {}, kBf16), pre = problem_of(grouping, kBf16, {}),
+    const ProductSpec out = problem_of(grouping, {}, kBf16), pre = problem_of(grouping, kBf16, {}),
                       both = problem_of(grouping, kBf16, kBf16);
     EXPECT_EQ(map_work(ptx_of(out)), one);
     EXPECT_EQ(map_work(ptx_of(pre)), one);
     EXPECT_EQ(map_work(ptx_of(both)), (MapWork{4, 2, 2}));
     EXPECT_EQ(shared_bytes(out), shared_bytes(dense) + 2 * 128);
-    EXPECT_EQ(ops::prepare_gemm({}, both)->workspace_bytes, 2 * ops::prepare_gemm({}, out)->workspace_bytes);
-    GemmProblem custom = out;  // a sink without a map adds nothing
+    EXPECT_EQ(test::plan_of({}, both).workspace_bytes, 2 * test::plan_of({}, out).workspace_bytes);
+    ProductSpec custom = out;  // a sink without a map adds nothing
     custom.sinks = {row_max()};
     EXPECT_EQ(map_work(ptx_of(custom)), one);
-    EXPECT_EQ(ops::prepare_gemm({}, custom)->workspace_bytes, ops::prepare_gemm({}, out)->workspace_bytes);
+    EXPECT_EQ(test::plan_of({}, custom).workspace_bytes, test::plan_of({}, out).workspace_bytes);
   }
   // Pointers: A and B as well.
   const MapWork own = map_work(ptx_of(problem_of(Grouping::Pointers, {}, kBf16)));
@@ -134,7 +134,7 @@ std::string loop_operations(const std::string& ptx) {
 TEST(Code, AFurtherSinkLeavesMainLoopAndScheduler) {
   for (Grouping grouping : {Grouping::Dense, Grouping::Offsets}) {
     const auto p = [&](bool pre, bool custom) {
-      GemmProblem problem = problem_of(grouping, {}, kBf16);
+      ProductSpec problem = problem_of(grouping, {}, kBf16);
       if (pre) problem.pre = kBf16;
       if (custom) problem.sinks = {row_max()};
       return problem;
@@ -173,19 +173,19 @@ struct Kernel {
 std::vector<Kernel> shipped() {
   std::vector<Kernel> kernels;
   std::map<std::string, bool> seen;
-  const auto add = [&](const GemmProblem& p) {
-    const auto prepared = ops::prepare_gemm({}, p);
-    if (!seen.emplace(prepared->kernel_key, true).second) return;
+  const auto add = [&](const ProductSpec& p) {
+    const auto prepared = test::plan_of({}, p);
+    if (!seen.emplace(prepared.key, true).second) return;
     kernels.push_back({fmt::format("{}, grouping {}, activation {}, gate {}, bias {}, pre {}, out {}",
-                                   plan::describe(prepared->plan.config), int(p.grouping), int(p.activation),
+                                   plan::describe(prepared.hopper().config), int(p.grouping), int(p.activation),
                                    int(p.gate), p.bias, p.pre ? int(*p.pre) : -1, p.out ? int(*p.out) : -1),
-                       ops::kernel_request(prepared->plan.config, p)});
+                       ops::kernel_request(prepared, test::describe(p))});
   };
   const int widest[][3] = {{1, 128, 160}, {0, 128, 256}, {0, 256, 128}, {1, 64, 256}, {1, 128, 128}};
   int turn = 0;
   for (const auto& [schedule, m, n] : widest) {
     for (Grouping grouping : {Grouping::Offsets, Grouping::Pointers}) {
-      GemmProblem p = problem_of(grouping, DataType::F32, DataType::F32);
+      ProductSpec p = problem_of(grouping, DataType::F32, DataType::F32);
       p.schedule = WarpSchedule(schedule), p.tile_m = m, p.tile_n = n, p.cluster.reset();
       const auto plain = schedule == 1 && m == 128 && n == 160 ? Activation::GeluTanh : Activation::GeluErf;
       p.activation = turn % 2 ? plain : Activation::SwigluOai;
@@ -199,7 +199,7 @@ std::vector<Kernel> shipped() {
     return all[random() % sizeof...(values)];
   };
   for (int i = 0; i < 300; ++i) {
-    GemmProblem p;
+    ProductSpec p;
     p.grouping = Grouping(i % 6);
     p.groups = p.grouping == Grouping::Dense ? 1 : pick(1, 8, 32, 128);
     p.m = pick(1, 64, 300, 4096), p.n = pick(64, 320, 2880, 5760), p.k = pick(72, 2048, 2880);

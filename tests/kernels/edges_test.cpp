@@ -18,8 +18,8 @@ namespace {
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
 // Few kernels serve all edges: two schedules, both outputs, a cluster for one of them.
-GemmProblem problem_of(WarpSchedule schedule, Grouping grouping) {
-  GemmProblem p;
+ProductSpec problem_of(WarpSchedule schedule, Grouping grouping) {
+  ProductSpec p;
   p.schedule = schedule;
   p.grouping = grouping;
   p.tile_m = schedule == WarpSchedule::Cooperative ? 128 : 64;
@@ -122,7 +122,7 @@ extern "C" __global__ void read_line(const int* line, int value, int* stale) {
 )";
     return request;
   };
-  return device().state().get_kernel(std::string("edges_test ") + entry, request, entry, 0);
+  return device().state().get_kernel(std::string("edges_test ") + entry, request(), entry, 0);
 }
 
 // Sizes that are ready are read by plain loads before griddepcontrol.wait: no line of L1 may be older than the grid.
@@ -153,7 +153,7 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
     SCOPED_TRACE(k);
     Job j = job({70, 3, 0, 61}, 80, k);
     Layer layer(j);
-    GemmArguments& x = layer.arguments();
+    ProductTensors& x = layer.arguments();
     const auto* const a = static_cast<const uint8_t*>(x.a);
     const uint8_t* begin = nullptr;
     size_t bytes = 0;
@@ -290,7 +290,7 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
   for (int broken = 0; broken < 7; ++broken) {
     SCOPED_TRACE(broken);
     Layer layer(j);
-    GemmArguments& a = layer.arguments();
+    ProductTensors& a = layer.arguments();
     const size_t group = 2;
     const auto patch = [&](const auto* array, auto change) {
       std::remove_cvref_t<decltype(*array)> value;
@@ -302,25 +302,25 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
     bool pre_stays = true, out_stays = true;
     switch (broken) {
       case 0:
-        patch(a.arrays.a, shift);
+        patch(a.pointers.a.data, shift);
         break;
       case 1:
-        patch(a.arrays.b, shift);
+        patch(a.pointers.b.data, shift);
         break;
       case 2:
-        patch(a.arrays.lda, [](int64_t& ld) { ld += 4; });
+        patch(a.pointers.a.ld, [](int64_t& ld) { ld += 4; });
         break;
       case 3:
-        patch(a.arrays.ldb, [](int64_t& ld) { ld = -ld; });
+        patch(a.pointers.b.ld, [](int64_t& ld) { ld = -ld; });
         break;
       case 4:
-        patch(a.arrays.sizes + group * 2 + 1, [](int32_t& n) { n = 40; });
+        patch(a.pointers.sizes + group * 2 + 1, [](int32_t& n) { n = 40; });
         break;  // [group][1]
       case 5:
-        patch(a.pre_pointers, shift), out_stays = false;
+        patch(a.pointers.pre.data, shift), out_stays = false;
         break;
       case 6:
-        patch(a.out_lds, [](int64_t& ld) { ld += 1; }), pre_stays = false;
+        patch(a.pointers.out.ld, [](int64_t& ld) { ld += 1; }), pre_stays = false;
         break;
     }
     set_order("random:3");
@@ -343,8 +343,8 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
     const void* pre_base = layer.pre_base();
     const void* out_base = layer.out_base();
     for (size_t g = 0; g < j.rows.size(); ++g) {
-      const auto pre = rows(results.pre, a.pre_pointers, a.pre_lds, g, 48, 2, pre_base);
-      const auto out = rows(results.out, a.out_pointers, a.out_lds, g, 24, 4, out_base);
+      const auto pre = rows(results.pre, a.pointers.pre.data, a.pointers.pre.ld, g, 48, 2, pre_base);
+      const auto out = rows(results.out, a.pointers.out.data, a.pointers.out.ld, g, 24, 4, out_base);
       const bool pre_written = g != group || !pre_stays, out_written = g != group || !out_stays;
       if (pre_written) {
         reference::Comparison c;
@@ -391,7 +391,7 @@ TEST(Kernels, AlphaAndLimitAreTheCallers) {
 }
 
 TEST(Kernels, EmptyProductsLaunchNothing) {
-  GemmProblem p = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
+  ProductSpec p = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   p.sinks = {{"no_such_type", "#error this would not compile", {1}, {}}};
   p.n = 64, p.k = 64;
   EXPECT_NO_THROW(gemm(device(), p, {}));
@@ -468,7 +468,7 @@ TEST_P(BrokenWord, IsReported) {
   }
   const auto run = [&](bool ready) {
     Layer one(before), two(job);
-    GemmArguments& x = two.arguments();
+    ProductTensors& x = two.arguments();
     if (what != "Weights") {
       x.sizes = static_cast<const int32_t*>(one.arguments().out);
     } else {
@@ -514,7 +514,7 @@ struct RowMaxParams {  // row_max::RowMax::Params
   int32_t unused = 0;
 };
 
-void check_row_max(GemmProblem problem, std::vector<int64_t> rows, int64_t n, bool alone) {
+void check_row_max(ProductSpec problem, std::vector<int64_t> rows, int64_t n, bool alone) {
   std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
   ASSERT_TRUE(file) << "the tests run from the source folder";
   std::ostringstream text;
@@ -533,7 +533,7 @@ void check_row_max(GemmProblem problem, std::vector<int64_t> rows, int64_t n, bo
       (masked ? int64_t(j.rows.size()) * max_m : std::accumulate(j.rows.begin(), j.rows.end(), j.spare_rows)) + 2;
   Buffer largest(size_t(all * ld) * sizeof(float));
   RowMaxParams params{largest.get<float>() + ld, ld, masked ? max_m : 0, gated};
-  CustomSink sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
+  test::SinkSpec sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
   std::memcpy(sink.params.data(), &params, sizeof(params));
   j.problem.sinks = {sink};
   Layer layer(j);
@@ -572,10 +572,10 @@ TEST(Kernels, ASinkOfTheCallersOwn) {
   // Beside two others; gated chunks of 32 columns.
   check_row_max(problem_of(WarpSchedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
   // Alone: no staging, no maps.
-  GemmProblem masked = problem_of(WarpSchedule::PingPong, Grouping::Masked);
+  ProductSpec masked = problem_of(WarpSchedule::PingPong, Grouping::Masked);
   masked.tile_n = 128;
   check_row_max(masked, {70, 0, 5}, 240, true);
-  GemmProblem plain = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
+  ProductSpec plain = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   plain.activation = Activation::Relu2, plain.tile_m = 256;
   check_row_max(plain, {150}, 72, true);
 }

@@ -16,6 +16,7 @@
 
 #include "cli/reference.h"
 #include "moxie/moxie.h"
+#include "tests/support/product_spec.h"
 
 namespace moxie::test {
 
@@ -96,7 +97,7 @@ inline uint16_t random_bf16(uint64_t seed, uint64_t index, float scale) {
 
 // What to compute. `problem` gives grouping, types, activation and choices; sizes come from rows, n and k.
 struct Job {
-  GemmProblem problem;
+  ProductSpec problem;
   std::vector<int64_t> rows;  // of each group. Dense: one entry; Batched: all the same
   int64_t n = 64, k = 64;
   std::vector<int64_t> group_n, group_k;  // Pointers: of each group; empty: n and k
@@ -123,8 +124,8 @@ class Layer {
  public:
   explicit Layer(Job job) : job_(std::move(job)) { build(); }
 
-  const GemmProblem& problem() const { return job_.problem; }
-  GemmArguments& arguments() { return arguments_; }
+  const ProductSpec& problem() const { return job_.problem; }
+  ProductTensors& arguments() { return arguments_; }
   const std::vector<int64_t>& first_rows() const { return first_rows_; }  // of each group in A (not Pointers)
   int64_t total_rows() const { return rows_; }
   int64_t out_width() const { return is_gated(job_.problem.activation) ? job_.problem.n / 2 : job_.problem.n; }
@@ -186,11 +187,12 @@ class Layer {
   };
 
   void build() {
-    GemmProblem& p = job_.problem;
+    ProductSpec& p = job_.problem;
     const int64_t groups = int64_t(job_.rows.size());
     const bool own = p.grouping == Grouping::Pointers;
     p.groups = groups;
     p.n = job_.n, p.k = job_.k;
+    p.alpha = job_.alpha, p.limit = job_.limit;
     if (own) {
       if (job_.group_n.empty()) job_.group_n.assign(groups, job_.n);
       if (job_.group_k.empty()) job_.group_k.assign(groups, job_.k);
@@ -256,7 +258,7 @@ class Layer {
   }
 
   void place_groups() {
-    const GemmProblem& p = job_.problem;
+    const ProductSpec& p = job_.problem;
     const bool own = p.grouping == Grouping::Pointers;
     const bool gated = is_gated(p.activation);
     const int64_t guard_pre = p.pre ? kGuardBytes / size_of(*p.pre) : 0,
@@ -315,7 +317,7 @@ class Layer {
   }
 
   void make_outputs() {
-    const GemmProblem& p = job_.problem;
+    const ProductSpec& p = job_.problem;
     if (p.pre) pre_.buffer = Buffer(size_t(pre_.elements * size_of(*p.pre)));
     if (p.out) out_.buffer = Buffer(size_t(out_.elements * size_of(*p.out)));
   }
@@ -336,28 +338,28 @@ class Layer {
   }
 
   void set_arguments(const std::vector<int32_t>& sizes) {
-    const GemmProblem& p = job_.problem;
-    GemmArguments& x = arguments_;
+    const ProductSpec& p = job_.problem;
+    ProductTensors& x = arguments_;
     const size_t pre_bytes = p.pre ? size_of(*p.pre) : 0, out_bytes = p.out ? size_of(*p.out) : 0;
     if (p.grouping == Grouping::Pointers) {
-      x.arrays.a = pointer_array<const void>(device_a_, &Place::a, 2);
-      x.arrays.b = pointer_array<const void>(device_b_, &Place::b, 2);
-      x.arrays.bias = pointer_array<const void>(device_bias_, &Place::bias, 2);
-      x.arrays.lda = ld_array(&Place::lda), x.arrays.ldb = ld_array(&Place::ldb);
+      x.pointers.a.data = pointer_array<const void>(device_a_, &Place::a, 2);
+      x.pointers.b.data = pointer_array<const void>(device_b_, &Place::b, 2);
+      x.pointers.bias = pointer_array<const void>(device_bias_, &Place::bias, 2);
+      x.pointers.a.ld = ld_array(&Place::lda), x.pointers.b.ld = ld_array(&Place::ldb);
       std::vector<int32_t> own = job_.corrupt_sizes;
       if (own.empty()) {
         for (const Place& place : groups_)
           own.insert(own.end(), {int32_t(place.m), int32_t(place.n), int32_t(place.k)});
       }
       arrays_.emplace_back(own);
-      x.arrays.sizes = arrays_.back().get<const int32_t>();
+      x.pointers.sizes = arrays_.back().get<const int32_t>();
       if (p.pre) {
-        x.pre_pointers = const_cast<void* const*>(pointer_array<void>(pre_.buffer, &Place::pre, pre_bytes));
-        x.pre_lds = ld_array(&Place::ld_pre);
+        x.pointers.pre.data = const_cast<void* const*>(pointer_array<void>(pre_.buffer, &Place::pre, pre_bytes));
+        x.pointers.pre.ld = ld_array(&Place::ld_pre);
       }
       if (p.out) {
-        x.out_pointers = const_cast<void* const*>(pointer_array<void>(out_.buffer, &Place::out, out_bytes));
-        x.out_lds = ld_array(&Place::ld_out);
+        x.pointers.out.data = const_cast<void* const*>(pointer_array<void>(out_.buffer, &Place::out, out_bytes));
+        x.pointers.out.ld = ld_array(&Place::ld_out);
       }
     } else {
       const Place& first = groups_.front();
@@ -371,7 +373,6 @@ class Layer {
         x.sizes = arrays_.back().get<const int32_t>();
       }
     }
-    x.alpha = job_.alpha, x.limit = job_.limit;
     x.weights_ready = job_.weights_ready;
     // What it holds does not matter. Written, since ptxas makes tensormap.cp_fenceproxy an atomic exchange, which
     // compute-sanitizer's initcheck takes for a read.
@@ -439,7 +440,7 @@ class Layer {
   Buffer device_a_, device_b_, device_bias_, workspace_;
   Output pre_, out_;
   std::vector<Buffer> arrays_;
-  GemmArguments arguments_;
+  ProductTensors arguments_;
 };
 
 // Runs a job in every order: right each time, and the same bits.

@@ -26,7 +26,7 @@ constexpr Outputs kOutputs[] = {{{}, kBf16},   {kBf16, kBf16}, {kF32, {}},   {{}
                                 {kF32, kBf16}, {kBf16, {}},    {kBf16, kF32}};
 
 struct Entry {
-  GemmProblem problem;
+  ProductSpec problem;
   int gate;  // 0: not gated, else 1 + GateLayout
   int outputs;
   std::string name;
@@ -40,7 +40,7 @@ std::vector<Entry> entries() {
   const auto add = [&](int schedule, int grouping, int gate, int multicast, const int* tiny = nullptr) {
     const int index = int(all.size()), shape = (index * 3 + index / 8) % (schedule == 0 ? 8 : 9);
     Entry e;
-    GemmProblem& p = e.problem;
+    ProductSpec& p = e.problem;
     p.schedule = WarpSchedule(schedule);
     p.grouping = kGroupings[grouping];
     p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 12) % 4);

@@ -11,9 +11,9 @@ namespace moxie::test {
 struct GroupedRows {
   Grouping grouping = Grouping::Dense;
   std::vector<int64_t> rows;   // of each group
-  int64_t m = 0, total = 0;    // GemmProblem::m; rows in memory
+  int64_t m = 0, total = 0;    // ProductSpec::m; rows in memory
   std::vector<int64_t> first;  // row in memory where each group begins
-  std::vector<int32_t> sizes;  // GemmArguments::sizes
+  std::vector<int32_t> sizes;  // ProductTensors::sizes
   std::vector<bool> exists;    // of the rows in memory
 
   GroupedRows(Grouping how, std::vector<int64_t> of_groups) : grouping(how), rows(std::move(of_groups)) {
@@ -95,7 +95,7 @@ struct Operand {
 };
 
 struct OutputJob {
-  GemmProblem problem;  // format, activation, gate, bias and choices
+  ProductSpec problem;  // format, activation, gate, bias and choices
   Grouping grouping = Grouping::Dense;
   std::vector<int64_t> rows = {100};
   int64_t n = 128, k = 64;
@@ -146,8 +146,8 @@ class QuantizedProduct {
 
   // The launch with the quantised output, or with another type in its place.
   void prepare() { prepare(job_.type); }
-  const GemmProblem& problem() const { return problem_; }
-  GemmArguments& arguments() { return arguments_; }
+  const ProductSpec& problem() const { return problem_; }
+  ProductTensors& arguments() { return arguments_; }
 
   std::vector<uint8_t> run(DataType type) {
     prepare(type);
@@ -207,8 +207,8 @@ class QuantizedProduct {
  private:
   bool stacked() const { return job_.grouping == Grouping::Batched || job_.grouping == Grouping::Masked; }
 
-  GemmProblem problem_of(DataType type) const {
-    GemmProblem p = job_.problem;
+  ProductSpec problem_of(DataType type) const {
+    ProductSpec p = job_.problem;
     p.grouping = job_.grouping;
     p.groups = int64_t(job_.rows.size());
     p.m = rows_.m, p.n = job_.n, p.k = job_.k;
@@ -221,8 +221,8 @@ class QuantizedProduct {
   void prepare(DataType type) {
     if (prepared_ == type) return;
     prepared_ = type;
-    const GemmProblem p = problem_ = problem_of(type);
-    GemmArguments& x = arguments_ = {};
+    const ProductSpec p = problem_ = problem_of(type);
+    ProductTensors& x = arguments_ = {};
     x.a = a_.elements.get(), x.b = b_.elements.get();
     x.sfa = a_.scales.get(), x.sfb = b_.scales.get();
     x.bias = p.bias ? bias_buffer_.get() : nullptr;
@@ -247,7 +247,7 @@ class QuantizedProduct {
   }
 
   void expect() {
-    const GemmProblem p = problem_of(job_.type);
+    const ProductSpec p = problem_of(job_.type);
     const int64_t bits = bits_of(job_.type), block = scale_block(job_.type), columns = width_ / block;
     const float t = job_.tensor_scale != 0 ? job_.tensor_scale : 1.0f;
     wanted_.assign(size_t(rows_.total * ld_ * bits / 8), kOutputPoison);
@@ -289,8 +289,8 @@ class QuantizedProduct {
   std::vector<uint16_t> bias_;
   Buffer bias_buffer_, output_, scales_, tensor_scale_, pre_, workspace_;
   std::optional<DataType> prepared_;
-  GemmProblem problem_;
-  GemmArguments arguments_;
+  ProductSpec problem_;
+  ProductTensors arguments_;
   int64_t width_ = 0, ld_ = 0;
   std::vector<float> plain_, values_;
   std::vector<uint8_t> plain_pre_, wanted_, wanted_scales_;

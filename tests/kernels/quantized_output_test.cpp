@@ -27,7 +27,7 @@ class QuantizedOutput : public testing::TestWithParam<std::tuple<GroupedRows, Ch
 TEST_P(QuantizedOutput, IsTheQuantizedFloat32) {
   const auto& [rows, choice] = GetParam();
   OutputJob job = bf16(rows.grouping, rows.rows);
-  GemmProblem& p = job.problem;
+  ProductSpec& p = job.problem;
   p.schedule = choice.schedule, p.tile_m = choice.tile_m, p.tile_n = choice.tile_n;
   p.activation = choice.activation, p.gate = choice.gate;
   job.type = choice.type;

@@ -10,19 +10,15 @@ namespace {
 struct Wrong {
   ErrorCode code;
   const char* says;
-  void (*spoil)(GemmProblem&, GemmArguments&);
+  void (*spoil)(ProductSpec&, ProductTensors&);
 };
 constexpr auto kInvalid = ErrorCode::InvalidArgument, kUnsupported = ErrorCode::Unsupported;
 const Wrong kWrong[] = {
-    {kUnsupported, "architecture sm_90a, but gemm of MXFP4 operands needs sm_100a",
+    {kUnsupported, "architecture sm_90a, but mxfp4 operands need sm_100a",
      [](auto& p, auto& x) { p.format = OperandFormat::Mxfp4, x.sfa = x.sfb = x.b; }},
-    {kUnsupported, "architecture sm_90a, but gemm of NVFP4 operands needs sm_100a",
+    {kUnsupported, "architecture sm_90a, but nvfp4 operands need sm_100a",
      [](auto& p, auto& x) { p.format = OperandFormat::Nvfp4, x.sfa = x.sfb = x.b; }},
-    {kUnsupported, "grouping is KGroups, which gemm has on sm_100a only",
-     [](auto& p, auto&) { p.grouping = Grouping::KGroups; }},
-    {kInvalid, "scheduling is LaunchControl, but the kernels of sm_90a",
-     [](auto& p, auto&) { p.scheduling = TileSource::LaunchControl; }},
-    {kInvalid, "swap_ab is true, but the kernels of sm_90a", [](auto& p, auto&) { p.swap_ab = true; }},
+    {kUnsupported, "k-groups, which need sm_100a", [](auto& p, auto&) { p.grouping = Grouping::KGroups; }},
     {kInvalid, "tile_n is 48, but only 64 to 256", [](auto& p, auto&) { p.tile_n = 48; }},
 };
 
@@ -37,8 +33,8 @@ TEST(WrongCalls, AreRefusedBeforeAnythingHappens) {
   const auto before = all_bytes();
   for (const Wrong& wrong : kWrong) {
     SCOPED_TRACE(wrong.says);
-    GemmProblem p = layer.problem();
-    GemmArguments x = layer.arguments();
+    ProductSpec p = layer.problem();
+    ProductTensors x = layer.arguments();
     wrong.spoil(p, x);
     const size_t launches = recorder.launches([&](CUstream stream) {
       x.stream = stream;

@@ -19,8 +19,8 @@ struct Choice {
   bool swap_ab = false;
 };
 
-GemmProblem problem_of(const Choice& c) {
-  GemmProblem p;
+ProductSpec problem_of(const Choice& c) {
+  ProductSpec p;
   p.format = c.format;
   p.grouping = c.grouping;
   p.cluster = c.cluster, p.swap_ab = c.swap_ab;

@@ -21,7 +21,7 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   Case c;
   test::Job job;
   job.seed = 5;
-  GemmProblem& p = job.problem;
+  ProductSpec& p = job.problem;
   p.schedule = schedule;
   p.grouping = grouping;
   p.multicast = multicast;
@@ -138,7 +138,7 @@ Case with_plain_sink(Case c) {
     const int64_t rows = std::accumulate(job.rows.begin(), job.rows.end(), job.spare_rows);
     c.sink_outputs.push_back(std::make_shared<test::Buffer>(size_t(rows * ld) * sizeof(float)));
     const RowMaxParams params{c.sink_outputs.back()->get<float>(), ld, 0, 0};
-    CustomSink sink{"row_max::RowMax", source.str(), std::vector<uint8_t>(sizeof params), {}};
+    test::SinkSpec sink{"row_max::RowMax", source.str(), std::vector<uint8_t>(sizeof params), {}};
     std::memcpy(sink.params.data(), &params, sizeof params);
     job.problem.sinks = {sink};
   }

@@ -23,10 +23,10 @@
 #include "jit/jit.h"
 #include "jit/source.h"
 #include "mutate.h"
-#include "ops/gemm.h"
 #include "sim/machine/environment.h"
 #include "sim/run/run.h"
 #include "sim/translate/build_kernel.h"
+#include "tests/support/planned.h"
 
 namespace moxie::mutants {
 namespace {
@@ -65,7 +65,7 @@ void check(CUresult result, const char* what) {
 #define MOXIE_TEXT_OF(name) #name
 
 // The launch that the library makes for a problem, as a captured graph shows it.
-CUDA_KERNEL_NODE_PARAMS capture(const GemmProblem& problem, GemmArguments arguments) {
+CUDA_KERNEL_NODE_PARAMS capture(const ProductSpec& problem, ProductTensors arguments) {
   CUcontext context = nullptr;
   MOXIE_CALL(cuDevicePrimaryCtxRetain, &context, 0);
   MOXIE_CALL(cuCtxPushCurrent, context);
@@ -123,7 +123,7 @@ class Problem {
     in_flight_->add(reinterpret_cast<uint64_t>(arguments_->workspace), arguments_->workspace_bytes);
   }
 
-  const GemmProblem& problem() const { return *problem_; }
+  const ProductSpec& problem() const { return *problem_; }
   const CUDA_KERNEL_NODE_PARAMS& node() const { return node_; }
 
   // The right answer, checked against the reference, and the launch that gives it.
@@ -197,8 +197,8 @@ class Problem {
   }
 
   std::function<void()> run_;
-  const GemmProblem* problem_ = nullptr;
-  GemmArguments* arguments_ = nullptr;
+  const ProductSpec* problem_ = nullptr;
+  ProductTensors* arguments_ = nullptr;
   std::vector<const void*> written_;  // places in the outputs, or null
   std::shared_ptr<Buffer> sink_;
   std::vector<Output> outputs_;
@@ -214,26 +214,26 @@ class Subject {
       problems_.push_back(
           std::make_unique<Problem>(c.jobs[i], c.sink_outputs.empty() ? nullptr : c.sink_outputs.at(i)));
     }
-    const GemmProblem& first = problems_.front()->problem();
+    const ProductSpec& first = problems_.front()->problem();
     const DeviceInfo& info = test::device().info();
-    const auto prepared = ops::prepare_gemm(ops::figures_of(info), first);
+    const auto prepared = test::plan_of(ops::figures_of(info), first);
     arch_ = info.arch;
-    cluster_ = prepared->blackwell ? prepared->blackwell->config.cluster : prepared->plan.config.cluster;
-    shared_bytes_ = prepared->shared_bytes;
+    const bool on_blackwell = std::holds_alternative<plan::BlackwellPlan>(prepared.plan);
+    cluster_ = on_blackwell ? prepared.blackwell().config.cluster : prepared.hopper().config.cluster;
+    shared_bytes_ = prepared.shared_bytes;
     kernel_ =
-        prepared->blackwell
-            ? fmt::format("{}, {} store buffer{}", plan::describe(prepared->blackwell->config),
-                          prepared->blackwell->config.store_buffers,
-                          prepared->blackwell->config.store_buffers == 1 ? "" : "s")
-            : fmt::format("{}, an epilogue of {} columns, {} store buffer{}", plan::describe(prepared->plan.config),
-                          kernel::epilogue_columns(prepared->plan.config), prepared->plan.config.store_buffers,
-                          prepared->plan.config.store_buffers == 1 ? "" : "s");
-    jit::Request request = prepared->blackwell ? ops::kernel_request(prepared->blackwell->config, first)
-                                               : ops::kernel_request(prepared->plan.config, first);
+        on_blackwell
+            ? fmt::format("{}, {} store buffer{}", plan::describe(prepared.blackwell().config),
+                          prepared.blackwell().config.store_buffers,
+                          prepared.blackwell().config.store_buffers == 1 ? "" : "s")
+            : fmt::format("{}, an epilogue of {} columns, {} store buffer{}", plan::describe(prepared.hopper().config),
+                          kernel::epilogue_columns(prepared.hopper().config), prepared.hopper().config.store_buffers,
+                          prepared.hopper().config.store_buffers == 1 ? "" : "s");
+    jit::Request request = ops::kernel_request(prepared, test::describe(first));
     request.kind = jit::ImageKind::Ptx;
     request.arch = arch_;
     for (const auto& problem : problems_) {
-      if (ops::prepare_gemm(ops::figures_of(info), problem->problem())->kernel_key != prepared->kernel_key)
+      if (test::plan_of(ops::figures_of(info), problem->problem()).key != prepared.key)
         throw std::runtime_error(name_ + ": its problems do not have one kernel");
     }
     ptx_ = jit::obtain(request).bytes;

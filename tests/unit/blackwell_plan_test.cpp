@@ -22,7 +22,7 @@ Shape dense(int64_t m, int64_t n, int64_t k) {
 
 // Of the best candidate with this many accumulators and, unless 0, this many columns of the accumulator.
 double best_cycles(const BlackwellPlan& plan, int accumulators, int block_n) {
-  for (const BlackwellCandidate& c : plan.candidates) {
+  for (const auto& c : plan.candidates) {
     if (c.possible && c.config.accumulators == accumulators && (block_n == 0 || c.config.block_n == block_n))
       return c.cycles;
   }
@@ -47,11 +47,25 @@ TEST(BlackwellPlan, WithOneWaveTheWidestTileIsKept) {
 
 TEST(BlackwellPlan, PredictsTheFirstCandidateAtAClock) {
   const BlackwellPlan plan = make_blackwell_plan(dense(4096, 4096, 7168), kB200);
-  EXPECT_GT(predicted_seconds(plan), 0);
-  const double clock = plan.candidates.front().cycles / predicted_seconds(plan);
-  EXPECT_NEAR(clock, 1.85e9, 1);
-  const std::string text = explain(dense(4096, 4096, 7168), kB200, plan);
-  EXPECT_NE(text.find("predicted for 1.85 GHz: "), std::string::npos) << text;
+  const PlanInfo info = info_of(dense(4096, 4096, 7168), plan);
+  EXPECT_GT(info.predicted_seconds, 0);
+  EXPECT_NEAR(info.clock, 1.85e9, 1);
+  EXPECT_NEAR(plan.candidates.front().cycles / info.predicted_seconds, info.clock, 1);
+}
+
+// A candidate's tuning, given as the caller's choice, leads to that candidate.
+TEST(BlackwellPlan, ACandidatesTuningNamesIt) {
+  for (const bool offsets : {false, true}) {
+    Shape shape = dense(300, 2880, 736);
+    shape.format = OperandFormat::Mxfp4;
+    if (offsets) shape.grouping = Grouping::Offsets, shape.groups = 8;
+    for (const auto& candidate : make_blackwell_plan(shape, kB200).candidates) {
+      if (!candidate.possible) continue;
+      Shape s = shape;
+      s.blackwell = tuning_of(candidate.config);
+      EXPECT_EQ(describe(make_blackwell_plan(s, kB200).config), describe(candidate.config));
+    }
+  }
 }
 
 // 32 columns of a value, which are 64 of a gated product.
@@ -62,11 +76,11 @@ TEST(BlackwellPlan, SinksOfCallersGetWholeSpans) {
       s.format = format;
       s.activation = gated ? Activation::Swiglu : Activation::None;
       s.custom_sinks = {{}};
-      for (const BlackwellCandidate& c : make_blackwell_plan(s, kB200).candidates) {
+      for (const auto& c : make_blackwell_plan(s, kB200).candidates) {
         if (c.config.swap_ab) continue;
         EXPECT_EQ(c.config.block_n % (gated ? 64 : 32), 0) << describe(c.config);
       }
-      s.tile_n = 96;
+      s.blackwell.tile_n = 96;
       if (!gated) {
         EXPECT_EQ(make_blackwell_plan(s, kB200).config.block_n, 96);
         continue;

@@ -7,8 +7,8 @@
 
 #include "cli/buffer.h"
 #include "cli/data.h"
-#include "moxie/moxie.h"
 #include "scratch.h"
+#include "tests/support/product_spec.h"
 
 namespace moxie::test {
 namespace {
@@ -47,8 +47,9 @@ class HostCalls : public testing::Test {
   };
   // Of one call.
   Counts launch() {
+    const GroupedGemm product(*device_, describe(problem_));
     const Counts before = counts();
-    gemm(*device_, problem_, arguments_);
+    test::run(product, problem_, arguments_);
     const Counts after = counts();
     return {after.maps - before.maps, after.launches - before.launches, after.loads - before.loads,
             after.others - before.others};
@@ -71,14 +72,15 @@ class HostCalls : public testing::Test {
   std::unique_ptr<Device> device_;
   int (*count_)(const char*) = nullptr;
   int (*programmatic_)() = nullptr;
-  GemmProblem problem_;
-  GemmArguments arguments_;
+  ProductSpec problem_;
+  ProductTensors arguments_;
 };
 
 TEST_F(HostCalls, ASecondCallOnlyLaunches) {
   const Counts first = launch();
   EXPECT_GE(first.maps, 2);  // of a and b at least
   EXPECT_EQ(first.launches, 1);
+  EXPECT_EQ(first.loads, 0);  // the kernel is loaded when the product is made
   const Counts second = launch();
   // The thread has no current context here: the launch makes it so.
   EXPECT_EQ(second, (Counts{0, 1, 0, 1}));
@@ -127,13 +129,13 @@ TEST_F(HostCalls, LaunchesAreProgrammaticFromCuda123On) {
 // Two drivers encode in ways of their own: maps of one must not reach the other.
 TEST_F(HostCalls, ADevicesMapsAreItsOwn) {
   const Device device = Device::open(DeviceKind::Sim);
-  GemmProblem p;
+  ProductSpec p;
   p.m = 64, p.n = 64, p.k = 64;
   const std::vector<uint16_t> a = cli::random_bf16(1, p.m * p.k, 1), b = cli::random_bf16(2, p.n * p.k, 1);
   const cli::Buffer first[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
   const cli::Buffer second[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
   const auto run = [&](const Device& on, const cli::Buffer(&buffers)[3]) {
-    GemmArguments arguments;
+    ProductTensors arguments;
     arguments.a = buffers[0].as(), arguments.b = buffers[1].as(), arguments.out = buffers[2].as();
     ASSERT_EQ(workspace_bytes(on, p), 0u);
     gemm(on, p, arguments);

@@ -265,7 +265,7 @@ TEST(ObtainChild, DISABLED_PrintsTheError) {
     obtain(small_request(ImageKind::Cubin));
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    std::printf("%s: %s\n", error_code_name(error.code()), error.what());
+    std::printf("%s: %s\n", to_string(error.code()), error.what());
   }
 }
 
