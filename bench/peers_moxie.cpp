@@ -1,4 +1,4 @@
-// Moxie behind the interface of peer.h, for bench/peers.py: it works in the primary context, as PyTorch does, so that
+// Moxie behind the interface of peer.h, for bench/peers.py. It works in the primary context, as PyTorch does, so that
 // PyTorch's pointers and streams are the library's.
 #include <string>
 
@@ -10,16 +10,15 @@ namespace {
 thread_local std::string last_error;
 
 struct Created {
-  moxie::Device device;
-  moxie::GemmProblem problem;
+  moxie::GroupedGemm gemm;
   bool serial = false, waits = false;
-  int64_t workspace_bytes = 0;
-  std::string description;
 };
 
 struct Bound {
-  const Created* created;
-  moxie::GemmArguments arguments;
+  moxie::GroupedGemm gemm;
+  moxie::GemmTensors tensors;
+  moxie::WorkspaceView workspace;
+  moxie::LaunchOptions options;
 };
 
 template <class F>
@@ -32,31 +31,23 @@ auto guarded(F work, decltype(work()) failed) {
   }
 }
 
-// "cooperative 128x256x64, 4 stages, ..." out of the explanation's line "chosen by ...: <kernel>, ...".
-std::string chosen_kernel(const moxie::GemmProblem& problem, const moxie::DeviceInfo& device) {
-  const std::string text = moxie::explain_plan(problem, device.arch, device.sm_count);
-  const size_t line = text.find("chosen by ");
-  if (line == std::string::npos) return text.substr(0, text.find('\n'));
-  return text.substr(line + 10, text.find(" bytes of shared", line) - line - 10);
-}
-
-moxie::GemmProblem problem_of(const PeerProblem& p) {
-  moxie::GemmProblem problem;
-  problem.grouping = moxie::Grouping::Offsets;
-  problem.groups = p.groups;
-  problem.m = p.rows;
-  problem.n = p.n;
-  problem.k = p.k;
-  problem.bias = p.bias != 0;
-  problem.activation = static_cast<moxie::Activation>(p.activation);
-  if (p.pre != 0) problem.pre = moxie::DataType::Bf16;
-  if (p.out == 0) problem.out.reset();
-  if (p.expected_rows > 0) problem.expected_rows = p.expected_rows;
-  if (p.schedule >= 0) problem.schedule = static_cast<moxie::WarpSchedule>(p.schedule);
-  if (p.tile_m > 0) problem.tile_m = p.tile_m;
-  if (p.tile_n > 0) problem.tile_n = p.tile_n;
-  if (p.multicast >= 0) problem.multicast = static_cast<moxie::Multicast>(p.multicast);
-  return problem;
+moxie::GemmDescription description_of(const PeerProblem& p) {
+  moxie::GemmDescription description;
+  description.groups = moxie::Offsets{p.groups, p.rows};
+  description.n = p.n;
+  description.k = p.k;
+  description.bias = p.bias != 0;
+  description.activation = static_cast<moxie::Activation>(p.activation);
+  if (p.pre != 0) description.pre = moxie::DataType::Bf16;
+  if (p.out == 0) description.out.reset();
+  if (p.expected_rows > 0) description.expected_rows = p.expected_rows;
+  moxie::HopperTuning tuning;
+  if (p.schedule >= 0) tuning.schedule = static_cast<moxie::WarpSchedule>(p.schedule);
+  if (p.tile_m > 0) tuning.tile_m = p.tile_m;
+  if (p.tile_n > 0) tuning.tile_n = p.tile_n;
+  if (p.multicast >= 0) tuning.multicast = static_cast<moxie::Multicast>(p.multicast);
+  description.hopper = tuning;
+  return description;
 }
 
 }  // namespace
@@ -68,36 +59,35 @@ int32_t peer_variants() { return 1; }
 void* peer_create(const PeerProblem* p) {
   return guarded(
       [&]() -> void* {
-        Created created{moxie::Device::open(), problem_of(*p), p->serial != 0, p->waits != 0, 0, ""};
-        moxie::prepare(created.device, created.problem);
-        created.workspace_bytes = static_cast<int64_t>(moxie::workspace_bytes(created.device, created.problem));
-        created.description = chosen_kernel(created.problem, created.device.info());
-        return new Created(std::move(created));
+        return new Created{moxie::GroupedGemm(moxie::Device::open(), description_of(*p)), p->serial != 0,
+                           p->waits != 0};
       },
       nullptr);
 }
 
-int64_t peer_workspace_bytes(void* created) { return static_cast<Created*>(created)->workspace_bytes; }
+int64_t peer_workspace_bytes(void* created) {
+  return static_cast<int64_t>(static_cast<Created*>(created)->gemm.workspace_bytes());
+}
 
-const char* peer_describe(void* created) { return static_cast<Created*>(created)->description.c_str(); }
+const char* peer_describe(void* created) { return static_cast<Created*>(created)->gemm.plan().kernel.c_str(); }
 
 void* peer_bind(void* created, const PeerTensors* t) {
   return guarded(
       [&]() -> void* {
-        auto* bound = new Bound{static_cast<Created*>(created), {}};
-        moxie::GemmArguments& arguments = bound->arguments;
-        arguments.a = t->a;
-        arguments.b = t->b;
-        arguments.bias = t->bias;
-        arguments.sizes = t->ends;
-        arguments.pre = t->pre;
-        arguments.out = t->out;
-        arguments.workspace = t->workspace;
-        arguments.workspace_bytes = static_cast<size_t>(bound->created->workspace_bytes);
-        arguments.alpha = t->alpha;
-        arguments.limit = t->limit;
-        arguments.programmatic_launch = !bound->created->serial;
-        arguments.weights_ready = !bound->created->waits;  // no contender writes them
+        const Created& c = *static_cast<Created*>(created);
+        // The parameters of the activation come with the tensors. They are no part of the kernel, which is there.
+        moxie::GemmDescription description = c.gemm.description();
+        description.activation.swiglu_oai = {t->alpha, t->limit};
+        auto* bound = new Bound{moxie::GroupedGemm(c.gemm.device(), description), {}, {}, {}};
+        bound->tensors.a.data = t->a;
+        bound->tensors.b.data = t->b;
+        bound->tensors.bias = t->bias;
+        bound->tensors.pre.data = t->pre;
+        bound->tensors.out.data = t->out;
+        bound->tensors.rows.ends = t->ends;
+        bound->workspace = {t->workspace, bound->gemm.workspace_bytes()};
+        bound->options.programmatic = !c.serial;
+        bound->options.weights_ready = !c.waits;  // no contender writes them
         return bound;
       },
       nullptr);
@@ -107,8 +97,8 @@ int32_t peer_launch(void* bound, void* stream) {
   return guarded(
       [&] {
         auto* b = static_cast<Bound*>(bound);
-        b->arguments.stream = static_cast<moxie::Stream>(stream);
-        moxie::gemm(b->created->device, b->created->problem, b->arguments);
+        b->options.stream = static_cast<moxie::Stream>(stream);
+        b->gemm.run(b->tensors, b->workspace, b->options);
         return 0;
       },
       1);

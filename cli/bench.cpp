@@ -10,24 +10,30 @@
 
 #include <fmt/format.h>
 
-#include "cli/buffer.h"
+#include "bench/timing/benchmark_case.h"
+#include "bench/timing/buffer.h"
+#include "bench/timing/cublaslt.h"
+#include "bench/timing/data.h"
+#include "bench/timing/gpu_clock.h"
+#include "bench/timing/host_clock.h"
 #include "cli/commands.h"
-#include "cli/cublaslt.h"
-#include "cli/data.h"
-#include "cli/gpu_clock.h"
 #include "cli/microscaling.h"
 #include "cli/options.h"
 #include "cli/reference.h"
-#include "cli/safetensors.h"
-#include "cli/timing.h"
-#include "cli/work.h"
 #include "moxie/moxie.h"
 
 namespace moxie::cli {
 
 namespace {
 
-struct Options : ProblemOptions {
+using timing::BenchmarkCase;
+using timing::Buffer;
+using timing::Contender;
+using timing::CublasLt;
+using timing::GpuClock;
+using timing::Launch;
+
+struct Options : ProductOptions {
   int64_t groups = 8, m = 1024, n = 4096, k = 2048;
   std::string list, arch, format = "bf16";
   bool shape_given = false;
@@ -35,21 +41,20 @@ struct Options : ProblemOptions {
 
 struct Shape {
   std::string name;
-  GemmProblem problem;
+  GemmDescription description;
 };
 
-GemmProblem make_problem(int64_t groups, int64_t rows, int64_t n, int64_t k, const Options& options) {
-  GemmProblem problem;
-  options.apply(problem);
-  problem.format = choose("--format", options.format, format_names());
-  problem.grouping = Grouping::Offsets;
-  problem.groups = groups;
-  problem.m = groups * rows;
-  problem.n = n;
-  problem.k = k;
-  problem.bias = true;
-  problem.expected_rows = rows;
-  return problem;
+GemmDescription describe(int64_t groups, int64_t rows, int64_t n, int64_t k, const Options& options, int arch) {
+  GemmDescription d;
+  options.apply(d);
+  options.choices().apply(d, arch);
+  d.format = choose<OperandFormat>("--format", options.format);
+  d.groups = Offsets{groups, groups * rows};
+  d.n = n;
+  d.k = k;
+  d.bias = true;
+  d.expected_rows = rows;
+  return d;
 }
 
 // A folder for a cache of its own, gone at the end.
@@ -77,40 +82,41 @@ class PrivateCache {
 };
 
 // Kernels live as long as a Device that uses them, so this runs before another is opened.
-void print_compile_times(const GemmProblem& problem) {
+void print_compile_times(const GemmDescription& description) {
   const PrivateCache cache;
   auto first_use = [&] {
     const Device device = Device::open();
-    return seconds_of([&] { prepare(device, problem); });
+    return timing::seconds_of([&] { const GroupedGemm gemm(device, description); });
   };
   const double cold = first_use();
   const double warm = first_use();
   fmt::print("first use of a kernel: {:.0f} ms compiled, {:.1f} ms from the cache\n\n", cold * 1e3, warm * 1e3);
 }
 
-std::vector<Shape> shapes_of(const Options& options, bool simulated) {
+std::vector<Shape> shapes_of(const Options& options, const DeviceInfo& device) {
   if (!options.list.empty()) {
     std::vector<std::string> names;
-    std::vector<GemmProblem> problems = read_problems(options.list, &names);
+    std::vector<GemmDescription> products = read_products(options.list, device.arch, &names);
     std::vector<Shape> shapes;
-    for (size_t i = 0; i < problems.size(); ++i) shapes.push_back({names[i], problems[i]});
+    for (size_t i = 0; i < products.size(); ++i) shapes.push_back({names[i], products[i]});
     return shapes;
   }
   const auto shape = [&](const char* name, int64_t groups, int64_t rows, int64_t n, int64_t k) {
-    return Shape{name, make_problem(groups, rows, n, k, options)};
+    return Shape{name, describe(groups, rows, n, k, options, device.arch)};
   };
   if (options.shape_given) return {shape("given", options.groups, options.m, options.n, options.k)};
-  if (simulated) return {shape("4 groups", 4, 128, 512, 512)};
+  if (device.simulated) return {shape("4 groups", 4, 128, 512, 512)};
   return {shape("8 groups", 8, 1024, 4096, 2048), shape("gpt-oss-20b, 4096 tokens", 32, 512, 5760, 2880),
           shape("gpt-oss-20b, 128 tokens", 32, 16, 5760, 2880)};
 }
 
-std::string extents(const GemmProblem& p) {
-  return fmt::format("{} x ({} x {} x {})", p.groups, (p.m + p.groups - 1) / p.groups, p.n, p.k);
+std::string extents(const GemmDescription& d) {
+  const int64_t groups = timing::timed_groups(d).count;
+  return fmt::format("{} x ({} x {} x {})", groups, (timing::rows_of(d) + groups - 1) / groups, d.n, d.k);
 }
 
 // Rows of A or B as bf16 that equal them: elements of four bits times their scales do.
-std::vector<uint16_t> download_rows(const Device& device, const GemmProblem& p, const Buffer& elements,
+std::vector<uint16_t> download_rows(const Device& device, const GemmDescription& p, const Buffer& elements,
                                     const Buffer& scales, int64_t rows) {
   std::vector<uint16_t> values(static_cast<size_t>(rows * p.k));
   if (!has_scales(p.format)) {
@@ -135,17 +141,17 @@ std::vector<uint16_t> download_rows(const Device& device, const GemmProblem& p, 
 }
 
 // The first group's results beside the product in double precision.
-reference::Comparison compare(const Device& device, const Work& work) {
-  const GemmProblem& p = work.problem;
+reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
+  const GemmDescription& p = work.gemm.description();
   int32_t rows = 0;
   device.download(&rows, work.ends[0].as(), sizeof(rows));
-  const auto a = download_rows(device, p, work.a[0], work.sfa, rows);
-  const auto b = download_rows(device, p, work.b[0], work.sfb, p.n);
+  const auto a = download_rows(device, p, work.a[0], work.a_scales, rows);
+  const auto b = download_rows(device, p, work.b[0], work.b_scales, p.n);
   std::vector<uint16_t> bias(static_cast<size_t>(p.n));
   if (p.bias) device.download(bias.data(), work.bias.as(), bias.size() * 2);
   std::vector<double> expected = reference::product(
-      {a.data(), p.k, b.data(), p.k, p.bias ? bias.data() : nullptr, rows, p.n, p.k}, worker_threads());
-  if (p.out) expected = reference::activate_all(p.activation, p.gate, expected, rows, p.n);
+      {a.data(), p.k, b.data(), p.k, p.bias ? bias.data() : nullptr, rows, p.n, p.k}, timing::worker_threads());
+  if (p.out) expected = reference::activate_all(p.activation.function, p.gate, expected, rows, p.n);
   const DataType type = p.out ? *p.out : *p.pre;
   const int64_t columns = rows > 0 ? static_cast<int64_t>(expected.size()) / rows : 0;
   std::vector<uint8_t> got(expected.size() * static_cast<size_t>(size_of(type)));
@@ -160,15 +166,15 @@ int simulate(const Device& device, const std::vector<Shape>& shapes) {
              "error", "kernel");
   bool pass = true;
   for (const Shape& shape : shapes) {
-    const Work work(device, shape.problem);
-    const double seconds = seconds_of([&] {
+    const BenchmarkCase work(GroupedGemm(device, shape.description));
+    const double seconds = timing::seconds_of([&] {
       work.launch(0, nullptr);
       device.synchronize();
     });
     const reference::Comparison comparison = compare(device, work);
-    fmt::print("{:<24} {:<24} {:>10.2f} s {:>8.1f} {:>9.1e}  {}\n", shape.name, extents(shape.problem), seconds,
-               flops_of(shape.problem) / seconds * 1e-9, comparison.relative_error(),
-               plan_headline(shape.problem, device.info()));
+    fmt::print("{:<24} {:<24} {:>10.2f} s {:>8.1f} {:>9.1e}  {}\n", shape.name, extents(shape.description), seconds,
+               timing::flops_of(shape.description) / seconds * 1e-9, comparison.relative_error(),
+               work.gemm.plan().kernel);
     if (comparison.pass()) continue;
     fmt::print("WRONG: {}\n", comparison.failure());
     pass = false;
@@ -177,13 +183,14 @@ int simulate(const Device& device, const std::vector<Shape>& shapes) {
 }
 
 // cuBLASLt's product of all rows with one group's weights: as many multiply-adds. The fastest of its algorithms.
-struct Dense {
-  Dense(const Device& device, const CublasLt& library, const Work& of, const GpuClock& clock)
-      : work(of),
-        product(library.product(of.problem.m, of.problem.n, of.problem.k)),
-        workspace(device, CublasLt::kWorkspaceBytes) {
-    const auto bytes = static_cast<size_t>(work.problem.m * work.problem.n * 2);
-    for (int i = 0; i < work.turns(); ++i) d.emplace_back(device, bytes);
+struct DenseProduct {
+  DenseProduct(const CublasLt& library, const BenchmarkCase& of, const GpuClock& clock)
+      : work(of), workspace(of.gemm.device(), CublasLt::kWorkspaceBytes) {
+    const GemmDescription& description = of.gemm.description();
+    const int64_t rows = timing::rows_of(description);
+    product = library.product(rows, description.n, description.k);
+    const auto bytes = static_cast<size_t>(rows * description.n * 2);
+    for (int i = 0; i < work.turns(); ++i) d.emplace_back(of.gemm.device(), bytes);
     double best = std::numeric_limits<double>::infinity();
     for (int i = 0; i < product->algorithms(); ++i) {
       algorithm = i;
@@ -198,7 +205,7 @@ struct Dense {
       product->run(algorithm, work.a[i].as(), work.b[i % work.b.size()].as(), d[i].as(), workspace.as(), stream);
     };
   }
-  const Work& work;
+  const BenchmarkCase& work;
   std::unique_ptr<CublasLt::Product> product;
   std::vector<Buffer> d;
   Buffer workspace;
@@ -217,22 +224,23 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
   fmt::print("{:<36} {:<24} {:>10} {:>8} {:>6} {:>8} {:>8} {:>8}  {}\n", "shape", "groups x (M x N x K)", "time",
              "TFLOP/s", "GB/s", "/cublas", "/copy", "host", "kernel");
   for (const Shape& shape : shapes) {
-    const Work work(device, shape.problem);
+    const BenchmarkCase work(GroupedGemm(device, shape.description));
     const Launch ours = [&](int turn, Stream stream) { work.launch(turn, stream); };
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
     std::vector<Contender> contenders = {{ours}, {copies, false}};
-    std::unique_ptr<Dense> dense;
-    if (cublaslt != nullptr && !has_scales(shape.problem.format)) {  // its products here are of bf16
-      dense = std::make_unique<Dense>(device, *cublaslt, work, clock);
+    std::unique_ptr<DenseProduct> dense;
+    if (cublaslt != nullptr && !has_scales(shape.description.format)) {  // its products here are of bf16
+      dense = std::make_unique<DenseProduct>(*cublaslt, work, clock);
       contenders.push_back({dense->launch()});
     }
     const std::vector<double> seconds = clock.seconds(contenders, work.turns());
     const double host = clock.host_seconds(ours, work.turns());
-    const double bytes = Work::compulsory_bytes(work.problem) / seconds[0], copied = 2.0 * kCopyBytes / seconds[1];
+    const double bytes = timing::compulsory_bytes(shape.description) / seconds[0],
+                 copied = 2.0 * kCopyBytes / seconds[1];
     fmt::print("{:<36} {:<24} {:>7.4f} ms {:>8.1f} {:>6.0f} {:>8} {:>8.3f} {:>5.1f} us  {}\n", shape.name,
-               extents(shape.problem), seconds[0] * 1e3, flops_of(shape.problem) / seconds[0] * 1e-12, bytes * 1e-9,
-               dense != nullptr ? fmt::format("{:.3f}", seconds[2] / seconds[0]) : "-", bytes / copied, host * 1e6,
-               plan_headline(shape.problem, device.info()));
+               extents(shape.description), seconds[0] * 1e3, timing::flops_of(shape.description) / seconds[0] * 1e-12,
+               bytes * 1e-9, dense != nullptr ? fmt::format("{:.3f}", seconds[2] / seconds[0]) : "-", bytes / copied,
+               host * 1e6, work.gemm.plan().kernel);
     fflush(stdout);
   }
 }
@@ -240,9 +248,9 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
 int run(const Options& options) {
   if (!options.arch.empty()) setenv("MOXIE_SIM_ARCH", options.arch.c_str(), 1);
   const DeviceInfo info = Device::open().info();
-  const std::vector<Shape> shapes = shapes_of(options, info.simulated);
+  const std::vector<Shape> shapes = shapes_of(options, info);
   fmt::print("{}{}\n", info.name, info.simulated ? " (simulated)" : "");
-  print_compile_times(shapes.front().problem);
+  print_compile_times(shapes.front().description);
 
   const Device device = Device::open();
   if (info.simulated) return simulate(device, shapes);
@@ -261,12 +269,14 @@ Run add_bench(CLI::App& command) {
   auto* k = command.add_option("--k", options->k, "Length of the sums")->capture_default_str();
   command.add_option("--list", options->list,
                      "Text file of problems with groups by offsets, one a line in the words of `moxie plan`");
-  command.add_option("--format", options->format, "Elements of a and b: bf16, mxfp4 or nvfp4 (sm_100a)")
+  command
+      .add_option("--format", options->format,
+                  "Elements of a and b: " + list_words<OperandFormat>() + "; all but bf16: sm_100a")
       ->capture_default_str();
   command.add_option("--arch", options->arch, "What the simulator is: sm_90a or sm_100a");
   options->add_to(command);
   return [=] {
-    if (!options->arch.empty()) choose("--arch", options->arch, Names<bool>{{"sm_90a", false}, {"sm_100a", true}});
+    if (!options->arch.empty()) choose("--arch", options->arch, {"sm_90a", "sm_100a"});
     options->shape_given = groups->count() + m->count() + n->count() + k->count() > 0;
     for (const int64_t extent : {options->groups, options->m, options->n, options->k}) {
       if (extent < 1 || extent > 1 << 20)

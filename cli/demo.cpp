@@ -1,5 +1,5 @@
 // moxie demo: the first product of a GPT-OSS-20B expert layer with bias and activation in one kernel, on whatever
-// device is there, checked against double precision. On sm_100a in MXFP4, whose output leaves quantised as well.
+// device is there, checked against double precision. On sm_100a in MXFP4, whose output leaves quantized as well.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -8,20 +8,26 @@
 
 #include <fmt/format.h>
 
-#include "cli/buffer.h"
+#include "bench/timing/buffer.h"
+#include "bench/timing/data.h"
+#include "bench/timing/host_clock.h"
 #include "cli/commands.h"
-#include "cli/data.h"
 #include "cli/microscaling.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/reference.h"
-#include "cli/safetensors.h"
-#include "cli/timing.h"
 #include "moxie/moxie.h"
 
 namespace moxie::cli {
 
 namespace {
+
+using timing::Buffer;
+using timing::random_bf16;
+using timing::random_bytes;
+using timing::Routing;
+using timing::seconds_of;
+using timing::worker_threads;
 
 constexpr int kExperts = 32, kTop = 4;
 constexpr int64_t kHidden = 2880, kOutputs = 2 * 2880;
@@ -40,22 +46,18 @@ int run(int tokens) {
   const Device device = Device::open();
   const bool simulated = device.info().simulated;
   if (tokens == 0) tokens = simulated ? kTokensOnSimulator : kTokensOnGpu;
-  const Routing routing = route(kSeed, tokens, kExperts, kTop);
+  const Routing routing = timing::route(kSeed, tokens, kExperts, kTop);
   const auto rows = static_cast<int64_t>(routing.tokens.size());
 
-  GemmProblem problem;
-  problem.grouping = Grouping::Offsets;
-  problem.groups = kExperts;
-  problem.m = rows;
-  problem.n = kOutputs;
-  problem.k = kHidden;
-  problem.bias = true;
-  problem.activation = Activation::SwigluOai;
-  problem.gate = GateLayout::Interleaved;
-  problem.out = DataType::Bf16;
+  GemmDescription description;
+  description.groups = Offsets{kExperts, rows};
+  description.n = kOutputs;
+  description.k = kHidden;
+  description.bias = true;
+  description.activation = swiglu_oai();
 
   progress.step("compiling the kernel, or loading it from the cache");
-  prepare(device, problem);
+  const GroupedGemm gemm(device, description);
 
   progress.step(fmt::format("making {} experts of {} x {}", kExperts, kOutputs, kHidden));
   const auto hidden = random_bf16(kSeed + 1, tokens * kHidden, 1.7f);
@@ -74,22 +76,21 @@ int run(int tokens) {
   const Buffer device_out(device, out.size() * 2);
   device.fill(device_out.as(), 0xff, device_out.bytes());  // NaN: an element that is not written fails the check
 
-  GemmArguments arguments;
-  arguments.a = device_a.as();
-  arguments.b = device_b.as();
-  arguments.bias = device_bias.as();
-  arguments.out = device_out.as();
-  arguments.sizes = device_ends.as<int32_t>();
-  const Buffer workspace(device, workspace_bytes(device, problem));
-  arguments.workspace = workspace.as();
-  arguments.workspace_bytes = workspace.bytes();
+  const GemmTensors tensors{.a = {device_a.as()},
+                            .b = {device_b.as()},
+                            .bias = device_bias.as(),
+                            .pre = {},
+                            .out = {device_out.as()},
+                            .rows = {.ends = device_ends.as<int32_t>()},
+                            .sinks = {}};
+  const Workspace workspace(device, gemm.workspace_bytes());
 
   progress.step(simulated ? "running on the simulator" : "running");
   double seconds = seconds_of([&] {
-    gemm(device, problem, arguments);
+    gemm.run(tensors, workspace);
     device.synchronize();
   });
-  if (!simulated) seconds = launch_seconds(device, [&](int) { gemm(device, problem, arguments); });
+  if (!simulated) seconds = timing::launch_seconds(device, [&](int) { gemm.run(tensors, workspace); });
   device.download(out.data(), device_out.as(), out.size() * 2);
 
   progress.step("checking in double precision");
@@ -106,7 +107,8 @@ int run(int tokens) {
     const auto pre = reference::product({a.data() + first * kHidden, kHidden, weights.data(), kHidden,
                                          bias.data() + expert * kOutputs, count, kOutputs, kHidden},
                                         worker_threads());
-    const auto expected = reference::activate_all(problem.activation, problem.gate, pre, count, kOutputs);
+    const auto expected =
+        reference::activate_all(description.activation.function, description.gate, pre, count, kOutputs);
     comparison.add(expected, out.data() + first * kHidden, DataType::Bf16, count, kHidden, kHidden, first);
   }
 
@@ -116,9 +118,10 @@ int run(int tokens) {
   fmt::print(
       "GPT-OSS-20B expert layer, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"
       "bias and {} in one kernel\n\n",
-      kExperts, empty, tokens, kTop, rows, kOutputs, kHidden, name_of(problem.activation, problem.gate));
+      kExperts, empty, tokens, kTop, rows, kOutputs, kHidden,
+      describe_activation(description.activation.function, description.gate));
   fmt::print("{:<10} {}\n", "device", device.info().name + (simulated ? " (simulated)" : ""));
-  fmt::print("{:<10} {}\n", "kernel", plan_headline(problem, device.info()));
+  fmt::print("{:<10} {}\n", "kernel", gemm.plan().kernel);
   fmt::print("{:<10} {}\n", "time",
              simulated ? fmt::format("{:.1f} s to simulate", seconds) : fmt::format("{:.3f} ms", seconds * 1e3));
   if (!simulated) fmt::print("{:<10} {:.1f}\n", "TFLOP/s", flops / seconds * 1e-12);
@@ -151,31 +154,28 @@ Device open_blackwell() {
   return device.info().arch == 100 ? device : Device::open(DeviceKind::Sim);
 }
 
-// The float32 output is checked in double precision, and the quantised one bit for bit against its rounding.
+// The float32 output is checked in double precision, and the quantized one bit for bit against its rounding.
 int run_mxfp4(int tokens) {
   auto running = std::make_optional<Progress>();
   Progress& progress = *running;
   progress.step("opening the device");
   const Device device = open_blackwell();
   if (tokens == 0) tokens = kMxfp4Tokens;
-  const Routing routing = route(kSeed, tokens, kMxfp4Experts, kMxfp4Top);
+  const Routing routing = timing::route(kSeed, tokens, kMxfp4Experts, kMxfp4Top);
   const auto rows = static_cast<int64_t>(routing.tokens.size());
-  GemmProblem problem;
-  problem.format = OperandFormat::Mxfp4;
-  problem.grouping = Grouping::Offsets;
-  problem.groups = kMxfp4Experts;
-  problem.m = rows;
-  problem.n = kOutputs;
-  problem.k = kHidden;
-  problem.bias = true;
-  problem.activation = Activation::SwigluOai;
-  problem.out = DataType::Mxfp4;
-  GemmProblem plain = problem;
-  plain.out = DataType::F32;
+  GemmDescription description;
+  description.format = OperandFormat::Mxfp4;
+  description.groups = Offsets{kMxfp4Experts, rows};
+  description.n = kOutputs;
+  description.k = kHidden;
+  description.bias = true;
+  description.activation = swiglu_oai();
+  description.out = DataType::Mxfp4;
+  GemmDescription plain_description = description;
+  plain_description.out = DataType::F32;
 
   progress.step("compiling the kernels, or loading them from the cache");
-  prepare(device, problem);
-  prepare(device, plain);
+  const GroupedGemm gemm(device, description), plain(device, plain_description);
 
   progress.step(fmt::format("making {} experts of {} x {}", kMxfp4Experts, kOutputs, kHidden));
   constexpr int64_t kWeightRows = kMxfp4Experts * kOutputs, kColumns = kHidden / kScaleBlock;
@@ -190,34 +190,32 @@ int run_mxfp4(int tokens) {
 
   const Buffer ends(device, routing.ends), device_bias(device, bias), device_weights(device, weights);
   const Buffer row_major(device, weight_scales), values(device, a);
-  const Buffer sfb(device, b_scale_bytes(problem)), sfa(device, a_scale_bytes(problem));
+  const Buffer b_scales(device, b_scale_bytes(description)), device_a_scales(device, a_scale_bytes(description));
   const Buffer device_a(device, static_cast<size_t>(rows * kHidden / 2));
   ScaleBlocking blocking;
-  blocking.from = row_major.as(), blocking.to = sfb.as();
+  blocking.from = row_major.as(), blocking.to = b_scales.as();
   blocking.groups = kMxfp4Experts, blocking.rows = kOutputs, blocking.k = kHidden;
   block_scales(device, blocking);
   Quantization quantization;
   quantization.groups = kMxfp4Experts, quantization.rows = rows, quantization.k = kHidden;
   quantization.offsets = ends.as<int32_t>();
-  quantization.values = values.as(), quantization.elements = device_a.as(), quantization.scales = sfa.as();
+  quantization.values = values.as(), quantization.elements = device_a.as(), quantization.scales = device_a_scales.as();
   quantize(device, quantization);
 
-  GemmArguments arguments;
-  arguments.a = device_a.as(), arguments.sfa = sfa.as();
-  arguments.b = device_weights.as(), arguments.sfb = sfb.as();
-  arguments.bias = device_bias.as();
-  arguments.sizes = ends.as<int32_t>();
-  const auto launch = [&](const GemmProblem& which, const Buffer& out, const Buffer* scales) {
-    GemmArguments mine = arguments;
-    mine.out = out.as();
-    if (scales != nullptr) mine.out_scales = scales->as();
-    const Buffer workspace(device, workspace_bytes(device, which));
-    mine.workspace = workspace.as(), mine.workspace_bytes = workspace.bytes();
-    gemm(device, which, mine);
+  const auto launch = [&](const GroupedGemm& which, const Tensor& out) {
+    const Workspace workspace(device, which.workspace_bytes());
+    which.run({.a = {device_a.as(), 0, device_a_scales.as()},
+               .b = {device_weights.as(), 0, b_scales.as()},
+               .bias = device_bias.as(),
+               .pre = {},
+               .out = out,
+               .rows = {.ends = ends.as<int32_t>()},
+               .sinks = {}},
+              workspace);
     device.synchronize();
   };
   std::vector<float> out(static_cast<size_t>(rows * kHidden));
-  std::vector<uint8_t> elements(out.size() / 2), scales(out_scale_bytes(problem));
+  std::vector<uint8_t> elements(out.size() / 2), scales(out_scale_bytes(description));
   const Buffer device_out(device, out.size() * 4), device_elements(device, elements.size());
   const Buffer device_scales(device, scales.size());
   device.fill(device_out.as(), 0xff, device_out.bytes());
@@ -225,8 +223,8 @@ int run_mxfp4(int tokens) {
   device.fill(device_scales.as(), 0xff, device_scales.bytes());
   const bool simulated = device.info().simulated;
   progress.step(simulated ? "running on the simulator" : "running");
-  const double seconds = seconds_of([&] { launch(problem, device_elements, &device_scales); });
-  launch(plain, device_out, nullptr);
+  const double seconds = seconds_of([&] { launch(gemm, {device_elements.as(), 0, device_scales.as()}); });
+  launch(plain, {device_out.as()});
   device.download(out.data(), device_out.as(), out.size() * 4);
   device.download(elements.data(), device_elements.as(), elements.size());
   device.download(scales.data(), device_scales.as(), scales.size());
@@ -257,7 +255,8 @@ int run_mxfp4(int tokens) {
     const auto pre = reference::product({tokens_of.data(), kHidden, weights_of_expert.data(), kHidden,
                                          bias.data() + expert * kOutputs, count, kOutputs, kHidden},
                                         worker_threads());
-    const auto expected = reference::activate_all(problem.activation, problem.gate, pre, count, kOutputs);
+    const auto expected =
+        reference::activate_all(description.activation.function, description.gate, pre, count, kOutputs);
     comparison.add(expected, out.data() + first * kHidden, DataType::F32, count, kHidden, kHidden, first);
     std::vector<uint8_t> row_elements(kHidden / 2), row_scales(kColumns);
     for (int64_t r = 0; r < count; ++r) {
@@ -277,19 +276,20 @@ int run_mxfp4(int tokens) {
   fmt::print(
       "GPT-OSS-20B expert layer in MXFP4, first product: {} of its experts ({} of them empty), {} tokens x {} = {} "
       "rows, {} x {},\nbias, {} and MXFP4 output in one kernel\n\n",
-      kMxfp4Experts, empty, tokens, kMxfp4Top, rows, kOutputs, kHidden, name_of(problem.activation, problem.gate));
+      kMxfp4Experts, empty, tokens, kMxfp4Top, rows, kOutputs, kHidden,
+      describe_activation(description.activation.function, description.gate));
   fmt::print("{:<10} {}\n", "device", device.info().name);
-  fmt::print("{:<10} {}\n", "kernel", plan_headline(problem, device.info()));
+  fmt::print("{:<10} {}\n", "kernel", gemm.plan().kernel);
   fmt::print("{:<10} {}\n", "time",
              simulated ? fmt::format("{:.1f} s to simulate", seconds) : fmt::format("{:.3f} ms", seconds * 1e3));
   fmt::print("{:<10} {:.2e} (float32 output, relative, whole result); worst element {:.2f} of its bound\n", "error",
              comparison.relative_error(), comparison.worst());
-  fmt::print("{:<10} {} bytes of {} elements and scales differ from the rounded float32 output\n", "quantised",
+  fmt::print("{:<10} {} bytes of {} elements and scales differ from the rounded float32 output\n", "quantized",
              different, rows * kHidden);
   const bool pass = comparison.pass() && different == 0;
   fmt::print("{:<10} {}\n", "result",
              pass                ? "PASS"
-             : comparison.pass() ? "FAIL: the quantised output"
+             : comparison.pass() ? "FAIL: the quantized output"
                                  : "FAIL: " + comparison.failure());
   return pass ? 0 : 1;
 }
@@ -304,13 +304,13 @@ Run add_demo(CLI::App& command) {
                                  "MXFP4 {}, each routed to {}",
                                  kTop, kTokensOnGpu, kTokensOnSimulator, kMxfp4Tokens, kMxfp4Top));
   command.add_option("--arch", *arch,
-                     "sm_100a: four experts in MXFP4 with a quantised output, on the simulator where no such GPU is; "
+                     "sm_100a: four experts in MXFP4 with a quantized output, on the simulator where no such GPU is; "
                      "sm_90a: what the simulator is then; by default bf16 on whatever device is there");
   return [tokens, arch] {
     if (*tokens < 0 || *tokens > 1 << 20)
       throw InputError(fmt::format("--tokens: {} is not 1 to {}", *tokens, 1 << 20));
     if (arch->empty()) return run(*tokens);
-    if (choose("--arch", *arch, Names<bool>{{"sm_90a", false}, {"sm_100a", true}})) return run_mxfp4(*tokens);
+    if (choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1) return run_mxfp4(*tokens);
     setenv("MOXIE_SIM_ARCH", "sm_90a", 1);
     return run(*tokens);
   };

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "cli/safetensors.h"
+#include "cli/errors.h"
 #include "moxie/error.h"
 #include "moxie/version.h"
 

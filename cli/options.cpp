@@ -8,82 +8,27 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/safetensors.h"
-
 namespace moxie::cli {
 
-template <class T>
-T choose(const std::string& option, const std::string& text, const Names<T>& names) {
-  std::vector<std::string> all;
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-    all.push_back(name);
-  }
-  throw InputError(fmt::format("{}: '{}' is none of {}", option, text, fmt::join(all, ", ")));
-}
-template Grouping choose(const std::string&, const std::string&, const Names<Grouping>&);
-template bool choose(const std::string&, const std::string&, const Names<bool>&);
-template DataType choose(const std::string&, const std::string&, const Names<DataType>&);
-template OperandFormat choose(const std::string&, const std::string&, const Names<OperandFormat>&);
-
-const Names<Grouping>& grouping_names() {
-  static const Names<Grouping> kNames = {{"dense", Grouping::Dense},     {"batched", Grouping::Batched},
-                                         {"offsets", Grouping::Offsets}, {"row-groups", Grouping::RowGroups},
-                                         {"masked", Grouping::Masked},   {"pointers", Grouping::Pointers},
-                                         {"k-groups", Grouping::KGroups}};
-  return kNames;
+std::string join_words(const std::vector<std::string_view>& words) {
+  if (words.size() < 2) return fmt::format("{}", fmt::join(words, ""));
+  return fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
 }
 
-const Names<OperandFormat>& format_names() {
-  static const Names<OperandFormat> kNames = {
-      {"bf16", OperandFormat::Bf16}, {"mxfp4", OperandFormat::Mxfp4}, {"nvfp4", OperandFormat::Nvfp4}};
-  return kNames;
+void reject_word(const std::string& option, const std::string& text, const std::vector<std::string_view>& words) {
+  throw InputError(fmt::format("{}: '{}' is none of {}", option, text, fmt::join(words, ", ")));
 }
 
-const Names<Activation>& activation_names() {
-  static const Names<Activation> kNames = {{"none", Activation::None},        {"relu", Activation::Relu},
-                                           {"relu2", Activation::Relu2},      {"gelu", Activation::GeluTanh},
-                                           {"gelu-erf", Activation::GeluErf}, {"silu", Activation::Silu},
-                                           {"swiglu", Activation::Swiglu},    {"swiglu-oai", Activation::SwigluOai},
-                                           {"geglu", Activation::Geglu},      {"reglu", Activation::Reglu}};
-  return kNames;
+size_t choose(const std::string& option, const std::string& text, std::initializer_list<std::string_view> words) {
+  const auto found = std::find(words.begin(), words.end(), text);
+  if (found == words.end()) reject_word(option, text, words);
+  return static_cast<size_t>(found - words.begin());
 }
 
 namespace {
 
-const Names<GateLayout> kGates = {{"interleaved", GateLayout::Interleaved},
-                                  {"split", GateLayout::Split},
-                                  {"split-up-first", GateLayout::SplitUpFirst}};
-const Names<DataType> kTypes = {
-    {"bf16", DataType::Bf16}, {"f32", DataType::F32}, {"mxfp4", DataType::Mxfp4}, {"mxfp8", DataType::Mxfp8}};
-const Names<WarpSchedule> kSchedules = {{"cooperative", WarpSchedule::Cooperative}, {"pingpong", WarpSchedule::PingPong}};
-const Names<TileSource> kSchedulings = {{"static", TileSource::Static}, {"launch-control", TileSource::LaunchControl}};
-const Names<Multicast> kMulticasts = {
-    {"none", Multicast::None}, {"a", Multicast::A}, {"b", Multicast::B}, {"either", Multicast::Either}};
-const Names<bool> kSwitches = {{"on", true}, {"off", false}};
-
-template <class T>
-std::string find_name(const Names<T>& names, T value) {
-  for (const auto& [name, named] : names) {
-    if (named == value) return name;
-  }
-  return "?";
-}
-
-// "auto" leaves the choice to the plan.
-template <class T>
-std::optional<T> choose_or_auto(const std::string& option, const std::string& text, const Names<T>& names) {
-  if (text == "auto") return std::nullopt;
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-  }
-  std::vector<std::string> all = {"auto"};
-  for (const auto& [name, value] : names) all.push_back(name);
-  throw InputError(fmt::format("{}: '{}' is none of {}", option, text, fmt::join(all, ", ")));
-}
-
 // The gated form of a plain activation: silu with --gate is silu(gate) * up.
-Activation gated_form(Activation plain, const std::string& name) {
+Activation gated_form(Activation plain) {
   switch (plain) {
     case Activation::Silu:
       return Activation::Swiglu;
@@ -94,44 +39,66 @@ Activation gated_form(Activation plain, const std::string& name) {
     default:
       break;
   }
-  throw InputError(
-      fmt::format("--gate: --activation {} has no gated form; silu, gelu, relu and the gated ones have", name));
+  throw InputError(fmt::format("--gate: --activation {} has no gated form; silu, gelu, relu and the gated ones have",
+                               to_string(plain)));
+}
+
+Groups groups_of(Grouping grouping, int64_t count, int64_t m) {
+  switch (grouping) {
+    case Grouping::Dense:
+      if (count != 1) throw InputError(fmt::format("--groups: {}, but a dense product has 1", count));
+      return Dense{m};
+    case Grouping::Batched:
+      return Batched{count, m};
+    case Grouping::Offsets:
+      return Offsets{count, m};
+    case Grouping::RowGroups:
+      return RowGroups{count};
+    case Grouping::Masked:
+      return Masked{count, m};
+    case Grouping::Pointers:
+      return Pointers{count, m};
+    case Grouping::KGroups:
+      return KGroups{count, m};
+  }
+  throw InputError("--grouping: unknown");
 }
 
 }  // namespace
 
-std::string name_of(Grouping grouping) { return find_name(grouping_names(), grouping); }
-
-std::string name_of(Activation activation, GateLayout gate) {
-  const std::string name = find_name(activation_names(), activation);
-  return is_gated(activation) ? name + ", " + find_name(kGates, gate) + " gate" : name;
+std::string describe_activation(Activation activation, GateLayout gate) {
+  if (!is_gated(activation)) return std::string(to_string(activation));
+  return fmt::format("{}, {} gate", to_string(activation), to_string(gate));
 }
 
-std::string plan_headline(const GemmProblem& problem, const DeviceInfo& device) {
-  // The line "chosen by ...: <kernel>, <n> store buffers, ..." of the explanation.
-  const std::string text = explain_plan(problem, device.arch, device.sm_count);
-  const size_t line = text.find("chosen by ");
-  if (line == std::string::npos) return text.substr(0, text.find('\n'));
-  const size_t start = text.find(": ", line) + 2;
-  const size_t end = text.rfind(", ", text.find(" store buffer", start));
-  return text.substr(start, end - start);
+void KernelChoices::apply(GemmDescription& d, int arch) const {
+  if (arch == 100) {
+    if (schedule) throw InputError("--schedule: the kernels of sm_100a have only one schedule");
+    if (multicast) throw InputError("--multicast: the kernels of sm_100a have no multicast");
+    d.blackwell = BlackwellTuning{tile_m, tile_n, cluster, tile_source, swap_ab};
+  } else {
+    if (tile_source == TileSource::LaunchControl)
+      throw InputError("--scheduler: launch-control is for sm_100a, the kernels of sm_90a have static scheduling");
+    if (swap_ab == true) throw InputError("--swap: the kernels of sm_90a do not swap their operands");
+    d.hopper = HopperTuning{schedule, tile_m, tile_n, cluster, multicast};
+  }
 }
 
-void ProblemOptions::add_to(CLI::App& command) {
-  command
-      .add_option("--activation", activation,
-                  "none, relu, relu2, gelu, gelu-erf, silu, swiglu, swiglu-oai, geglu or reglu; formulas below")
-      ->capture_default_str();
-  command.add_option(
-      "--gate", gate,
-      "Where gate and up lie along N: interleaved (the default of gated activations), split or split-up-first");
+void ProductOptions::add_to(CLI::App& command) {
+  command.add_option("--activation", activation, list_words<Activation>() + "; formulas below")->capture_default_str();
+  command.add_option("--gate", gate,
+                     fmt::format("Where gate and up lie along N, with a gated activation: {}; {} by default",
+                                 list_words<GateLayout>(), to_string(GateLayout::Interleaved)));
   command.add_option("--outputs", outputs, "pre, out or pre,out")->capture_default_str();
-  command.add_option("--out-dtype", out_dtype, "Elements of out: bf16, f32, mxfp4 or mxfp8")->capture_default_str();
+  command.add_option("--out-dtype", out_dtype, "Elements of out: " + list_words<DataType>())->capture_default_str();
   command.add_option("--pre-dtype", pre_dtype, "Elements of pre, as --out-dtype by default");
-  command.add_option("--schedule", schedule, "auto, cooperative or pingpong")->capture_default_str();
+  command.add_option("--schedule", schedule, "auto, " + list_words<WarpSchedule>() + " (sm_90a)")
+      ->capture_default_str();
   command.add_option("--tile", tile, "Rows and columns of a tile, such as 128x256; by default the plan chooses");
   command.add_option("--cluster", cluster, "Blocks of a cluster, 1 or 2; by default the plan chooses");
-  command.add_option("--multicast", multicast, "Which operand a cluster loads together: auto, none, a, b or either")
+  command
+      .add_option("--multicast", multicast,
+                  "Which operand a cluster loads together (sm_90a): auto, " + list_words<Multicast>())
       ->capture_default_str();
   command
       .add_option("--scheduler", scheduler,
@@ -143,45 +110,50 @@ void ProblemOptions::add_to(CLI::App& command) {
   command.footer(activation_help());
 }
 
-void ProblemOptions::apply(GemmProblem& problem) const {
-  problem.activation = choose("--activation", activation, activation_names());
-  problem.gate = GateLayout::Interleaved;
+void ProductOptions::apply(GemmDescription& d) const {
+  d.activation.function = choose<Activation>("--activation", activation);
+  d.gate = GateLayout::Interleaved;
   if (!gate.empty()) {
-    problem.gate = choose("--gate", gate, kGates);
-    if (!is_gated(problem.activation)) problem.activation = gated_form(problem.activation, activation);
+    d.gate = choose<GateLayout>("--gate", gate);
+    if (!is_gated(d.activation.function)) d.activation.function = gated_form(d.activation.function);
   }
-  const DataType out_type = choose("--out-dtype", out_dtype, kTypes);
-  const DataType pre_type = pre_dtype.empty() ? out_type : choose("--pre-dtype", pre_dtype, kTypes);
-  problem.out.reset();
-  problem.pre.reset();
+  const DataType out_type = choose<DataType>("--out-dtype", out_dtype);
+  const DataType pre_type = pre_dtype.empty() ? out_type : choose<DataType>("--pre-dtype", pre_dtype);
+  d.out.reset();
+  d.pre.reset();
   for (const std::string& output : CLI::detail::split(outputs, ',')) {
-    if (output == "out" && !problem.out) {
-      problem.out = out_type;
-    } else if (output == "pre" && !problem.pre) {
-      problem.pre = pre_type;
+    if (output == "out" && !d.out) {
+      d.out = out_type;
+    } else if (output == "pre" && !d.pre) {
+      d.pre = pre_type;
     } else {
       throw InputError(fmt::format("--outputs: '{}' is none of pre, out, pre,out", outputs));
     }
   }
-  problem.schedule = choose_or_auto("--schedule", schedule, kSchedules);
-  problem.multicast = choose_or_auto("--multicast", multicast, kMulticasts);
-  problem.scheduling = choose_or_auto("--scheduler", scheduler, kSchedulings);
-  problem.swap_ab = choose_or_auto("--swap", swap, kSwitches);
+}
+
+KernelChoices ProductOptions::choices() const {
+  KernelChoices choices;
+  choices.schedule = choose_or_auto<WarpSchedule>("--schedule", schedule);
+  choices.multicast = choose_or_auto<Multicast>("--multicast", multicast);
+  choices.tile_source = choose_or_auto<TileSource>("--scheduler", scheduler);
+  const size_t swapped = choose("--swap", swap, {"auto", "on", "off"});
+  if (swapped > 0) choices.swap_ab = swapped == 1;
   if (!tile.empty()) {
     int rows = 0, columns = 0;
     const char* end = tile.data() + tile.size();
     const auto first = std::from_chars(tile.data(), end, rows);
     const auto second = first.ptr < end && *first.ptr == 'x' ? std::from_chars(first.ptr + 1, end, columns) : first;
-    if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end || rows <= 0 || columns <= 0) {
+    if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end || rows <= 0 || columns <= 0)
       throw InputError(fmt::format("--tile: '{}' is not ROWSxCOLUMNS, such as 128x256", tile));
-    }
-    problem.tile_m = rows;
-    problem.tile_n = columns;
+    choices.tile_m = rows;
+    choices.tile_n = columns;
   }
   if (cluster != 0) {
     if (cluster != 1 && cluster != 2) throw InputError(fmt::format("--cluster: {} is neither 1 nor 2", cluster));
-    problem.cluster = cluster;
+    choices.cluster = cluster;
   }
+  return choices;
 }
 
 void ShapeOptions::add_to(CLI::App& command) {
@@ -193,33 +165,37 @@ void ShapeOptions::add_to(CLI::App& command) {
   command.add_option("N", n, "Columns, before a gate halves them")->required();
   command.add_option("K", k, "Length of the sums")->required();
   command.add_option("--groups", groups, "Groups")->capture_default_str();
-  command.add_option(
-      "--grouping", grouping,
-      "dense, batched, offsets, row-groups, masked, pointers or k-groups (sm_100a); dense for one group, offsets for "
-      "more");
-  command.add_option("--format", format, "Elements of a and b: bf16, or mxfp4 or nvfp4 (sm_100a)")
+  command.add_option("--grouping", grouping,
+                     list_words<Grouping>() + " (sm_100a); dense for one group, offsets for more");
+  command
+      .add_option("--format", format, "Elements of a and b: " + list_words<OperandFormat>() + "; all but bf16: sm_100a")
       ->capture_default_str();
   command.add_option("--rows", rows, "Rows of each group, when the host knows them")->delimiter(',');
   command.add_option("--expected-rows", expected, "Rows of a typical group, when only that is known");
   command.add_flag("--bias", bias, "With a bias");
-  ProblemOptions::add_to(command);
+  ProductOptions::add_to(command);
 }
 
-GemmProblem ShapeOptions::problem() const {
-  GemmProblem problem;
-  apply(problem);
-  problem.grouping = !grouping.empty() ? choose("--grouping", grouping, grouping_names())
-                     : groups > 1      ? Grouping::Offsets
-                                       : Grouping::Dense;
-  problem.format = choose("--format", format, format_names());
-  problem.groups = groups;
-  problem.m = m;
-  problem.n = n;
-  problem.k = k;
-  problem.bias = bias;
-  problem.host_rows = rows;
-  if (expected >= 0) problem.expected_rows = expected;
-  return problem;
+GemmDescription ShapeOptions::description(int arch) const {
+  GemmDescription d;
+  apply(d);
+  choices().apply(d, arch);
+  d.groups = groups_of(!grouping.empty() ? choose<Grouping>("--grouping", grouping)
+                       : groups > 1      ? Grouping::Offsets
+                                         : Grouping::Dense,
+                       groups, m);
+  d.format = choose<OperandFormat>("--format", format);
+  d.n = n;
+  d.k = k;
+  d.bias = bias;
+  d.known_rows = rows;
+  if (expected >= 0) d.expected_rows = expected;
+  return d;
+}
+
+std::optional<int64_t> ShapeOptions::total() const {
+  if (parse<Grouping>(grouping) != Grouping::RowGroups) return std::nullopt;
+  return m;
 }
 
 void TargetOptions::add_to(CLI::App& command) {
@@ -227,28 +203,33 @@ void TargetOptions::add_to(CLI::App& command) {
   command.add_option("--sms", sms, "Streaming multiprocessors of the device; by default an H200's 132, a B200's 148");
 }
 
-int TargetOptions::arch() const {
-  return choose("--arch", arch_name, Names<int>{{"sm_90a", 90}, {"sm_100a", 100}, {"90", 90}, {"100", 100}});
+DeviceFigures TargetOptions::figures() const {
+  DeviceFigures figures;
+  figures.arch = choose_arch("--arch", arch_name);
+  figures.sm_count = sms.value_or(figures.arch == 100 ? 148 : 132);
+  return figures;
 }
 
-int TargetOptions::sm_count() const { return sms.value_or(arch() == 100 ? 148 : 132); }
+int choose_arch(const std::string& option, const std::string& text) {
+  return choose(option, text, {"sm_90a", "sm_100a", "90", "100"}) % 2 == 0 ? 90 : 100;
+}
 
 namespace {
 
-GemmProblem problem_of(const std::string& line) {
+GemmDescription product_of(const std::string& line, int arch) {
   CLI::App words;
   ShapeOptions shape;
   shape.add_to(words);
   words.parse(line);
-  return shape.problem();
+  return shape.description(arch);
 }
 
 }  // namespace
 
-std::vector<GemmProblem> read_problems(const std::string& path, std::vector<std::string>* names) {
+std::vector<GemmDescription> read_products(const std::string& path, int arch, std::vector<std::string>* names) {
   std::ifstream file(path);
   if (!file) throw InputError(fmt::format("{}: cannot be opened", path));
-  std::vector<GemmProblem> problems;
+  std::vector<GemmDescription> products;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const size_t comment = std::min(line.find('#'), line.size());
@@ -256,7 +237,7 @@ std::vector<GemmProblem> read_problems(const std::string& path, std::vector<std:
     const std::string words = line.substr(0, comment);
     if (words.find_first_not_of(" \t\r") == std::string::npos) continue;
     try {
-      problems.push_back(problem_of(words));
+      products.push_back(product_of(words, arch));
     } catch (const CLI::Error& error) {
       throw InputError(fmt::format("{}: line {}: {}", path, number, error.what()));
     } catch (const InputError& error) {
@@ -264,8 +245,8 @@ std::vector<GemmProblem> read_problems(const std::string& path, std::vector<std:
     }
     if (names != nullptr) names->push_back(line.substr(name));
   }
-  if (problems.empty()) throw InputError(fmt::format("{}: lists no problem", path));
-  return problems;
+  if (products.empty()) throw InputError(fmt::format("{}: lists no problem", path));
+  return products;
 }
 
 std::string activation_help() {

@@ -1,51 +1,97 @@
-// The options that several commands share: names of the variants, and how they become a GemmProblem.
+// The options that several commands share: how words become enumerators, and options a GemmDescription.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "cli/errors.h"
 #include "moxie/gemm.h"
 
 namespace moxie::cli {
 
-template <class T>
-using Names = std::vector<std::pair<std::string, T>>;
+// "a, b or c"
+std::string join_words(const std::vector<std::string_view>& words);
 
-// The value that `text` names; InputError "--option: 'text' is none of x, y, z" otherwise.
-template <class T>
-T choose(const std::string& option, const std::string& text, const Names<T>& names);
+// InputError "--option: 'text' is none of a, b, c".
+[[noreturn]] void reject_word(const std::string& option, const std::string& text,
+                              const std::vector<std::string_view>& words);
 
-const Names<Grouping>& grouping_names();
-const Names<Activation>& activation_names();
-const Names<OperandFormat>& format_names();
-std::string name_of(Grouping grouping);
-std::string name_of(Activation activation, GateLayout gate);
+// The place of `text` among the words that the option takes. Throws InputError where it is none of them.
+size_t choose(const std::string& option, const std::string& text, std::initializer_list<std::string_view> words);
 
-// The chosen kernel in one line.
-std::string plan_headline(const GemmProblem& problem, const DeviceInfo& device);
+template <class Enum>
+std::vector<std::string_view> words_of() {
+  std::vector<std::string_view> words;
+  for (const EnumName<Enum>& name : names<Enum>()) words.push_back(name.text);
+  return words;
+}
 
-// What to compute and how, without shapes.
-struct ProblemOptions {
+// The enumerators as a help text lists them.
+template <class Enum>
+std::string list_words() {
+  return join_words(words_of<Enum>());
+}
+
+// The enumerator that `text` names. Throws InputError where there is none.
+template <class Enum>
+Enum choose(const std::string& option, const std::string& text) {
+  const std::optional<Enum> value = parse<Enum>(text);
+  if (!value) reject_word(option, text, words_of<Enum>());
+  return *value;
+}
+
+// The same for options that also take "auto", which leaves the choice to the plan.
+template <class Enum>
+std::optional<Enum> choose_or_auto(const std::string& option, const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  const std::optional<Enum> value = parse<Enum>(text);
+  if (value) return value;
+  std::vector<std::string_view> words = words_of<Enum>();
+  words.insert(words.begin(), "auto");
+  reject_word(option, text, words);
+}
+
+// "swiglu-oai, interleaved gate"
+std::string describe_activation(Activation activation, GateLayout gate);
+
+// The options that choose a kernel. Some of them name what only one architecture has.
+struct KernelChoices {
+  std::optional<WarpSchedule> schedule;
+  std::optional<int> tile_m, tile_n, cluster;
+  std::optional<Multicast> multicast;
+  std::optional<TileSource> tile_source;
+  std::optional<bool> swap_ab;
+
+  // Writes them into the tuning of `arch` (90 or 100). Throws InputError for a choice that it does not have.
+  void apply(GemmDescription& description, int arch) const;
+};
+
+// What to compute and how, without sizes.
+struct ProductOptions {
   std::string activation = "none", gate, outputs = "out", out_dtype = "bf16", pre_dtype, schedule = "auto", tile;
   std::string multicast = "auto", scheduler = "auto", swap = "auto";
   int cluster = 0;
   void add_to(CLI::App& command);
-  // Throws InputError that names the option.
-  void apply(GemmProblem& problem) const;
+  // Sets the activation and the outputs. Throws InputError that names the option.
+  void apply(GemmDescription& description) const;
+  KernelChoices choices() const;  // throws InputError that names the option
 };
 
-// A whole problem without tensors: M N K and everything that goes with them.
-struct ShapeOptions : ProblemOptions {
+// A whole product without tensors: M, N, K and everything that goes with them.
+struct ShapeOptions : ProductOptions {
   int64_t m = 0, n = 0, k = 0, groups = 1, expected = -1;
   std::string grouping, format = "bf16";
   std::vector<int64_t> rows;
   bool bias = false;
   void add_to(CLI::App& command);
-  GemmProblem problem() const;
+  GemmDescription description(int arch) const;
+  // Row groups: M, which their description does not hold.
+  std::optional<int64_t> total() const;
 };
 
 // The device that kernels are meant for, which need not be there.
@@ -53,13 +99,16 @@ struct TargetOptions {
   std::string arch_name = "sm_90a";
   std::optional<int> sms;
   void add_to(CLI::App& command);
-  int arch() const;      // 90 or 100; throws InputError
-  int sm_count() const;  // an H200's or a B200's where none is given
+  DeviceFigures figures() const;  // an H200's or a B200's processors where none are given; throws InputError
 };
 
-// The problems of a text file, one a line in the words of `moxie plan`; # begins a comment. Throws InputError with the
+// 90 or 100 for an architecture's name. Throws InputError.
+int choose_arch(const std::string& option, const std::string& text);
+
+// The products of a text file, one a line in the words of `moxie plan`; # begins a comment. Throws InputError with the
 // line. names: the text of each line's comment.
-std::vector<GemmProblem> read_problems(const std::string& path, std::vector<std::string>* names = nullptr);
+std::vector<GemmDescription> read_products(const std::string& path, int arch,
+                                           std::vector<std::string>* names = nullptr);
 
 // Each activation with its formula, for --help.
 std::string activation_help();

@@ -33,10 +33,11 @@ Run add_pack(CLI::App& command) {
   command.add_option("--threads", options->threads, "Compilers at once; 0: as many as there are cores")
       ->capture_default_str();
   return [options] {
-    const Names<bool> images = {{"code", false}, {"ptx", true}};
-    const PackImage image = choose("--image", options->image, images) ? PackImage::Ptx : PackImage::MachineCode;
-    const PackResult result = pack(read_problems(options->list), options->folder, options->target.arch(),
-                                   options->target.sm_count(), image, options->threads);
+    const PackImage image =
+        choose("--image", options->image, {"code", "ptx"}) == 1 ? PackImage::Ptx : PackImage::MachineCode;
+    const DeviceFigures device = options->target.figures();
+    const PackResult result = pack(read_products(options->list, device.arch), options->folder, device.arch,
+                                   device.sm_count, image, options->threads);
     fmt::print("{}: {} kernel{}, {} compiled now, {} bytes\n", options->folder, result.kernels,
                result.kernels == 1 ? "" : "s", result.compiled, result.bytes);
     return 0;

@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "cli/buffer.h"
+#include "bench/timing/buffer.h"
+#include "bench/timing/data.h"
 #include "cli/commands.h"
-#include "cli/data.h"
 #include "cli/microscaling.h"
 #include "cli/options.h"
 #include "cli/reference.h"
@@ -22,15 +22,26 @@ namespace moxie::cli {
 
 namespace {
 
+using timing::Buffer;
+using timing::worker_threads;
+
 struct Options {
   std::string in, out_file, format, scales = "row-major", on = "host", dtype = "bf16";
   std::vector<std::string> tensors;
   bool reverse = false;
 };
 
-const Names<DataType> kFormats = {{"mxfp4", DataType::Mxfp4}, {"mxfp8", DataType::Mxfp8}, {"nvfp4", DataType::Nvfp4}};
+DataType choose_format(const std::string& text) {
+  const std::optional<DataType> format = parse<DataType>(text);
+  if (format && is_quantized(*format)) return *format;
+  std::vector<std::string_view> words;
+  for (const EnumName<DataType>& name : names<DataType>()) {
+    if (is_quantized(name.value)) words.push_back(name.text);
+  }
+  reject_word("--format", text, words);
+}
 
-// The companions of a quantised tensor.
+// The companions of a quantized tensor.
 std::string scales_name(const std::string& name) { return name + "_scales"; }
 std::string tensor_scale_name(const std::string& name) { return name + "_tensor_scale"; }
 
@@ -175,12 +186,12 @@ Job plan_job(const SafetensorsReader& file, const std::string& name, const Quant
   if (reverse) {
     const char* const wanted = mxfp8 ? "F8_E4M3" : "U8";
     if (entry->dtype != wanted)
-      throw InputError(fmt::format("tensor '{}' is {}, to be dequantised it must be {}", name, entry->dtype, wanted));
+      throw InputError(fmt::format("tensor '{}' is {}, to be dequantized it must be {}", name, entry->dtype, wanted));
     if (!mxfp8 && !job.shape.empty()) job.shape.back() *= 2;
   } else if (entry->dtype == "BF16" || entry->dtype == "F32") {
     job.rows.type = entry->dtype == "F32" ? DataType::F32 : DataType::Bf16;
   } else {
-    throw InputError(fmt::format("tensor '{}' is {}, to be quantised it must be BF16 or F32", name, entry->dtype));
+    throw InputError(fmt::format("tensor '{}' is {}, to be quantized it must be BF16 or F32", name, entry->dtype));
   }
   if (job.shape.size() != 2 && job.shape.size() != 3) {
     throw InputError(
@@ -221,7 +232,7 @@ void load_quantized(const SafetensorsReader& file, Job& job) {
   job.values.resize(job.value_bytes());
 }
 
-// What quantising makes of a tensor.
+// What quantizing makes of a tensor.
 void add_quantized(std::vector<TensorToWrite>& tensors, Job& job) {
   const bool pairs = job.rows.format != DataType::Mxfp8, blocked = job.rows.layout == ScaleLayout::Blocked;
   std::vector<int64_t> elements = job.shape, scales = job.shape;
@@ -239,13 +250,10 @@ void add_quantized(std::vector<TensorToWrite>& tensors, Job& job) {
 
 int run(const Options& options) {
   QuantizedRows common;
-  common.format = choose("--format", options.format, kFormats);
-  common.layout = choose("--scales", options.scales, Names<bool>{{"row-major", false}, {"blocked", true}})
-                      ? ScaleLayout::Blocked
-                      : ScaleLayout::RowMajor;
-  common.type =
-      choose("--dtype", options.dtype, Names<bool>{{"bf16", false}, {"f32", true}}) ? DataType::F32 : DataType::Bf16;
-  const bool on_device = choose("--on", options.on, Names<bool>{{"host", false}, {"device", true}});
+  common.format = choose_format(options.format);
+  common.layout = choose<ScaleLayout>("--scales", options.scales);
+  common.type = choose("--dtype", options.dtype, {"bf16", "f32"}) == 1 ? DataType::F32 : DataType::Bf16;
+  const bool on_device = choose("--on", options.on, {"host", "device"}) == 1;
   std::error_code ignored;
   if (std::filesystem::equivalent(options.in, options.out_file, ignored))
     throw InputError(fmt::format("OUT: {} is the input file", options.out_file));
@@ -267,7 +275,7 @@ int run(const Options& options) {
       throw InputError(fmt::format("--tensors: two of them would become '{}'", name));
     if (options.reverse || file.find(name) == nullptr) continue;
     if (std::none_of(jobs.begin(), jobs.end(), [&](const Job& job) { return job.name == name; }))
-      throw InputError(fmt::format("tensor '{}' is there already, the scales of a quantised tensor would be", name));
+      throw InputError(fmt::format("tensor '{}' is there already, the scales of a quantized tensor would be", name));
   }
 
   std::optional<Device> device;
@@ -319,7 +327,7 @@ Run add_quantize(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--on", options->on, "Where to compute: host (the CPU) or device; the bits are the same")
       ->capture_default_str();
-  command.add_flag("--reverse", options->reverse, "Dequantise: NAME and NAME_scales become NAME");
+  command.add_flag("--reverse", options->reverse, "Dequantize: NAME and NAME_scales become NAME");
   command.add_option("--dtype", options->dtype, "With --reverse, elements of the result: bf16 or f32")
       ->capture_default_str();
   return [options] { return run(*options); };

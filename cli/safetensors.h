@@ -3,21 +3,12 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "cli/errors.h"
+
 namespace moxie::cli {
-
-// Input that breaks a rule; what() is one sentence that names the file or tensor and the rule.
-struct InputError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// A write that failed half-way (a full disk, say); what() names it and says why.
-struct OutputError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 std::string shape_text(const std::vector<int64_t>& shape);  // "[4, 320]"
 

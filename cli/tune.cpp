@@ -3,27 +3,31 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
-#include <map>
+#include <future>
 #include <memory>
+#include <optional>
 #include <set>
-#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
+#include "bench/timing/benchmark_case.h"
+#include "bench/timing/data.h"
+#include "bench/timing/gpu_clock.h"
+#include "bench/timing/tuning.h"
 #include "cli/commands.h"
-#include "cli/data.h"
-#include "cli/gpu_clock.h"
 #include "cli/options.h"
-#include "cli/safetensors.h"
-#include "cli/tuning.h"
-#include "cli/work.h"
 #include "moxie/moxie.h"
-#include "src/ops/gemm.h"
+#include "moxie/tuned.h"
 
 namespace moxie::cli {
 
 namespace {
+
+using timing::BenchmarkCase;
+using timing::Contender;
+using timing::GpuClock;
+using timing::Measured;
 
 struct Options {
   std::string list, out = "moxie-tuned.txt";
@@ -32,63 +36,70 @@ struct Options {
   double slack = 0.01;
 };
 
-// A problem whose kernel is fixed.
+// A product whose kernel is fixed.
 struct Variant {
-  plan::TunedHopper choice;
-  GemmProblem problem;
-  bool decode_tile;  // of the kernel: follows from the problem
+  GemmDescription description;
+  TunedHopper choice;               // schedule, tile and multicast
+  std::optional<GroupedGemm> gemm;  // once it is compiled
 };
 
-std::vector<Variant> variants_of(const GemmProblem& problem, const DeviceInfo& device, size_t most) {
-  const plan::Plan plan = plan::make_hopper_plan(ops::shape_of(problem), ops::figures_of(device), {});
+bool same_choice(const TunedHopper& a, const TunedHopper& b) {
+  return a.schedule == b.schedule && a.tile_m == b.tile_m && a.tile_n == b.tile_n && a.multicast == b.multicast;
+}
+
+// The best of the model. A tuned table may have put another candidate in front.
+std::vector<Variant> variants_of(const GemmDescription& description, const DeviceInfo& device, size_t most) {
+  std::vector<PlanCandidate> candidates =
+      plan_gemm(description, {device.arch, device.sm_count, device.shared_bytes}).candidates;
+  std::stable_sort(candidates.begin(), candidates.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
+    return a.possible != b.possible ? a.possible : a.cycles < b.cycles;
+  });
   std::vector<Variant> variants;
-  for (const plan::Candidate& candidate : plan.candidates) {
+  for (const PlanCandidate& candidate : candidates) {
     if (!candidate.possible || variants.size() == most) break;
-    const kernel::HopperConfig& c = candidate.config;
-    Variant variant{{}, problem, c.decode_tile};
-    variant.choice.schedule = *(variant.problem.schedule = c.schedule);
-    variant.choice.tile_m = *(variant.problem.tile_m = c.block_m);
-    variant.choice.tile_n = *(variant.problem.tile_n = c.block_n);
-    variant.choice.multicast = *(variant.problem.multicast = c.multicast);
-    variant.problem.cluster = c.cluster;
-    variants.push_back(variant);
+    const auto& tuning = std::get<HopperTuning>(candidate.tuning);
+    Variant variant{description, {}, {}};
+    variant.description.hopper = tuning;
+    variant.choice.schedule = *tuning.schedule;
+    variant.choice.tile_m = *tuning.tile_m;
+    variant.choice.tile_n = *tuning.tile_n;
+    variant.choice.multicast = *tuning.multicast;
+    variants.push_back(std::move(variant));
   }
   return variants;
 }
 
-// Compiles with every core; what cannot be compiled fails again, and is reported, where it is used.
-void prepare_all(const Device& device, const std::vector<std::vector<Variant>>& variants) {
-  std::vector<const GemmProblem*> all;
-  for (const auto& of_problem : variants) {
-    for (const Variant& variant : of_problem) all.push_back(&variant.problem);
+// Compiles with every core. Throws the first error when all threads are done.
+void compile_all(const Device& device, std::vector<std::vector<Variant>>& variants) {
+  std::vector<Variant*> all;
+  for (auto& of_product : variants) {
+    for (Variant& variant : of_product) all.push_back(&variant);
   }
   std::atomic<size_t> next = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < worker_threads(); ++i) {
-    threads.emplace_back([&] {
-      for (size_t mine = next++; mine < all.size(); mine = next++) {
-        try {
-          prepare(device, *all[mine]);
-        } catch (const Error&) {
-        }
-      }
-    });
+  std::vector<std::future<void>> workers;
+  for (int i = 0; i < timing::worker_threads(); ++i) {
+    workers.push_back(std::async(std::launch::async, [&] {
+      for (size_t mine = next++; mine < all.size(); mine = next++)
+        all[mine]->gemm.emplace(device, all[mine]->description);
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::future<void>& worker : workers) worker.wait();
+  for (std::future<void>& worker : workers) worker.get();
 }
 
-// Problems that differ in their extents alone can share kernels.
-std::string class_of(const GemmProblem& p, bool decode_tile) {
-  const auto type = [](const std::optional<DataType>& t) { return t ? static_cast<int>(*t) : -1; };
-  return fmt::format("{} {} {} {} {} {} {}", static_cast<int>(p.grouping), static_cast<int>(p.activation),
-                     static_cast<int>(p.gate), p.bias, type(p.pre), type(p.out), decode_tile);
+// Products that differ in their extents alone can share kernels.
+std::string class_of(const GroupedGemm& gemm) {
+  const GemmDescription& d = gemm.description();
+  const auto type = [](const std::optional<DataType>& t) { return t ? to_string(*t) : "-"; };
+  return fmt::format("{} {} {} {} {} {} {}", to_string(grouping_of(d.groups)), to_string(d.activation.function),
+                     to_string(d.gate), d.bias, type(d.pre), type(d.out), gemm.plan().decode_tile);
 }
 
-Measured measure(const Device& device, const GpuClock& clock, const GemmProblem& problem,
-                 const std::vector<Variant>& variants) {
-  const Work work(device, problem, /*skewed=*/true);
-  std::vector<Buffer> spaces;
-  for (const Variant& v : variants) spaces.emplace_back(device, workspace_bytes(device, v.problem));
+Measured measure(const GpuClock& clock, const std::vector<Variant>& variants) {
+  const GroupedGemm& first = *variants.front().gemm;
+  const BenchmarkCase work(first, /*skewed=*/true);
+  std::vector<Workspace> spaces;
+  for (const Variant& v : variants) spaces.emplace_back(first.device(), v.gemm->workspace_bytes());
   // All of them roughly, then the best few against each other.
   std::vector<size_t> order(variants.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -97,7 +108,7 @@ Measured measure(const Device& device, const GpuClock& clock, const GemmProblem&
     std::vector<Contender> launches;
     for (size_t i : order) {
       launches.push_back(
-          {[&, i](int turn, Stream stream) { work.launch(variants[i].problem, spaces[i], turn, stream); }});
+          {[&, i](int turn, Stream stream) { work.launch(*variants[i].gemm, spaces[i], turn, stream); }});
     }
     const std::vector<double> found = clock.seconds(launches, work.turns(), rounds, graph_seconds);
     for (size_t j = 0; j < order.size(); ++j) seconds[order[j]] = found[j];
@@ -109,18 +120,30 @@ Measured measure(const Device& device, const GpuClock& clock, const GemmProblem&
   time(15, 2e-3);
 
   Measured measured;
-  measured.kernel_class = class_of(problem, variants.front().decode_tile);
-  measured.shape.grouping = problem.grouping;
-  measured.shape.n = problem.n;
-  measured.shape.k = problem.k;
-  measured.shape.gated = is_gated(problem.activation);
-  measured.rows = problem.expected_rows.value_or(std::max<int64_t>(problem.m / problem.groups, 1));
+  const GemmDescription& d = first.description();
+  const int64_t groups = timing::timed_groups(d).count;
+  measured.kernel_class = class_of(first);
+  measured.shape.grouping = grouping_of(d.groups);
+  measured.shape.n = d.n;
+  measured.shape.k = d.k;
+  measured.shape.gated = is_gated(d.activation.function);
+  measured.rows = d.expected_rows.value_or(std::max<int64_t>(timing::rows_of(d) / groups, 1));
   for (size_t i : order) measured.candidates.push_back({variants[i].choice, seconds[i]});
   return measured;
 }
 
-const char* name_of(WarpSchedule schedule) {
-  return schedule == WarpSchedule::Cooperative ? "cooperative" : "pingpong";
+const char* describe_multicast(Multicast multicast) {
+  switch (multicast) {
+    case Multicast::None:
+      break;
+    case Multicast::A:
+      return ", A shared";
+    case Multicast::B:
+      return ", B shared";
+    case Multicast::Either:
+      return ", A or B shared";
+  }
+  return "";
 }
 
 int run(const Options& options) {
@@ -128,55 +151,48 @@ int run(const Options& options) {
   if (device.info().simulated) throw InputError("tune needs a GPU: times in the simulator say nothing about one");
   if (device.info().arch != 90) throw InputError("tune chooses among kernels for sm_90a, which this GPU is not");
   std::vector<std::string> names;
-  const std::vector<GemmProblem> problems = read_problems(options.list, &names);
+  const std::vector<GemmDescription> products = read_products(options.list, device.info().arch, &names);
   std::vector<std::vector<Variant>> variants;
-  for (const GemmProblem& problem : problems) {
+  for (const GemmDescription& product : products) {
     const size_t most = options.exhaustive ? 1000 : static_cast<size_t>(options.top);
-    variants.push_back(variants_of(problem, device.info(), most));
+    variants.push_back(variants_of(product, device.info(), most));
   }
-  fmt::print("{}: {} problems; compiling\n", device.info().name, problems.size());
-  prepare_all(device, variants);
+  fmt::print("{}: {} problems; compiling\n", device.info().name, products.size());
+  compile_all(device, variants);
 
   std::vector<Measured> measured;
   const GpuClock clock(device);
-  for (size_t i = 0; i < problems.size(); ++i) {
-    measured.push_back(measure(device, clock, problems[i], variants[i]));
+  for (size_t i = 0; i < products.size(); ++i) {
+    measured.push_back(measure(clock, variants[i]));
     const Measured& m = measured.back();
     double planned = 0;
     for (const auto& candidate : m.candidates) {
-      const plan::TunedHopper &a = candidate.choice, &b = variants[i].front().choice;
-      if (a.schedule == b.schedule && a.tile_m == b.tile_m && a.tile_n == b.tile_n && a.multicast == b.multicast)
-        planned = candidate.seconds;
+      if (same_choice(candidate.choice, variants[i].front().choice)) planned = candidate.seconds;
     }
     const auto& best = m.candidates.front();
     fmt::print("{:<36} {:>9.4f} ms {:>7.1f} TFLOP/s {:>6.0f} GB/s  {} {}x{}{}  ({} tried; the model's first {})\n",
-               names[i], best.seconds * 1e3, flops_of(problems[i]) / best.seconds * 1e-12,
-               Work::compulsory_bytes(problems[i]) / best.seconds * 1e-9, name_of(best.choice.schedule),
-               best.choice.tile_m, best.choice.tile_n,
-               best.choice.multicast == Multicast::None ? ""
-               : best.choice.multicast == Multicast::A  ? ", A shared"
-               : best.choice.multicast == Multicast::B  ? ", B shared"
-                                                        : ", A or B shared",
-               variants[i].size(),
+               names[i], best.seconds * 1e3, timing::flops_of(products[i]) / best.seconds * 1e-12,
+               timing::compulsory_bytes(products[i]) / best.seconds * 1e-9, to_string(best.choice.schedule),
+               best.choice.tile_m, best.choice.tile_n, describe_multicast(best.choice.multicast), variants[i].size(),
                planned == 0 ? "is not among the best six" : fmt::format("{:.3f} of it", planned / best.seconds));
     fflush(stdout);
   }
 
-  const std::vector<size_t> chosen = choose_candidates(measured, options.slack);
+  const std::vector<size_t> chosen = timing::choose_candidates(measured, options.slack);
   std::set<std::string> kernels;
   for (size_t i = 0; i < measured.size(); ++i) {
-    const plan::TunedHopper& c = measured[i].candidates[chosen[i]].choice;
-    kernels.insert(fmt::format("{} {} {}x{} {}", measured[i].kernel_class, name_of(c.schedule), c.tile_m, c.tile_n,
-                               static_cast<int>(c.multicast)));
+    const TunedHopper& c = measured[i].candidates[chosen[i]].choice;
+    kernels.insert(fmt::format("{} {} {}x{} {}", measured[i].kernel_class, to_string(c.schedule), c.tile_m, c.tile_n,
+                               to_string(c.multicast)));
   }
-  const std::vector<plan::TunedHopper> table = make_table(measured, chosen);
+  const std::vector<TunedHopper> table = timing::make_table(measured, chosen);
   std::ofstream file(options.out);
   fmt::print(file, "# moxie tune {} on {}\n", options.list, device.info().name);
-  for (const plan::TunedHopper& row : table) fmt::print(file, "{}\n", plan::tuned_line(row));
+  for (const TunedHopper& row : table) fmt::print(file, "{}\n", tuned_line(row));
   file.close();
   if (!file) throw OutputError(options.out + ": cannot be written");
   if (options.include) {
-    for (const plan::TunedHopper& row : table) fmt::print("{}\n", include_line(row));
+    for (const TunedHopper& row : table) fmt::print("{}\n", timing::include_line(row));
   }
   fmt::print("{}: {} rows, {} kernels; used where MOXIE_TUNED names it\n", options.out, table.size(), kernels.size());
   return 0;

@@ -1,52 +1,67 @@
-// The first product of a small expert layer: 4 experts share 96 tokens, gate and up interleaved, GPT-OSS SwiGLU.
-// The experts' token counts are only ever read by the GPU.
+// A small expert layer: 4 experts share 96 tokens. The first product adds a bias and applies GPT-OSS SwiGLU, the second
+// one brings its result back to the hidden size. The experts' token counts are only ever read by the GPU.
 #include <moxie/moxie.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
 int main() try {
-  constexpr int64_t kExperts = 4, kTokens = 96, kHidden = 128, kWidth = 192;  // out is [kTokens, kWidth]
+  constexpr int64_t kExperts = 4, kTokens = 96, kHidden = 128, kWidth = 192;
   const moxie::Device device = moxie::Device::open();
   std::printf("%s\n", device.info().name.c_str());
 
-  moxie::GemmProblem problem;
-  problem.grouping = moxie::Grouping::Offsets;
-  problem.groups = kExperts;
-  problem.m = kTokens;
-  problem.n = 2 * kWidth;
-  problem.k = kHidden;
-  problem.bias = true;
-  problem.activation = moxie::Activation::SwigluOai;
+  // Planned and compiled once. Without a total in Offsets one object serves every number of tokens.
+  moxie::GemmDescription description;
+  description.groups = moxie::Offsets{.count = kExperts, .total = kTokens};
+  description.n = 2 * kWidth;
+  description.k = kHidden;
+  description.bias = true;
+  description.activation = moxie::swiglu_oai({.alpha = 1.702f, .limit = 7.0f});
+  const moxie::GroupedGemm up(device, description);
+  description = {};
+  description.groups = moxie::Offsets{.count = kExperts, .total = kTokens};
+  description.n = kHidden;
+  description.k = kWidth;
+  const moxie::GroupedGemm down(device, description);
+  const moxie::Workspace workspace(device, std::max(up.workspace_bytes(), down.workspace_bytes()));
+  std::printf("up: %s\ndown: %s\n", up.plan().kernel.c_str(), down.plan().kernel.c_str());
 
-  // In a program these are already on the GPU.
-  auto upload = [&](const auto& host) {
-    void* memory = device.allocate(host.size() * sizeof(host[0]));
-    device.upload(memory, host.data(), host.size() * sizeof(host[0]));
-    return memory;
+  // In a program all of these are on the GPU already.
+  std::vector<moxie::Workspace> memory;
+  const auto allocate = [&](size_t bytes) { return memory.emplace_back(device, bytes).data(); };
+  const auto upload = [&](const auto& host) {
+    void* const to = allocate(host.size() * sizeof(host[0]));
+    device.upload(to, host.data(), host.size() * sizeof(host[0]));
+    return to;
   };
   constexpr uint16_t kOne = 0x3f80, kSmall = 0x3c00;  // 1 and 1/128 in bf16
-  const std::vector<uint16_t> tokens(kTokens * kHidden, kOne);
-  const std::vector<uint16_t> weights(kExperts * 2 * kWidth * kHidden, kSmall);
-  const std::vector<uint16_t> bias(kExperts * 2 * kWidth, kOne);
-  const std::vector<int32_t> ends = {40, 40, 41, 96};  // the second expert has no token
+  const moxie::ConstTensor x{upload(std::vector<uint16_t>(kTokens * kHidden, kOne))};
+  const moxie::ConstTensor w1{upload(std::vector<uint16_t>(kExperts * 2 * kWidth * kHidden, kSmall))};
+  const moxie::ConstTensor w2{upload(std::vector<uint16_t>(kExperts * kHidden * kWidth, kSmall))};
+  const void* const b1 = upload(std::vector<uint16_t>(kExperts * 2 * kWidth, kOne));
+  const void* const ends = upload(std::vector<int32_t>{40, 40, 41, 96});  // the second expert has no token
+  const moxie::Tensor h{allocate(kTokens * kWidth * 2)}, y{allocate(kTokens * kHidden * 2)};
+  const moxie::Rows rows{.ends = static_cast<const int32_t*>(ends)};
 
-  moxie::GemmArguments arguments;
-  arguments.a = upload(tokens);
-  arguments.b = upload(weights);
-  arguments.bias = upload(bias);
-  arguments.sizes = static_cast<const int32_t*>(upload(ends));
-  arguments.out = device.allocate(kTokens * kWidth * 2);
-  arguments.workspace_bytes = moxie::workspace_bytes(device, problem);
-  arguments.workspace = device.allocate(arguments.workspace_bytes);
-  moxie::gemm(device, problem, arguments);  // asynchronous
+  // Asynchronous, without allocation, and fit for a CUDA graph. The second product may load its weights while the first
+  // one ends, since nothing writes them.
+  moxie::GemmTensors tensors;
+  tensors.a = x, tensors.b = w1, tensors.bias = b1, tensors.out = h, tensors.rows = rows;
+  up.run(tensors, workspace);
+  tensors = {};
+  tensors.a = h, tensors.b = w2, tensors.out = y, tensors.rows = rows;
+  down.run(tensors, workspace, {.weights_ready = true});
 
-  std::vector<uint16_t> out(kTokens * kWidth);
-  device.download(out.data(), arguments.out, out.size() * 2);
-  // Each product is 128 * 1 * 1/128 + 1 = 2: out = 2 * sigmoid(1.702 * 2) * (2 + 1) = 5.81.
-  std::printf("out[0][0] = %#06x, out[95][191] = %#06x (5.81 is 0x40ba)\n", out.front(), out.back());
-  return out.front() == 0x40ba && out.back() == 0x40ba ? 0 : 1;
+  std::vector<uint16_t> result(kTokens * kHidden);
+  device.download(result.data(), y.data, result.size() * 2);
+  // The first products are 128 * 1 * 1/128 + 1 = 2, and SwiGLU makes them 2 * sigmoid(1.702 * 2) * (2 + 1) = 5.81, in
+  // bf16 5.8125. The second ones are 192 * 5.8125 * 1/128 = 8.71875, which bf16 rounds to 8.75.
+  constexpr uint16_t kExpected = 0x410c;
+  const bool right = std::all_of(result.begin(), result.end(), [](uint16_t value) { return value == kExpected; });
+  std::printf("y[0][0] = %#06x, y[95][127] = %#06x (8.75 is 0x410c)\n", result.front(), result.back());
+  return right ? 0 : 1;
 } catch (const moxie::Error& error) {
-  std::fprintf(stderr, "%s: %s\n", moxie::error_code_name(error.code()), error.what());
+  std::fprintf(stderr, "%s: %s\n", moxie::to_string(error.code()).data(), error.what());
   return 1;
 }

@@ -2,7 +2,6 @@
 #include <moxie/moxie.h>
 
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -15,32 +14,36 @@ const std::string kSource = {
 int main() try {
   constexpr int64_t kRows = 100, kColumns = 136, kSums = 64;
   const moxie::Device device = moxie::Device::open();
-  auto upload = [&](const auto& host) {
-    void* memory = device.allocate(host.size() * sizeof(host[0]));
-    device.upload(memory, host.data(), host.size() * sizeof(host[0]));
-    return memory;
+  std::vector<moxie::Workspace> memory;
+  const auto allocate = [&](size_t bytes) { return memory.emplace_back(device, bytes).data(); };
+  const auto upload = [&](const auto& host) {
+    void* const to = allocate(host.size() * sizeof(host[0]));
+    device.upload(to, host.data(), host.size() * sizeof(host[0]));
+    return to;
   };
-  struct {
+
+  // The sink's Params as the host sees them: new_activation.cuh has the same members.
+  struct Params {
     void* out;
     int64_t ld;
-  } params = {device.allocate(kRows * kColumns * 2), kColumns};
+  };
+  moxie::GemmDescription description;
+  description.groups = moxie::Dense{.m = kRows};
+  description.n = kColumns;
+  description.k = kSums;
+  description.out.reset();  // the sink is the only output
+  description.sinks.push_back({"example::Apply<example::Softplus>", kSource, sizeof(Params), {}});
+  const moxie::GroupedGemm gemm(device, description);
+  const moxie::Workspace workspace(device, gemm.workspace_bytes());
 
-  moxie::GemmProblem problem;
-  problem.m = kRows;
-  problem.n = kColumns;
-  problem.k = kSums;
-  problem.out.reset();  // the sink below is the only output
-  moxie::CustomSink sink{"example::Apply<example::Softplus>", kSource, std::vector<uint8_t>(sizeof(params)), {}};
-  std::memcpy(sink.params.data(), &params, sizeof(params));
-  problem.sinks.push_back(sink);
-
-  moxie::GemmArguments arguments;
-  const std::vector<uint16_t> a(kRows * kSums, 0x3f80), b(kColumns * kSums, 0x3c80);  // 1 and 1/64
-  arguments.a = upload(a);
-  arguments.b = upload(b);
-  arguments.workspace_bytes = moxie::workspace_bytes(device, problem);
-  arguments.workspace = device.allocate(arguments.workspace_bytes);
-  moxie::gemm(device, problem, arguments);
+  // Every call brings the parameters of its sinks.
+  const Params params = {allocate(kRows * kColumns * 2), kColumns};
+  const moxie::SinkParams sinks[] = {{&params, sizeof(params)}};
+  moxie::GemmTensors tensors;
+  tensors.a.data = upload(std::vector<uint16_t>(kRows * kSums, 0x3f80));     // 1
+  tensors.b.data = upload(std::vector<uint16_t>(kColumns * kSums, 0x3c80));  // 1/64
+  tensors.sinks = sinks;
+  gemm.run(tensors, workspace);
 
   std::vector<uint16_t> out(kRows * kColumns);
   device.download(out.data(), params.out, out.size() * 2);
@@ -48,6 +51,6 @@ int main() try {
   std::printf("out[0][0] = %#06x, out[99][135] = %#06x (softplus(1) is 0x3fa8)\n", out.front(), out.back());
   return out.front() == 0x3fa8 && out.back() == 0x3fa8 ? 0 : 1;
 } catch (const moxie::Error& error) {
-  std::fprintf(stderr, "%s: %s\n", moxie::error_code_name(error.code()), error.what());
+  std::fprintf(stderr, "%s: %s\n", moxie::to_string(error.code()).data(), error.what());
   return 1;
 }

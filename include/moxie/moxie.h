@@ -11,6 +11,7 @@
 #include "moxie/quantize.h"
 #include "moxie/scales.h"
 #include "moxie/tensor.h"
+#include "moxie/tuned.h"
 #include "moxie/tuning.h"
 #include "moxie/types.h"
 #include "moxie/version.h"

@@ -1,6 +1,7 @@
 // Plans as data: which kernel a product gets, why, and what else there was to choose from.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,14 +55,15 @@ enum class RowsSource : int {
 struct PlanInfo {
   std::string kernel;  // as PlanCandidate::kernel
   PlanSource source = PlanSource::Model;
-  Tuning tuning;           // complete: no choice is absent but those that the kernel does not have
-  int stages = 0;          // depth of the operand ring
-  int store_buffers = 0;   // staging buffers of each output: 1 or 2
-  int shared_bytes = 0;    // shared memory of a block
-  int tensor_columns = 0;  // columns of tensor memory (sm_100a)
-  int panel_columns = 0;   // cluster tiles that are walked together along N, so that operands stay in L2
-  int64_t tiles = 0;       // of a launch when the rows are known, else the most there can be; a tile of each block
-  double mean_rows = 0;    // of a group, as the plan reckoned
+  Tuning tuning;             // complete: no choice is absent but those that the kernel does not have
+  int stages = 0;            // depth of the operand ring
+  bool decode_tile = false;  // the kernel is of the kind for groups of few rows (sm_90a)
+  int store_buffers = 0;     // staging buffers of each output: 1 or 2
+  int shared_bytes = 0;      // shared memory of a block
+  int tensor_columns = 0;    // columns of tensor memory (sm_100a)
+  int panel_columns = 0;     // cluster tiles that are walked together along N, so that operands stay in L2
+  int64_t tiles = 0;         // of a launch when the rows are known, else the most there can be; a tile of each block
+  double mean_rows = 0;      // of a group, as the plan reckoned
   RowsSource rows_source = RowsSource::Given;
   double flops = 0;                       // 2 M N K over all groups, for those rows
   double predicted_seconds = 0;           // of a launch
@@ -69,9 +71,11 @@ struct PlanInfo {
   std::vector<PlanCandidate> candidates;  // best first, the chosen one at the front
 };
 
-// The plan of a product for a device that need not be here. Compiles nothing. Offsets without a total: planned for
-// 512 rows a group, unless the description says more. Throws Error: InvalidArgument (the description, or figures out of
-// range), Unsupported (the architecture has no kernel for it).
-PlanInfo plan_gemm(const GemmDescription& description, const DeviceFigures& device = {});
+// The plan of a product for a device that need not be here. Compiles nothing. `total` is the Rows::total of the call
+// that is planned for, where absent the description's; Offsets and RowGroups alone take it. Where neither names one,
+// Offsets are planned for 512 rows a group, unless the description says more. Throws Error: InvalidArgument (the
+// description, the total, or figures out of range), Unsupported (the architecture has no kernel for it).
+PlanInfo plan_gemm(const GemmDescription& description, const DeviceFigures& device = {},
+                   std::optional<int64_t> total = {});
 
 }  // namespace moxie

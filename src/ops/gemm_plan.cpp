@@ -189,17 +189,24 @@ std::string request_key(const jit::Request& request) {
 
 namespace moxie {
 
-PlanInfo plan_gemm(const GemmDescription& d, const DeviceFigures& device) {
+PlanInfo plan_gemm(const GemmDescription& d, const DeviceFigures& device, std::optional<int64_t> total) {
   if (device.arch != 90 && device.arch != 100)
     throw Error(ErrorCode::Unsupported,
                 fmt::format("arch is {}, but plans exist for 90 (sm_90a) and 100 (sm_100a)", device.arch));
   if (device.sm_count < 1)
     throw Error(ErrorCode::InvalidArgument, fmt::format("sm_count is {}, but must be at least 1", device.sm_count));
   ops::check_description(d);
-  const std::vector<int64_t> totals = ops::planned_totals(d);
-  const int64_t total = totals.size() == 1 ? totals.front() : ops::shape_of(d, 0).groups * int64_t(plan::kTypicalRows);
-  const ops::PlannedKernel kernel = ops::plan_kernel(device, d, total);
-  const plan::Shape shape = ops::plan_shape(d, total);
+  const Grouping grouping = grouping_of(d.groups);
+  if (total && grouping != Grouping::Offsets && grouping != Grouping::RowGroups)
+    throw Error(ErrorCode::InvalidArgument,
+                fmt::format("total is given, but {} groups do not take it", to_string(grouping)));
+  if (total) ops::check_sizes(ops::shape_of(d, *total));
+  if (!total) {
+    const std::vector<int64_t> totals = ops::planned_totals(d);
+    total = totals.size() == 1 ? totals.front() : ops::shape_of(d, 0).groups * int64_t(plan::kTypicalRows);
+  }
+  const ops::PlannedKernel kernel = ops::plan_kernel(device, d, *total);
+  const plan::Shape shape = ops::plan_shape(d, *total);
   return kernel.visit([&](const auto& plan) { return plan::info_of(shape, plan); });
 }
 

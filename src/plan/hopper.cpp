@@ -345,6 +345,10 @@ std::string describe(const HopperConfig& c) {
 
 HopperTuning tuning_of(const HopperConfig& c) { return {c.schedule, c.block_m, c.block_n, c.cluster, c.multicast}; }
 
-PlanInfo info_of(const Shape& shape, const HopperPlan& plan) { return make_info(shape, plan, kCosts.clock); }
+PlanInfo info_of(const Shape& shape, const HopperPlan& plan) {
+  PlanInfo info = make_info(shape, plan, kCosts.clock);
+  info.decode_tile = plan.config.decode_tile;
+  return info;
+}
 
 }  // namespace moxie::plan

@@ -9,6 +9,7 @@
 
 #include "moxie/layout.h"
 #include "moxie/plan.h"
+#include "moxie/tuned.h"
 #include "moxie/tuning.h"
 
 namespace moxie::plan {
@@ -60,28 +61,10 @@ struct Plan {
 using HopperPlan = Plan<kernel::HopperConfig>;
 using BlackwellPlan = Plan<kernel::BlackwellConfig>;
 
-// One measured winner. It stands for shapes with this grouping, n, k and gating whose mean rows a group lie in
-// [rows_from, rows_to].
-struct TunedHopper {
-  Grouping grouping;
-  int64_t n, k;
-  int64_t rows_from, rows_to;
-  bool gated;
-  WarpSchedule schedule;
-  int tile_m, tile_n;
-  Multicast multicast;  // None: no cluster
-};
-
-// Mean rows a group up to which plans take tiles of 8 rows.
-constexpr int kMostMeanRowsOf8 = 2;
-
 // The rows of the file that MOXIE_TUNED names, read once in a process, then src/plan/tuned_hopper.inc: the first that
 // fits and names a possible configuration is taken. Throws Error(InvalidArgument) with the file and the line that is
 // wrong.
 std::span<const TunedHopper> tuned_hopper();
-// The file's rows, as `moxie tune` writes them: one a line, # begins a comment.
-std::vector<TunedHopper> read_tuned(const std::string& path);
-std::string tuned_line(const TunedHopper& row);  // "offsets 5760 2880 0 24 gated pingpong 64x192 a"
 
 // Throw Error(InvalidArgument) when the caller's choices exclude each other or every configuration. The caller's
 // choices go before the table, the table before the model. Rows enter the choice where the host knows or expects them;

@@ -6,15 +6,15 @@
 #include <sstream>
 
 #include "moxie/error.h"
+#include "moxie/names.h"
 #include "plan/plan.h"
 
-namespace moxie::plan {
-
+namespace moxie {
 namespace {
 
 template <class Enum>
 bool find(const std::string& word, Enum& value) {
-  const std::optional<Enum> found = moxie::parse<Enum>(word);
+  const std::optional<Enum> found = parse<Enum>(word);
   if (found) value = *found;
   return found.has_value();
 }
@@ -59,6 +59,8 @@ std::vector<TunedHopper> read_tuned(const std::string& path) {
   return rows;
 }
 
+namespace plan {
+
 std::span<const TunedHopper> tuned_hopper() {
   static const std::vector<TunedHopper> table = [] {
     std::vector<TunedHopper> rows;
@@ -72,4 +74,5 @@ std::span<const TunedHopper> tuned_hopper() {
   return table;
 }
 
-}  // namespace moxie::plan
+}  // namespace plan
+}  // namespace moxie

@@ -5,8 +5,9 @@
 
 #include <filesystem>
 
-#include "cli/buffer.h"
-#include "cli/data.h"
+#include "bench/timing/buffer.h"
+#include "bench/timing/data.h"
+#include "moxie/moxie.h"
 #include "scratch.h"
 #include "tests/support/product_spec.h"
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "bench/peer.h"
-#include "cli/buffer.h"
-#include "cli/data.h"
+#include "bench/timing/buffer.h"
+#include "bench/timing/data.h"
 #include "moxie/moxie.h"
 
 namespace moxie::test {
@@ -41,10 +41,11 @@ PeerProblem problem() {
 TEST_F(Peer, GivesTheLibrarysResults) {
   const Device device = Device::open();
   const PeerProblem p = problem();
-  const cli::Buffer a(device, cli::random_bf16(1, p.rows * p.k, 1)), b(device, cli::random_bf16(2, 3 * p.n * p.k, 1)),
-      bias(device, cli::random_bf16(3, 3 * p.n, 1)), ends(device, std::vector<int32_t>{20, 20, 70});
+  const timing::Buffer a(device, timing::random_bf16(1, p.rows * p.k, 1)),
+      b(device, timing::random_bf16(2, 3 * p.n * p.k, 1)), bias(device, timing::random_bf16(3, 3 * p.n, 1)),
+      ends(device, std::vector<int32_t>{20, 20, 70});
   const size_t pre_bytes = size_t(p.rows * p.n) * 2, out_bytes = pre_bytes / 2;
-  const cli::Buffer pre(device, pre_bytes), out(device, out_bytes);
+  const timing::Buffer pre(device, pre_bytes), out(device, out_bytes);
   const auto fetch = [&] {
     std::vector<uint16_t> values((pre_bytes + out_bytes) / 2);
     device.download(values.data(), pre.as(), pre_bytes);
@@ -53,27 +54,28 @@ TEST_F(Peer, GivesTheLibrarysResults) {
     return values;
   };
 
-  GemmProblem same;
-  same.grouping = Grouping::Offsets;
-  same.groups = p.groups, same.m = p.rows, same.n = p.n, same.k = p.k;
+  GemmDescription same;
+  same.groups = Offsets{p.groups, p.rows};
+  same.n = p.n, same.k = p.k;
   same.bias = true;
-  same.activation = Activation::SwigluOai;
+  same.activation = swiglu_oai({1.5f, 6.0f});
   same.pre = DataType::Bf16;
-  const cli::Buffer workspace(device, workspace_bytes(device, same));
-  GemmArguments arguments;
-  arguments.a = a.as(), arguments.b = b.as(), arguments.bias = bias.as(), arguments.sizes = ends.as<int32_t>();
-  arguments.pre = pre.as(), arguments.out = out.as();
-  arguments.workspace = workspace.as(), arguments.workspace_bytes = workspace.bytes();
-  gemm(device, same, arguments);
+  const GroupedGemm gemm(device, same);
+  const timing::Buffer workspace(device, gemm.workspace_bytes());
+  GemmTensors by_us;
+  by_us.a.data = a.as(), by_us.b.data = b.as(), by_us.bias = bias.as();
+  by_us.pre.data = pre.as(), by_us.out.data = out.as();
+  by_us.rows.ends = ends.as<int32_t>();
+  gemm.run(by_us, {workspace.as(), workspace.bytes()});
   device.synchronize();
   const std::vector<uint16_t> expected = fetch();
 
   void* created = MOXIE_PEER(peer_create)(&p);
   ASSERT_NE(created, nullptr) << MOXIE_PEER(peer_error)();
   EXPECT_THAT(MOXIE_PEER(peer_describe)(created), testing::HasSubstr("stages"));
-  EXPECT_EQ(MOXIE_PEER(peer_workspace_bytes)(created), static_cast<int64_t>(workspace_bytes(device, same)));
+  EXPECT_EQ(MOXIE_PEER(peer_workspace_bytes)(created), static_cast<int64_t>(gemm.workspace_bytes()));
   PeerTensors tensors{a.as(),         b.as(), bias.as(), ends.as<int32_t>(), nullptr, pre.as(), out.as(),
-                      workspace.as(), 1.702f, 7.0f};
+                      workspace.as(), 1.5f,   6.0f};
   void* bound = MOXIE_PEER(peer_bind)(created, &tensors);
   ASSERT_NE(bound, nullptr);
   EXPECT_EQ(MOXIE_PEER(peer_launch)(bound, nullptr), 0) << MOXIE_PEER(peer_error)();

@@ -3,17 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/gpu_clock.h"
-#include "cli/tuning.h"
-#include "cli/work.h"
+#include "bench/timing/benchmark_case.h"
+#include "bench/timing/gpu_clock.h"
+#include "bench/timing/tuning.h"
 #include "moxie/moxie.h"
 #include "tests/unit/scratch.h"
 
 namespace moxie::test {
 namespace {
 
-using cli::Measured;
-using plan::TunedHopper;
+using timing::Measured;
 
 TunedHopper choice(WarpSchedule schedule, int tile_m, int tile_n, Multicast multicast = Multicast::None) {
   TunedHopper t{};
@@ -45,8 +44,8 @@ TEST(Tuning, TakesTheFastestWithoutSlackAndFewKernelsWithIt) {
       measured(64, 100, {{kWide, 1.0}, {kTall, 1.005}}),
       measured(128, 100, {{kTall, 1.0}, {kWide, 1.1}}),
   };
-  EXPECT_THAT(cli::choose_candidates(all, 0), testing::ElementsAre(0, 0, 0));
-  EXPECT_THAT(cli::choose_candidates(all, 0.01), testing::ElementsAre(0, 1, 0));
+  EXPECT_THAT(timing::choose_candidates(all, 0), testing::ElementsAre(0, 0, 0));
+  EXPECT_THAT(timing::choose_candidates(all, 0.01), testing::ElementsAre(0, 1, 0));
 }
 
 TEST(Tuning, ProblemsOfDifferentClassesDoNotShareKernels) {
@@ -54,7 +53,7 @@ TEST(Tuning, ProblemsOfDifferentClassesDoNotShareKernels) {
       measured(64, 10, {{kWide, 1.0}, {kTall, 1.001}}, "x"),
       measured(128, 10, {{kTall, 1.0}}, "y"),
   };
-  EXPECT_THAT(cli::choose_candidates(all, 0.01), testing::ElementsAre(0, 0));
+  EXPECT_THAT(timing::choose_candidates(all, 0.01), testing::ElementsAre(0, 0));
 }
 
 TEST(Tuning, RowsOfTheTableMeetBetweenWhatWasMeasured) {
@@ -62,7 +61,7 @@ TEST(Tuning, RowsOfTheTableMeetBetweenWhatWasMeasured) {
       measured(64, 400, {{kWide, 1.0}}), measured(64, 4, {{kSmall, 1.0}}),  measured(64, 1, {{kSmall, 1.0}}),
       measured(64, 900, {{kTall, 1.0}}), measured(128, 30, {{kTall, 1.0}}),
   };
-  const std::vector<TunedHopper> table = cli::make_table(all, {0, 0, 0, 0, 0});
+  const std::vector<TunedHopper> table = timing::make_table(all, {0, 0, 0, 0, 0});
   ASSERT_EQ(table.size(), 4u);
   EXPECT_EQ(table[0].rows_from, 0);
   EXPECT_EQ(table[0].rows_to, 40);  // sqrt(4 * 400)
@@ -81,11 +80,11 @@ TEST(Tuning, TilesOfEightRowsEndWherePlansTakeNone) {
       measured(64, 16, {{kSmall, 1.0}}),
       measured(128, 1, {{choice(WarpSchedule::PingPong, 8, 64), 1.0}}),
   };
-  const std::vector<TunedHopper> table = cli::make_table(all, {0, 0, 0});
+  const std::vector<TunedHopper> table = timing::make_table(all, {0, 0, 0});
   ASSERT_EQ(table.size(), 3u);
-  EXPECT_EQ(table[0].rows_to, plan::kTinyRows);
-  EXPECT_EQ(table[1].rows_from, plan::kTinyRows + 1);
-  EXPECT_EQ(table[2].rows_to, plan::kTinyRows);
+  EXPECT_EQ(table[0].rows_to, kMostMeanRowsOf8);
+  EXPECT_EQ(table[1].rows_from, kMostMeanRowsOf8 + 1);
+  EXPECT_EQ(table[2].rows_to, kMostMeanRowsOf8);
 }
 
 TEST(Tuning, TheTableIsReadAsItWasWritten) {
@@ -93,16 +92,16 @@ TEST(Tuning, TheTableIsReadAsItWasWritten) {
   TunedHopper row = kSmall;
   row.grouping = Grouping::Offsets;
   row.n = 5760, row.k = 2880, row.rows_from = 7, row.rows_to = 90, row.gated = true;
-  std::ofstream(folder.path() / "table") << "# comment\n\n" << plan::tuned_line(row) << "  # comment\n";
-  const std::vector<TunedHopper> read = plan::read_tuned((folder.path() / "table").string());
+  std::ofstream(folder.path() / "table") << "# comment\n\n" << tuned_line(row) << "  # comment\n";
+  const std::vector<TunedHopper> read = read_tuned((folder.path() / "table").string());
   ASSERT_EQ(read.size(), 1u);
-  EXPECT_EQ(plan::tuned_line(read[0]), plan::tuned_line(row));
-  EXPECT_EQ(plan::tuned_line(row), "offsets 5760 2880 7 90 gated pingpong 64x128 a");
-  EXPECT_EQ(cli::include_line(row),
+  EXPECT_EQ(tuned_line(read[0]), tuned_line(row));
+  EXPECT_EQ(tuned_line(row), "offsets 5760 2880 7 90 gated pingpong 64x128 a");
+  EXPECT_EQ(timing::include_line(row),
             "{Grouping::Offsets, 5760, 2880, 7, 90, true, WarpSchedule::PingPong, 64, 128, Multicast::A},");
   row.multicast = Multicast::Either;
-  std::ofstream(folder.path() / "either") << plan::tuned_line(row);
-  EXPECT_EQ(plan::read_tuned((folder.path() / "either").string()).at(0).multicast, Multicast::Either);
+  std::ofstream(folder.path() / "either") << tuned_line(row);
+  EXPECT_EQ(read_tuned((folder.path() / "either").string()).at(0).multicast, Multicast::Either);
 }
 
 TEST(Tuning, WrongTablesAreRefusedWithTheLine) {
@@ -113,28 +112,26 @@ TEST(Tuning, WrongTablesAreRefusedWithTheLine) {
                            "offsets one 2 3 4 gated pingpong 64x128 a"}) {
     std::ofstream(path) << "# first\n" << line << "\n";
     try {
-      plan::read_tuned(path);
+      read_tuned(path);
       ADD_FAILURE() << line;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
       EXPECT_THAT(error.what(), testing::HasSubstr("line 2"));
     }
   }
-  EXPECT_THROW(plan::read_tuned("/nonexistent"), Error);
+  EXPECT_THROW(read_tuned("/nonexistent"), Error);
 }
 
 TEST(GpuClock, EveryTurnOfEveryContenderIsLaunched) {
   const Device device = Device::open(DeviceKind::Sim);
-  GemmProblem problem;
-  problem.grouping = Grouping::Offsets;
-  problem.groups = 3;
-  problem.m = 20;
-  problem.n = problem.k = 64;
-  problem.bias = true;
-  problem.activation = Activation::Swiglu;
-  problem.pre = DataType::F32;
-  const cli::Work work(device, problem);
-  const cli::GpuClock clock(device);
+  GemmDescription description;
+  description.groups = Offsets{3, 20};
+  description.n = description.k = 64;
+  description.bias = true;
+  description.activation = Activation::Swiglu;
+  description.pre = DataType::F32;
+  const timing::BenchmarkCase work(GroupedGemm(device, description));
+  const timing::GpuClock clock(device);
   const auto fetch = [&] {
     std::vector<float> pre(20 * 64);
     device.download(pre.data(), work.pre[0].as(), pre.size() * 4);
@@ -145,8 +142,8 @@ TEST(GpuClock, EveryTurnOfEveryContenderIsLaunched) {
   const std::vector<float> expected = fetch();
   work.pre[0].clear();
   int turns = 0;
-  const cli::Launch product = [&](int turn, Stream stream) { work.launch(turn, stream); };
-  const cli::Launch copy = [&](int turn, Stream stream) {
+  const timing::Launch product = [&](int turn, Stream stream) { work.launch(turn, stream); };
+  const timing::Launch copy = [&](int turn, Stream stream) {
     turns |= 1 << turn;
     clock.copy(work.out[0].as(), work.pre[0].as(), 64, stream);
   };
@@ -157,16 +154,14 @@ TEST(GpuClock, EveryTurnOfEveryContenderIsLaunched) {
   EXPECT_EQ(seconds.size(), 2u);
 }
 
-TEST(Work, CountsCompulsoryTrafficOfGroupsThatHaveRows) {
-  GemmProblem problem;
-  problem.grouping = Grouping::Offsets;
-  problem.groups = 8;
-  problem.m = 3;
-  problem.n = 32;
-  problem.k = 16;
-  problem.activation = Activation::Swiglu;
-  problem.bias = true;
-  EXPECT_EQ(cli::Work::compulsory_bytes(problem), 3 * (32 * 16 * 2 + 32 * 2) + 3 * (16 * 2 + 16 * 2));
+TEST(BenchmarkCase, CountsCompulsoryTrafficOfGroupsThatHaveRows) {
+  GemmDescription description;
+  description.groups = Offsets{8, 3};
+  description.n = 32;
+  description.k = 16;
+  description.activation = Activation::Swiglu;
+  description.bias = true;
+  EXPECT_EQ(timing::compulsory_bytes(description), 3 * (32 * 16 * 2 + 32 * 2) + 3 * (16 * 2 + 16 * 2));
 }
 
 }  // namespace

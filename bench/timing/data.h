@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 int worker_threads();  // processors of this machine
 
@@ -19,4 +19,4 @@ struct Routing {
 // Each token goes to `top` experts whose popularity falls off as 1 / rank; every sixth expert gets no token.
 Routing route(uint64_t seed, int tokens, int experts, int top);
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -9,7 +9,7 @@
 
 #include "moxie/device.h"
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 class CublasLt {
  public:
@@ -45,4 +45,4 @@ class CublasLt {
   std::unique_ptr<Library> library_;
 };
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -1,5 +1,5 @@
 // See cublaslt.h.
-#include "cli/cublaslt.h"
+#include "bench/timing/cublaslt.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "moxie/error.h"
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 namespace {
 
@@ -145,4 +145,4 @@ std::unique_ptr<CublasLt::Product> CublasLt::product(int64_t m, int64_t n, int64
   return std::unique_ptr<Product>(new Product(*this, m, n, k));
 }
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -7,7 +7,7 @@
 
 #include "moxie/device.h"
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 inline double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -36,4 +36,4 @@ inline double launch_seconds(const Device& device, const std::function<void(int)
   return median(times);
 }
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

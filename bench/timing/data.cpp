@@ -1,5 +1,5 @@
 // See data.h.
-#include "cli/data.h"
+#include "bench/timing/data.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 #include "cli/reference.h"
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 namespace {
 
@@ -79,4 +79,4 @@ Routing route(uint64_t seed, int tokens, int experts, int top) {
   return routing;
 }
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -4,17 +4,17 @@
 #include <string>
 #include <vector>
 
-#include "src/plan/plan.h"
+#include "moxie/tuned.h"
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 // One problem's candidates with their times.
 struct Measured {
-  std::string kernel_class;   // problems of equal class share a kernel when they share a configuration
-  plan::TunedHopper shape{};  // grouping, n, k, gated; the choice is not set
-  int64_t rows = 0;           // of a typical group
+  std::string kernel_class;  // problems of equal class share a kernel when they share a configuration
+  TunedHopper shape{};       // grouping, n, k, gated; the choice is not set
+  int64_t rows = 0;          // of a typical group
   struct Candidate {
-    plan::TunedHopper choice{};  // schedule, tile and multicast
+    TunedHopper choice{};  // schedule, tile and multicast
     double seconds = 0;
   };
   std::vector<Candidate> candidates;
@@ -26,9 +26,9 @@ std::vector<size_t> choose_candidates(const std::vector<Measured>& measured, dou
 
 // The table's rows. Between two measured numbers of rows the boundary is their geometric mean; neighbours with the same
 // choice become one row. The last of a shape's rows has no upper end.
-std::vector<plan::TunedHopper> make_table(const std::vector<Measured>& measured, const std::vector<size_t>& chosen);
+std::vector<TunedHopper> make_table(const std::vector<Measured>& measured, const std::vector<size_t>& chosen);
 
 // The row as src/plan/tuned_hopper.inc holds it.
-std::string include_line(const plan::TunedHopper& row);
+std::string include_line(const TunedHopper& row);
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -1,5 +1,5 @@
 // See tuning.h.
-#include "cli/tuning.h"
+#include "bench/timing/tuning.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,12 +10,19 @@
 
 #include <fmt/format.h>
 
-namespace moxie::cli {
+#include "moxie/names.h"
+
+namespace moxie::timing {
 
 namespace {
 
-auto choice_of(const plan::TunedHopper& t) { return std::tuple(t.schedule, t.tile_m, t.tile_n, t.multicast); }
-auto shape_of(const plan::TunedHopper& t) { return std::tuple(t.grouping, t.n, t.k, t.gated); }
+auto choice_of(const TunedHopper& t) { return std::tuple(t.schedule, t.tile_m, t.tile_n, t.multicast); }
+auto shape_of(const TunedHopper& t) { return std::tuple(t.grouping, t.n, t.k, t.gated); }
+
+template <class Enum>
+std::string_view identifier(Enum value) {
+  return names<Enum>()[static_cast<size_t>(value)].identifier;
+}
 
 double fastest(const Measured& m) {
   double least = std::numeric_limits<double>::infinity();
@@ -67,34 +74,34 @@ std::vector<size_t> choose_candidates(const std::vector<Measured>& measured, dou
   return chosen;
 }
 
-std::vector<plan::TunedHopper> make_table(const std::vector<Measured>& measured, const std::vector<size_t>& chosen) {
+std::vector<TunedHopper> make_table(const std::vector<Measured>& measured, const std::vector<size_t>& chosen) {
   std::vector<size_t> order(measured.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return std::tuple(shape_of(measured[a].shape), measured[a].rows) <
            std::tuple(shape_of(measured[b].shape), measured[b].rows);
   });
-  std::vector<plan::TunedHopper> table;
+  std::vector<TunedHopper> table;
   for (size_t place = 0; place < order.size(); ++place) {
     const Measured& m = measured[order[place]];
-    const plan::TunedHopper& choice = m.candidates[chosen[order[place]]].choice;
+    const TunedHopper& choice = m.candidates[chosen[order[place]]].choice;
     const Measured* before = place > 0 ? &measured[order[place - 1]] : nullptr;
     const bool first = before == nullptr || shape_of(before->shape) != shape_of(m.shape);
     if (!first && before->rows == m.rows) continue;  // measured twice
-    plan::TunedHopper row = m.shape;
+    TunedHopper row = m.shape;
     row.schedule = choice.schedule;
     row.tile_m = choice.tile_m;
     row.tile_n = choice.tile_n;
     row.multicast = choice.multicast;
     row.rows_from = 0;
-    row.rows_to = row.tile_m == 8 ? plan::kTinyRows : std::numeric_limits<int32_t>::max();
+    row.rows_to = row.tile_m == 8 ? kMostMeanRowsOf8 : std::numeric_limits<int32_t>::max();
     if (!first) {
-      plan::TunedHopper& last = table.back();
+      TunedHopper& last = table.back();
       if (choice_of(last) == choice_of(row)) continue;
       const auto boundary = static_cast<int64_t>(
           std::sqrt(static_cast<double>(std::max<int64_t>(before->rows, 1)) * static_cast<double>(m.rows)));
       last.rows_to = std::max(boundary, before->rows);
-      if (last.tile_m == 8) last.rows_to = std::min<int64_t>(last.rows_to, plan::kTinyRows);
+      if (last.tile_m == 8) last.rows_to = std::min<int64_t>(last.rows_to, kMostMeanRowsOf8);
       row.rows_from = last.rows_to + 1;
     }
     table.push_back(row);
@@ -102,13 +109,10 @@ std::vector<plan::TunedHopper> make_table(const std::vector<Measured>& measured,
   return table;
 }
 
-std::string include_line(const plan::TunedHopper& row) {
-  constexpr const char* kGroupings[] = {"Dense", "Batched", "Offsets", "RowGroups", "Masked", "Pointers"};
-  constexpr const char* kMulticasts[] = {"None", "A", "B", "Either"};
+std::string include_line(const TunedHopper& row) {
   return fmt::format("{{Grouping::{}, {}, {}, {}, {}, {}, WarpSchedule::{}, {}, {}, Multicast::{}}},",
-                     kGroupings[static_cast<int>(row.grouping)], row.n, row.k, row.rows_from, row.rows_to, row.gated,
-                     row.schedule == WarpSchedule::Cooperative ? "Cooperative" : "PingPong", row.tile_m, row.tile_n,
-                     kMulticasts[static_cast<int>(row.multicast)]);
+                     identifier(row.grouping), row.n, row.k, row.rows_from, row.rows_to, row.gated,
+                     identifier(row.schedule), row.tile_m, row.tile_n, identifier(row.multicast));
 }
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -6,7 +6,7 @@
 
 #include "moxie/device.h"
 
-namespace moxie::cli {
+namespace moxie::timing {
 
 class Buffer {
  public:
@@ -46,4 +46,4 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -1,15 +1,12 @@
 // Times of work on a GPU: many launches between two events, replayed as a CUDA graph.
 #pragma once
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "moxie/device.h"
 
-namespace moxie::driver {
-class Driver;
-}
-
-namespace moxie::cli {
+namespace moxie::timing {
 
 // One launch on the stream. Launches of different turns should touch different memory, so that none finds its operands
 // in the L2 cache.
@@ -40,10 +37,11 @@ class GpuClock {
   void copy(void* to, const void* from, size_t bytes, Stream stream) const;
 
  private:
+  struct Driver;
   class Replay;
   const Device& device_;
-  const driver::Driver& driver_;
+  const std::unique_ptr<const Driver> driver_;
   Stream stream_ = nullptr;
 };
 
-}  // namespace moxie::cli
+}  // namespace moxie::timing

@@ -1,0 +1,155 @@
+// See benchmark_case.h.
+#include "bench/timing/benchmark_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "bench/timing/data.h"
+#include "moxie/error.h"
+#include "moxie/scales.h"
+
+namespace moxie::timing {
+
+namespace {
+
+std::vector<int32_t> ends_from(const std::vector<int64_t>& counts) {
+  std::vector<int32_t> ends;
+  for (int64_t count : counts) ends.push_back(static_cast<int32_t>((ends.empty() ? 0 : ends.back()) + count));
+  return ends;
+}
+
+// Ends of groups of equal rows. Where there are fewer rows than groups, each turn has others, so that not always the
+// same weights are read.
+std::vector<int32_t> equal_ends(int64_t groups, int64_t total, int turn) {
+  const int64_t rows = total / groups, extra = total % groups;
+  std::vector<int64_t> counts(static_cast<size_t>(groups), rows);
+  for (int64_t i = 0; i < extra; ++i) ++counts[static_cast<size_t>((i * groups / extra + turn * extra) % groups)];
+  return ends_from(counts);
+}
+
+// Rows in proportion to 1 / sqrt(r) for the group of popularity r, which is another one each turn.
+std::vector<int32_t> skewed_ends(int64_t groups, int64_t total, int turn) {
+  const auto count = static_cast<size_t>(groups);
+  std::vector<double> bounds = {0};
+  for (size_t r = 1; r <= count; ++r) bounds.push_back(bounds.back() + 1 / std::sqrt(static_cast<double>(r)));
+  const auto rows_up_to = [&](size_t r) {
+    return std::llround(bounds[r] / bounds.back() * static_cast<double>(total));
+  };
+  std::vector<int64_t> counts(count);
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<uint32_t>(turn)));
+  for (size_t r = 0; r < count; ++r) counts[order[r]] = rows_up_to(r + 1) - rows_up_to(r);
+  return ends_from(counts);
+}
+
+constexpr int64_t kBlock = 1 << 24;
+
+// A block of values over and over: the weights of a large model would take the host seconds.
+template <class T>
+Buffer repeated(const Device& device, const std::vector<T>& block, int64_t count) {
+  Buffer buffer(device, static_cast<size_t>(count) * sizeof(T));
+  for (int64_t at = 0; at < count; at += kBlock)
+    device.upload(buffer.as<T>() + at, block.data(), static_cast<size_t>(std::min(count - at, kBlock)) * sizeof(T));
+  return buffer;
+}
+
+Buffer random_buffer(const Device& device, uint64_t seed, int64_t count, float scale) {
+  return repeated(device, random_bf16(seed, std::min(count, kBlock), scale), count);
+}
+
+// Elements of A or B: bf16, or pairs of four bits.
+Buffer random_elements(const Device& device, OperandFormat format, uint64_t seed, int64_t count, float scale) {
+  if (!has_scales(format)) return random_buffer(device, seed, count, scale);
+  return repeated(device, random_bytes(seed, std::min(count / 2, kBlock)), count / 2);
+}
+
+// Neither zero nor NaN: E8M0 of 2^-4 to 2^-1, E4M3 of 0.06 to 0.23.
+Buffer random_scales(const Device& device, OperandFormat format, uint64_t seed, size_t bytes) {
+  const auto count = static_cast<int64_t>(bytes);
+  std::vector<uint8_t> block = random_bytes(seed, std::min(count, kBlock));
+  for (uint8_t& scale : block)
+    scale = format == OperandFormat::Nvfp4 ? static_cast<uint8_t>(0x18 + scale % 16)
+                                           : static_cast<uint8_t>(123 + scale % 4);
+  return repeated(device, block, count);
+}
+
+int64_t out_columns(const GemmDescription& d) { return is_gated(d.activation.function) ? d.n / 2 : d.n; }
+
+}  // namespace
+
+Offsets timed_groups(const GemmDescription& d) {
+  const auto* offsets = std::get_if<Offsets>(&d.groups);
+  if (offsets == nullptr || !offsets->total)
+    throw Error(ErrorCode::InvalidArgument, "only groups given by offsets are timed");
+  return *offsets;
+}
+
+int64_t rows_of(const GemmDescription& d) { return *timed_groups(d).total; }
+
+double flops_of(const GemmDescription& d) {
+  return 2.0 * static_cast<double>(rows_of(d)) * static_cast<double>(d.n) * static_cast<double>(d.k);
+}
+
+double compulsory_bytes(const GemmDescription& d) {
+  const auto columns =
+      static_cast<double>((d.pre ? d.n * size_of(*d.pre) : 0) + (d.out ? out_columns(d) * size_of(*d.out) : 0));
+  const auto n = static_cast<double>(d.n), k = static_cast<double>(d.k), m = static_cast<double>(rows_of(d));
+  const double element = has_scales(d.format) ? 0.5 + 1.0 / scale_block(d.format) : 2;
+  return static_cast<double>(std::min(timed_groups(d).count, rows_of(d))) * n * (element * k + (d.bias ? 2 : 0)) +
+         m * (element * k + columns);
+}
+
+BenchmarkCase::BenchmarkCase(const GroupedGemm& product, bool skewed) : gemm(product) {
+  const GemmDescription& d = gemm.description();
+  const Device& device = gemm.device();
+  const int64_t groups = timed_groups(d).count, rows = rows_of(d), b_count = groups * d.n * d.k;
+  if ((d.out && is_quantized(*d.out)) || (d.pre && is_quantized(*d.pre)))
+    throw Error(ErrorCode::InvalidArgument, "--out-dtype: only products with bf16 and f32 outputs are timed");
+  const uint64_t l2 = device.info().l2_bytes;
+  const auto turns =
+      device.info().simulated
+          ? 1
+          : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(d) + 1) + 1, 2, 12) / 2 * 2;
+  const auto copies =
+      std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(b_count * bits_of(d.format) / 8 + 1) + 1, 1, turns);
+  for (uint64_t i = 0; i < turns; ++i) {
+    a.push_back(random_elements(device, d.format, 10 * i + 1, rows * d.k, 1.0f));
+    if (i < copies) b.push_back(random_elements(device, d.format, 10 * i + 2, b_count, 0.1f));
+    const auto results = [&](const std::optional<DataType>& type, int64_t columns) {
+      return Buffer(device, type ? static_cast<size_t>(rows * columns * size_of(*type)) : 0);
+    };
+    pre.push_back(results(d.pre, d.n));
+    out.push_back(results(d.out, out_columns(d)));
+    ends.emplace_back(device, (skewed && i % 2 == 1 ? skewed_ends : equal_ends)(groups, rows, static_cast<int>(i)));
+    workspaces_.emplace_back(device, gemm.workspace_bytes());
+  }
+  bias = random_buffer(device, 3, d.bias ? groups * d.n : 0, 1.0f);
+  if (has_scales(d.format)) {
+    a_scales = random_scales(device, d.format, 4, a_scale_bytes(d));
+    b_scales = random_scales(device, d.format, 5, b_scale_bytes(d));
+  }
+}
+
+void BenchmarkCase::launch(int turn, Stream stream) const {
+  launch(gemm, workspaces_[static_cast<size_t>(turn) % a.size()], turn, stream);
+}
+
+void BenchmarkCase::launch(const GroupedGemm& variant, const Workspace& workspace, int turn, Stream stream) const {
+  const GemmDescription& d = gemm.description();
+  const size_t i = static_cast<size_t>(turn) % a.size();
+  GemmTensors tensors;
+  tensors.a.data = a[i].as();
+  tensors.b.data = b[i % b.size()].as();
+  tensors.a.scales = a_scales.as();
+  tensors.b.scales = b_scales.as();
+  if (d.bias) tensors.bias = bias.as();
+  if (d.pre) tensors.pre.data = pre[i].as();
+  if (d.out) tensors.out.data = out[i].as();
+  tensors.rows.ends = ends[i].as<int32_t>();
+  variant.run(tensors, workspace, {.stream = stream, .weights_ready = true});  // no launch writes the weights
+}
+
+}  // namespace moxie::timing

@@ -1,0 +1,35 @@
+// Tables of measured kernels for sm_90a: the text files that the environment variable MOXIE_TUNED names.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moxie/types.h"
+
+namespace moxie {
+
+// One measured winner. It stands for products with this grouping, n, k and gating whose mean rows a group lie in
+// [rows_from, rows_to].
+struct TunedHopper {
+  Grouping grouping = Grouping::Offsets;
+  int64_t n = 0, k = 0;
+  int64_t rows_from = 0, rows_to = 0;
+  bool gated = false;
+  WarpSchedule schedule = WarpSchedule::Cooperative;
+  int tile_m = 0, tile_n = 0;
+  Multicast multicast = Multicast::None;  // None: no cluster
+
+  bool operator==(const TunedHopper&) const = default;
+};
+
+// Mean rows a group up to which plans take tiles of 8 rows.
+constexpr int kMostMeanRowsOf8 = 2;
+
+// The row as a line of the file: "offsets 5760 2880 0 24 gated pingpong 64x192 a".
+std::string tuned_line(const TunedHopper& row);
+
+// The rows of a file, one a line; # begins a comment. Throws Error(InvalidArgument) with the file and the line that is
+// wrong.
+std::vector<TunedHopper> read_tuned(const std::string& path);
+
+}  // namespace moxie
