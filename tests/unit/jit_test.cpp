@@ -265,7 +265,7 @@ TEST(ObtainChild, DISABLED_PrintsTheError) {
     obtain(small_request(ImageKind::Cubin));
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    std::printf("%s: %s\n", to_string(error.code()), error.what());
+    std::printf("%s: %s\n", std::string(to_string(error.code())).c_str(), error.what());
   }
 }
 
