@@ -1,6 +1,6 @@
 // Rows of bf16 or float32 to MXFP4, MXFP8 or NVFP4, and back, on the device.
 //
-// MXFP4 (E2M1 elements) and MXFP8 (E4M3), as OCP MX v1.0 says: 32 neighbours of a row share a scale of
+// MXFP4 (E2M1 elements) and MXFP8 (E4M3), as OCP MX v1.0 says: 32 neighbors of a row share a scale of
 // 2^(floor(log2(amax)) - e), amax their largest magnitude and e the exponent of the largest element (2, 8), at least
 // 2^-127, which a block of zeros gets too. Their quotients by it are rounded to nearest, ties to even, and saturate at
 // the largest element (6, 448). A block that holds an infinity or a NaN gets the scale NaN (255) and elements 0.

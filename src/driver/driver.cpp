@@ -1,4 +1,4 @@
-// Finding, initialising and questioning a libcuda: the system's or the simulator's.
+// Finding, initializing and questioning a libcuda: the system's or the simulator's.
 #include "driver/driver.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// The CUDA driver, loaded at run time: the system's libcuda.so.1 or the simulator's. Nothing here knows which,
-// except that the choice was the caller's.
+// The CUDA driver, loaded at run time: the system's libcuda.so.1 or the simulator's. The code here does not know which
+// of the two it calls.
 #pragma once
 #include <cuda.h>
 
@@ -22,7 +22,7 @@ struct Functions;
 
 class Driver {
  public:
-  // Finds and initialises a libcuda. Throws Error(Driver) with the path that was tried and why it failed.
+  // Finds and initializes a libcuda. Throws Error(Driver) with the path that was tried and why it failed.
   // open_cuda: libcuda.so.1 by the system's search rules.
   // open_sim: $MOXIE_SIM_LIBRARY, else lib/moxie/sim/libcuda.so.1 beside this library or program.
   static std::shared_ptr<Driver> open_cuda();
@@ -79,7 +79,7 @@ class Context {
     unsigned block = 1;   // threads
     unsigned shared = 0;  // dynamic bytes
     unsigned cluster = 1;
-    bool programmatic = false;  // programmatic stream serialisation, by drivers that can capture it
+    bool programmatic = false;  // programmatic stream serialization, where the driver can capture it
   };
   void launch(const LoadedKernel& kernel, const LaunchShape& shape, void** arguments, Stream stream) const;
 

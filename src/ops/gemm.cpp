@@ -13,7 +13,7 @@
 #include "ops/check.h"
 #include "ops/gemm.h"
 #include "ops/operand_maps.h"
-#include "plan/work.h"
+#include "plan/row_estimate.h"
 
 namespace moxie {
 namespace ops {
@@ -45,7 +45,7 @@ kernel::StoreParams store_params(const driver::Context& context, const Config& c
   return params;
 }
 
-// Of a plain output or a quantised one.
+// The parameters of an output, plain or quantized.
 struct OutputParams {
   kernel::StoreParams plain;
   kernel::QuantizedStoreParams quantized;

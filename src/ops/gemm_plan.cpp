@@ -8,7 +8,7 @@
 #include "moxie/arguments.h"
 #include "ops/check.h"
 #include "ops/gemm.h"
-#include "plan/work.h"
+#include "plan/row_estimate.h"
 
 namespace moxie::ops {
 namespace {
@@ -24,13 +24,12 @@ void check_device(int arch, const ProblemShape& p) {
   if (arch != 90 && arch != 100)
     reject(fmt::format("the device is of architecture sm_{}, but products need sm_90a or sm_100a", arch));
   if (scaled && arch != 100)
-    reject(fmt::format("the device is of architecture sm_{}a, but {} operands need sm_100a", arch,
-                       to_string(p.format)));
+    reject(
+        fmt::format("the device is of architecture sm_{}a, but {} operands need sm_100a", arch, to_string(p.format)));
   if (arch == 90 && p.grouping == Grouping::KGroups)
     reject("groups are k-groups, which need sm_100a, but the device is of architecture sm_90a");
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)
-    reject(fmt::format("n is {}, but {} operands with a split gate need a multiple of 64", p.n,
-                       to_string(p.format)));
+    reject(fmt::format("n is {}, but {} operands with a split gate need a multiple of 64", p.n, to_string(p.format)));
 }
 
 template <class Plan>

@@ -1,4 +1,4 @@
-// Quantising and dequantising rows: checks, kernel, launch.
+// Quantizing and dequantizing rows: checks, kernel, launch.
 #include "moxie/quantize.h"
 
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "moxie/error.h"
-#include "plan/work.h"
+#include "plan/row_estimate.h"
 
 namespace moxie::plan {
 namespace {
@@ -74,17 +74,17 @@ double mean_k(const Shape& s) { return s.grouping == Grouping::KGroups ? double(
 
 // Blocks of a controlled launch that find no tile: the grid has room for the most tiles there can be. Where the rows
 // are estimated every group may end with half a tile more, whatever m is, so that the choice does not depend on m.
-double empty_blocks(const Shape& s, const Work& w, const BlackwellConfig& c) {
+double empty_blocks(const Shape& s, const RowEstimate& w, const BlackwellConfig& c) {
   const int rows = kernel::cluster_tile_rows(c), columns = kernel::cluster_tile_columns(c);
   if (!w.exact) return 0.5 * double(s.groups) * double((s.n + columns - 1) / columns) * c.cluster;
   return c.cluster * (double(most_cluster_tiles(s, rows, columns)) - count_cluster_tiles(s, w, rows, columns));
 }
 
 // Columns of the accumulator that a tile uses on average: with swapped operands only those of rows that exist.
-double used_columns(const Work& w, const BlackwellConfig& c) {
+double used_columns(const RowEstimate& w, const BlackwellConfig& c) {
   if (!c.swap_ab) return c.block_n;
   double rows = 0, tiles = 0;
-  for (const Rows& r : w.rows) {
+  for (const EqualGroups& r : w.rows) {
     rows += r.groups * std::ceil(r.rows / 8) * 8;
     tiles += r.groups * std::ceil(r.rows / c.block_n);
   }
@@ -96,7 +96,7 @@ struct Bound {
   const char* name;
 };
 
-void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<BlackwellConfig>& candidate) {
+void score(const Shape& s, const DeviceFigures& d, const RowEstimate& w, Candidate<BlackwellConfig>& candidate) {
   const BlackwellConfig& c = candidate.config;
   const double tiles = count_cluster_tiles(s, w, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
   const bool fp4 = kernel::has_scales(c);
@@ -133,7 +133,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<Blac
   double loaded = 0, stored = 0;
   const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
                              (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
-  for (const Rows& r : w.rows) {
+  for (const EqualGroups& r : w.rows) {
     if (r.rows == 0) continue;
     loaded += r.groups * (double(s.n) + r.rows) * mean_k(s) * element_bytes;
     stored += r.groups * r.rows * columns_out;
@@ -283,7 +283,7 @@ constexpr int64_t kMaxGrid = std::numeric_limits<int32_t>::max();
 
 BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
   check_choices(s, d);
-  const Work work = work_of(s);
+  const RowEstimate work = estimate_rows(s);
   BlackwellPlan plan;
   plan.candidates = enumerate(s, d);
   for (Candidate<BlackwellConfig>& c : plan.candidates) {

@@ -7,40 +7,40 @@
 
 #include "moxie/error.h"
 #include "plan/plan.h"
-#include "plan/work.h"
+#include "plan/row_estimate.h"
 
 namespace moxie::plan {
 namespace {
 
 using kernel::HopperConfig;
 
-// The figures of the cost model, in cycles of a clock of 1.5 GHz and bytes. Fitted to the times of 650 kernels on one
-// H200 under full load (bench/results/tune-h200.json: error 4% near the best kernel of a shape). That run had balanced
-// groups only; cooperative_rate (1820 by the fit), share_a and share_b (1.05) were then set by hand so that the choice
-// is also good for skewed ones.
+// The figures of the cost model, in bytes and in cycles of a clock of 1.5 GHz. They are fitted to the times of 650
+// kernels on one H200 under full load (bench/results/tune-h200.json: error 4% near the best kernel of a shape). That
+// run had balanced groups only. The fit gave 1820 for cooperative_rate and 1.05 for share_a and share_b: these three
+// were then set by hand, so that the choice is also good for skewed groups.
 struct Costs {
   double clock = 1.5e9;
-  // Multiply-adds a clock and SM. wgmma does 2048; what is lost is the start of each k loop and the clock, which falls
-  // with the power that a schedule takes.
+  // Multiply-adds a clock and SM. wgmma does 2048. The start of each k loop takes some of it, and the clock falls with
+  // the power that a schedule takes.
   double cooperative_rate = 1650, pingpong_rate = 1940;
   // Bytes a clock that an SM gets of its own loads, and of what its peer in the cluster multicasts to it.
   double own_bytes = 57, multicast_bytes = 200;
   // From issuing a tensor copy to its mbarrier's completion, under load.
   double load_latency = 1500;
-  // Two blocks that feed each other wait for the slower one; two that share A are further apart in B.
+  // Two blocks that feed each other wait for the slower one. Two blocks that share A drift further apart in B.
   double share_a = 1.09, share_b = 1.07;
-  // Cycles of a cooperative epilogue, which nothing hides: for each accumulator and instruction, and fixed.
+  // Cycles of a cooperative epilogue, which nothing hides: those of an instruction on one accumulator, and a fixed part.
   double epilogue_instruction = 0.0075, epilogue_fixed = 2200;
   // Ping-pong: the hand-over between the warp groups, and the last tile's epilogue.
   double turn = 230, last_epilogue_instruction = 0.001;
-  double hbm_bytes = 4.35e12;  // a second
+  double hbm_bytes = 4.35e12;  // bytes a second from HBM
   // How far computing and memory traffic overlap: the exponent of a norm, where 1 is not at all.
   double overlap = 3.7;
   double launch = 5.8e-6;  // seconds, the first operands' way from HBM included
 };
 constexpr Costs kCosts;
 
-// Instructions per accumulator element, the store included; gated ones shared between gate and up.
+// Instructions per accumulator element, the store included. Those of a gate are shared between gate and up.
 double instructions(const Shape& s) {
   double per = 2.5 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + 2.0 * s.custom_sinks.size();
   switch (s.activation) {
@@ -68,7 +68,7 @@ double instructions(const Shape& s) {
   return per;
 }
 
-double count_tiles(const Shape& s, const Work& w, const HopperConfig& c) {
+double count_tiles(const Shape& s, const RowEstimate& w, const HopperConfig& c) {
   return c.cluster * count_cluster_tiles(s, w, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
 }
 
@@ -79,7 +79,7 @@ struct Bound {
   const char* name;
 };
 
-void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<HopperConfig>& candidate) {
+void score(const Shape& s, const DeviceFigures& d, const RowEstimate& w, Candidate<HopperConfig>& candidate) {
   const HopperConfig& c = candidate.config;
   const double k_tiles = std::max<double>(1, double(ceil_div(s.k, int64_t{c.block_k})));
   const double tiles = count_tiles(s, w, c);
@@ -117,7 +117,7 @@ void score(const Shape& s, const DeviceFigures& d, const Work& w, Candidate<Hopp
   double bytes = 0;
   const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
                              (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
-  for (const Rows& r : w.rows) {
+  for (const EqualGroups& r : w.rows) {
     if (r.rows > 0) bytes += r.groups * (double(s.n) * s.k * 2 + r.rows * (s.k * 2 + columns_out));
   }
   const double memory = bytes / kCosts.hbm_bytes;
@@ -147,21 +147,21 @@ bool has_pairs(Grouping g) { return g == Grouping::Offsets || g == Grouping::Mas
 // Rows of a group below which HopperConfig::decode_tile pays: a tile in two or more is the last of its group. Where all
 // tiles are full, it costs 1 to 5% (bench/notes/hopper.md).
 constexpr int kDecodeRows = 256;
-bool has_decode_rows(const Shape& s, const Work& work) {
+bool has_decode_rows(const Shape& s, const RowEstimate& work) {
   return mean_rows(work) < kDecodeRows && !kernel::operands_need_group_maps(s.grouping);
 }
 
 // Tiles of 8 rows: B's stages then take nearly all shared memory, and more of it is on its way. A group with more rows
 // would read its weights again.
-bool may_take_8_rows(const Shape& s, const Work& work) {
+bool may_take_8_rows(const Shape& s, const RowEstimate& work) {
   return has_decode_rows(s, work) && scaled_columns(s) == 1 && s.custom_sinks.empty();
 }
-bool tile_of_8_pays(const Work& work) {
+bool tile_of_8_pays(const RowEstimate& work) {
   return mean_rows(work) <= kMostMeanRowsOf8 &&
-         std::all_of(work.rows.begin(), work.rows.end(), [](const Rows& r) { return r.rows <= 8; });
+         std::all_of(work.rows.begin(), work.rows.end(), [](const EqualGroups& r) { return r.rows <= 8; });
 }
 
-// Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial and quantisation would spill.
+// Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial and quantization would spill.
 int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf || scaled_columns(s) > 1 ? 128 : 160; }
 
 // Every pair of choices that no configuration can satisfy, named.
@@ -171,7 +171,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
     reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.hopper.tile_m));
   if (s.hopper.tile_m == 8 &&
       (s.hopper.schedule == WarpSchedule::Cooperative || s.hopper.cluster == 2 ||
-       s.hopper.multicast.value_or(Multicast::None) != Multicast::None || !may_take_8_rows(s, work_of(s))))
+       s.hopper.multicast.value_or(Multicast::None) != Multicast::None || !may_take_8_rows(s, estimate_rows(s))))
     reject(
         fmt::format("tile_m is 8, which is possible only with the ping-pong schedule on one block, groups of fewer "
                     "than {} rows that are not given by pointers, and plain outputs",
@@ -241,7 +241,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
-std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigures& d, const Work& work) {
+std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigures& d, const RowEstimate& work) {
   const bool decode_tile = has_decode_rows(s, work);
   std::vector<Candidate<HopperConfig>> all;
   const auto add = [&](WarpSchedule schedule, const int(&tile)[2]) {
@@ -308,7 +308,7 @@ std::vector<Candidate<HopperConfig>>::iterator find_tuned(const Shape& s, double
 
 HopperPlan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<const TunedHopper> tuned) {
   check_choices(s, d);
-  const Work work = work_of(s);
+  const RowEstimate work = estimate_rows(s);
   HopperPlan plan;
   plan.candidates = enumerate(s, d, work);
   for (auto& c : plan.candidates) {

@@ -9,7 +9,7 @@
 
 #include "moxie/error.h"
 #include "plan/plan.h"
-#include "plan/work.h"
+#include "plan/row_estimate.h"
 
 namespace moxie::plan {
 namespace {

@@ -1,4 +1,4 @@
-// How much there is to compute: rows of groups, known or estimated, and the tiles they make. Shared by the planners.
+// How many rows the groups have, known or estimated, and the tiles that they make. Shared by both planners.
 #pragma once
 #include <fmt/format.h>
 
@@ -11,23 +11,22 @@
 
 namespace moxie::plan {
 
-// Where neither the host nor m tells the rows of a group, it is taken to have this many: 4,096 tokens x 4 experts
-// over 32.
+// The rows of a group that neither the host nor m tells: 4,096 tokens x 4 experts over 32.
 constexpr double kTypicalRows = 512;
 
 // Groups that have the same number of rows.
-struct Rows {
+struct EqualGroups {
   double rows;
   double groups;
 };
 
-struct Work {
-  std::vector<Rows> rows;
+struct RowEstimate {
+  std::vector<EqualGroups> rows;
   bool exact = false;  // the rows are known, not estimated
 };
 
-Work work_of(const Shape& shape);
-double mean_rows(const Work& work);
+RowEstimate estimate_rows(const Shape& shape);
+double mean_rows(const RowEstimate& work);
 
 // The rows a group for which Offsets are planned when a call has `total` rows of `groups` groups: 16, 64, 256, 1024 or
 // 4096. planned_range() numbers them.
@@ -40,10 +39,10 @@ int64_t most_cluster_tiles(const ProblemShape& shape, int cluster_rows, int clus
 
 // Tiles of cluster_rows x cluster_columns elements. An estimated group ends anywhere in its last tile, so half a tile
 // is added on average.
-double count_cluster_tiles(const Shape& shape, const Work& work, int cluster_rows, int cluster_columns);
+double count_cluster_tiles(const Shape& shape, const RowEstimate& work, int cluster_rows, int cluster_columns);
 
-// A quantised output's scale stands for 32 of its columns, which no two tiles may share: what the width of a tile must
-// be a multiple of; 1 without such an output.
+// What the width of a tile must be a multiple of. A scale of a quantized output stands for 32 of its columns, which no
+// two tiles may share. 1 where no output is quantized.
 int scaled_columns(const Shape& shape);
 
 // A custom sink wants 32 columns of its value at once (kernels/moxie/epilogue/sink.cuh): 64 of a gated product.
@@ -88,7 +87,7 @@ template <class Config>
 PlanInfo make_info(const Shape& s, const Plan<Config>& plan, double clock) {
   const Config& c = plan.config;
   const auto needs = sink_needs(s, c);
-  const Work work = work_of(s);
+  const RowEstimate work = estimate_rows(s);
   PlanInfo info;
   info.kernel = describe(c);
   info.source = plan.source;
@@ -101,7 +100,7 @@ PlanInfo make_info(const Shape& s, const Plan<Config>& plan, double clock) {
   info.mean_rows = mean_rows(work);
   info.rows_source = work.exact ? RowsSource::Given : s.expected_rows ? RowsSource::Expected : RowsSource::Assumed;
   const double k = s.grouping == Grouping::KGroups ? double(s.k) / double(s.groups) : double(s.k);
-  for (const Rows& r : work.rows) info.flops += 2 * r.groups * r.rows * double(s.n) * k;
+  for (const EqualGroups& r : work.rows) info.flops += 2 * r.groups * r.rows * double(s.n) * k;
   info.clock = clock;
   for (const Candidate<Config>& x : plan.candidates)
     info.candidates.push_back({describe(x.config), tuning_of(x.config), x.possible, x.cycles, x.reason});

@@ -1,5 +1,5 @@
-// How much there is to compute.
-#include "plan/work.h"
+// The rows of groups and the tiles that they make.
+#include "plan/row_estimate.h"
 
 #include <fmt/format.h>
 
@@ -27,8 +27,8 @@ int planned_range(int64_t total, int64_t groups) {
   return range;
 }
 
-Work work_of(const Shape& s) {
-  Work w;
+RowEstimate estimate_rows(const Shape& s) {
+  RowEstimate w;
   if (!s.known_rows.empty()) {
     w.exact = true;
     for (int64_t r : s.known_rows) w.rows.push_back({double(r), 1});
@@ -55,16 +55,16 @@ int64_t most_cluster_tiles(const ProblemShape& s, int cluster_rows, int cluster_
   return row_tiles * ((s.n + cluster_columns - 1) / cluster_columns);
 }
 
-double mean_rows(const Work& w) {
+double mean_rows(const RowEstimate& w) {
   double rows = 0, groups = 0;
-  for (const Rows& r : w.rows) rows += r.rows * r.groups, groups += r.groups;
+  for (const EqualGroups& r : w.rows) rows += r.rows * r.groups, groups += r.groups;
   return rows / std::max(groups, 1.0);
 }
 
-double count_cluster_tiles(const Shape& s, const Work& w, int cluster_rows, int cluster_columns) {
+double count_cluster_tiles(const Shape& s, const RowEstimate& w, int cluster_rows, int cluster_columns) {
   const double step = cluster_rows;
   double row_steps = 0;
-  for (const Rows& r : w.rows) {
+  for (const EqualGroups& r : w.rows) {
     double steps = std::ceil(r.rows / step);
     if (!w.exact && r.rows > step) steps = r.rows / step + 0.5;
     row_steps += steps * r.groups;
