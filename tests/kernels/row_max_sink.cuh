@@ -16,7 +16,7 @@ class RowMax {
     int32_t gated;
   };
   static constexpr Value kValue = Value::Out;
-  static constexpr SinkNeeds kNeeds = {};
+  static constexpr moxie::SinkNeeds kNeeds = {};
 
   MOXIE_DEVICE explicit RowMax(const Params& params) : params_(params) {}
 

@@ -132,10 +132,10 @@ TEST_F(HostCalls, ADevicesMapsAreItsOwn) {
   const Device device = Device::open(DeviceKind::Sim);
   ProductSpec p;
   p.m = 64, p.n = 64, p.k = 64;
-  const std::vector<uint16_t> a = cli::random_bf16(1, p.m * p.k, 1), b = cli::random_bf16(2, p.n * p.k, 1);
-  const cli::Buffer first[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
-  const cli::Buffer second[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
-  const auto run = [&](const Device& on, const cli::Buffer(&buffers)[3]) {
+  const std::vector<uint16_t> a = timing::random_bf16(1, p.m * p.k, 1), b = timing::random_bf16(2, p.n * p.k, 1);
+  const timing::Buffer first[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
+  const timing::Buffer second[] = {{device, a}, {device, b}, {device, size_t(p.m * p.n * 2)}};
+  const auto run = [&](const Device& on, const timing::Buffer(&buffers)[3]) {
     ProductTensors arguments;
     arguments.a = buffers[0].as(), arguments.b = buffers[1].as(), arguments.out = buffers[2].as();
     ASSERT_EQ(workspace_bytes(on, p), 0u);
