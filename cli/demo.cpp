@@ -12,11 +12,12 @@
 #include "bench/timing/data.h"
 #include "bench/timing/host_clock.h"
 #include "cli/commands.h"
-#include "cli/microscaling.h"
 #include "cli/options.h"
 #include "cli/progress.h"
-#include "cli/reference.h"
 #include "moxie/moxie.h"
+#include "reference/comparison.h"
+#include "reference/formats.h"
+#include "reference/product.h"
 
 namespace moxie::cli {
 

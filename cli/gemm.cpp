@@ -40,13 +40,6 @@ GemmDescription describe(const Options& options, const GemmInput& input) {
   return d;
 }
 
-// Rows::total of the call, which other groupings do not take.
-std::optional<int64_t> total_of(const GemmDescription& d, const GemmInput& input) {
-  const Grouping grouping = grouping_of(d.groups);
-  if (grouping != Grouping::Offsets && grouping != Grouping::RowGroups) return std::nullopt;
-  return input.m;
-}
-
 void check_row_groups(const std::vector<int32_t>& groups, int64_t alignment) {
   for (size_t row = 0; row < groups.size(); ++row) {
     if (groups[row] >= 0 && row % static_cast<size_t>(alignment) != 0 && groups[row - 1] != groups[row])
@@ -89,11 +82,10 @@ struct Operands {
     b_scales = Buffer(device, input.b_scales);
     if (!blocked_scales) {
       const bool k_groups = input.grouping == Grouping::KGroups, offsets = input.grouping == Grouping::Offsets;
-      const std::optional<int64_t> total = total_of(in_file, input);
       a_scales = block(device, a_scales, input.is_stacked() || offsets || k_groups ? input.groups : 1, input.m, input,
-                       offsets || k_groups ? ends() : nullptr, a_scale_bytes(in_file, total));
+                       offsets || k_groups ? ends() : nullptr, a_scale_bytes(in_file, input.total()));
       b_scales = block(device, b_scales, input.groups, input.n, input, k_groups ? ends() : nullptr,
-                       b_scale_bytes(in_file, total));
+                       b_scale_bytes(in_file, input.total()));
     }
     a_tensor.scales = a_scales.as();
     b_tensor.scales = b_scales.as();
@@ -155,9 +147,9 @@ struct OperandPointers {
 };
 
 // The array of Rows that the grouping takes.
-Rows rows_of(const GemmDescription& d, const GemmInput& input, const Operands& operands) {
+Rows rows_of(const GemmInput& input, const Operands& operands) {
   Rows rows;
-  rows.total = total_of(d, input);
+  rows.total = input.total();
   switch (input.grouping) {
     case Grouping::Offsets:
     case Grouping::KGroups:
@@ -205,9 +197,9 @@ int run(const Options& options) {
   const SafetensorsReader file(options.in);
   GemmInput input = read_gemm_input(file, options.format);
   const GemmDescription in_file = describe(options, input);
-  const std::optional<int64_t> total = total_of(in_file, input);
-  // These check the description.
-  const size_t pre_scales = pre_scale_bytes(in_file, total), out_scales = out_scale_bytes(in_file, total);
+  // The library checks the description here, before a device is opened.
+  const size_t pre_scales = pre_scale_bytes(in_file, input.total());
+  const size_t out_scales = out_scale_bytes(in_file, input.total());
   read_scales(file, in_file, blocked_scales, input);
   if (as_pointers && (input.grouping == Grouping::RowGroups || input.grouping == Grouping::KGroups))
     throw InputError(
@@ -225,7 +217,7 @@ int run(const Options& options) {
   if (in_file.pre) pre.emplace(device, input, "pre", *in_file.pre, input.n, pre_scales);
   const int64_t out_width = is_gated(in_file.activation.function) ? input.n / 2 : input.n;
   if (in_file.out) out.emplace(device, input, "out", *in_file.out, out_width, out_scales);
-  const Workspace workspace(device, gemm.workspace_bytes(total_of(description, input)));
+  const Workspace workspace(device, gemm.workspace_bytes(as_pointers ? std::nullopt : input.total()));
   if (as_pointers) {
     OperandPointers pointers(device, input, operands);
     if (pre) pointers.tensors.pre = pre->pointers();
@@ -239,7 +231,7 @@ int run(const Options& options) {
     if (input.has_bias) tensors.bias = operands.bias.as();
     if (pre) tensors.pre = pre->tensor();
     if (out) tensors.out = out->tensor();
-    tensors.rows = rows_of(in_file, input, operands);
+    tensors.rows = rows_of(input, operands);
     gemm.run(tensors, workspace);
     device.synchronize();
   }

@@ -242,6 +242,11 @@ Groups GemmInput::file_groups() const {
   }
 }
 
+std::optional<int64_t> GemmInput::total() const {
+  if (grouping != Grouping::Offsets && grouping != Grouping::RowGroups) return std::nullopt;
+  return m;
+}
+
 GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& format) {
   GemmInput input;
   input.format = format_of(file, format);
@@ -257,7 +262,7 @@ GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& form
 
 void read_scales(const SafetensorsReader& file, const GemmDescription& d, bool blocked, GemmInput& input) {
   if (!input.has_scales()) return;
-  const size_t a_bytes = a_scale_bytes(d, input.m), b_bytes = b_scale_bytes(d, input.m);
+  const size_t a_bytes = a_scale_bytes(d, input.total()), b_bytes = b_scale_bytes(d, input.total());
   input.a_scales = read_operand_scales(file, "sfa", input.a_shape, d.format, blocked, a_bytes);
   input.b_scales = read_operand_scales(file, "sfb", file.find("b")->shape, d.format, blocked, b_bytes);
   if (d.format != OperandFormat::Nvfp4) return;

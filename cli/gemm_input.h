@@ -1,6 +1,7 @@
 // What `moxie gemm` reads from its file: the operands, what they say of the product, and where the groups' rows lie.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,9 @@ struct GemmInput {
   bool has_scales() const { return moxie::has_scales(format); }
   bool is_stacked() const { return a_shape.size() == 3; }  // a and the results are [G, M, ...]
 
-  // The groups as the file has them. The host knows the rows of all of them.
-  Groups file_groups() const;
+  Groups file_groups() const;  // as the file has them
+  // Rows::total of a call with file_groups(); nothing where it takes none.
+  std::optional<int64_t> total() const;
 };
 
 // Reads and checks everything that the library will not see: the tensors' types and shapes against each other, and the

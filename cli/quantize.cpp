@@ -12,11 +12,10 @@
 #include "bench/timing/buffer.h"
 #include "bench/timing/data.h"
 #include "cli/commands.h"
-#include "cli/microscaling.h"
 #include "cli/options.h"
-#include "cli/reference.h"
 #include "cli/safetensors.h"
 #include "moxie/quantize.h"
+#include "reference/formats.h"
 
 namespace moxie::cli {
 

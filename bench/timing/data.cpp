@@ -1,13 +1,12 @@
 // See data.h.
 #include "bench/timing/data.h"
+#include "reference/formats.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <thread>
 #include <utility>
-
-#include "cli/reference.h"
 
 namespace moxie::timing {
 

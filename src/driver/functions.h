@@ -1,5 +1,4 @@
-// The CUDA driver functions the library calls, and those with which the program times it, by name: the list, and the
-// table that holds their addresses.
+// The CUDA driver functions that the library calls: the list of their names, and the table of their addresses.
 // cuda.h maps some names to versioned ones (cuMemAlloc is cuMemAlloc_v2) by macros; member names follow them, so
 // callers write `call().cuMemAlloc(...)`, while cuGetProcAddress is asked for the plain name.
 #pragma once
@@ -34,21 +33,7 @@
   X(cuMemcpyDtoHAsync)            \
   X(cuMemsetD8Async)              \
   X(cuStreamSynchronize)          \
-  X(cuTensorMapEncodeTiled)       \
-  X(cuStreamCreate)               \
-  X(cuStreamDestroy)              \
-  X(cuStreamBeginCapture)         \
-  X(cuStreamEndCapture)           \
-  X(cuGraphInstantiateWithFlags)  \
-  X(cuGraphLaunch)                \
-  X(cuGraphDestroy)               \
-  X(cuGraphExecDestroy)           \
-  X(cuEventCreate)                \
-  X(cuEventDestroy)               \
-  X(cuEventRecord)                \
-  X(cuEventSynchronize)           \
-  X(cuEventElapsedTime)           \
-  X(cuMemcpyDtoDAsync)
+  X(cuTensorMapEncodeTiled)
 
 namespace moxie::driver {
 

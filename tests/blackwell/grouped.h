@@ -3,8 +3,10 @@
 #pragma once
 #include <memory>
 
-#include "cli/microscaling.h"
 #include "moxie/scales.h"
+#include "reference/comparison.h"
+#include "reference/formats.h"
+#include "reference/product.h"
 #include "tests/blackwell/mxfp4.h"
 
 namespace moxie::test {

@@ -5,10 +5,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "cli/microscaling.h"
-#include "cli/reference.h"
 #include "cli/safetensors.h"
 #include "moxie/scales.h"
+#include "reference/comparison.h"
+#include "reference/formats.h"
+#include "reference/product.h"
 #include "tests/cli/program.h"
 
 namespace moxie::test {
@@ -34,7 +35,7 @@ std::vector<uint8_t> bytes_of(const std::vector<T>& values) {
   return {first, first + values.size() * sizeof(T)};
 }
 
-// Random rows, quantised by the reference, and what they stand for.
+// Random rows, quantized by the reference, and what they stand for.
 struct Rows {
   int64_t rows, k, block;
   std::vector<uint8_t> elements, scales;
@@ -84,7 +85,7 @@ TEST_P(Fp4Groups, EqualTheProducts) {
                                                                 : std::vector<int32_t>{96, 96, 160};
   const std::vector<float> a_scale = {1 / 2688.0f}, b_scale = {1 / 2688.0f, 1 / 1344.0f, 1 / 2000.0f};
   const Rows a(format, stacked ? groups * m : m, k, nvfp4 ? a_scale[0] : 1, 1);
-  // With k groups one tensor, quantised by the first group's float.
+  // With k groups one tensor, quantized by the first group's float.
   std::vector<Rows> b;
   for (int64_t g = 0; g < (along_k ? 1 : groups); ++g)
     b.emplace_back(format, n, k, nvfp4 ? b_scale[size_t(g)] : 1, uint64_t(2 + g));

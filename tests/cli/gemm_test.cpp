@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/reference.h"
 #include "cli/safetensors.h"
+#include "reference/comparison.h"
+#include "reference/formats.h"
+#include "reference/product.h"
 #include "tests/cli/program.h"
 
 namespace moxie::test {

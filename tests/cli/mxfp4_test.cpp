@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/reference.h"
 #include "cli/safetensors.h"
 #include "moxie/scales.h"
+#include "reference/formats.h"
 #include "tests/cli/program.h"
 
 namespace moxie::test {
@@ -164,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"ScaleType", {}, {8, 32}, {8, 2}, "I8", "sm_100a", "tensor 'sfa' is I8, it must be U8"},
         Wrong{"ScaleShape", {}, {8, 32}, {8, 4}, "U8", "sm_100a", "tensor 'sfa' is [8, 4], it must be [8, 2]"},
         Wrong{"BlockedSize", {"--scales", "blocked"}, {8, 32}, {8, 2}, "U8", "sm_100a", "has 16 bytes"},
-        Wrong{"Depth", {}, {8, 24}, {8, 1}, "U8", "sm_100a", "must be a multiple of 16"},
-        Wrong{"Hopper", {}, {8, 32}, {8, 2}, "U8", "sm_90a", "gemm of MXFP4 operands needs sm_100a"},
+        Wrong{"Depth", {}, {8, 24}, {8, 1}, "U8", "sm_100a", "k is 48, but must be a multiple of 32"},
+        Wrong{"Hopper", {}, {8, 32}, {8, 2}, "U8", "sm_90a", "mxfp4 operands need sm_100a"},
         Wrong{"Format",
               {"--format", "nvfp4"},
               {8, 32},
@@ -179,8 +179,14 @@ INSTANTIATE_TEST_SUITE_P(
               {8, 2},
               "U8",
               "sm_100a",
-              "n is 16, but gemm of MXFP4 operands with a split gate needs a multiple of 64"},
-        Wrong{"Schedule", {"--schedule", "pingpong"}, {8, 32}, {8, 2}, "U8", "sm_100a", "schedule is given"},
+              "n is 16, but mxfp4 operands with a split gate need a multiple of 64"},
+        Wrong{"Schedule",
+              {"--schedule", "pingpong"},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_100a",
+              "--schedule: the kernels of sm_100a have only one schedule"},
         Wrong{"Tile", {"--tile", "128x40"}, {8, 32}, {8, 2}, "U8", "sm_100a", "tile_n is 40"}),
     [](const auto& info) { return info.param.name; });
 

@@ -1,4 +1,4 @@
-// `moxie quantize`, and `moxie gemm` with quantised outputs that the next product reads.
+// `moxie quantize`, and `moxie gemm` with quantized outputs that the next product reads.
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -6,10 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/microscaling.h"
-#include "cli/reference.h"
 #include "cli/safetensors.h"
 #include "moxie/scales.h"
+#include "reference/formats.h"
 #include "tests/cli/program.h"
 
 namespace moxie::test {
@@ -91,7 +90,7 @@ TEST_P(QuantizeFile, HostAndDeviceAgreeBothWays) {
 }
 INSTANTIATE_TEST_SUITE_P(Cli, QuantizeFile, testing::Values("mxfp4", "mxfp8", "nvfp4"));
 
-// quantize, gemm with a quantised output, gemm of that: the chain of an expert layer from file to file.
+// quantize, gemm with a quantized output, gemm of that: the chain of an expert layer from file to file.
 TEST(QuantizedGemm, ChainOfFiles) {
   const Folder folder;
   const int64_t tokens = 40, hidden = 64, width = 96, groups = 2;
@@ -119,25 +118,30 @@ TEST(QuantizedGemm, ChainOfFiles) {
     return arguments;
   };
   run_well(with(first, folder / "plain", {"--out-dtype", "f32"}));
-  for (const char* format : {"mxfp4", "mxfp8"}) {
-    SCOPED_TRACE(format);
-    run_well(with(first, folder / "out", {"--out-dtype", format}));
+  for (const DataType format : {DataType::Mxfp4, DataType::Mxfp8, DataType::Nvfp4}) {
+    const std::string name(to_string(format));
+    SCOPED_TRACE(name);
+    run_well(with(first, folder / "out", {"--out-dtype", name}));
     const cli::SafetensorsReader plain(folder / "plain"), out(folder / "out");
-    const bool pairs = std::string(format) == "mxfp4";
-    EXPECT_EQ(out.find("out")->dtype, pairs ? "U8" : "F8_E4M3");
-    EXPECT_EQ(out.find("out")->shape, (std::vector<int64_t>{tokens, pairs ? width / 2 : width}));
-    EXPECT_EQ(out.find("out_scales")->shape, (std::vector<int64_t>{tokens, width / 32}));
+    const int64_t row_bytes = width * bits_of(format) / 8, columns = width / scale_block(format);
+    EXPECT_EQ(out.find("out")->dtype, format == DataType::Mxfp8 ? "F8_E4M3" : "U8");
+    EXPECT_EQ(out.find("out")->shape, (std::vector<int64_t>{tokens, row_bytes}));
+    EXPECT_EQ(out.find("out_scales")->dtype, format == DataType::Nvfp4 ? "F8_E4M3" : "U8");
+    EXPECT_EQ(out.find("out_scales")->shape, (std::vector<int64_t>{tokens, columns}));
     const auto values = plain.read("out");
     std::vector<float> row(static_cast<size_t>(width));
     std::vector<uint8_t> elements, scales;
     for (int64_t r = 0; r < tokens; ++r) {
-      std::vector<uint8_t> e(size_t(pairs ? width / 2 : width)), s(size_t(width / 32));
+      std::vector<uint8_t> e(static_cast<size_t>(row_bytes)), s(static_cast<size_t>(columns));
       std::memcpy(row.data(), values.data() + r * width * 4, size_t(width) * 4);
-      reference::quantize_row(pairs ? DataType::Mxfp4 : DataType::Mxfp8, row.data(), width, 1, e.data(), s.data());
+      reference::quantize_row(format, row.data(), width, 1, e.data(), s.data());
       elements.insert(elements.end(), e.begin(), e.end()), scales.insert(scales.end(), s.begin(), s.end());
     }
     EXPECT_TRUE(out.read("out") == elements);
     EXPECT_TRUE(out.read("out_scales") == scales);
+    // Groups by pointers give the same file.
+    run_well(with(first, folder / "by_pointers", {"--out-dtype", name, "--grouping", "pointers"}));
+    EXPECT_TRUE(read_file(folder / "by_pointers") == read_file(folder / "out"));
   }
   // The second product, once from row-major scales and once from the blocked ones.
   run_well(with(first, folder / "out", {"--out-dtype", "mxfp4"}));

@@ -14,8 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/reference.h"
 #include "moxie/moxie.h"
+#include "reference/comparison.h"
+#include "reference/formats.h"
+#include "reference/product.h"
 #include "tests/support/product_spec.h"
 
 namespace moxie::test {

@@ -3,7 +3,7 @@
 #pragma once
 #include <bit>
 
-#include "cli/microscaling.h"
+#include "reference/formats.h"
 #include "tests/kernels/layer.h"
 
 namespace moxie::test {

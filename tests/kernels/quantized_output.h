@@ -2,7 +2,9 @@
 // float32 output, with the scales in the blocked layout, and leave alone what is not theirs. And a second product that
 // reads them as they are.
 #pragma once
-#include "cli/microscaling.h"
+#include "reference/comparison.h"
+#include "reference/formats.h"
+#include "reference/product.h"
 #include "tests/kernels/layer.h"
 
 namespace moxie::test {

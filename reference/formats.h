@@ -1,12 +1,14 @@
-// MXFP4, MXFP8 and NVFP4 on the CPU, by the rules of moxie/quantize.h. Serves the program for tensors on the host, and
-// the tests as what the kernels must agree with bit for bit.
+// bf16, MXFP4, MXFP8 and NVFP4 on the CPU, by the rules of moxie/quantize.h. The program uses them for tensors on the
+// host, and the tests hold the kernels to them bit for bit.
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "moxie/types.h"
 
 namespace moxie::reference {
+
+float bf16_to_float(uint16_t bits);
+uint16_t float_to_bf16(float value);  // to nearest, ties to even; NaN stays NaN
 
 // The codes of the nearest elements, ties to even, saturating. NaN gives 0 (E2M1) and NaN (E4M3).
 uint8_t float_to_e2m1(float value);

@@ -1,5 +1,5 @@
-// See microscaling.h.
-#include "cli/microscaling.h"
+// See formats.h.
+#include "reference/formats.h"
 
 #include <algorithm>
 #include <array>
@@ -48,6 +48,14 @@ constexpr Table<8> kE2m1{[](int code) { return decode(code, 1, 1); }};
 constexpr Table<127> kE4m3{[](int code) { return decode(code, 3, 7); }};  // without NaN, the last code
 
 }  // namespace
+
+float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t float_to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
 
 uint8_t float_to_e2m1(float value) {
   if (std::isnan(value)) return 0;

@@ -1,5 +1,4 @@
-// The operation in double precision on the CPU, and the bounds that a kernel's results are held to.
-// Serves the program's own checks and the tests.
+// The comparison of a result with its reference, and the bounds that it is held to.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,29 +7,6 @@
 #include "moxie/types.h"
 
 namespace moxie::reference {
-
-float bf16_to_float(uint16_t bits);
-uint16_t float_to_bf16(float value);  // to nearest, ties to even; NaN stays NaN
-
-// One group: pre = a [m, k] * b [n, k]^T + bias [n]. Leading dimensions in elements; bias may be null.
-struct Group {
-  const uint16_t* a = nullptr;
-  int64_t lda = 0;
-  const uint16_t* b = nullptr;
-  int64_t ldb = 0;
-  const uint16_t* bias = nullptr;
-  int64_t m = 0, n = 0, k = 0;
-};
-
-// pre [m, n], dense. threads: at least 1.
-std::vector<double> product(const Group& group, int threads = 1);
-
-// activation(x), or activation(gate) * up and the like for the gated ones (see Activation in moxie/types.h).
-double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);
-
-// out [m, n] or, with a gate, [m, n / 2] from pre [m, n].
-std::vector<double> activate_all(Activation activation, GateLayout gate, const std::vector<double>& pre, int64_t m,
-                                 int64_t n, double alpha = 1.702, double limit = 7.0);
 
 // What a result may be off by. An element: `ulps` units in the last place of bf16 plus `row` times the norm of its row.
 struct Bound {

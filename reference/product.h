@@ -1,0 +1,30 @@
+// The product and its activations in double precision on the CPU. The program and the tests check results with them.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "moxie/types.h"
+
+namespace moxie::reference {
+
+// One group: pre = a [m, k] * b [n, k]^T + bias [n]. Leading dimensions in elements; bias may be null.
+struct Group {
+  const uint16_t* a = nullptr;
+  int64_t lda = 0;
+  const uint16_t* b = nullptr;
+  int64_t ldb = 0;
+  const uint16_t* bias = nullptr;
+  int64_t m = 0, n = 0, k = 0;
+};
+
+// pre [m, n], dense. threads: at least 1.
+std::vector<double> product(const Group& group, int threads = 1);
+
+// activation(x), or activation(gate) * up and the like for the gated ones (see Activation in moxie/types.h).
+double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);
+
+// out [m, n] or, with a gate, [m, n / 2] from pre [m, n].
+std::vector<double> activate_all(Activation activation, GateLayout gate, const std::vector<double>& pre, int64_t m,
+                                 int64_t n, double alpha = 1.702, double limit = 7.0);
+
+}  // namespace moxie::reference
