@@ -266,18 +266,18 @@ TEST(OwnMaps, WrongCalls) {
     std::function<void(ProductSpec&, ProductTensors&)> spoil;
   };
   const Wrong all[] = {
-      {k_groups(OperandFormat::Mxfp4), "sizes is null", [](auto&, auto& x) { x.sizes = nullptr; }},
-      {k_groups(OperandFormat::Mxfp4), "sfb is null", [](auto&, auto& x) { x.sfb = nullptr; }},
-      {k_groups(OperandFormat::Mxfp4), "host_rows is given",
+      {k_groups(OperandFormat::Mxfp4), "rows.ends is null", [](auto&, auto& x) { x.sizes = nullptr; }},
+      {k_groups(OperandFormat::Mxfp4), "b.scales is null", [](auto&, auto& x) { x.sfb = nullptr; }},
+      {k_groups(OperandFormat::Mxfp4), "known_rows is given",
        [](auto& p, auto&) { p.host_rows.assign(size_t(p.groups), p.m); }},
       {k_groups(OperandFormat::Bf16), "workspace is null", [](auto&, auto& x) { x.workspace = nullptr; }},
-      {k_groups(OperandFormat::Bf16), "ldb is 8", [](auto&, auto& x) { x.ldb = 8; }},
-      {pointers(OperandFormat::Nvfp4), "sfa_pointers is null", [](auto&, auto& x) { x.pointers.a.scales = nullptr; }},
-      {pointers(OperandFormat::Bf16), "out_scale_pointers is null",
+      {k_groups(OperandFormat::Bf16), "b.ld is 8", [](auto&, auto& x) { x.ldb = 8; }},
+      {pointers(OperandFormat::Nvfp4), "a.scales is null", [](auto&, auto& x) { x.pointers.a.scales = nullptr; }},
+      {pointers(OperandFormat::Bf16), "out.scales is null",
        [](auto& p, auto&) { p.out = DataType::Mxfp4, p.n = 256; }},
-      {k_groups(OperandFormat::Bf16), "out_scales is null",
+      {k_groups(OperandFormat::Bf16), "out.scales is null",
        [](auto& p, auto& x) { p.out = DataType::Mxfp4, p.n = 128, x.ld_out = 0; }},
-      {pointers(OperandFormat::Bf16), "arrays.ldb is null", [](auto&, auto& x) { x.pointers.b.ld = nullptr; }},
+      {pointers(OperandFormat::Bf16), "b.ld is null", [](auto&, auto& x) { x.pointers.b.ld = nullptr; }},
   };
   for (const Wrong& wrong : all) {
     GroupedLayer layer(wrong.job);

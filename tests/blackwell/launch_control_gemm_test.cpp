@@ -118,7 +118,9 @@ TEST(LaunchControl, TheGridHasRoomForTheMostTiles) {
   EXPECT_EQ(prepared.blackwell().config.scheduling, TileSource::LaunchControl);
   EXPECT_EQ(prepared.blocks, (8 + 7) * 4);  // 1000 rows, and 7 groups that end with a started tile
   p.scheduling = TileSource::Static;
-  EXPECT_EQ(test::plan_of(kB200, p).blocks, 148);
+  EXPECT_EQ(test::plan_of(kB200, p).blocks, 60);  // no block too many
+  p.m = 100000;
+  EXPECT_EQ(test::plan_of(kB200, p).blocks, 148);  // no more than the device holds
 }
 
 TEST(LaunchControl, NothingOfItInAStaticKernel) {

@@ -75,7 +75,7 @@ struct Wrong {
 const Wrong kWrong[] = {
     // The shape.
     {Dense, kInvalid, "k is 72, but must be a multiple of 32 with mxfp4", [](auto& p, auto&) { p.k = 72; }},
-    {Nvfp4, kInvalid, "k is 80, but must be a multiple of 32 with NVFP4", [](auto& p, auto&) { p.k = 80; }},
+    {Nvfp4, kInvalid, "k is 80, but must be a multiple of 32 with nvfp4", [](auto& p, auto&) { p.k = 80; }},
     {Dense, kInvalid, "k is -32", [](auto& p, auto&) { p.k = -32; }},
     {Dense, kInvalid, "n is 60", [](auto& p, auto&) { p.n = 60; }},
     {Dense, kInvalid, "n is 72", [](auto& p, auto&) { p.n = 72, p.activation = Activation::Swiglu; }},
@@ -217,7 +217,7 @@ TEST(WrongCalls, AreRefusedBeforeAnythingHappens) {
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), wrong.code);
         EXPECT_THAT(error.what(), testing::HasSubstr(wrong.says));
-        sentences.insert(error.what());
+        sentences.insert(std::to_string(wrong.base) + error.what());
       }
     });
     EXPECT_EQ(launches, 0u);

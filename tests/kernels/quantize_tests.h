@@ -289,8 +289,8 @@ T* moved(T* pointer, int64_t bytes) {
 INSTANTIATE_TEST_SUITE_P(
     Arguments, WrongQuantize,
     testing::Values(
-        WrongQuantization{"Format", "format is 0", [](auto& x) { x.format = DataType::Bf16; }},
-        WrongQuantization{"Type", "type is 3", [](auto& x) { x.type = DataType::Mxfp8; }},
+        WrongQuantization{"Format", "format is bf16", [](auto& x) { x.format = DataType::Bf16; }},
+        WrongQuantization{"Type", "type is mxfp8", [](auto& x) { x.type = DataType::Mxfp8; }},
         WrongQuantization{"Layout", "layout is 2", [](auto& x) { x.layout = ScaleLayout(2); }},
         WrongQuantization{"Depth", "k is 48", [](auto& x) { x.k = 48; }},
         WrongQuantization{"Rows", "rows is -1", [](auto& x) { x.rows = -1; }},
