@@ -21,12 +21,12 @@
 
 namespace moxie {
 
-enum class ScaleLayout : int { RowMajor, Blocked };  // see moxie/scales.h
+enum class ScaleLayout : int { Blocked, RowMajor };  // see moxie/scales.h
 template <>
 struct EnumTable<ScaleLayout> {
   static constexpr std::string_view kType = "ScaleLayout";
-  static constexpr EnumName<ScaleLayout> kNames[] = {{ScaleLayout::RowMajor, "RowMajor", "row-major"},
-                                                     {ScaleLayout::Blocked, "Blocked", "blocked"}};
+  static constexpr EnumName<ScaleLayout> kNames[] = {{ScaleLayout::Blocked, "Blocked", "blocked"},
+                                                     {ScaleLayout::RowMajor, "RowMajor", "row-major"}};
 };
 
 // What quantize() and dequantize() have in common. Pointers to values and elements are device pointers aligned to 16

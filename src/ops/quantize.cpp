@@ -24,7 +24,7 @@ void check_rows(const QuantizedRows& x) {
     reject("format is {}, but must be mxfp4, mxfp8 or nvfp4", to_string(x.format));
   if (x.type != DataType::Bf16 && x.type != DataType::F32)
     reject("type is {}, but must be bf16 or f32", to_string(x.type));
-  if (!is_enumerator(x.layout)) reject("layout is {}, but must be row-major or blocked", int(x.layout));
+  if (!is_enumerator(x.layout)) reject("layout is {}, but must be blocked or row-major", int(x.layout));
   ops::check_scale_rows(x.groups, x.rows, x.k, scale_block(x.format));
 }
 
