@@ -6,17 +6,19 @@ namespace moxie {
 
 // alpha is finite, limit is positive and may be infinite.
 struct SwigluOaiParameters {
-  float alpha = 1.702f;
-  float limit = 7.0f;
+  float alpha = 1.702f;  // slope of the sigmoid
+  float limit = 7.0f;    // bound of gate and up
 };
 
 // An activation and what it is parameterized with. An enumerator converts to it: .activation = Activation::Silu.
 struct ActivationSpec {
-  Activation function = Activation::None;
-  SwigluOaiParameters swiglu_oai;  // read for SwigluOai alone
+  Activation function = Activation::None;  // which one
+  SwigluOaiParameters swiglu_oai;          // read for SwigluOai alone
 
   constexpr ActivationSpec() = default;
+  // With the parameters of GPT-OSS where it has any.
   constexpr ActivationSpec(Activation f) : function(f) {}
+  // With parameters of the caller.
   constexpr ActivationSpec(Activation f, SwigluOaiParameters p) : function(f), swiglu_oai(p) {}
 };
 

@@ -47,7 +47,7 @@
 
 #ifndef MOXIE_API
 /* Marks what the library exports. */
-#define MOXIE_API __attribute__((visibility("default")))
+#define MOXIE_API __attribute__((visibility("default"))) /* what libmoxie.so shows */
 #endif
 
 #ifdef __cplusplus

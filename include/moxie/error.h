@@ -7,6 +7,7 @@
 
 namespace moxie {
 
+// What kind of thing went wrong.
 enum class ErrorCode : int {
   InvalidArgument,  // a caller's argument breaks a rule; nothing was launched
   Unsupported,      // valid, but not on this device or not in this build; nothing was launched
@@ -30,8 +31,9 @@ struct EnumTable<ErrorCode> {
 // what() is one sentence that names the argument, what was given and what is allowed.
 class Error : public std::runtime_error {
  public:
+  // The sentence is what() says.
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
-  ErrorCode code() const { return code_; }
+  ErrorCode code() const { return code_; }  // what kind of error it is
 
  private:
   ErrorCode code_;

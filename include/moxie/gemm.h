@@ -30,21 +30,21 @@ namespace moxie {
 // kernels/moxie/epilogue/sink.cuh, `source` the text of the header that defines it. Its constructor runs before the
 // kernel waits for the predecessor grid, so it must not touch global memory.
 struct CustomSink {
-  std::string type;
-  std::string source;
+  std::string type;        // C++ name of the struct
+  std::string source;      // text of the header that defines it
   size_t param_bytes = 0;  // sizeof its Params structure: 1 to 1,024
-  SinkNeeds needs;
+  SinkNeeds needs;         // what the struct declares as kNeeds
 };
 
 // The bytes of a custom sink's Params structure, in host memory, copied by the call.
 struct SinkParams {
-  const void* data = nullptr;
-  size_t bytes = 0;
+  const void* data = nullptr;  // the structure
+  size_t bytes = 0;            // CustomSink::param_bytes
 };
 
 // What to compute: shapes, types and choices, but no pointers.
 struct GemmDescription {
-  Groups groups = Dense{};
+  Groups groups = Dense{};  // how the rows are divided, and the sizes that go with it
   // Columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. Pointers: the most of any
   // group.
   int64_t n = 0;
@@ -53,15 +53,15 @@ struct GemmDescription {
   int64_t k = 0;
   // Of A and B. MXFP4 and NVFP4 need sm_100a, and n a multiple of 64 with a split gate.
   OperandFormat format = OperandFormat::Bf16;
-  bool bias = false;
-  ActivationSpec activation;
-  GateLayout gate = GateLayout::Interleaved;
+  bool bias = false;                          // whether GemmTensors::bias is added
+  ActivationSpec activation;                  // applied to pre; a gated one halves the width
+  GateLayout gate = GateLayout::Interleaved;  // where gate and up lie in B; read with a gated activation alone
   // Which results are stored, and as what. At least one of the two, or a custom sink. A quantized output is rounded
   // from float32 as moxie/quantize.h says and needs n to be a multiple of 32, of 64 where a gate halves it. `pre` is
   // not quantized with a gate.
   std::optional<DataType> pre;
-  std::optional<DataType> out = DataType::Bf16;
-  std::vector<CustomSink> sinks;  // at most 8
+  std::optional<DataType> out = DataType::Bf16;  // absent: not stored
+  std::vector<CustomSink> sinks;                 // at most 8
 
   // What the caller knows of the rows that runs will have. Neither changes what is computed.
   std::optional<int64_t> expected_rows;  // rows of a typical group
@@ -69,33 +69,34 @@ struct GemmDescription {
 
   // Absent: the plan decides. The one of the device's architecture is read.
   std::optional<HopperTuning> hopper;
-  std::optional<BlackwellTuning> blackwell;
+  std::optional<BlackwellTuning> blackwell;  // for sm_100a
 };
 
 // The tensors of one call; groups.h has their shapes. Outputs may not overlap inputs, the workspace or each other.
 struct GemmTensors {
-  ConstTensor a;
-  ConstTensor b;
+  ConstTensor a;               // activations
+  ConstTensor b;               // weights
   const void* bias = nullptr;  // bf16 [G, N], dense, aligned to 16 bytes; required with GemmDescription::bias
   // A quantized output's scales lie as the scales of a product's A of the same grouping. Of every tile of 128 rows that
   // a group has, the places without a row or a column become 0; other tiles are untouched. KGroups: a matrix of m rows
   // for each group, one after the other.
   Tensor pre;
-  Tensor out;
-  Rows rows;
+  Tensor out;                         // activation(pre); where the description stores it
+  Rows rows;                          // which rows belong to which group
   std::span<const SinkParams> sinks;  // as many as GemmDescription::sinks, in that order
 };
 
 // The operands of Groups = Pointers: arrays in device memory, one entry a group.
 struct ConstTensorArray {
-  const void* const* data = nullptr;
+  const void* const* data = nullptr;    // matrices, aligned to 16 bytes
   const int64_t* ld = nullptr;          // elements
   const void* const* scales = nullptr;  // MXFP4, NVFP4: blocked, a matrix of the group's own rows
   const float* tensor_scale = nullptr;  // NVFP4: of A one float, of B [G]; null stands for 1
 };
+// The outputs of Groups = Pointers: arrays in device memory, one entry a group.
 struct TensorArray {
-  void* const* data = nullptr;
-  const int64_t* ld = nullptr;
+  void* const* data = nullptr;          // matrices, aligned to 16 bytes
+  const int64_t* ld = nullptr;          // elements
   void* const* scales = nullptr;        // of a quantized output: blocked
   const float* tensor_scale = nullptr;  // NVFP4: one float; null stands for 1
 };
@@ -105,17 +106,18 @@ struct TensorArray {
 // NVFP4, and K_g: 32), or N_g is not a multiple of 8 (16 with a gate). An output is not written where its pointer or
 // leading dimension (float32: multiples of 4) breaks these rules. Sizes are clamped to the description's.
 struct GroupPointers {
-  ConstTensorArray a;
-  ConstTensorArray b;
+  ConstTensorArray a;                 // activations
+  ConstTensorArray b;                 // weights
   const void* const* bias = nullptr;  // bf16 [N_g]
-  TensorArray pre;
-  TensorArray out;
-  const int32_t* sizes = nullptr;  // [G][3]: M_g, N_g, K_g
-  std::span<const SinkParams> sinks;
+  TensorArray pre;                    // D + bias
+  TensorArray out;                    // activation(pre)
+  const int32_t* sizes = nullptr;     // [G][3]: M_g, N_g, K_g
+  std::span<const SinkParams> sinks;  // as GemmTensors::sinks
 };
 
+// How one call is launched. None of it changes what is computed.
 struct LaunchOptions {
-  Stream stream = nullptr;
+  Stream stream = nullptr;  // where the kernel runs; null: the default stream
   // Programmatic dependent launch: the grid may start while its predecessor in the stream ends. Only set-up overlaps:
   // before any thread touches global memory it waits until the predecessor has ended and all it wrote is visible (but
   // see weights_ready). False: the grid begins when all work before it has ended.
@@ -165,8 +167,8 @@ class GroupedGemm {
   // rows a group. The reference is valid as long as this object or a copy is.
   const PlanInfo& plan(std::optional<int64_t> total = {}) const;
 
-  const GemmDescription& description() const;
-  const Device& device() const;
+  const GemmDescription& description() const;  // as given to the constructor
+  const Device& device() const;                // as given to the constructor
 
  private:
   struct Impl;

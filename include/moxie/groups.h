@@ -16,19 +16,19 @@ constexpr int64_t kMaxGroups = 65535;
 
 // One product. A [m, K], B [N, K], outputs [m, W].
 struct Dense {
-  int64_t m = 0;
+  int64_t m = 0;  // rows
 };
 
 // `count` products of the same size. A [G, m, K], B [G, N, K], outputs [G, m, W].
 struct Batched {
-  int64_t count = 1;
-  int64_t m = 0;
+  int64_t count = 1;  // products
+  int64_t m = 0;      // rows of each
 };
 
 // Rows sorted by group. A [T, K], B [G, N, K], outputs [T, W]. Rows::ends holds the end of each group's rows, the first
 // group begins at row 0. Groups may be empty and need no alignment; rows past the last end are left untouched.
 struct Offsets {
-  int64_t count = 1;
+  int64_t count = 1;  // groups
   // T, when all calls have about as many rows: one kernel is planned and compiled, for this number. Without it kernels
   // are planned and compiled for every range of rows (mean rows of a group around 16, 64, 256, 1024 and 4096), and each
   // call takes the one for its rows. A call may have any number of rows in both cases.
@@ -39,33 +39,34 @@ struct Offsets {
 // -1. Groups begin at multiples of GroupedGemm::row_alignment(). Rows marked -1 that share a tile with valid rows may
 // be overwritten.
 struct RowGroups {
-  int64_t count = 1;
+  int64_t count = 1;  // groups
 };
 
 // Room for max_m rows in each group. A [G, max_m, K], B [G, N, K], outputs [G, max_m, W]. Rows::counts holds the number
 // of valid rows of each group; rows past them are left untouched.
 struct Masked {
-  int64_t count = 1;
-  int64_t max_m = 0;
+  int64_t count = 1;  // groups
+  int64_t max_m = 0;  // rows that each group has room for
 };
 
 // Each group has pointers, leading dimensions and sizes of its own, in arrays in device memory (GroupPointers). max_m,
 // N and K are the most that any group has.
 struct Pointers {
-  int64_t count = 1;
-  int64_t max_m = 0;
+  int64_t count = 1;  // groups
+  int64_t max_m = 0;  // most rows that any group has
 };
 
 // K is divided, not the rows (sm_100a): out[g] = A[:, group g] B[:, group g]^T, 0 for a sum over nothing. A [m, K],
 // B [N, K], outputs [G, m, W]. Rows::ends holds the end of each group along K, a multiple of 8 (bf16) or 32.
 struct KGroups {
-  int64_t count = 1;
-  int64_t m = 0;
+  int64_t count = 1;  // groups
+  int64_t m = 0;      // rows, the same for all groups
 };
 
 // In the order of enum Grouping.
 using Groups = std::variant<Dense, Batched, Offsets, RowGroups, Masked, Pointers, KGroups>;
 
+// The enumerator that names the alternative.
 constexpr Grouping grouping_of(const Groups& groups) { return static_cast<Grouping>(groups.index()); }
 
 // What a call says of its rows: one of the three arrays (Dense, Batched, Pointers: none), in device memory, read by the

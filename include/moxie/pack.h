@@ -8,11 +8,13 @@
 
 namespace moxie {
 
+// What a pack holds.
 enum class PackImage : int {
   MachineCode,  // for GPUs
   Ptx,          // for drivers that take no machine code, such as the simulator
 };
 
+// What pack() did.
 struct PackResult {
   int kernels = 0;     // distinct ones that the descriptions need
   int compiled = 0;    // of these; the others were in the folder already

@@ -21,6 +21,7 @@ struct DeviceFigures {
   bool operator==(const DeviceFigures&) const = default;
 };
 
+// What decided a plan.
 enum class PlanSource : int {
   Model,       // the cost model's fastest
   TunedTable,  // a measured winner: built in, or from the file that MOXIE_TUNED names
@@ -52,23 +53,24 @@ enum class RowsSource : int {
   Assumed,   // only the device knows them; a plan for a range of rows
 };
 
+// The kernel that was chosen, with what it is made of and what it was chosen from.
 struct PlanInfo {
-  std::string kernel;  // as PlanCandidate::kernel
-  PlanSource source = PlanSource::Model;
-  Tuning tuning;             // complete: no choice is absent but those that the kernel does not have
-  int stages = 0;            // depth of the operand ring
-  bool decode_tile = false;  // the kernel is of the kind for groups of few rows (sm_90a)
-  int store_buffers = 0;     // staging buffers of each output: 1 or 2
-  int shared_bytes = 0;      // shared memory of a block
-  int tensor_columns = 0;    // columns of tensor memory (sm_100a)
-  int panel_columns = 0;     // cluster tiles that are walked together along N, so that operands stay in L2
-  int64_t tiles = 0;         // of a launch when the rows are known, else the most there can be; a tile of each block
-  double mean_rows = 0;      // of a group, as the plan reckoned
-  RowsSource rows_source = RowsSource::Given;
-  double flops = 0;                       // 2 M N K over all groups, for those rows
-  double predicted_seconds = 0;           // of a launch
-  double clock = 0;                       // cycles a second of PlanCandidate::cycles
-  std::vector<PlanCandidate> candidates;  // best first, the chosen one at the front
+  std::string kernel;                     // as PlanCandidate::kernel
+  PlanSource source = PlanSource::Model;  // what decided
+  Tuning tuning;                          // complete: no choice is absent but those that the kernel does not have
+  int stages = 0;                         // depth of the operand ring
+  bool decode_tile = false;               // the kernel is of the kind for groups of few rows (sm_90a)
+  int store_buffers = 0;                  // staging buffers of each output: 1 or 2
+  int shared_bytes = 0;                   // shared memory of a block
+  int tensor_columns = 0;                 // columns of tensor memory (sm_100a)
+  int panel_columns = 0;                  // cluster tiles that are walked together along N, so that operands stay in L2
+  int64_t tiles = 0;     // of a launch when the rows are known, else the most there can be; a tile of each block
+  double mean_rows = 0;  // of a group, as the plan reckoned
+  RowsSource rows_source = RowsSource::Given;  // where mean_rows came from
+  double flops = 0;                            // 2 M N K over all groups, for those rows
+  double predicted_seconds = 0;                // of a launch
+  double clock = 0;                            // cycles a second of PlanCandidate::cycles
+  std::vector<PlanCandidate> candidates;       // best first, the chosen one at the front
 };
 
 // The plan of a product for a device that need not be here. Compiles nothing. `total` is the Rows::total of the call

@@ -21,6 +21,7 @@
 
 namespace moxie {
 
+// How scales lie in memory.
 enum class ScaleLayout : int { Blocked, RowMajor };  // see moxie/scales.h
 template <>
 struct EnumTable<ScaleLayout> {
@@ -32,34 +33,36 @@ struct EnumTable<ScaleLayout> {
 // What quantize() and dequantize() have in common. Pointers to values and elements are device pointers aligned to 16
 // bytes; leading dimensions count elements, are multiples of 16 bytes and at least k; 0 stands for k.
 struct QuantizedRows {
-  DataType format = DataType::Mxfp4;  // Mxfp4, Mxfp8 or Nvfp4
-  DataType type = DataType::Bf16;     // of the values: Bf16 or F32
-  ScaleLayout layout = ScaleLayout::Blocked;
-  int64_t groups = 1;  // 1 to 65,535; their rows lie one after the other
-  int64_t rows = 0;    // of each group; with offsets of all together
-  int64_t k = 0;       // elements of a row, a multiple of 32 (NVFP4: 16)
+  DataType format = DataType::Mxfp4;          // Mxfp4, Mxfp8 or Nvfp4
+  DataType type = DataType::Bf16;             // of the values: Bf16 or F32
+  ScaleLayout layout = ScaleLayout::Blocked;  // of the scales
+  int64_t groups = 1;                         // 1 to 65,535; their rows lie one after the other
+  int64_t rows = 0;                           // of each group; with offsets of all together
+  int64_t k = 0;                              // elements of a row, a multiple of 32 (NVFP4: 16)
   // int32 [groups] in device memory, or null: the ends of the groups, as in Rows::ends. The scales of every
   // group then begin with a tile of their own (blocked); rows past the last end are neither read nor written.
   const int32_t* offsets = nullptr;
-  Stream stream = nullptr;
+  Stream stream = nullptr;  // where the kernel runs; null: the default stream
 };
 
+// The arguments of quantize().
 struct Quantization : QuantizedRows {
-  const void* values = nullptr;
-  int64_t ld_values = 0;
-  void* elements = nullptr;
-  int64_t ld_elements = 0;
+  const void* values = nullptr;         // what is quantized
+  int64_t ld_values = 0;                // leading dimension of values
+  void* elements = nullptr;             // receives the elements
+  int64_t ld_elements = 0;              // leading dimension of elements
   void* scales = nullptr;               // blocked: aligned to 16 bytes; places of scales that do not exist become 0
   const float* tensor_scale = nullptr;  // NVFP4: t, positive, in device memory
 };
 
+// The arguments of dequantize().
 struct Dequantization : QuantizedRows {
-  const void* elements = nullptr;
-  int64_t ld_elements = 0;
-  const void* scales = nullptr;
-  const float* tensor_scale = nullptr;
-  void* values = nullptr;
-  int64_t ld_values = 0;
+  const void* elements = nullptr;       // what quantize() wrote
+  int64_t ld_elements = 0;              // leading dimension of elements
+  const void* scales = nullptr;         // in QuantizedRows::layout
+  const float* tensor_scale = nullptr;  // NVFP4: t, in device memory
+  void* values = nullptr;               // receives the values
+  int64_t ld_values = 0;                // leading dimension of values
 };
 
 // Bytes of the scales. With offsets and blocked scales: room for the tiles that groups of any sizes can need.
@@ -67,6 +70,7 @@ size_t scale_bytes(const QuantizedRows& rows);
 
 // Asynchronous on the stream. All throw Error: InvalidArgument, Compile, Driver.
 void quantize(const Device& device, const Quantization& arguments);
+// The way back, under the same rules.
 void dequantize(const Device& device, const Dequantization& arguments);
 
 // Writes the t of NVFP4 that uses the range of both: the largest finite magnitude over 6 * 448, at least 2^-126; 1 when

@@ -42,10 +42,12 @@ constexpr int64_t k_group_scale_bytes(int64_t rows, int64_t k, int64_t groups, i
 // description's. Offsets, KGroups: room for the tiles that groups of any sizes can need. Throw Error(InvalidArgument)
 // as GroupedGemm does for the description.
 size_t a_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
+// The same for B.
 size_t b_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
 
 // Bytes that the scales of a call's outputs must have: 0 where the output is not quantized. Throw as above.
 size_t pre_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
+// The same for out.
 size_t out_scale_bytes(const GemmDescription& description, std::optional<int64_t> total = {});
 
 // Between row-major and blocked scales, on the device.
@@ -68,10 +70,11 @@ struct ScaleBlocking {
   // block_scales: `from` holds float32 (aligned to 4 bytes), powers of two from 2^-127 to 2^127, that become E8M0.
   // Any other value becomes NaN (255), so that it shows.
   bool from_floats = false;
-  Stream stream = nullptr;
+  Stream stream = nullptr;  // where the kernel runs; null: the default stream
 };
 // Asynchronous on the stream. Throw Error: InvalidArgument, Compile, Driver.
 void block_scales(const Device& device, const ScaleBlocking& arguments);
+// The way back, under the same rules.
 void unblock_scales(const Device& device, const ScaleBlocking& arguments);
 
 }  // namespace moxie

@@ -11,13 +11,16 @@ namespace moxie {
 // One measured winner. It stands for products with this grouping, n, k and gating whose mean rows a group lie in
 // [rows_from, rows_to].
 struct TunedHopper {
-  Grouping grouping = Grouping::Offsets;
-  int64_t n = 0, k = 0;
-  int64_t rows_from = 0, rows_to = 0;
-  bool gated = false;
-  WarpSchedule schedule = WarpSchedule::Cooperative;
-  int tile_m = 0, tile_n = 0;
-  Multicast multicast = Multicast::None;  // None: no cluster
+  Grouping grouping = Grouping::Offsets;              // of the products it stands for
+  int64_t n = 0;                                      // columns
+  int64_t k = 0;                                      // length of the sums
+  int64_t rows_from = 0;                              // fewest mean rows
+  int64_t rows_to = 0;                                // most mean rows
+  bool gated = false;                                 // whether the activation is
+  WarpSchedule schedule = WarpSchedule::Cooperative;  // of the winner
+  int tile_m = 0;                                     // rows of its tiles
+  int tile_n = 0;                                     // columns of its tiles
+  Multicast multicast = Multicast::None;              // None: no cluster
 
   bool operator==(const TunedHopper&) const = default;
 };

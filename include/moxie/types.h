@@ -30,6 +30,7 @@ enum class Activation : int {
   Geglu,      // gelu_tanh(gate) * up
   Reglu,      // relu(gate) * up
 };
+// Whether an activation takes two columns, gate and up, for one of out.
 constexpr bool is_gated(Activation a) { return static_cast<int>(a) > static_cast<int>(Activation::Silu); }
 
 // Where the gate and up columns of a gated product lie along N.
@@ -39,6 +40,7 @@ enum class GateLayout : int {
   SplitUpFirst,  // up in the first N / 2 columns, gate in the second
 };
 
+// What the elements of an output are.
 enum class DataType : int {
   Bf16,
   F32,
@@ -46,10 +48,12 @@ enum class DataType : int {
   Mxfp8,  // E4M3 with the same scales
   Nvfp4,  // E2M1 with an E4M3 scale for every 16 and one float for the whole tensor
 };
+// Bits of an element.
 constexpr int bits_of(DataType t) {
   return t == DataType::F32 ? 32 : t == DataType::Bf16 ? 16 : t == DataType::Mxfp8 ? 8 : 4;
 }
 constexpr int size_of(DataType t) { return bits_of(t) / 8; }  // bytes; not for elements of four bits
+// Whether there are scales.
 constexpr bool is_quantized(DataType t) { return t != DataType::Bf16 && t != DataType::F32; }
 
 // What the elements of A and B are.
@@ -58,24 +62,26 @@ enum class OperandFormat : int {
   Mxfp4,  // E2M1, two in a byte, the first in the low nibble; an E8M0 scale for every 32 along K (OCP MX v1.0)
   Nvfp4,  // E2M1 with an E4M3 scale for every 16 and one float for the whole matrix
 };
-constexpr bool has_scales(OperandFormat f) { return f != OperandFormat::Bf16; }
-constexpr int bits_of(OperandFormat f) { return has_scales(f) ? 4 : 16; }
+constexpr bool has_scales(OperandFormat f) { return f != OperandFormat::Bf16; }  // whether there are scales
+constexpr int bits_of(OperandFormat f) { return has_scales(f) ? 4 : 16; }        // bits of an element
 constexpr int kScaleBlock = 32;  // elements of an MXFP4 row that share a scale
 
 // Scales lie in tiles of 128 rows by 4 scales, 512 bytes each: scale (r, k) of a tile at (r % 32) * 16 + (r / 32) * 4 +
 // k (cuBLASLt's VEC32_UE8M0 layout). Tiles of the same rows lie side by side.
 constexpr int kScaleTileRows = 128;
-constexpr int kScaleTileColumns = 4;
-constexpr int kScaleTileBytes = 512;
+constexpr int kScaleTileColumns = 4;  // scales of a row
+constexpr int kScaleTileBytes = 512;  // of a tile
 // Elements that share a scale.
 constexpr int scale_block(DataType t) { return t == DataType::Nvfp4 ? 16 : kScaleBlock; }
+// The same for an operand.
 constexpr int scale_block(OperandFormat f) { return f == OperandFormat::Nvfp4 ? 16 : kScaleBlock; }
 // Elements along K that a tile's scales belong to.
 constexpr int scale_tile_k(OperandFormat f) { return kScaleTileColumns * scale_block(f); }
 // K is a multiple of this, that of every group, too: 16 bytes.
 constexpr int kScaledUnit = 32;
-constexpr int k_unit(OperandFormat f) { return has_scales(f) ? kScaledUnit : 8; }
+constexpr int k_unit(OperandFormat f) { return has_scales(f) ? kScaledUnit : 8; }  // the multiple for a format
 
+// How the two consumer warp groups of a Hopper kernel share the tiles of a block.
 enum class WarpSchedule : int {
   Cooperative,  // two consumer warp groups share one tile
   PingPong,     // each consumer warp group has a tile of its own
