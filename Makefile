@@ -19,7 +19,7 @@ help:
 	@echo "make check-nvrtc what every NVRTC since 12.8 makes of the kernels: registers, spills, size"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
-	@echo "make format  lay out the sources with clang-format; make check only looks, with clang-tidy"
+	@echo "make format  lay out the sources with clang-format; make check only looks: layout, lint, rooms, clang-tidy"
 
 setup:
 	@scripts/setup --install
@@ -111,6 +111,7 @@ check:
 	@scripts/setup --check-tools
 	scripts/check-format
 	scripts/check-python
+	scripts/check-includes
 	scripts/check-tidy
 
 install: ready $(BUILD)/CMakeCache.txt
