@@ -52,7 +52,7 @@ Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
 
 class BulkLoad : public AsyncOp {
  public:
-  // The source is global memory, or (source_cta) shared memory of the issuing block.
+  // The source is global memory, or shared memory of the issuing block.
   BulkLoad(Origin origin, const uint8_t* source, uint32_t bytes, Target target, Reduction op, TensorElement element)
       : origin_(origin), source_(source), bytes_(bytes), target_(target), op_(op), element_(element) {}
   void perform(Cluster& cluster) override {

@@ -43,7 +43,7 @@ BulkLane& bulk_lane(Warp& warp, int lane);
 // A copy joins the group that is open. Its source is free once that group's clock has passed the stamp.
 Stamp join_bulk_group(BulkLane& bulk, const Origin& origin);
 
-// The second half of a copy to global memory: what was read from shared memory is written.
+// The second half of a copy to global memory. It writes what the first half has read from shared memory.
 class GlobalWrite : public AsyncOp {
  public:
   struct Row {

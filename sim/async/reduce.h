@@ -11,7 +11,7 @@ namespace sim {
 
 enum class Reduction : uint8_t { None, Add, Min, Max, Inc, Dec, And, Or, Xor };
 std::optional<Reduction> reduction_from_name(std::string_view name);
-// Which element types an operation has (the table of 9.7.9.25.4.2).
+// Whether an operation has an element type (the table of 9.7.9.25.4.2).
 bool reduction_supports(Reduction op, TensorElement element, bool to_shared);
 void reduce_elements(Reduction op, TensorElement element, uint8_t* destination, const uint8_t* source, uint32_t bytes);
 

@@ -140,7 +140,7 @@ void mbarrier_copy_done(Cluster& cluster, Cta& owner, uint32_t offset, Stamp iss
 
 // The tensor map at a generic address.
 TensorMapFields peek_tensor_map(Warp& warp, uint64_t address, int lane);
-// As push_address, for the generic address of a tensor map, which may be given as a kernel parameter's name.
+// Pushes the generic address of a tensor map, which may be given as a kernel parameter's name.
 AddressOperand push_map_address(DecodeContext& context, const ptx::Operand& operand);
 
 }  // namespace sim

@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kTensorSharedAlign = 128;
 
-// For the coverage list: what the tensor map chooses.
+// Notes for the coverage list what the tensor map chooses.
 void cover_map(const Instr& instr, const TensorMapFields& map) {
   if (!coverage_wanted()) return;
   static const char* const kElements[] = {"u8",       "u16",   "u32",       "s32",      "u64",  "s64",

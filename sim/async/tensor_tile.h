@@ -17,7 +17,8 @@ struct Tile {
   TensorUnit unit{1, 1, 1};          // coordinates of dimension 0 count these
   uint32_t row_bytes = 0, rows = 0;  // in shared memory
   uint32_t pitch = 0;                // from row to row there; under a swizzle its span, as on an H200
-  // Of address bits 7 to 9, XORed to the bits from `swizzle_shift` (5.5.7); `flip`: bit 7 is XORed to bit 3 too.
+  // These of the address bits 7 to 9 are XORed to the bits from `swizzle_shift` on (5.5.7). With `flip` bit 7 is XORed to
+  // bit 3, too.
   uint32_t swizzle_mask = 0, swizzle_shift = 4;
   bool flip = false;
   uint32_t inside_first = 0, inside_end = 0;  // units of a row inside the tensor along dimension 0
@@ -25,9 +26,9 @@ struct Tile {
   bool has_four = false;
 
   uint32_t bytes() const { return rows * row_bytes; }
-  // Of a piece of 16 bytes.
+  // Where the swizzle puts a piece of 16 bytes.
   uint32_t swizzled(uint32_t address) const { return address ^ (address >> 7 & swizzle_mask) << swizzle_shift; }
-  // Between a row and its place in shared memory.
+  // Copies a row to its place in shared memory, and back.
   void put_row(uint8_t* shared, uint32_t to, const uint8_t* row) const {
     for (uint32_t i = 0; i < row_bytes; i += 16) {
       uint8_t* const piece = shared + swizzled(to + i);
@@ -45,7 +46,8 @@ struct Tile {
     }
   }
 
-  // f(row, inside, address of the row's first element: meaningful inside only)
+  // Calls f(row, inside, address) for each row. The address is that of the row's first element, and means something only
+  // for a row inside the tensor.
   template <class F>
   void each_row(F f) const {
     std::array<uint32_t, 5> i{};

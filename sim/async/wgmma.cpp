@@ -341,7 +341,7 @@ bool same_accumulators(const Form& x, const Form& y) {
          std::memcmp(x.d, y.d, static_cast<size_t>(x.d_registers) * sizeof *x.d) == 0;
 }
 
-// For one product: the types, how B lies, and saturation.
+// Whether two operations can be one product: their types, how B lies, and saturation.
 bool same_operands(const Form& x, const Form& y) {
   return x.a == y.a && x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate;
 }
@@ -483,7 +483,7 @@ Step execute_fence(Warp& warp, const Instr&, uint32_t mask) {
   return Step::Next;
 }
 
-// For the coverage list: what the descriptors choose.
+// Notes for the coverage list what the descriptors choose.
 void cover_mma(const Instr& instr, const Form& f, uint64_t a, uint64_t b, bool accumulate) {
   const auto matrix = [&](const char* name, uint64_t descriptor, bool transposed) {
     static const char* const kSwizzles[] = {"no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzle"};

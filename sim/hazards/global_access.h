@@ -1,5 +1,5 @@
-// Whether an access to global memory may be made: bounds, what unfinished predecessor grids may still write, and what
-// other blocks of the cluster have written.
+// Judges accesses to global memory: their bounds, what unfinished predecessor grids may still write, and what other
+// blocks of the cluster have written.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +13,7 @@ namespace sim {
 // allocation.
 uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane);
 
-// The order between plain accesses of global memory by the blocks of one cluster.
+// Checks and notes the order between plain accesses of global memory by the blocks of one cluster.
 void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint32_t size, Access access, bool strong);
 // A plain read by `warp` must be ordered after another block's plain write of the word by operations whose scopes
 // include both (PTX ISA 8.7.1, 8.9.4): the write must be in the reader's causality order. Otherwise it is `uncaused`.
@@ -22,7 +22,7 @@ bool is_uncaused(const Warp& warp, Stamp write);
 
 // Faults when the bytes belong to what an unfinished predecessor grid has written.
 void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
-// A warp touches global memory, itself or by a copy that it issues.
+// Called when a warp touches global memory, itself or by a copy that it issues.
 inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
   Cluster& cluster = *warp.cta->cluster;
   if (write && cluster.logs_writes) cluster.written.add(address, bytes);

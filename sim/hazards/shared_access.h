@@ -1,5 +1,4 @@
-// Whether an access to shared memory may be made: bounds, bytes that nobody has written, data in flight, missing proxy
-// fences. The order is happens-before as the warps' views record it, whatever the simulator ran first.
+// Judges accesses to shared memory: their bounds, bytes that nobody has written, data in flight, missing proxy fences. The order is happens-before as the warps' views record it, whatever the simulator ran first.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -32,7 +31,8 @@ void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t
 // Order between the lanes of one warp: a plain read or write by `lane`; a read by the whole warp has lane -1.
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
 void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
-// The same for an operation that touches many pieces of one block's memory: the histories it meets are checked once.
+// An access of the async proxy that touches many pieces of one block's memory. Each history that it meets is checked
+// once.
 class SharedAccess {
  public:
   enum class Kind { AsyncRead, AsyncWrite, CpAsyncWrite };

@@ -13,7 +13,7 @@
 namespace sim {
 
 // A release by some lanes of a warp stands for the reads of other lanes only where something has brought them together
-// since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). So plain reads of
+// since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). Therefore plain reads of
 // shared memory have agents of their own, one for each set of lanes that read together, and a warp's view is told of
 // their reads when the last of the lanes has come to such a place, or has released or issued something itself. A fence
 // by one lane counts for all.
@@ -40,7 +40,7 @@ class LaneReads {
   void fence() {
     if (unordered_ != 0) fenced_ = time_++;
   }
-  // Who has seen this of the warp has seen a release that came after the last of the reads.
+  // True when whoever has seen this epoch of the warp has also seen a release that came after the agent's last read.
   bool came_before(uint32_t agent, uint32_t epoch) const {
     return std::any_of(groups_.begin(), groups_.end(),
                        [&](const Group& group) { return group.agent == agent && epoch >= group.epoch; });
@@ -84,7 +84,8 @@ class LaneOrder {
 
   // A plain store of `size` bytes by a lane. Parts of words are not followed.
   void write(uint32_t warp, int lane, uint32_t offset, uint32_t size);
-  // The same by the lanes of the mask, each at its offset. `row`: all 32, one after the other in memory.
+  // A plain store by the lanes of the mask, each at its offset. With `row` all 32 lanes store, one after the other in
+  // memory.
   void write(uint32_t warp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row);
   // Stores that need no order (atomics, volatile, other blocks', asynchronous ones).
   void forget(uint32_t offset, uint32_t size) {
@@ -125,7 +126,7 @@ class LaneOrder {
     }
     return -1;
   }
-  // The same for reads by the lanes of the mask, each at its offset: whether there is none.
+  // Whether unordered_writer() finds nobody for reads by the lanes of the mask, each at its offset.
   bool ordered(uint32_t warp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row) const;
 
  private:

@@ -26,7 +26,7 @@ struct TensorMapRecords {
   std::map<uint64_t, TensorMapRecord> maps;  // by address
   std::vector<Stamp> releases;               // fence.proxy.tensormap::generic.release
   uint64_t low = UINT64_MAX, high = 0;       // the addresses from the first map to the end of the last
-  // Whether a write to these bytes may rewrite a map.
+  // False when a write to these bytes rewrites no map.
   bool may_hold(uint64_t address, uint64_t bytes) const { return address < high && address + bytes > low; }
 };
 

@@ -1,5 +1,5 @@
-// Who wrote a word last by a plain store: kept in clusters of several blocks, so that a plain read in another block can
-// be held against it. Words written in parts, by strong or by asynchronous operations have no writer.
+// The last plain store to each word. It is kept in clusters of several blocks, since a plain read in another block must
+// be ordered after it. Words written in parts, by strong or by asynchronous operations have no writer.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -9,7 +9,7 @@
 
 namespace sim {
 
-// Of one range of addresses that begins at 0.
+// The writers of one range of addresses that begins at 0.
 class Writers {
  public:
   void create(uint32_t bytes) { words_.assign((bytes + 3) / 4, Stamp{}); }
@@ -24,7 +24,7 @@ class Writers {
   std::vector<Stamp> words_;
 };
 
-// Of global memory, a page at a time.
+// The writers of global memory, a page at a time.
 class GlobalWriters {
  public:
   void clear() {

@@ -1,4 +1,4 @@
-// The instructions that prepare() puts around a call beside the call itself.
+// The instructions that build_kernel() puts around a call beside the call itself.
 #pragma once
 #include "sim/machine/instruction.h"
 

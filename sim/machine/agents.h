@@ -1,4 +1,4 @@
-// Who an Agent (sim/history/clock.h) is, for the text of a fault.
+// A name for each Agent (sim/history/clock.h), for the text of a fault.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Which forms of instructions were executed, and by which test: with MOXIE_SIM_COVERAGE=FILE in the environment every
-// launch appends lines of "form TAB test" to the file, each pair once a process. The test is named by
+// The list of executed forms of instructions. With MOXIE_SIM_COVERAGE=FILE in the environment every launch appends
+// lines of "form TAB test" to the file, each pair once a process. The test is named by
 // MOXIE_SIM_COVERAGE_TEST, else by the kernel. `sim_coverage` lists them (tests/coverage).
 #pragma once
 #include <string>
@@ -10,9 +10,9 @@
 namespace sim {
 
 bool coverage_wanted();
-// A form that its mnemonic does not tell: the descriptor of a product, the tensor map of a copy.
+// Notes a form that its mnemonic does not tell: the descriptor of a product, the tensor map of a copy.
 void cover(const Instr& instr, const std::string& detail);
-// At the end of a launch, also of one that failed.
+// Writes what was noted. A launch calls it at its end, and also when it has failed.
 void record_coverage(const Kernel& kernel);
 
 }  // namespace sim

@@ -36,7 +36,7 @@ class Fault : public std::runtime_error {
 [[noreturn]] void fault(Hazard kind, const Warp& warp, int lane, const std::string& text);
 std::string describe_location(const Warp& warp, int lane);
 
-// Who issued an operation that is performed later, for the text of a fault.
+// An Origin says who issued an operation that is performed later. Faults of the operation name it.
 struct Origin {
   Warp* warp = nullptr;
   const ptx::Instruction* source = nullptr;
@@ -44,7 +44,7 @@ struct Origin {
   std::string text() const;
   [[noreturn]] void fail(Hazard hazard, const std::string& what) const;
 };
-// The instruction that the warp is executing.
+// The origin of what the warp is executing now.
 Origin current_origin(Warp& warp, int lane);
 
 std::string describe_block(const Cta& cta);  // "block (0,0,0)"

@@ -119,10 +119,11 @@ struct Warp {
 // For `.aligned` instructions: true when every live lane of the warp is in the mask. Otherwise answer Step::Wait: the
 // lanes are joined by the others as they come, and if they never do it is a Fault (illegal use).
 bool converged(Warp& warp, uint32_t mask);
-// The same for a membermask (shfl.sync and the like): true when the mask holds all live lanes of `members`.
+// For instructions with a membermask (shfl.sync): true when the mask holds all live lanes of `members`. Otherwise the
+// handler answers Step::Wait, as for converged().
 bool gathered(Warp& warp, uint32_t mask, uint32_t members);
 
-// Why an .aligned instruction or a barrier cannot go on yet; for the deadlock report.
+// The deadlock report says why an .aligned instruction or a barrier cannot go on yet.
 struct WaitReason {
   std::string text;
 };

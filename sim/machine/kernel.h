@@ -18,7 +18,7 @@ struct Kernel {
   std::string name;
   std::shared_ptr<const ptx::Module> module;
   const ptx::Function* function = nullptr;
-  std::string refusal;  // why it cannot be launched, when prepare() did not like it (sim/driver/module.cpp)
+  std::string refusal;  // why it cannot be launched, when build_kernel() did not like it
   std::vector<Instr> code;
   std::vector<uint32_t> operand_pool;
   uint32_t register_bytes = 0;  // size of a warp's register file, constant rows included

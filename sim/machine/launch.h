@@ -46,7 +46,7 @@ struct Launch {
   int threads = 0;               // host threads, 0: as many as there are cores
   uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
   uint32_t stack_bytes = kStackBytes;
-  // Of a thread, with the stack behind what stands at fixed places.
+  // The local memory of a thread: what stands at fixed places, then the stack.
   uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }
   Rules rules;
   std::atomic<uint64_t> instructions{0};

@@ -3,7 +3,7 @@
 
 namespace sim {
 
-// Where programs in use, or the ISA itself, leave room for two readings. docs/simulator.md gives the reasons.
+// Programs in use, or the ISA itself, leave room for two readings. docs/simulator.md gives the reasons for each choice.
 struct Rules {
   // MOXIE_SIM_EXIT=drained: a block must not end while a bulk copy still reads its shared memory.
   bool drained_exit = false;

@@ -1,4 +1,4 @@
-// A set of bytes of global memory: what a grid has written.
+// A set of bytes of global memory. It holds what a grid has written.
 #pragma once
 #include <array>
 #include <cstdint>

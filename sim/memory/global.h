@@ -7,7 +7,7 @@
 
 namespace sim {
 
-// Device allocations. Thread-safe. Each allocation is followed and preceded by memory that no one owns.
+// Device allocations. All members are thread-safe. Memory that no one owns lies before and behind each allocation.
 class GlobalMemory {
  public:
   ~GlobalMemory();
@@ -16,8 +16,8 @@ class GlobalMemory {
     uint64_t bytes = 0, alignment = 1;
     uint64_t address = 0;  // is filled in
   };
-  // Many small allocations, which only free_together() frees, given the address of any of them: a process can have no
-  // more than some ten thousand mappings. False: there is no memory.
+  // Makes many small allocations in one mapping, since a process can have only some ten thousand mappings. Only
+  // free_together() frees them, given the address of any of them. Returns false when there is no memory.
   bool allocate_together(std::vector<Part>& parts);
   void free_together(uint64_t address);
   bool free(uint64_t address);                   // false: not the start of a live allocation
@@ -41,7 +41,7 @@ class GlobalMemory {
   GlobalMemory();
 };
 
-// True when [begin, end) lies in one live allocation; remembers the last ones per host thread.
+// True when [begin, end) lies in one live allocation. Each host thread remembers the last allocations it found.
 bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end);
 
 }  // namespace sim

@@ -29,7 +29,7 @@ enum class TensorElement : uint8_t {
   B6x16Padded,  // loads: b6x16_p32; stores: b6p2x16
 };
 constexpr int kTensorElements = 16;
-// What a copy moves as one: an element, or so many elements of 4 or 6 bits (5.5.1.1).
+// A copy moves one element as a unit, or several elements of 4 or 6 bits (5.5.1.1).
 struct TensorUnit {
   uint32_t elements, global_bytes, shared_bytes;
 };
@@ -70,11 +70,11 @@ struct TensorMapFields {
 constexpr uint32_t kTensorMapBytes = 128;
 constexpr uint32_t kTensorMapAlign = 64;  // of CUtensorMap; tensormap.replace and the copies ask for no more
 
-// Why the fields of a packed type do not fit together (9.7.9.27.1.1); empty when they do.
+// Returns why the fields of a packed type do not fit together (9.7.9.27.1.1), or nothing when they do.
 std::string packed_flaw(const TensorMapFields& fields);
 
 void encode(const TensorMapFields& fields, uint8_t out[kTensorMapBytes]);
-// Nothing when the bytes are not a tensor map.
+// Returns nothing when the bytes are not a tensor map.
 std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]);
 
 }  // namespace sim

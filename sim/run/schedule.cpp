@@ -9,10 +9,10 @@
 namespace sim {
 namespace {
 
-constexpr int kPatience = 4;                // rounds of nothing but polling before pending work is performed
-constexpr int kDespair = 20000;             // the same with nothing pending: nobody will ever see an event
-constexpr uint64_t kLivelock = 1ull << 20;  // instructions without event or store, with work pending
-constexpr uint64_t kHopeless = 1ull << 29;  // and with none
+constexpr int kPatience = 4;                // rounds of nothing but polling until pending work is performed
+constexpr int kDespair = 20000;             // rounds of polling with nothing pending until it is a deadlock
+constexpr uint64_t kLivelock = 1ull << 20;  // instructions without event or store until pending work is performed
+constexpr uint64_t kHopeless = 1ull << 29;  // instructions without event or store until it is a deadlock
 
 }  // namespace
 

@@ -489,7 +489,7 @@ void Mma::perform(Cluster&) {
   }
 }
 
-// For the coverage list: what the descriptors choose.
+// Notes for the coverage list what the descriptors choose.
 void cover_mma(const Instr& instr, const Form& f, const MmaShape& s, const Mma& op) {
   static const char* const kElements[] = {"f16",  "bf16", "tf32",        "e4m3", "e5m2", "e2m3",
                                           "e3m2", "e2m1", "e2m1 packed", "s8",   "u8"};

@@ -1,4 +1,4 @@
-// From a parsed function to a Kernel: which functions it calls (call_graph.cpp), where variables, parameters and
+// Builds a Kernel from a parsed function: which functions it calls (call_graph.cpp), where variables, parameters and
 // registers live (placement.cpp), how calls pass values (calls.cpp), and the decoded instructions (kernel_builder.cpp).
 #pragma once
 #include <cstdint>
