@@ -112,8 +112,8 @@ void pack_six_bits(uint8_t* row, uint32_t bytes) {
 
 class TensorStore : public AsyncOp {
  public:
-  TensorStore(Origin origin, Tile tile, uint32_t offset, uint32_t group, Reduction op)
-      : origin_(origin), tile_(std::move(tile)), offset_(offset), group_(group), op_(op) {}
+  TensorStore(Origin origin, const Tile& tile, uint32_t offset, uint32_t group, Reduction op)
+      : origin_(origin), tile_(tile), offset_(offset), group_(group), op_(op) {}
   void perform(Cluster& cluster) override {
     auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, tile_.map.element);
     const uint8_t* const shared = origin_.warp->cta->shared.bytes;
@@ -260,7 +260,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     });
     const Origin origin{&warp, instr.source, lane};
     cluster.engine.submit(cluster,
-                          std::make_unique<TensorStore>(origin, std::move(tile), from.offset, group, form.reduction));
+                          std::make_unique<TensorStore>(origin, tile, from.offset, group, form.reduction));
   }
   return Step::Next;
 }

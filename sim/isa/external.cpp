@@ -127,14 +127,8 @@ void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
       const std::string message = read_string(warp, argument(warp, call.arguments.at(0), lane), lane);
       const std::string file = read_string(warp, argument(warp, call.arguments.at(1), lane), lane);
       const uint64_t line = argument(warp, call.arguments.at(2), lane);
-      std::string report = "assertion '";
-      report += message;
-      report += "' of ";
-      report += file;
-      report += ':';
-      report += std::to_string(line);
-      report += " failed";
-      fault(Hazard::IllegalUse, warp, lane, report);
+      fault(Hazard::IllegalUse, warp, lane,
+            "assertion '" + message + "' of " + file + ":" + std::to_string(line) + " failed");
     }
     const std::string text =
         formatted(warp, argument(warp, call.arguments.at(0), lane), argument(warp, call.arguments.at(1), lane), lane);

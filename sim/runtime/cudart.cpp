@@ -185,7 +185,7 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, 
   if (configurations.empty()) return answer(cudaErrorMissingConfiguration);
   const CallConfiguration& c = configurations.back();
   *grid = c.grid, *block = c.block, *shared = c.shared;
-  std::memcpy(stream, &c.stream, sizeof c.stream);
+  *static_cast<cudaStream_t*>(stream) = c.stream;
   configurations.pop_back();
   return cudaSuccess;
 }

@@ -10,8 +10,6 @@ namespace sim {
 
 using ptx::Operand;
 using ptx::ParseError;
-using ptx::Space;
-using ptx::Type;
 
 const ptx::Function* KernelBuilder::find(const std::string& written) const {
   const auto alias = module_->aliases.find(written);

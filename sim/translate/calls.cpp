@@ -5,7 +5,6 @@
 namespace sim {
 
 using ptx::Operand;
-using ptx::ParseError;
 using ptx::Space;
 using ptx::Type;
 
