@@ -5,7 +5,7 @@
 // warps and in all blocks of a cluster, give the same sequence of tiles without talking to each other.
 //
 //   Scheduler<C, Queue>(gemm, queue)
-//     Reads no memory.
+//     Reads nothing but the kernel's parameters.
 //   void fetch()
 //     Whole warp, at most once, before the first next(): begins to read the sizes that next() needs, so that the round
 //     trip overlaps with what stands between the two calls.

@@ -59,20 +59,20 @@ struct Fragment {
   float v[kColumns / 8][4];
 };
 
-// Where a step of the epilogue, epilogue_rows by epilogue_columns of the product, lies. It consists of accumulator
-// blocks: rows that the instructions of one warp group reach together.
+// Where a step of the epilogue, epilogue_rows by epilogue_columns of the product, lies. Its rows are divided into
+// accumulator blocks, and of each block a warp has one fragment of 16 rows.
 struct Chunk {
   int32_t group;
-  int32_t row;          // first row of the chunk, within the group (Dense, RowGroups: within the tensor)
-  int32_t rows;         // rows that exist from `row` on; may exceed those of the chunk
-  int32_t row_begin;    // Offsets: the tensor's row where the group begins, else 0
-  int32_t column;       // first column of the product; a gated `out` begins at column / 2
-  int32_t n;            // columns of the product
-  int32_t thread;       // of the warp group, 0 to 127
-  int32_t warp_rows;    // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell, 0 with swapped operands
-  int32_t block_rows;   // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
-  int32_t scale_tiles;  // Offsets: tiles of a quantized output's scales before the group's first, else 0
-  int32_t blocks;
+  int32_t row;           // first row of the chunk, within the group (Dense, RowGroups: within the tensor)
+  int32_t rows;          // rows that exist from `row` on; may exceed those of the chunk
+  int32_t row_begin;     // Offsets: the tensor's row where the group begins, else 0
+  int32_t column;        // first column of the product; a gated `out` begins at column / 2
+  int32_t n;             // columns of the product
+  int32_t thread;        // of the warp group, 0 to 127
+  int32_t warp_rows;     // from one warp's rows to the next's: 16 on Hopper, 32 on Blackwell, 0 with swapped operands
+  int32_t block_rows;    // from one block's rows to the next's: 64 on Hopper, 16 on Blackwell
+  int32_t scale_tiles;   // Offsets: tiles of a quantized output's scales before the group's first, else 0
+  int32_t blocks;        // accumulator blocks of the chunk
   int32_t row_warps;     // warps that lie one below the other: 4, with swapped operands 1 or 2
   int32_t warp_columns;  // with swapped operands columns of the value from those warps to the ones beside them, else 0
 

@@ -71,7 +71,7 @@ class HopperLoader {
     if (elect()) {
       const int parts = parts_of(tile);
       choose_policy(tile);
-      // A stage is loaded in parts only after it has held a whole tile: rows that are left out must hold numbers.
+      // The first use of a stage loads the whole tile, so that wgmma reads no shared memory that nothing has written.
       const uint32_t whole = parts == kParts ? k_tiles : min(unfilled_, k_tiles);
       uint32_t tile_k = 0;
       // Stages whose B is on its way.
