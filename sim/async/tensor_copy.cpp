@@ -259,8 +259,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
       }
     });
     const Origin origin{&warp, instr.source, lane};
-    cluster.engine.submit(cluster,
-                          std::make_unique<TensorStore>(origin, tile, from.offset, group, form.reduction));
+    cluster.engine.submit(cluster, std::make_unique<TensorStore>(origin, tile, from.offset, group, form.reduction));
   }
   return Step::Next;
 }
