@@ -111,8 +111,8 @@ tried and did not help. They are of 2026-11-20 and 21 and, but for the mean, sta
   258,000. On one matrix and without an epilogue both run at 1.57 GHz, and Moxie takes 289,500 cycles, cuBLASLt 279,800:
   3.5% are cycles. The rest is the clock that the power limit leaves: 134 MB of weights in place of 17 take it to 1.54,
   storing `pre` to 1.50, both outputs to 1.49. 760 TFLOP/s would be more than cuBLASLt reaches on such data. Tiles of
-  160 and 192 columns, either operand shared, stream-K, panels of 4 to 33 clusters and neighbouring tiles on
-  neighbouring multiprocessors change it by -1.5 to +2.5%.
+  160 and 192 columns, either operand shared, stream-K, panels of 4 to 33 clusters and neighboring tiles on
+  neighboring multiprocessors change it by -1.5 to +2.5%.
 - The geometric mean. A shape whose every contender is at the floor leaves nothing to win: if each shape took its floor,
   or its fastest contender's time where that is shorter, the mean would be {at_the_floors(results):.3f}. Not a bound:
   reading alone may run up to a tenth faster than the copy that sets the floor of traffic.

@@ -1,5 +1,5 @@
 """A grouped product in Triton with the bias and the activation in its epilogue: persistent, operands by TMA, weights'
-tiles reused by neighbouring blocks. The list of row blocks is made beforehand and not timed."""
+tiles reused by neighboring blocks. The list of row blocks is made beforehand and not timed."""
 
 from __future__ import annotations
 
