@@ -9,7 +9,7 @@ help:
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
-	@echo "make mutants removes the synchronisation of the kernels piece by piece: does the simulator notice?"
+	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
 	@echo "make coverage runs the tests and lists which lines and which instruction forms of the simulator they executed"
@@ -19,7 +19,7 @@ help:
 	@echo "make check-nvrtc what every NVRTC since 12.8 makes of the kernels: registers, spills, size"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
-	@echo "make format  lay out the sources with clang-format; make check only looks: layout, lint, rooms, clang-tidy"
+	@echo "make format  lay out the sources with clang-format; make check only looks: layout, lint, links, rooms, clang-tidy"
 
 setup:
 	@scripts/setup --install
@@ -111,6 +111,7 @@ check:
 	@scripts/setup --check-tools
 	scripts/check-format
 	scripts/check-python
+	scripts/check-links
 	scripts/check-includes
 	scripts/check-tidy
 
