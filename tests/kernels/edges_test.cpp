@@ -365,7 +365,7 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
   }
 }
 
-// host_rows sizes the grid, no more: where the device knows better, the blocks there are do all the work.
+// Wrong known_rows change the size of the grid alone: the blocks that are there compute all rows that the device has.
 TEST(Kernels, WrongHostRowsCostTimeAlone) {
   for (WarpSchedule schedule : {WarpSchedule::Cooperative, WarpSchedule::PingPong}) {
     Job j;
