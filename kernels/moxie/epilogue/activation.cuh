@@ -4,7 +4,8 @@
 // To add one, give it a place in enum Activation (moxie/types.h; gated ones after Silu) and specialize ActivationOf for
 // it here. Nothing else in the kernels changes. Outside of them the library must know its name (moxie/names.h), what
 // its epilogue costs (src/plan/hopper.cpp), and its formula in double precision, by which tests judge it
-// (reference/product.cpp). An activation that only one program needs can be a sink instead: examples/new_activation.cuh.
+// (reference/product.cpp). An activation that only one program needs can be a sink instead
+// (examples/new_activation.cuh).
 //
 // Errors are against exact arithmetic on the float32 argument x. They follow from the documented bounds of the
 // instructions: 2 ulp of ex2.approx.ftz, 1 ulp of rcp.approx.ftz, and one rounding of x * log2(e).
