@@ -1,6 +1,6 @@
 // What the library costs on the host: a call behind a driver that does nothing, planning, the cache's key, and a kernel
-// from NVRTC or from the cache. The steps before a call are measured one by one and so through the library's internals,
-// as tests look at them. The call itself goes through the public interface.
+// from NVRTC or from the cache. The steps before a call are measured one by one, and for that this program links the
+// library's internals, as tests do. The call itself goes through the public interface.
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
 
@@ -51,7 +51,7 @@ const moxie::Device& idle_device() {
   return idle;
 }
 
-// Buffers that nobody reads: an address of its own for each.
+// Nobody reads these buffers, but each needs an address of its own.
 void* buffer(uintptr_t i) { return reinterpret_cast<void*>(i << 32); }
 
 struct Call {
@@ -69,7 +69,7 @@ struct Call {
   moxie::WorkspaceView workspace;
 };
 
-// What a call costs besides the driver's own work.
+// A call without the driver's own work.
 void call(benchmark::State& state) {
   const Call one(moxie::GroupedGemm(idle_device(), layer()));
   for (auto _ : state) one.launch();
@@ -82,7 +82,7 @@ void call_few_rows(benchmark::State& state) {
 }
 BENCHMARK(call_few_rows)->Unit(benchmark::kNanosecond);
 
-// As many weights in turn as a model has, on the same activations.
+// Calls with as many weights in turn as a model has, on the same activations.
 void call_of_layers(benchmark::State& state) {
   const moxie::GroupedGemm gemm(idle_device(), layer());
   std::vector<Call> calls;
@@ -101,7 +101,7 @@ void plan(benchmark::State& state) {
 }
 BENCHMARK(plan)->Unit(benchmark::kMicrosecond);
 
-// A second object for a product whose kernel is loaded already.
+// The construction of a second object for a product whose kernel is loaded already.
 void construct_again(benchmark::State& state) {
   const moxie::GroupedGemm first(idle_device(), layer());
   for (auto _ : state) benchmark::DoNotOptimize(moxie::GroupedGemm(idle_device(), layer()));

@@ -24,7 +24,7 @@ struct PeerProblem {
   int32_t multicast;  // 0 none, 1 A, 2 B, 3 either
   int32_t serial;     // 1: no programmatic dependent launch
   int32_t variant;    // 0 to peer_variants() - 1
-  int32_t waits;      // 1: nothing is read before the kernel before this one has ended
+  int32_t waits;      // 1: nothing is read before the preceding kernel has ended
 };
 
 // Device pointers, except host_ends. pre [rows, n], out [rows, n] or [rows, n / 2], bias [groups, n]: bf16.
@@ -44,15 +44,15 @@ struct PeerTensors {
 
 // What went wrong in the last call of this thread that failed.
 PEER_EXPORT const char* peer_error(void);
-// Kernels worth trying; peers.py takes the fastest. At least 1.
+// How many kernels are worth trying, at least 1. peers.py takes the fastest.
 PEER_EXPORT int32_t peer_variants(void);
-// The kernel for a problem, compiled and loaded. Null: refused; the caller may go on with others.
+// Compiles and loads the kernel for a problem. Returns null where it is refused, and the caller may go on with others.
 PEER_EXPORT void* peer_create(const struct PeerProblem* problem);
 PEER_EXPORT int64_t peer_workspace_bytes(void* created);
 PEER_EXPORT const char* peer_describe(void* created);  // the kernel, in a few words
-// Ties it to tensors; whatever can be prepared once is prepared here and not timed. Null: refused.
+// Ties a kernel to tensors. Whatever can be prepared once is prepared here and not timed. Returns null where refused.
 PEER_EXPORT void* peer_bind(void* created, const struct PeerTensors* tensors);
-// Asynchronous on the stream (a cudaStream_t), and may be captured into a graph. 0: done.
+// Launches asynchronously on the stream (a cudaStream_t), also while it is captured into a graph. Returns 0 when done.
 PEER_EXPORT int32_t peer_launch(void* bound, void* stream);
 PEER_EXPORT void peer_unbind(void* bound);
 PEER_EXPORT void peer_destroy(void* created);

@@ -1,6 +1,6 @@
-// moxie bench: on a GPU times of products, by CUDA graphs, beside two ceilings measured in the same run: the best
-// cuBLASLt product of the same multiply-adds, and a copy. On any machine times of compilation and loading; on the
-// simulator how fast it is, and whether it is right.
+// moxie bench: on a GPU it prints times of products, taken by CUDA graphs, beside two ceilings of the same run: the
+// best cuBLASLt product of the same multiply-adds, and a copy. On the simulator it prints how fast that is, and whether
+// it is right. On any machine it prints how long kernels take to compile and to load.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ GemmDescription describe(int64_t groups, int64_t rows, int64_t n, int64_t k, con
   return d;
 }
 
-// A folder for a cache of its own, gone at the end.
+// While it lives, the cache of kernels is an empty folder of its own, which is removed at the end.
 class PrivateCache {
  public:
   PrivateCache() {
@@ -82,7 +82,7 @@ class PrivateCache {
   std::string old_;
 };
 
-// Kernels live as long as a Device that uses them, so this runs before another is opened.
+// Kernels live as long as a Device that uses them, so this must run before another Device is opened.
 void print_compile_times(const GemmDescription& description) {
   const PrivateCache cache;
   auto first_use = [&] {
@@ -116,7 +116,7 @@ std::string extents(const GemmDescription& d) {
   return fmt::format("{} x ({} x {} x {})", groups, (timing::rows_of(d) + groups - 1) / groups, d.n, d.k);
 }
 
-// Rows of A or B as bf16 that equal them: elements of four bits times their scales do.
+// Returns rows of A or B in bf16. Elements of four bits times their scales are exact in it.
 std::vector<uint16_t> download_rows(const Device& device, const GemmDescription& p, const Buffer& elements,
                                     const Buffer& scales, int64_t rows) {
   std::vector<uint16_t> values(static_cast<size_t>(rows * p.k));
@@ -141,7 +141,7 @@ std::vector<uint16_t> download_rows(const Device& device, const GemmDescription&
   return values;
 }
 
-// The first group's results beside the product in double precision.
+// Compares the first group's results with the product in double precision.
 reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   const GemmDescription& p = work.gemm.description();
   int32_t rows = 0;
@@ -183,7 +183,8 @@ int simulate(const Device& device, const std::vector<Shape>& shapes) {
   return pass ? 0 : 1;
 }
 
-// cuBLASLt's product of all rows with one group's weights: as many multiply-adds. The fastest of its algorithms.
+// cuBLASLt multiplies all rows with one group's weights, which takes as many multiply-adds as the grouped product. The
+// fastest of its algorithms is chosen.
 struct DenseProduct {
   DenseProduct(const CublasLt& library, const BenchmarkCase& of, const GpuClock& clock)
       : work(of), workspace(of.gemm.device(), CublasLt::kWorkspaceBytes) {
@@ -230,7 +231,7 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
     std::vector<Contender> contenders = {{ours}, {copies, false}};
     std::unique_ptr<DenseProduct> dense;
-    if (cublaslt != nullptr && !has_scales(shape.description.format)) {  // its products here are of bf16
+    if (cublaslt != nullptr && !has_scales(shape.description.format)) {  // CublasLt multiplies bf16 alone
       dense = std::make_unique<DenseProduct>(*cublaslt, work, clock);
       contenders.push_back({dense->launch()});
     }

@@ -6,7 +6,7 @@
 
 namespace moxie::cli {
 
-// Returns the exit status: 0 done, 1 failed. Input that breaks a rule leaves as InputError.
+// A command returns its exit status, 0 for done and 1 for failed. Input that breaks a rule leaves as InputError.
 using Run = std::function<int()>;
 
 Run add_demo(CLI::App& command);

@@ -1,5 +1,5 @@
 // moxie demo: the first product of a GPT-OSS-20B expert layer with bias and activation in one kernel, on whatever
-// device is there, checked against double precision. On sm_100a in MXFP4, whose output leaves quantized as well.
+// device is there. The result is checked against double precision. On sm_100a operands and output are in MXFP4.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +35,7 @@ constexpr int64_t kHidden = 2880, kOutputs = 2 * 2880;
 constexpr int kTokensOnGpu = 4096, kTokensOnSimulator = 32;
 constexpr uint64_t kSeed = 20;
 
-// The weights are a gigabyte: made, uploaded and checked expert by expert.
+// The weights take a gigabyte, so they are made, uploaded and checked expert by expert.
 std::vector<uint16_t> weights_of(int expert) {
   return random_bf16(kSeed + 100 + static_cast<uint64_t>(expert), kOutputs * kHidden, 0.1f);
 }
@@ -75,7 +75,8 @@ int run(int tokens) {
   }
   std::vector<uint16_t> out(static_cast<size_t>(rows * kHidden));
   const Buffer device_out(device, out.size() * 2);
-  device.fill(device_out.as(), 0xff, device_out.bytes());  // NaN: an element that is not written fails the check
+  // 0xffff is a NaN, with which an element that is not written fails the check.
+  device.fill(device_out.as(), 0xff, device_out.bytes());
 
   const GemmTensors tensors{.a = {device_a.as()},
                             .b = {device_b.as()},
@@ -133,10 +134,10 @@ int run(int tokens) {
   return pass ? 0 : 1;
 }
 
-// Of the layer's 32 experts, where a simulator computes: three get tokens.
+// The demo in MXFP4 computes 4 of the 32 experts, since it mostly runs on the simulator. Three of them get tokens.
 constexpr int kMxfp4Experts = 4, kMxfp4Top = 2, kMxfp4Tokens = 12;
 
-// Rows of MXFP4 as the bf16 that they equal.
+// Returns rows of MXFP4 in bf16, which holds them exactly.
 std::vector<uint16_t> to_bf16(const uint8_t* elements, const uint8_t* scales, int64_t rows, int64_t k) {
   std::vector<uint16_t> values(static_cast<size_t>(rows * k));
   std::vector<float> row(static_cast<size_t>(k));
@@ -148,7 +149,7 @@ std::vector<uint16_t> to_bf16(const uint8_t* elements, const uint8_t* scales, in
   return values;
 }
 
-// A GPU of sm_100a, else the simulator as one.
+// Opens a GPU of sm_100a, or the simulator of one where there is none.
 Device open_blackwell() {
   setenv("MOXIE_SIM_ARCH", "sm_100a", 1);
   const Device device = Device::open();

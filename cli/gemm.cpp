@@ -27,7 +27,7 @@ struct Options : ProductOptions {
   float alpha = 1.702f, limit = 7.0f;
 };
 
-// The file's product. Whoever knows the rows of the groups, the total is the file's.
+// Describes the product as the file has it.
 GemmDescription describe(const Options& options, const GemmInput& input) {
   GemmDescription d;
   options.apply(d);
@@ -49,7 +49,7 @@ void check_row_groups(const std::vector<int32_t>& groups, int64_t alignment) {
   }
 }
 
-// Row-major scales of an operand brought to the blocked layout. ends: of the groups along the rows or along K.
+// Brings an operand's row-major scales to the blocked layout. `ends` are those of the groups along the rows or along K.
 Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int64_t rows, const GemmInput& input,
              const int32_t* ends, size_t bytes) {
   Buffer blocked(device, bytes);
@@ -67,7 +67,7 @@ Buffer block(const Device& device, const Buffer& row_major, int64_t groups, int6
   return blocked;
 }
 
-// What the file holds, in device memory.
+// The file's tensors in device memory.
 struct Operands {
   Buffer a, b, bias, rows;
   Buffer a_scales, b_scales, a_tensor_scale, b_tensor_scale;
@@ -100,7 +100,8 @@ struct Operands {
   const int32_t* ends() const { return rows.as<int32_t>(); }
 };
 
-// The file's groups as one pointer, leading dimension and size for each group, in device memory.
+// The file's groups in the form of Groups = Pointers: every group has pointers, leading dimensions and sizes of its
+// own.
 struct OperandPointers {
   Buffer a, b, a_scales, b_scales, bias, leading_dimensions, sizes;
   GroupPointers tensors;  // without outputs
@@ -109,7 +110,7 @@ struct OperandPointers {
     std::vector<const void*> as, bs, as_scales, bs_scales, biases;
     const auto place = [](const Buffer& base, int64_t bytes) { return base.as<const char>() + bytes; };
     const int block = scale_block(input.format), bits = bits_of(input.format);
-    int64_t before = 0;  // bytes of a's scales of the groups before
+    int64_t before = 0;  // bytes of a's scales that lie before the group's
     std::vector<int32_t> extents;
     for (size_t g = 0; g < input.group_rows.size(); ++g) {
       const auto group = static_cast<int64_t>(g);
@@ -146,7 +147,7 @@ struct OperandPointers {
   OperandPointers& operator=(const OperandPointers&) = delete;
 };
 
-// The array of Rows that the grouping takes.
+// Puts the file's sizes into the array of Rows that the grouping takes.
 Rows rows_of(const GemmInput& input, const Operands& operands) {
   Rows rows;
   rows.total = input.total();
@@ -167,7 +168,8 @@ Rows rows_of(const GemmInput& input, const Operands& operands) {
   return rows;
 }
 
-// The product that is computed: the file's, by pointers where asked for, with what the host tells of the rows.
+// Describes the product that is computed: the file's, with pointers and with rows known to the host where options say
+// so.
 GemmDescription launched(const GemmDescription& in_file, const GemmInput& input, bool as_pointers, bool host_sizes) {
   GemmDescription d = in_file;
   const bool rows_differ = input.grouping == Grouping::Offsets || input.grouping == Grouping::RowGroups ||

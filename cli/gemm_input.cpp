@@ -16,7 +16,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// The tensor's shape, once its element type and rank are right.
+// Returns the tensor's shape after checking its element type and rank.
 Shape expect(const SafetensorsReader& file, const std::string& name, const std::string& dtype,
              std::initializer_list<size_t> ranks, const std::string& rule) {
   const auto* entry = file.find(name);
@@ -32,7 +32,7 @@ Shape expect(const SafetensorsReader& file, const std::string& name, const std::
   return entry->shape;
 }
 
-// What the elements of a and b are: `asked`, or what the types of the tensors say.
+// Returns what the elements of a and b are: `asked`, or with "auto" what the tensors' types say.
 OperandFormat format_of(const SafetensorsReader& file, const std::string& asked) {
   if (const auto chosen = choose_or_auto<OperandFormat>("--format", asked)) return *chosen;
   const auto is = [&](const char* name, const char* dtype) {
@@ -42,7 +42,7 @@ OperandFormat format_of(const SafetensorsReader& file, const std::string& asked)
   return is("sfa", "F8_E4M3") ? OperandFormat::Nvfp4 : OperandFormat::Mxfp4;
 }
 
-// A tensor that tells the rows of the groups, and what it asks of the ranks of a and b.
+// A tensor that tells the groups' sizes, and the ranks that a and b must then have.
 struct RowsTensor {
   const char* name;
   Grouping grouping;
@@ -77,7 +77,7 @@ void check_ranks(const Shape& a, const Shape& b, size_t a_rank, size_t b_rank, c
   check("b", b, b_rank, "N");
 }
 
-// The extents of a and b, and the number of groups.
+// Fills the grouping, the number of groups and the extents of a and b.
 void read_extents(const SafetensorsReader& file, const RowsTensor* rows, GemmInput& input) {
   const char* const dtype = input.has_scales() ? "U8" : "BF16";
   const Shape a = expect(file, "a", dtype, {2, 3}, "[M, K] or [G, M, K]");
@@ -132,7 +132,7 @@ void read_rows(const SafetensorsReader& file, const RowsTensor& tensor, GemmInpu
   std::memcpy(input.rows.data(), bytes.data(), bytes.size());
 }
 
-// Each entry is the end of a group's rows, or with KGroups of its part of K.
+// Every entry must be the end of a group's rows, or with KGroups of its part of K.
 void check_ends(const char* name, const GemmInput& input) {
   const bool along_k = input.grouping == Grouping::KGroups;
   const int64_t last = along_k ? input.k : input.m, unit = along_k ? k_unit(input.format) : 1;
@@ -214,7 +214,7 @@ std::vector<uint8_t> read_operand_scales(const SafetensorsReader& file, const st
   return scales;
 }
 
-// The floats of an NVFP4 operand, where the file has them.
+// Reads the floats of an NVFP4 operand. The file need not have them.
 std::vector<uint8_t> read_tensor_scale(const SafetensorsReader& file, const std::string& name, int64_t count) {
   if (file.find(name) == nullptr) return {};
   const Shape shape = expect(file, name, "F32", {1}, fmt::format("[{}]", count));

@@ -1,4 +1,5 @@
-// What `moxie gemm` reads from its file: the operands, what they say of the product, and where the groups' rows lie.
+// GemmInput is what `moxie gemm` reads from its file: the operands, what they say of the product, and where the groups'
+// rows lie.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,7 +14,9 @@ namespace moxie::cli {
 struct GemmInput {
   OperandFormat format = OperandFormat::Bf16;
   Grouping grouping = Grouping::Dense;
-  int64_t groups = 1, m = 0, n = 0, k = 0;  // m: of every group where each has room for as many, else of all together
+  int64_t groups = 1;
+  int64_t m = 0;  // rows of a, of each group where a has three dimensions
+  int64_t n = 0, k = 0;
 
   // The tensors' bytes; empty where the file has none.
   std::vector<uint8_t> a, b, bias;
@@ -39,8 +42,8 @@ struct GemmInput {
 // names the tensor.
 GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& format);
 
-// The operands' scales: one for 32 or 16 elements of a row, or the bytes that the blocked layout has. `description` is
-// that of file_groups().
+// Reads the operands' scales: one for 32 or 16 elements of a row, or the bytes that the blocked layout has.
+// `description` is that of file_groups().
 void read_scales(const SafetensorsReader& file, const GemmDescription& description, bool blocked, GemmInput& input);
 
 }  // namespace moxie::cli

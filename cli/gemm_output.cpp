@@ -67,7 +67,7 @@ Tensor GemmOutput::tensor() const { return {values_.as(), 0, scale_bytes_ > 0 ? 
 
 TensorArray GemmOutput::pointers() {
   std::vector<void*> values, scales;
-  int64_t before = 0;  // bytes of the scales of the groups before
+  int64_t before = 0;  // bytes of the scales that lie before the group's
   for (size_t g = 0; g < input_.group_start.size(); ++g) {
     values.push_back(values_.as<char>() + static_cast<size_t>(input_.group_start[g]) * row_bytes());
     scales.push_back(scales_.as<char>() + before);

@@ -1,4 +1,4 @@
-// An output of `moxie gemm`: its device memory, and the tensors that the file gets of it.
+// GemmOutput is one output of `moxie gemm`: its device memory, and the tensors that the file gets.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,22 +12,22 @@ namespace moxie::cli {
 
 class GemmOutput {
  public:
-  // Memory for one output of the file's product, all zero. scale_bytes: of a quantized output, else 0.
+  // Allocates an output of the file's product and fills it with zeros. scale_bytes is 0 where it is not quantized.
   GemmOutput(const Device& device, const GemmInput& input, std::string name, DataType type, int64_t width,
              size_t scale_bytes);
 
   Tensor tensor() const;
-  // The same memory as one pointer for each group.
+  // The same memory with a pointer for each group.
   TensorArray pointers();
 
-  // Appends NAME, and of a quantized output NAME_scales as they leave the kernel or row-major. Rows of no group are 0.
-  // ends: with Offsets the ends of the groups in device memory, else null.
+  // Appends the tensor NAME, and for a quantized output NAME_scales, blocked or row-major. Rows of no group are 0.
+  // `ends` are the ends of the groups in device memory with Offsets, else null.
   void append_to(std::vector<TensorToWrite>& tensors, const int32_t* ends, bool blocked_scales) const;
 
  private:
   int64_t rows() const;  // of all groups
   size_t row_bytes() const { return static_cast<size_t>(width_ * bits_of(type_)) / 8; }
-  // The shape of the results with rows of `columns` elements.
+  // The shape of a tensor that has the results' rows with `columns` elements each.
   std::vector<int64_t> shape(int64_t columns) const;
   TensorToWrite scales_tensor(const int32_t* ends, bool blocked) const;
   std::vector<uint8_t> download(const timing::Buffer& buffer, size_t bytes) const;

@@ -1,4 +1,4 @@
-// The options that several commands share: how words become enumerators, and options a GemmDescription.
+// The options that several commands share: words become enumerators, and options a GemmDescription.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -14,14 +14,14 @@
 
 namespace moxie::cli {
 
-// "a, b or c"
+// Returns "a, b or c".
 std::string join_words(const std::vector<std::string_view>& words);
 
-// InputError "--option: 'text' is none of a, b, c".
+// Throws InputError "--option: 'text' is none of a, b, c".
 [[noreturn]] void reject_word(const std::string& option, const std::string& text,
                               const std::vector<std::string_view>& words);
 
-// The place of `text` among the words that the option takes. Throws InputError where it is none of them.
+// Returns the place of `text` among the words that the option takes. Throws InputError where it is none of them.
 size_t choose(const std::string& option, const std::string& text, std::initializer_list<std::string_view> words);
 
 template <class Enum>
@@ -31,13 +31,13 @@ std::vector<std::string_view> words_of() {
   return words;
 }
 
-// The enumerators as a help text lists them.
+// Returns the names of the enumerators as help texts list them.
 template <class Enum>
 std::string list_words() {
   return join_words(words_of<Enum>());
 }
 
-// The enumerator that `text` names. Throws InputError where there is none.
+// Returns the enumerator that `text` names. Throws InputError where there is none.
 template <class Enum>
 Enum choose(const std::string& option, const std::string& text) {
   const std::optional<Enum> value = parse<Enum>(text);
@@ -45,7 +45,7 @@ Enum choose(const std::string& option, const std::string& text) {
   return *value;
 }
 
-// The same for options that also take "auto", which leaves the choice to the plan.
+// Returns the enumerator that `text` names, and nothing for "auto", which leaves the choice to the plan.
 template <class Enum>
 std::optional<Enum> choose_or_auto(const std::string& option, const std::string& text) {
   if (text == "auto") return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<Enum> choose_or_auto(const std::string& option, const std::string&
   reject_word(option, text, words);
 }
 
-// "swiglu-oai, interleaved gate"
+// Returns "swiglu-oai, interleaved gate", or without a gate the name alone.
 std::string describe_activation(Activation activation, GateLayout gate);
 
 // The options that choose a kernel. Some of them name what only one architecture has.
@@ -90,7 +90,7 @@ struct ShapeOptions : ProductOptions {
   bool bias = false;
   void add_to(CLI::App& command);
   GemmDescription description(int arch) const;
-  // Row groups: M, which their description does not hold.
+  // M for row groups, whose description does not hold it, else nothing.
   std::optional<int64_t> total() const;
 };
 
@@ -102,15 +102,15 @@ struct TargetOptions {
   DeviceFigures figures() const;  // an H200's or a B200's processors where none are given; throws InputError
 };
 
-// 90 or 100 for an architecture's name. Throws InputError.
+// Returns 90 or 100 for the name of an architecture. Throws InputError.
 int choose_arch(const std::string& option, const std::string& text);
 
-// The products of a text file, one a line in the words of `moxie plan`; # begins a comment. Throws InputError with the
-// line. names: the text of each line's comment.
+// Reads a text file of products, one a line in the words of `moxie plan`. # begins a comment, whose text goes to
+// `names`. Throws InputError that names the line.
 std::vector<GemmDescription> read_products(const std::string& path, int arch,
                                            std::vector<std::string>* names = nullptr);
 
-// Each activation with its formula, for --help.
+// Returns every activation with its formula, for --help.
 std::string activation_help();
 
 }  // namespace moxie::cli

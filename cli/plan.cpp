@@ -1,4 +1,4 @@
-// moxie plan: the kernel that a product gets, with the other candidates and the reason. Needs no device.
+// moxie plan: prints the kernel that a product gets, the other candidates, and what limits each. It needs no device.
 #include <algorithm>
 #include <memory>
 
@@ -43,7 +43,7 @@ void print_choice(const PlanInfo& plan, const DeviceFigures& device) {
              plan.store_buffers, plural(plan.store_buffers), plan.shared_bytes);
   if (plan.tensor_columns > 0) fmt::print("{} columns of tensor memory, ", plan.tensor_columns);
   fmt::print("{} tile{} at most, panels of {}\n", plan.tiles, plural(plan.tiles), plan.panel_columns);
-  // On sm_90a only the ratios of the predictions are meant.
+  // The cost model of sm_90a ranks kernels, it does not predict times.
   if (device.arch == 100) {
     fmt::print("predicted for {:.2f} GHz: {:.1f} us, {:.0f} TFLOP/s\n", plan.clock * 1e-9, plan.predicted_seconds * 1e6,
                plan.flops / plan.predicted_seconds * 1e-12);

@@ -1,5 +1,5 @@
-// moxie quantize: tensors of a file to MXFP4, MXFP8 or NVFP4 with their scales, and back. On the CPU unless a device is
-// asked for; both give the same bits.
+// moxie quantize: brings tensors of a file to MXFP4, MXFP8 or NVFP4 with their scales, and back. It computes on the CPU
+// unless a device is asked for. Both give the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,11 +40,11 @@ DataType choose_format(const std::string& text) {
   reject_word("--format", text, words);
 }
 
-// The companions of a quantized tensor.
+// The names of the tensors that belong to a quantized one.
 std::string scales_name(const std::string& name) { return name + "_scales"; }
 std::string tensor_scale_name(const std::string& name) { return name + "_tensor_scale"; }
 
-// One tensor [rows, k] or [groups, rows, k] on its way; bytes as in the file.
+// A tensor [rows, k] or [groups, rows, k] that is converted. All bytes are as in the file.
 struct Job {
   std::string name;
   QuantizedRows rows;
@@ -58,7 +58,7 @@ struct Job {
   size_t value_bytes() const { return static_cast<size_t>(all_rows() * rows.k * size_of(rows.type)); }
 };
 
-// work(first, last) of the job's rows, on all cores.
+// Calls work(first, last) for ranges that make up the job's rows, on all cores.
 template <class Work>
 void for_rows(const Job& job, Work&& work) {
   const int64_t rows = job.all_rows(), share = rows / worker_threads() + 1;
@@ -69,7 +69,7 @@ void for_rows(const Job& job, Work&& work) {
   for (auto& thread : others) thread.join();
 }
 
-// Where the scales of a row's 32 (16) elements stand.
+// Returns the place of a scale of a row.
 int64_t scale_index(const Job& job, int64_t row, int64_t column) {
   if (job.rows.layout == ScaleLayout::RowMajor) return row * job.scale_columns() + column;
   const int64_t block = scale_block(job.rows.format), group = row / job.rows.rows;
@@ -173,7 +173,7 @@ void dequantize_on_device(const Device& device, Job& job) {
   download(device, job.values, values);
 }
 
-// The job of a tensor of values, or, in reverse, of elements; without their bytes.
+// Checks a tensor of values, or in reverse of elements, and returns its job without their bytes.
 Job plan_job(const SafetensorsReader& file, const std::string& name, const QuantizedRows& common, bool reverse) {
   const auto* entry = file.find(name);
   if (entry == nullptr) throw InputError(fmt::format("tensor '{}' is missing", name));
@@ -231,7 +231,7 @@ void load_quantized(const SafetensorsReader& file, Job& job) {
   job.values.resize(job.value_bytes());
 }
 
-// What quantizing makes of a tensor.
+// Appends the tensors that quantizing makes.
 void add_quantized(std::vector<TensorToWrite>& tensors, Job& job) {
   const bool pairs = job.rows.format != DataType::Mxfp8, blocked = job.rows.layout == ScaleLayout::Blocked;
   std::vector<int64_t> elements = job.shape, scales = job.shape;
@@ -294,7 +294,7 @@ int run(const Options& options) {
       add_quantized(tensors, job);
     }
   }
-  // The other tensors as they are.
+  // All other tensors are copied.
   for (const auto& [name, entry] : file.entries()) {
     if (std::count(made.begin(), made.end(), name) == 0)
       tensors.push_back({name, entry.dtype, entry.shape, file.read(name)});

@@ -21,10 +21,10 @@ using Json = nlohmann::json;
 
 namespace {
 
-constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
+constexpr uint64_t kMaxHeader = 100'000'000;  // the format sets this limit
 constexpr int kMaxDepth = 4;                  // the header is an object of objects of arrays
 
-// Bytes of an element; 0: not a type of the format (the ones below a byte are not supported).
+// Returns the bytes of an element, 0 for what is no type of the format. Types below a byte are not supported.
 int element_bytes(const std::string& dtype) {
   static const std::map<std::string, int> kTypes = {
       {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},
@@ -62,7 +62,7 @@ std::vector<uint64_t> unsigned_list(const Json& value, const std::string& where)
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
-  // Not a pipe, not a folder: the size must be known.
+  // A pipe or a folder is refused, since the size must be known.
   file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file_ < 0) throw InputError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
   try {

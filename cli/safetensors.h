@@ -1,5 +1,5 @@
-// Files of tensors: 8 bytes of header length (little-endian), a JSON header, the data.
-// Reading believes nothing that the file says; writing leaves either the whole file or none.
+// Files in the safetensors format: 8 bytes of header length (little-endian), a JSON header, the data. Reading believes
+// nothing that the file says. Writing leaves either the whole file or none.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -49,8 +49,8 @@ struct TensorToWrite {
 // Throws InputError when `path` can plainly not be written: no such folder, no permission, not a regular file.
 void check_writable(const std::string& path);
 
-// Writes beside `path` under another name and renames at the end. Throws as check_writable does, or OutputError; the
-// file is as it was then.
+// Writes beside `path` under another name and renames at the end. Throws as check_writable does, or OutputError.
+// After an error the file is as it was.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

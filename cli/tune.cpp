@@ -40,14 +40,14 @@ struct Options {
 struct Variant {
   GemmDescription description;
   TunedHopper choice;               // schedule, tile and multicast
-  std::optional<GroupedGemm> gemm;  // once it is compiled
+  std::optional<GroupedGemm> gemm;  // empty until compile_all()
 };
 
 bool same_choice(const TunedHopper& a, const TunedHopper& b) {
   return a.schedule == b.schedule && a.tile_m == b.tile_m && a.tile_n == b.tile_n && a.multicast == b.multicast;
 }
 
-// The best of the model. A tuned table may have put another candidate in front.
+// Returns the `most` candidates that the cost model likes best, whatever a tuned table has put in front.
 std::vector<Variant> variants_of(const GemmDescription& description, const DeviceInfo& device, size_t most) {
   std::vector<PlanCandidate> candidates =
       plan_gemm(description, {device.arch, device.sm_count, device.shared_bytes}).candidates;
@@ -69,7 +69,7 @@ std::vector<Variant> variants_of(const GemmDescription& description, const Devic
   return variants;
 }
 
-// Compiles with every core. Throws the first error when all threads are done.
+// Compiles all kernels on all cores. Throws the first error when all threads are done.
 void compile_all(const Device& device, std::vector<std::vector<Variant>>& variants) {
   std::vector<Variant*> all;
   for (auto& of_product : variants) {
@@ -100,7 +100,7 @@ Measured measure(const GpuClock& clock, const std::vector<Variant>& variants) {
   const BenchmarkCase work(first, /*skewed=*/true);
   std::vector<Workspace> spaces;
   for (const Variant& v : variants) spaces.emplace_back(first.device(), v.gemm->workspace_bytes());
-  // All of them roughly, then the best few against each other.
+  // All of them are timed roughly, then the best few against each other.
   std::vector<size_t> order(variants.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::vector<double> seconds(variants.size());

@@ -29,7 +29,7 @@ void Comparison::add_row(int64_t row, const double* expected, const void* got, D
     const double value = type == DataType::Bf16 ? bf16_to_float(static_cast<const uint16_t*>(got)[i])
                                                 : static_cast<const float*>(got)[i];
     const double error = std::fabs(value - expected[i]);
-    // A tiny allowance of its own lets an exact zero be compared without dividing by zero.
+    // The allowance is never zero, since the smallest ulp is counted, so that a zero can be compared.
     const double allowed = bound_.ulps * ulp_of_bf16(expected[i]) + row_allowance;
     double fraction = error / allowed;
     if (!(fraction <= std::numeric_limits<double>::max())) fraction = std::numeric_limits<double>::infinity();

@@ -8,21 +8,22 @@
 
 namespace moxie::reference {
 
-// What a result may be off by. An element: `ulps` units in the last place of bf16 plus `row` times the norm of its row.
+// How far off a result may be. An element may be off by `ulps` units in the last place of bf16 plus `row` times the
+// norm of its row.
 struct Bound {
-  double frobenius = 4e-3;  // of the whole result, relative
+  double frobenius = 4e-3;  // error of the whole result relative to its norm
   double ulps = 2;
   double row = 1e-4;
 };
 constexpr Bound kBf16Bound{};
-// For float32 results that no approximate activation has touched.
+// The bound of float32 results that no approximate activation has touched.
 constexpr Bound kF32Bound{1e-4, 0.0625, 1e-5};
 
 // Gathers the comparison of a result with its reference row by row.
 class Comparison {
  public:
   explicit Comparison(const Bound& bound = kBf16Bound) : bound_(bound) {}
-  // `got`: `columns` elements of `type`; `row` names the row in failure().
+  // `got` has `columns` elements of `type`. `row` names the row in failure().
   void add_row(int64_t row, const double* expected, const void* got, DataType type, int64_t columns);
   void add(const std::vector<double>& expected, const void* got, DataType type, int64_t rows, int64_t columns,
            int64_t leading_dimension, int64_t first_row = 0);
@@ -31,7 +32,7 @@ class Comparison {
   double relative_error() const;           // Frobenius
   double worst() const { return worst_; }  // the worst element's error as a fraction of what it may be
   bool pass() const;
-  std::string failure() const;  // empty when it passes; else one sentence
+  std::string failure() const;  // one sentence, empty when it passes
 
  private:
   Bound bound_;

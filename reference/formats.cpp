@@ -38,7 +38,7 @@ constexpr float power_of_two(int exponent) {
   for (; exponent < 0; ++exponent) x /= 2;
   return x;
 }
-// Exponent, then `fraction_bits` of fraction; exponent 0 holds the subnormals.
+// A code has the exponent in front of `fraction_bits` of fraction. Exponent 0 holds the subnormals.
 constexpr float decode(int code, int fraction_bits, int bias) {
   const int exponent = code >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
   return exponent == 0 ? float(fraction) * power_of_two(1 - bias - fraction_bits)

@@ -10,7 +10,7 @@ namespace moxie::reference {
 float bf16_to_float(uint16_t bits);
 uint16_t float_to_bf16(float value);  // to nearest, ties to even; NaN stays NaN
 
-// The codes of the nearest elements, ties to even, saturating. NaN gives 0 (E2M1) and NaN (E4M3).
+// These round to the nearest element, ties to even, and saturate. NaN becomes 0 in E2M1 and NaN in E4M3.
 uint8_t float_to_e2m1(float value);
 uint8_t float_to_e4m3(float value);
 float e2m1_to_float(uint8_t code);
@@ -20,7 +20,7 @@ float e8m0_to_float(uint8_t code);
 // The float of an NVFP4 tensor whose largest finite magnitude is amax.
 float tensor_scale_of(float amax);
 
-// A row of k values: its elements, packed (k * bits_of(format) / 8 bytes), and k / scale_block(format) scales.
+// A row has k values, k * bits_of(format) / 8 bytes of packed elements, and k / scale_block(format) scales.
 void quantize_row(DataType format, const float* values, int64_t k, float tensor_scale, uint8_t* elements,
                   uint8_t* scales);
 void dequantize_row(DataType format, const uint8_t* elements, const uint8_t* scales, int64_t k, float tensor_scale,

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kPanel = 8;  // columns of the product computed together
 constexpr int kRows = 4;   // rows computed together
-// Doubles for eight columns of B, k-major, so that a step of k is one short vector.
+// Brings eight columns of B to doubles, k-major, so that a step of k is one short vector.
 void pack_panel(const Group& group, int64_t first_column, double* panel) {
   for (int column = 0; column < kPanel; ++column) {
     const int64_t n = std::min<int64_t>(first_column + column, group.n - 1);

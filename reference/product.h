@@ -7,7 +7,7 @@
 
 namespace moxie::reference {
 
-// One group: pre = a [m, k] * b [n, k]^T + bias [n]. Leading dimensions in elements; bias may be null.
+// The operands of pre = a [m, k] * b [n, k]^T + bias [n]. Leading dimensions count elements. bias may be null.
 struct Group {
   const uint16_t* a = nullptr;
   int64_t lda = 0;
@@ -17,13 +17,13 @@ struct Group {
   int64_t m = 0, n = 0, k = 0;
 };
 
-// pre [m, n], dense. threads: at least 1.
+// Returns pre [m, n], dense. `threads` is at least 1.
 std::vector<double> product(const Group& group, int threads = 1);
 
-// activation(x), or activation(gate) * up and the like for the gated ones (see Activation in moxie/types.h).
+// Returns activation(x). Gated ones take the gate as x and `up` besides (see Activation in moxie/types.h).
 double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);
 
-// out [m, n] or, with a gate, [m, n / 2] from pre [m, n].
+// Returns out [m, n], or with a gate [m, n / 2], from pre [m, n].
 std::vector<double> activate_all(Activation activation, GateLayout gate, const std::vector<double>& pre, int64_t m,
                                  int64_t n, double alpha = 1.702, double limit = 7.0);
 

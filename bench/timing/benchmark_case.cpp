@@ -20,8 +20,8 @@ std::vector<int32_t> ends_from(const std::vector<int64_t>& counts) {
   return ends;
 }
 
-// Ends of groups of equal rows. Where there are fewer rows than groups, each turn has others, so that not always the
-// same weights are read.
+// Returns the ends of groups of equal rows. Where there are fewer rows than groups, every turn gives them to other
+// groups, so that not always the same weights are read.
 std::vector<int32_t> equal_ends(int64_t groups, int64_t total, int turn) {
   const int64_t rows = total / groups, extra = total % groups;
   std::vector<int64_t> counts(static_cast<size_t>(groups), rows);
@@ -29,7 +29,7 @@ std::vector<int32_t> equal_ends(int64_t groups, int64_t total, int turn) {
   return ends_from(counts);
 }
 
-// Rows in proportion to 1 / sqrt(r) for the group of popularity r, which is another one each turn.
+// Gives the group of popularity r rows in proportion to 1 / sqrt(r). Every turn has another order of popularity.
 std::vector<int32_t> skewed_ends(int64_t groups, int64_t total, int turn) {
   const auto count = static_cast<size_t>(groups);
   std::vector<double> bounds = {0};
@@ -47,7 +47,7 @@ std::vector<int32_t> skewed_ends(int64_t groups, int64_t total, int turn) {
 
 constexpr int64_t kBlock = 1 << 24;
 
-// A block of values over and over: the weights of a large model would take the host seconds.
+// Repeats a block of values, since making all weights of a large model would take the host seconds.
 template <class T>
 Buffer repeated(const Device& device, const std::vector<T>& block, int64_t count) {
   Buffer buffer(device, static_cast<size_t>(count) * sizeof(T));
@@ -60,13 +60,13 @@ Buffer random_buffer(const Device& device, uint64_t seed, int64_t count, float s
   return repeated(device, random_bf16(seed, std::min(count, kBlock), scale), count);
 }
 
-// Elements of A or B: bf16, or pairs of four bits.
+// Makes elements of A or B: bf16, or pairs of four bits.
 Buffer random_elements(const Device& device, OperandFormat format, uint64_t seed, int64_t count, float scale) {
   if (!has_scales(format)) return random_buffer(device, seed, count, scale);
   return repeated(device, random_bytes(seed, std::min(count / 2, kBlock)), count / 2);
 }
 
-// Neither zero nor NaN: E8M0 of 2^-4 to 2^-1, E4M3 of 0.06 to 0.23.
+// Makes scales that are neither zero nor NaN: 2^-4 to 2^-1 in E8M0, 0.06 to 0.23 in E4M3.
 Buffer random_scales(const Device& device, OperandFormat format, uint64_t seed, size_t bytes) {
   const auto count = static_cast<int64_t>(bytes);
   std::vector<uint8_t> block = random_bytes(seed, std::min(count, kBlock));

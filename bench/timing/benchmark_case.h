@@ -1,5 +1,5 @@
-// A product ready to be timed: random operands in several sets, so that each launch finds its own outside the L2 cache.
-// The groups are given by offsets and have equal rows, if nothing else is said.
+// BenchmarkCase is a product ready to be timed. It has several sets of random operands, so that each launch finds its
+// own outside the L2 cache. The groups are given by offsets and have equal rows unless they are skewed.
 #pragma once
 #include <vector>
 
@@ -10,17 +10,18 @@ namespace moxie::timing {
 
 class BenchmarkCase {
  public:
-  // skewed: in every other turn the group of popularity r has rows in proportion to 1 / sqrt(r), as a router's experts
-  // may. Throws Error(InvalidArgument) when the groups are not given by offsets with a total, or an output is quantized.
+  // With `skewed` the group of popularity r has rows in proportion to 1 / sqrt(r) in every other turn, as a router's
+  // experts may. Throws Error(InvalidArgument) when the groups are not given by offsets with a total, or an output is
+  // quantized.
   explicit BenchmarkCase(const GroupedGemm& gemm, bool skewed = false);
 
   void launch(int turn, Stream stream) const;
-  // Another kernel for the same product with a workspace of its own.
+  // Launches another kernel for the same product with a workspace of its own.
   void launch(const GroupedGemm& variant, const Workspace& workspace, int turn, Stream stream) const;
   int turns() const { return static_cast<int>(a.size()); }
 
   const GroupedGemm gemm;
-  std::vector<Buffer> a, b, pre, out, ends;  // of every turn; b may have fewer
+  std::vector<Buffer> a, b, pre, out, ends;  // one for each turn; b may have fewer
   Buffer bias;
   Buffer a_scales, b_scales;  // blocked, shared by the operands of all turns
 
@@ -28,12 +29,12 @@ class BenchmarkCase {
   std::vector<Workspace> workspaces_;
 };
 
-// The number of groups, and of rows of all groups together. Throws as BenchmarkCase does.
+// The groups of a product that can be timed, and the rows of all of them together. They throw as BenchmarkCase does.
 Offsets timed_groups(const GemmDescription& description);
 int64_t rows_of(const GemmDescription& description);
 
 double flops_of(const GemmDescription& description);
-// Each operand and result once: the weights of groups that have rows, and every row.
+// Bytes that a launch must move at least: all rows, and the weights of the groups that have rows.
 double compulsory_bytes(const GemmDescription& description);
 
 }  // namespace moxie::timing

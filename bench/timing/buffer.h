@@ -1,4 +1,4 @@
-// Device memory that frees itself.
+// Device memory that is freed with its Buffer.
 #pragma once
 #include <cstddef>
 #include <utility>
@@ -11,7 +11,7 @@ namespace moxie::timing {
 class Buffer {
  public:
   Buffer() = default;
-  // At least 16 bytes, so that an empty tensor has an address too.
+  // It has at least 16 bytes, so that an empty tensor has an address too.
   Buffer(const Device& device, size_t bytes) : device_(&device), bytes_(bytes < 16 ? 16 : bytes) {
     data_ = device.allocate(bytes_);
   }

@@ -12,7 +12,7 @@ namespace moxie::timing {
 
 namespace {
 
-// The values and structures of cublasLt.h that are used here; stable since CUDA 11.
+// Values and structures of cublasLt.h. They have been the same since CUDA 11.
 constexpr int kCompute32F = 68, kReal32F = 0, kReal16BF = 14, kTransposeA = 3, kTranspose = 1, kPreferenceWorkspace = 1;
 constexpr int kMostAlgorithms = 8;
 struct Algorithm {
@@ -95,7 +95,7 @@ CublasLt::~CublasLt() {
   if (library_ != nullptr) library_->destroy(library_->handle);
 }
 
-// To cuBLAS, whose matrices lie column by column: D^T = B^T' * A^T with B transposed.
+// The matrices of cuBLAS lie column by column. To it the product is D^T = B * A^T, with B marked as transposed.
 struct CublasLt::Product::State {
   const Library* library;
   void *desc = nullptr, *a = nullptr, *b = nullptr, *d = nullptr;

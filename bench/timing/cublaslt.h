@@ -1,5 +1,5 @@
-// A dense product by cuBLASLt, where there is one on this machine: what the library's times are compared with. It is
-// loaded at run time and its few declarations stand in cublaslt.cpp, so that nothing of it is needed to build.
+// Dense products by cuBLASLt, with which the library's times are compared. cuBLASLt is loaded at run time where the
+// machine has it. Its few declarations stand in cublaslt.cpp, so that nothing of it is needed to build.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace moxie::timing {
 
 class CublasLt {
  public:
-  // libcublasLt.so.13 or .12: $MOXIE_CUBLASLT, the system's search rules, the CUDA Toolkit's folder. Null, and why,
-  // when there is none.
+  // Looks for libcublasLt.so.13 and .12: first what $MOXIE_CUBLASLT names, then by the system's search rules, then in
+  // the CUDA Toolkit's folder. Returns null where there is none, and says why.
   static std::unique_ptr<CublasLt> find(std::string* why);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;

@@ -60,7 +60,8 @@ Routing route(uint64_t seed, int tokens, int experts, int top) {
     keys.clear();
     for (int expert = 0; expert < experts; ++expert) {
       if (expert % 6 == 3) continue;
-      // The smallest of exponential variables whose rates are the popularities: sampling without replacement.
+      // To sample without replacement, every expert draws an exponential variable whose rate is its popularity, and the
+      // smallest ones win.
       const int rank = expert * 11 % experts + 1;
       const uint64_t bits = hash(hash(seed + static_cast<uint64_t>(token)) + static_cast<uint64_t>(expert));
       const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;

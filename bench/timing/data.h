@@ -7,16 +7,16 @@ namespace moxie::timing {
 
 int worker_threads();  // processors of this machine
 
-// `count` bf16 values, uniform in [-scale, scale): a function of `seed` and the index alone, filled by all processors.
+// Makes `count` bf16 values, uniform in [-scale, scale). A value depends on `seed` and its index alone.
 std::vector<uint16_t> random_bf16(uint64_t seed, int64_t count, float scale);
 std::vector<uint8_t> random_bytes(uint64_t seed, int64_t count);
 
-// Rows of each expert and the token of each row, sorted by expert.
+// Tokens routed to experts: a row for every pair of the two, sorted by expert.
 struct Routing {
   std::vector<int32_t> ends;    // [experts] end of each expert's rows
   std::vector<int32_t> tokens;  // [rows]
 };
-// Each token goes to `top` experts whose popularity falls off as 1 / rank; every sixth expert gets no token.
+// Sends each token to `top` experts, whose popularity falls off as 1 / rank. Every sixth expert gets no token.
 Routing route(uint64_t seed, int tokens, int experts, int top);
 
 }  // namespace moxie::timing

@@ -46,14 +46,14 @@ void bind(Function& function, void* library, const char* name) {
 
 }  // namespace
 
-// What is needed of the driver that serves the device, found by the path that the library gives.
+// Functions of the driver that serves the device. The library gives its path.
 struct GpuClock::Driver {
 #define MOXIE_DECLARE(name) decltype(&::name) name = nullptr;
   MOXIE_TIMING_FUNCTIONS(MOXIE_DECLARE)
 #undef MOXIE_DECLARE
 
   explicit Driver(const std::string& path) {
-    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // open already; a driver is never closed
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // the library has it open for good
     if (library == nullptr) throw Error(ErrorCode::Driver, fmt::format("the CUDA driver {} cannot be loaded", path));
       // cuda.h renames functions by macros, cuEventDestroy to cuEventDestroy_v2 for instance. The text is made of the
       // expanded name, which is the symbol's.

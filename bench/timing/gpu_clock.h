@@ -1,4 +1,4 @@
-// Times of work on a GPU: many launches between two events, replayed as a CUDA graph.
+// GpuClock times work on a GPU: many launches between two events, replayed as a CUDA graph.
 #pragma once
 #include <functional>
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace moxie::timing {
 
-// One launch on the stream. Launches of different turns should touch different memory, so that none finds its operands
-// in the L2 cache.
+// Launches once on the stream. Launches of different turns should touch different memory, so that none finds its
+// operands in the L2 cache.
 using Launch = std::function<void(int turn, Stream stream)>;
 
 struct Contender {
@@ -25,13 +25,13 @@ class GpuClock {
   GpuClock(const GpuClock&) = delete;
   GpuClock& operator=(const GpuClock&) = delete;
 
-  // Seconds of one launch of each contender: medians over `rounds` replays. The contenders replay by turns, so that
-  // they share the clock rates. A replay holds every turn equally often and lasts about `graph_seconds`.
+  // Returns the seconds of one launch of each contender: medians over `rounds` replays. The contenders replay by turns,
+  // so that they share the clock rates. A replay holds every turn equally often and lasts about `graph_seconds`.
   std::vector<double> seconds(const std::vector<Contender>& contenders, int turns, int rounds = 15,
                               double graph_seconds = 2e-3) const;
 
-  // Seconds of the host in one launch that is not captured: the least mean of several batches, so that no batch waits
-  // for the GPU to take what is queued.
+  // Returns the seconds that the host spends in one launch without a graph. It is the least mean of several batches, so
+  // that no batch counts that waits for the GPU.
   double host_seconds(const Launch& launch, int turns) const;
 
   void copy(void* to, const void* from, size_t bytes, Stream stream) const;

@@ -1,4 +1,4 @@
-// Host clocks around device work.
+// Times by the clock of the host.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -20,7 +20,7 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds of one launch: the median over batches of launches that follow each other without a wait between them.
+// Returns the seconds of one launch: the median over batches of launches without a wait between them.
 inline double launch_seconds(const Device& device, const std::function<void(int)>& launch, int batches = 7,
                              int launches = 20) {
   for (int i = 0; i < 3; ++i) launch(i);

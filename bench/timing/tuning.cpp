@@ -37,7 +37,7 @@ std::vector<size_t> choose_candidates(const std::vector<Measured>& measured, dou
   std::set<size_t> open;
   for (size_t i = 0; i < measured.size(); ++i) open.insert(i);
   while (!open.empty()) {
-    // The kernel that is good enough for most of the open problems; among equals the one that loses least there.
+    // Choose the kernel that is good enough for most of the open products, among equals the one that loses least.
     struct Merit {
       int problems = 0;
       double loss = 0;

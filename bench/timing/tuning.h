@@ -1,4 +1,4 @@
-// From measured times to a table of winners: few kernels, each within a little of the fastest. No device.
+// From measured times to a table of winners: few kernels, each nearly as fast as the fastest. It needs no device.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace moxie::timing {
 
-// One problem's candidates with their times.
+// The candidates for one product, with their times.
 struct Measured {
-  std::string kernel_class;  // problems of equal class share a kernel when they share a configuration
+  std::string kernel_class;  // products of equal class share a kernel when they share a choice
   TunedHopper shape{};       // grouping, n, k, gated; the choice is not set
   int64_t rows = 0;          // of a typical group
   struct Candidate {
@@ -20,15 +20,15 @@ struct Measured {
   std::vector<Candidate> candidates;
 };
 
-// The index of the candidate that each problem gets: within `slack` of its fastest (0.01: one per cent), and of those
-// the ones that serve most problems of the class, so that few kernels are needed.
+// Returns the index of the candidate that each product gets. It is within `slack` of the fastest (0.01 is one per
+// cent), and of those it serves most products of the class, so that few kernels are needed.
 std::vector<size_t> choose_candidates(const std::vector<Measured>& measured, double slack);
 
-// The table's rows. Between two measured numbers of rows the boundary is their geometric mean; neighbours with the same
-// choice become one row. The last of a shape's rows has no upper end.
+// Returns the rows of the table. The boundary between two measured numbers of rows is their geometric mean. Neighbors
+// with the same choice become one row. The last row of a shape has no upper end.
 std::vector<TunedHopper> make_table(const std::vector<Measured>& measured, const std::vector<size_t>& chosen);
 
-// The row as src/plan/tuned_hopper.inc holds it.
+// Returns the row as src/plan/tuned_hopper.inc holds it.
 std::string include_line(const TunedHopper& row);
 
 }  // namespace moxie::timing

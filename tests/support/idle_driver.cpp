@@ -1,6 +1,6 @@
-// A CUDA driver that does nothing, at once, and says it has an H200: behind it the library's own time on the host shows
-// (bench_host), and which calls it makes (tests/unit/host_calls_test.cpp). It passes for the simulator's library, so
-// MOXIE_SIM_LIBRARY names it; MOXIE_IDLE_VERSION is the CUDA version that it reports.
+// A CUDA driver that does nothing and says that it has an H200. It shows the library's own time on the host
+// (bench_host) and which calls the library makes (tests/unit/host_calls_test.cpp). It takes the place of the
+// simulator's library, so MOXIE_SIM_LIBRARY names it. MOXIE_IDLE_VERSION is the CUDA version that it reports.
 #include <cuda.h>
 
 #include <algorithm>
@@ -43,9 +43,9 @@ struct Counted<kIndex, kFunction> {
   }
 };
 
-// The calls that answer something.
+// The state behind the calls that answer something.
 thread_local CUcontext current = nullptr;
-int object;                             // whose address stands for every handle
+int object;                             // its address stands for every handle
 std::atomic<bool> programmatic{false};  // the last launch
 
 namespace answers {
@@ -126,9 +126,9 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char* 
   return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
-// How often the function was called so far.
+// Returns how often the function was called so far.
 __attribute__((visibility("default"))) int idle_driver_calls(const char* name) { return calls[index_of(name)]; }
 
-// Whether the last launch may begin before the one ahead of it in its stream has ended.
+// Returns whether the last launch may begin before its predecessor in the stream has ended.
 __attribute__((visibility("default"))) int idle_driver_programmatic() { return programmatic.load(); }
 }
