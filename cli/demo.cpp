@@ -81,10 +81,8 @@ int run(int tokens) {
   const GemmTensors tensors{.a = {device_a.as()},
                             .b = {device_b.as()},
                             .bias = device_bias.as(),
-                            .pre = {},
                             .out = {device_out.as()},
-                            .rows = {.ends = device_ends.as<int32_t>()},
-                            .sinks = {}};
+                            .rows = {.ends = device_ends.as<int32_t>()}};
   const Workspace workspace(device, gemm.workspace_bytes());
 
   progress.step(simulated ? "running on the simulator" : "running");
@@ -209,10 +207,8 @@ int run_mxfp4(int tokens) {
     which.run({.a = {device_a.as(), 0, device_a_scales.as()},
                .b = {device_weights.as(), 0, b_scales.as()},
                .bias = device_bias.as(),
-               .pre = {},
                .out = out,
-               .rows = {.ends = ends.as<int32_t>()},
-               .sinks = {}},
+               .rows = {.ends = ends.as<int32_t>()}},
               workspace);
     device.synchronize();
   };

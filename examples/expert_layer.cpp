@@ -12,18 +12,13 @@ int main() try {
   std::printf("%s\n", device.info().name.c_str());
 
   // Planned and compiled once. Without a total in Offsets one object serves every number of tokens.
-  moxie::GemmDescription description;
-  description.groups = moxie::Offsets{.count = kExperts, .total = kTokens};
-  description.n = 2 * kWidth;
-  description.k = kHidden;
-  description.bias = true;
-  description.activation = moxie::swiglu_oai({.alpha = 1.702f, .limit = 7.0f});
-  const moxie::GroupedGemm up(device, description);
-  description = {};
-  description.groups = moxie::Offsets{.count = kExperts, .total = kTokens};
-  description.n = kHidden;
-  description.k = kWidth;
-  const moxie::GroupedGemm down(device, description);
+  const moxie::Offsets groups{.count = kExperts, .total = kTokens};
+  const moxie::GroupedGemm up(device, {.groups = groups,
+                                       .n = 2 * kWidth,
+                                       .k = kHidden,
+                                       .bias = true,
+                                       .activation = moxie::swiglu_oai({.alpha = 1.702f, .limit = 7.0f})});
+  const moxie::GroupedGemm down(device, {.groups = groups, .n = kHidden, .k = kWidth});
   const moxie::Workspace workspace(device, std::max(up.workspace_bytes(), down.workspace_bytes()));
   std::printf("up: %s\ndown: %s\n", up.plan().kernel.c_str(), down.plan().kernel.c_str());
 
@@ -46,12 +41,8 @@ int main() try {
 
   // Asynchronous, without allocation, and fit for a CUDA graph. The second product may load its weights while the first
   // one ends, since nothing writes them.
-  moxie::GemmTensors tensors;
-  tensors.a = x, tensors.b = w1, tensors.bias = b1, tensors.out = h, tensors.rows = rows;
-  up.run(tensors, workspace);
-  tensors = {};
-  tensors.a = h, tensors.b = w2, tensors.out = y, tensors.rows = rows;
-  down.run(tensors, workspace, {.weights_ready = true});
+  up.run({.a = x, .b = w1, .bias = b1, .out = h, .rows = rows}, workspace);
+  down.run({.a = h, .b = w2, .out = y, .rows = rows}, workspace, {.weights_ready = true});
 
   std::vector<uint16_t> result(kTokens * kHidden);
   device.download(result.data(), y.data, result.size() * 2);

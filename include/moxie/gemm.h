@@ -54,36 +54,36 @@ struct GemmDescription {
   // Of A and B. MXFP4 and NVFP4 need sm_100a, and n a multiple of 64 with a split gate.
   OperandFormat format = OperandFormat::Bf16;
   bool bias = false;                          // whether GemmTensors::bias is added
-  ActivationSpec activation;                  // applied to pre; a gated one halves the width
+  ActivationSpec activation = {};             // applied to pre; a gated one halves the width
   GateLayout gate = GateLayout::Interleaved;  // where gate and up lie in B; read with a gated activation alone
   // Which results are stored, and as what. At least one of the two, or a custom sink. A quantized output is rounded
   // from float32 as moxie/quantize.h says and needs n to be a multiple of 32, of 64 where a gate halves it. `pre` is
   // not quantized with a gate.
-  std::optional<DataType> pre;
+  std::optional<DataType> pre = {};
   std::optional<DataType> out = DataType::Bf16;  // absent: not stored
-  std::vector<CustomSink> sinks;                 // at most 8
+  std::vector<CustomSink> sinks = {};            // at most 8
 
   // What the caller knows of the rows that runs will have. Neither changes what is computed.
-  std::optional<int64_t> expected_rows;  // rows of a typical group
-  std::vector<int64_t> known_rows;       // rows of each group, exactly: the grid then has no block too many
+  std::optional<int64_t> expected_rows = {};  // rows of a typical group
+  std::vector<int64_t> known_rows = {};       // rows of each group, exactly: the grid then has no block too many
 
   // Absent: the plan decides. The one of the device's architecture is read.
-  std::optional<HopperTuning> hopper;
-  std::optional<BlackwellTuning> blackwell;  // for sm_100a
+  std::optional<HopperTuning> hopper = {};
+  std::optional<BlackwellTuning> blackwell = {};  // for sm_100a
 };
 
 // The tensors of one call; groups.h has their shapes. Outputs may not overlap inputs, the workspace or each other.
 struct GemmTensors {
-  ConstTensor a;               // activations
-  ConstTensor b;               // weights
+  ConstTensor a = {};          // activations
+  ConstTensor b = {};          // weights
   const void* bias = nullptr;  // bf16 [G, N], dense, aligned to 16 bytes; required with GemmDescription::bias
   // A quantized output's scales lie as the scales of a product's A of the same grouping. Of every tile of 128 rows that
   // a group has, the places without a row or a column become 0; other tiles are untouched. KGroups: a matrix of m rows
   // for each group, one after the other.
-  Tensor pre;
-  Tensor out;                         // activation(pre); where the description stores it
-  Rows rows;                          // which rows belong to which group
-  std::span<const SinkParams> sinks;  // as many as GemmDescription::sinks, in that order
+  Tensor pre = {};
+  Tensor out = {};                         // activation(pre); where the description stores it
+  Rows rows = {};                          // which rows belong to which group
+  std::span<const SinkParams> sinks = {};  // as many as GemmDescription::sinks, in that order
 };
 
 // The operands of Groups = Pointers: arrays in device memory, one entry a group.
@@ -106,13 +106,13 @@ struct TensorArray {
 // NVFP4, and K_g: 32), or N_g is not a multiple of 8 (16 with a gate). An output is not written where its pointer or
 // leading dimension (float32: multiples of 4) breaks these rules. Sizes are clamped to the description's.
 struct GroupPointers {
-  ConstTensorArray a;                 // activations
-  ConstTensorArray b;                 // weights
-  const void* const* bias = nullptr;  // bf16 [N_g]
-  TensorArray pre;                    // D + bias
-  TensorArray out;                    // activation(pre)
-  const int32_t* sizes = nullptr;     // [G][3]: M_g, N_g, K_g
-  std::span<const SinkParams> sinks;  // as GemmTensors::sinks
+  ConstTensorArray a = {};                 // activations
+  ConstTensorArray b = {};                 // weights
+  const void* const* bias = nullptr;       // bf16 [N_g]
+  TensorArray pre = {};                    // D + bias
+  TensorArray out = {};                    // activation(pre)
+  const int32_t* sizes = nullptr;          // [G][3]: M_g, N_g, K_g
+  std::span<const SinkParams> sinks = {};  // as GemmTensors::sinks
 };
 
 // How one call is launched. None of it changes what is computed.

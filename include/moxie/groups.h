@@ -32,7 +32,7 @@ struct Offsets {
   // T, when all calls have about as many rows: one kernel is planned and compiled, for this number. Without it kernels
   // are planned and compiled for every range of rows (mean rows of a group around 16, 64, 256, 1024 and 4096), and each
   // call takes the one for its rows. A call may have any number of rows in both cases.
-  std::optional<int64_t> total;
+  std::optional<int64_t> total = {};
 };
 
 // Every row names its group. A [T, K], B [G, N, K], outputs [T, W]. Rows::group_of_row holds the group of each row, or
@@ -77,7 +77,7 @@ struct Rows {
   const int32_t* counts = nullptr;        // Masked: [G]
   // Offsets, RowGroups: T, where absent Offsets::total. KGroups: K of all groups together, where absent the
   // description's. Other groupings have none.
-  std::optional<int64_t> total;
+  std::optional<int64_t> total = {};
 };
 
 }  // namespace moxie
