@@ -10,9 +10,10 @@
 #define MOXIE_VERSION_PATCH 0
 
 // For MOXIE_VERSION alone.
-#define MOXIE_TEXT_OF(number) #number
+#define MOXIE_VERSION_TEXT_OF(number) #number
 // For MOXIE_VERSION alone.
-#define MOXIE_JOIN_VERSION(major, minor, patch) MOXIE_TEXT_OF(major) "." MOXIE_TEXT_OF(minor) "." MOXIE_TEXT_OF(patch)
+#define MOXIE_JOIN_VERSION(major, minor, patch) \
+  MOXIE_VERSION_TEXT_OF(major) "." MOXIE_VERSION_TEXT_OF(minor) "." MOXIE_VERSION_TEXT_OF(patch)
 // All three as text, such as "0.1.0".
 #define MOXIE_VERSION MOXIE_JOIN_VERSION(MOXIE_VERSION_MAJOR, MOXIE_VERSION_MINOR, MOXIE_VERSION_PATCH)
 
