@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Short names for the usual jobs. Each one does the set-up that it needs by itself.
 PRESET ?= default
 JOBS ?= $(shell nproc)
@@ -110,6 +111,7 @@ format:
 check:
 	@scripts/setup --check-tools
 	scripts/check-format
+	scripts/check-license
 	scripts/check-python
 	scripts/check-links
 	scripts/check-includes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contenders of peers.py. Each makes, for the tensors of one shape, an object with run(turn), which launches one
 product on the current stream, and results(), which gives the tensors that the last run wrote.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cuBLASLt by ctypes: D = A B^T of bf16 matrices, both K-major, with the algorithm chosen among its heuristics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the library costs on the host: a call behind a driver that does nothing, planning, the cache's key, and a kernel
 // from NVRTC or from the cache. The steps before a call are measured one by one, and for that this program links the
 // library's internals, as tests do. The call itself goes through the public interface.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface of a contender in bench/peers.py: a shared library that exports these functions can be named there
 // with --peer NAME=PATH. Nothing here knows CUDA or Moxie, so that a peer may be built by any compiler.
 //

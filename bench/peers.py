@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Moxie beside what its users would pick instead and beside the machine's ceilings, in one process and on the same
 tensors: medians of CUDA graph replays, contenders taking turns so that they share the clocks. Every contender is checked
 against float32 sums first; one that fails is reported and left out. Needs a Hopper GPU, PyTorch and Triton.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moxie behind the interface of peer.h, for bench/peers.py. It works in the primary context, as PyTorch does, so that
 // PyTorch's pointers and streams are the library's.
 #include <string>

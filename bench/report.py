@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes docs/performance.md and its plots of the files under bench/results, which bench/measure wrote: the latest result
 of each shape counts. Needs matplotlib.
 

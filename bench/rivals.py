@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What users would take in Moxie's place, from PyTorch, cuBLASLt and Triton, as contenders of peers.py. Preparations
 that depend on the routing (the expert of each row, lists of blocks, sizes on the host) are made beforehand and not
 timed, to their advantage."""

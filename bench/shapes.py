@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shapes that are measured, and how many rows each expert gets.
 
 A shape's name is MODEL.PRODUCT.TOKENS.ROUTING, such as gpt-oss-20b.first.512.skewed; the shape of CUTLASS pull request

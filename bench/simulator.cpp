@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast the simulator is: lane-instructions a second by kind of instruction, multiply-adds a second by kind of tile
 // product. Figures per second of processor time of one host thread, and per second by the clock over all of them.
 //   bench_simulator [--threads N] [--seconds S] [NAME...]   runs the cases whose name contains one of the words

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel of bench/swiglu_quantise.ptx, as compiled by `nvcc -arch=sm_90a -ptx`: bias, SwiGLU, a scale for each 32
 // columns, E4M3; work as an epilogue does it.
 #include <cuda_bf16.h>

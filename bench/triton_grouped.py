@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A grouped product in Triton with the bias and the activation in its epilogue: persistent, operands by TMA, weights'
 tiles reused by neighboring blocks. The list of row blocks is made beforehand and not timed."""
 

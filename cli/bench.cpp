@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie bench: on a GPU it prints times of products, taken by CUDA graphs, beside two ceilings of the same run: the
 // best cuBLASLt product of the same multiply-adds, and a copy. On the simulator it prints how fast that is, and whether
 // it is right. On any machine it prints how long kernels take to compile and to load.

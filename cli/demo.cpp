@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie demo: the first product of a GPT-OSS-20B expert layer with bias and activation in one kernel, on whatever
 // device is there. The result is checked against double precision. On sm_100a operands and output are in MXFP4.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie devices: what this machine can compute on.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exceptions of commands, for a wrong command line, a wrong file, or a file that cannot be written.
 #pragma once
 #include <stdexcept>

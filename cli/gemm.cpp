@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie gemm: a grouped product of the tensors in a file. Everything the file says is checked before a device is
 // opened.
 #include <algorithm>

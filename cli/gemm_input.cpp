@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See gemm_input.h.
 #include "cli/gemm_input.h"
 

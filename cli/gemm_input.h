@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GemmInput is what `moxie gemm` reads from its file: the operands, what they say of the product, and where the groups'
 // rows lie.
 #pragma once

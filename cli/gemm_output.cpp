@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See gemm_output.h.
 #include "cli/gemm_output.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GemmOutput is one output of `moxie gemm`: its device memory, and the tensors that the file gets.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program `moxie`: picks the command, and turns every error into one line on stderr and an exit status.
 #include <csignal>
 #include <cstdio>

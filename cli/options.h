@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options that several commands share: words become enumerators, and options a GemmDescription.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie pack: the kernels of a list of problems, compiled into a folder that serves as cache where there is no
 // compiler.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie plan: prints the kernel that a product gets, the other candidates, and what limits each. It needs no device.
 #include <algorithm>
 #include <memory>

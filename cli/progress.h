@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A line on stderr that says what a long command is doing and for how long; on a terminal it runs along.
 #pragma once
 #include <chrono>

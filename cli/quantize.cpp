@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie quantize: brings tensors of a file to MXFP4, MXFP8 or NVFP4 with their scales, and back. It computes on the CPU
 // unless a device is asked for. Both give the same bits.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files in the safetensors format: 8 bytes of header length (little-endian), a JSON header, the data. Reading believes
 // nothing that the file says. Writing leaves either the whole file or none.
 #pragma once

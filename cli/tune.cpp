@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie tune: times the kernels that the plan chooses among, on this machine's GPU, and writes the winners as a table
 // that MOXIE_TUNED names.
 #include <algorithm>

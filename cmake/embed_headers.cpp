@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The build's tool that puts headers into the library: it writes the table behind moxie::jit::embedded_headers().
 //
 //   embed_headers OUT.cpp OUT.d --own=FOLDER... --cuda=FOLDER... --root=NAME...

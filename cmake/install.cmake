@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` copies: the library with its public headers, a package for find_package and pkg-config, the
 # simulator and the program. The tree may be moved as a whole: every file finds the others by relative paths.
 include(CMakePackageConfigHelpers)

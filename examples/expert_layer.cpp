@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small expert layer: 4 experts share 96 tokens. The first product adds a bias and applies GPT-OSS SwiGLU, the second
 // one brings its result back to the hidden size. The experts' token counts are only ever read by the GPU.
 #include <moxie/moxie.h>

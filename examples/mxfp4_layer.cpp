@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small expert layer in MXFP4 on sm_100a: the first product adds the bias, applies GPT-OSS SwiGLU and stores MXFP4
 // with its scales. The second product reads both as they are.
 #include <moxie/moxie.h>

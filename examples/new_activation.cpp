@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softplus, which the library does not know, fused into a product: new_activation.cuh holds it as one small struct.
 #include <moxie/moxie.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An activation that the library does not have, and the sink that applies it and stores bf16. Compiled at run time
 // with the kernel; see kernels/moxie/epilogue/sink.cuh for the contract.
 #pragma once

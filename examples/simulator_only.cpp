@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that uses nothing of Moxie: it speaks the CUDA driver API, and its kernel is PTX. docs/simulator.md runs
 // it.
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The comparison of a result with its reference, and the bounds that it is held to.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bf16, MXFP4, MXFP8 and NVFP4 on the CPU, by the rules of moxie/quantize.h. The program uses them for tensors on the
 // host, and the tests hold the kernels to them bit for bit.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See product.h.
 #include "reference/product.h"
 

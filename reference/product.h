@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The product and its activations in double precision on the CPU. The program and the tests check results with them.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public class Device: which driver serves it, and the kernels that copies of it share.
 #include "moxie/device.h"
 

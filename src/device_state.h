@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What copies of a Device share: its context and the kernels loaded into it.
 #pragma once
 #include <functional>

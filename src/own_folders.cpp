@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the running code lies on disk.
 #include "own_folders.h"
 

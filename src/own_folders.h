@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the running code lies on disk: files that are shipped with it are found relative to it.
 #pragma once
 #include <filesystem>

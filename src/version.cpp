@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See moxie/version.h.
 #include "moxie/version.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See benchmark_case.h.
 #include "bench/timing/benchmark_case.h"
 

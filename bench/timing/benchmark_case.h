@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BenchmarkCase is a product ready to be timed. It has several sets of random operands, so that each launch finds its
 // own outside the L2 cache. The groups are given by offsets and have equal rows unless they are skewed.
 #pragma once

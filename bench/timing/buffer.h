@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory that is freed with its Buffer.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense products by cuBLASLt, with which the library's times are compared. cuBLASLt is loaded at run time where the
 // machine has it. Its few declarations stand in cublaslt.cpp, so that nothing of it is needed to build.
 #pragma once

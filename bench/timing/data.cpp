@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See data.h.
 #include "bench/timing/data.h"
 #include "reference/formats.h"

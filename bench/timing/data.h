@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Test data for the demo and the benchmarks: random bf16 values, and tokens routed to experts.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See gpu_clock.h.
 #include "bench/timing/gpu_clock.h"
 

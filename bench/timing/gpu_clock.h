@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GpuClock times work on a GPU: many launches between two events, replayed as a CUDA graph.
 #pragma once
 #include <functional>

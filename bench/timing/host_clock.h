@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times by the clock of the host.
 #pragma once
 #include <algorithm>

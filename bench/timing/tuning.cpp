@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See tuning.h.
 #include "bench/timing/tuning.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From measured times to a table of winners: few kernels, each nearly as fast as the fastest. It needs no device.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Activations with their parameters, as a caller gives them.
 #pragma once
 #include "moxie/types.h"

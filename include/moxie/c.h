@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* All of Moxie's public interface in C11, for C and for what calls C: Python's ctypes, Rust, Julia...
  *
  *   moxie_device* device = NULL;

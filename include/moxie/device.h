@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU, or the simulator in its place, with the kernels that were compiled or loaded for it.
 #pragma once
 #include <cstddef>

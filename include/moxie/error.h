@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one exception type of the library.
 #pragma once
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grouped matrix products with a fused epilogue:
 //
 //   D[g] = A[g] (M_g x K) * B[g]^T (N x K)    both K-major, accumulated in float32

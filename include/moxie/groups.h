@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the rows of a product are divided into groups. Each struct states the sizes of its own.
 //
 // T, G, N, K: rows of A in all, groups, columns (before a gate halves them) and length of the sums.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All of Moxie's public interface.
 #pragma once
 #include "moxie/activation.h"

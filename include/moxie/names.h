@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of every enumerator: as text (command line, messages, tables) and as C++ identifiers (generated sources).
 #pragma once
 #include <optional>

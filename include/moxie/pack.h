@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels compiled beforehand, for machines without any compiler.
 #pragma once
 #include <cstdint>

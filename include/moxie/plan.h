@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans as data: which kernel a product gets, why, and what else there was to choose from.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of bf16 or float32 to MXFP4, MXFP8 or NVFP4, and back, on the device.
 //
 // MXFP4 (E2M1 elements) and MXFP8 (E4M3), as OCP MX v1.0 says: 32 neighbors of a row share a scale of

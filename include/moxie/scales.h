@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales of rows: of MXFP4 and MXFP8 (E8M0) one for every 32 elements along K, of NVFP4 (E4M3) one for every 16.
 //
 // Row-major: uint8 [rows, k / 32]. Blocked, what products read and write (cuBLASLt's VEC32_UE8M0 and VEC16_UE4M3

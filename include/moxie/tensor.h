@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrices in device memory.
 #pragma once
 #include <cstdint>

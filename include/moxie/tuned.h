@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of measured kernels for sm_90a: the text files that the environment variable MOXIE_TUNED names.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choices that are the plan's unless the caller makes them. They name what only one architecture has.
 #pragma once
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names that a caller, the host code and the kernels share: groupings, activations, formats and the choices of a
 // plan. Compiled by the host compiler and by NVRTC. It includes nothing but fixed-width integers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version of the library, in this one place: the build reads it from here. Versions follow semver.org; before 1.0 a
 // new minor version may break what compiled before.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arguments of the kernels, filled in by the host. Compiled by the host compiler and by NVRTC. What their tensor
 // maps describe stands in docs/tensor_maps.md.
 #pragma once

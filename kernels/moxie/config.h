@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compile-time configuration of a kernel, and what follows from it. Compiled by the host compiler and by NVRTC: the
 // planner chooses a configuration, the generated source spells it, and the kernel takes it as its template argument.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the group of a cluster tile where sizes are known on the device only (Offsets, Masked, Pointers, KGroups). The
 // warp holds a window of groups, a few in each lane. A prefix sum over the lanes numbers the cluster tiles of the
 // window's groups, and a ballot finds the lane that has the wanted one.

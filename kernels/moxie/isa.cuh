@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions of sm_90a that cuda::ptx does not offer: wgmma, setmaxnreg, elect, stmatrix, named barriers, remote
 // mbarrier arrival, programmatic launch, and the few scalar ones that have no intrinsic of the wanted rounding.
 // Each function is named after its instruction; the section numbers are those of the PTX ISA 9.1.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a kernel lays out its stages, shared memory, tensor memory and workspace. Compiled by the host compiler and by
 // NVRTC: the host computes the bytes of a launch and the boxes of its tensor maps with the functions that the kernel
 // computes addresses with.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a role stands in a ring of stages, of operands or of accumulators.
 #pragma once
 #include "moxie/isa.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which the cluster tiles of one group are computed: along the columns of a panel, then down its rows,
 // then panel after panel. A panel is gemm.panel_columns cluster tiles wide, so that its part of B stays in L2 while A
 // passes by.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tile a block computes next. A problem consists of cluster tiles, numbered group by group and in each group in
 // the order of raster.cuh; the blocks of a cluster compute one together.
 //

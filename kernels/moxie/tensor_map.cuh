@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor maps that change from group to group. A map is edited in shared memory, published to a slot in global memory
 // that belongs to this block alone, and acquired by the thread that issues copies through it (PTX ISA 9.7.9.28,
 // 9.7.13.16, 9.7.13.4).

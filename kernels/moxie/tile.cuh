@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block's tile: which part of the product it is, and what the roles of a kernel must know of its group.
 #pragma once
 #include "moxie/config.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16-bit floating-point formats as values: f16 (IEEE binary16) and bf16, and their exact or rounded conversions
 // from and to float. Branch-free, so that loops over lanes vectorise. Other small formats are in small_float.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of wgmma: matrix fragments to float panels, and the product of panels into the register file.
 // Every product is accumulated by a fused multiply-add in the order of k, one accumulator an element, so the result
 // is the same on every host. (PTX ISA 9.7.15.5.2 leaves order and rounding open; products of 16-bit floats, tf32

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of float panels into rows of accumulators in tensor memory: each accumulator takes its products by fused
 // multiply-adds in the order of k, so the result is the same on every host. (PTX ISA 9.7.16.10 leaves order and
 // rounding open; products of the narrow types are exact in float32.)

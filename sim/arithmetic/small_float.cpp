@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codes of the small floating-point formats.
 #include "sim/arithmetic/small_float.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floating-point formats of at most 19 bits: their codes, and rounding to them by any mode (PTX ISA 9.7.9.21).
 // Exact for every double; the common f16 and bf16 cases have fast paths in half.h that must agree with it.
 #pragma once

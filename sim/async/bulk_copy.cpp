@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cp.async.bulk, cp.reduce.async.bulk, cp.async.bulk.prefetch (PTX ISA 9.7.9.25.4), and the bulk groups of a thread
 // (9.7.9.25.5), which tensor copies use, too.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clusters and the register pool: barrier.cluster (PTX ISA 9.7.13.3), mapa (9.7.9.23), getctarank (9.7.9.24),
 // setmaxnreg (9.7.19.5), griddepcontrol (9.7.13.13).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the families of asynchronous copies share: where a copy lands and which mbarrier it signals, the bulk groups of a
 // thread, the second half of a copy to global memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cp.async of 4 to 16 bytes a thread, its groups (PTX ISA 9.7.9.25.3), cp.async.mbarrier.arrive (9.7.13.15.15).
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proxy fences and fence.mbarrier_init (PTX ISA 9.7.13.4). Plain thread fences are in sim/isa/control.cpp.
 #include "sim/async/state.h"
 #include "sim/hazards/tensor_map_order.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // clusterlaunchcontrol (PTX ISA 9.7.13.17, 9.7.13.18). Which clusters of a launch are pending is decided before it
 // runs (sim/run/launch.cpp): each cluster that starts has a share of them to itself, so that the outcome is the
 // same for any number of host threads. The response, opaque to programs, is {x, y, z, 1} or {0, 0, 0, 0}.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mbarrier.* (PTX ISA 9.7.13.15): the objects, their phases, and the instructions on them.
 #include <algorithm>
 

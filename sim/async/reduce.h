@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reductions of cp.reduce.async.bulk and cp.reduce.async.bulk.tensor (PTX ISA 9.7.9.25.4.2): one element into
 // memory that other blocks may be changing at the same time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // st.async (PTX ISA 9.7.9.12), red.async (9.7.13.7): stores into a block of the cluster that an mbarrier counts.
 #include <array>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Birth and end of the asynchronous state of a cluster.
 #include "sim/async/state.h"
 

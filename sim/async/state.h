@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the asynchronous half of the simulator keeps for a cluster, a block and a warp: mbarriers, groups of
 // copies, warpgroups, tensor maps; and the helpers that its instructions share.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor in tile mode (PTX ISA 9.7.9.27.1).
 #include <algorithm>
 #include <array>

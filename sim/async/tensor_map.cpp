@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instructions on tensor maps: tensormap.replace (PTX ISA 9.7.9.28), tensormap.cp_fenceproxy (9.7.13.16),
 // prefetch.tensormap (9.7.9.15).
 #include <cstring>

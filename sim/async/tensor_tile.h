@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a tensor that one tensor copy moves.
 #pragma once
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma (PTX ISA 9.7.15): fences, groups, matrix descriptors, and mma_async on operands in shared memory and
 // registers. The operations of a warpgroup are one queue; those of a group that accumulate in the same registers
 // are multiplied together.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver ABI that the simulator implements: cuda.h with every name it exports. The handles that cuda.h declares are
 // pointers to structs that the rooms of this folder define.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bookkeeping of allocations, and the checks of a range against them.
 #include "sim/driver/allocation.h"
 

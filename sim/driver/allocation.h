@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocations that the device and the host share, and the pools that some of them come from.
 #pragma once
 #include <array>

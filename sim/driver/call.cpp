@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guard of every entry point and the stack of contexts of a thread.
 #include "sim/driver/call.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call of the ABI: the guard that every entry point begins with, and the contexts that are current to a thread.
 #pragma once
 #include <mutex>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture: how a capture begins, spreads over streams, is invalidated and ends in a graph.
 #include "sim/driver/capture.h"
 

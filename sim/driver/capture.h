@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture: sequences of captured work, and what a capture forbids.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contexts: the primary one, created ones, which of them is current, and their limits.
 #include "sim/driver/context.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contexts: what one holds, and how it is found and emptied.
 #pragma once
 #include <array>

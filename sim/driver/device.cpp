@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device: which GPU the environment asks for, its name, memory and attributes.
 #include "sim/driver/device.h"
 

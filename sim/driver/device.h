@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated device: its limits, and what the environment chose of it.
 #pragma once
 #include <string>

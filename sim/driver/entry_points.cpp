@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way in: cuGetProcAddress and the per-thread forms of functions that take a stream.
 #include <string>
 #include <unordered_map>

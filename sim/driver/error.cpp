@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors: names and texts, and the log that CUDA_LOG_FILE asks for.
 #include "sim/driver/error.h"
 

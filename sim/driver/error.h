@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a call fails: the exception that carries its error code, and the log of what people should know about it.
 #pragma once
 #include <string>

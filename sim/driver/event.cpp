@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events: records and waits, in a stream or in its capture, and the time between two records.
 #include "sim/driver/event.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events: what one remembers of its last record.
 #pragma once
 #include <chrono>

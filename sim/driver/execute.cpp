@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The execution of work in stream order, and the report of what goes wrong in it.
 #include "sim/driver/execute.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The execution of work. Work is done by the time the call that enqueues it returns. Its failure comes to light later,
 // in a call that synchronizes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's private tables, of which the simulator has none (docs/simulator.md says what that means for NVIDIA's own
 // runtime). NVRTC asks any libcuda.so.1 that is already loaded for one, and crashes where the function itself is
 // absent.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions, whether of a module or kernels of a library: how they are found, and their attributes.
 #include "sim/driver/function.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions: a kernel in a context, with the attributes that a program gave it.
 #pragma once
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: their nodes and edges, whatever the work of a node is.
 #include "sim/driver/graph.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: nodes with work, and the edges between them.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executable graphs: instantiation, launch and update.
 #include "sim/driver/graph_exec.h"
 

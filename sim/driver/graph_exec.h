@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executable graphs: the steps of a graph in an order that respects its edges.
 #pragma once
 #include <cstdint>

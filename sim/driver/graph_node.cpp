@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes that a program adds to a graph by hand, and the parameters of their work.
 #include "sim/driver/graph_node.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters of kernel nodes, for whoever changes an executable graph.
 #pragma once
 #include "sim/driver/call.h"

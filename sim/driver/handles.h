@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table of the live objects behind one type of handle.
 #pragma once
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Images: PTX text, fat binaries with PTX inside (plain or packed), and what is not PTX and cannot be run.
 // The layout of a fat binary is not documented; these are the fields that the CUDA Toolkit 13 writes.
 #include "sim/driver/image.h"

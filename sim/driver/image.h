@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an image of a module may be, and the PTX text inside it.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of a call that loads an image: of them the simulator serves the logs.
 #pragma once
 #include <algorithm>

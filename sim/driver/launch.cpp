@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel launches: the checks of a launch configuration and the gathering of parameters.
 #include "sim/driver/launch.h"
 

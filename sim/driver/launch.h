@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel launches: from a launch configuration to work.
 #pragma once
 #include "sim/driver/function.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Libraries: images that each context loads as a module of its own when it first uses them.
 #include "sim/driver/library.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Libraries and their kernels, which become modules and functions in each context that uses them.
 #pragma once
 #include <map>

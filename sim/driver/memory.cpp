@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory: allocations of every kind, what an address belongs to, copies and fills. Each range is checked against the
 // allocations before anything is moved.
 #include "sim/driver/memory.h"

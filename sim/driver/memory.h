@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies and fills as work, for whoever submits them later.
 #pragma once
 #include "sim/driver/work.h"

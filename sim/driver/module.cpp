@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules: from the text of an image to variables in memory and kernels that can be launched.
 #include "sim/driver/module.h"
 

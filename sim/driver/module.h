@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules: what loading an image yields.
 #pragma once
 #include <cstdint>

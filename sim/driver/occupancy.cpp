@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Occupancy: how many blocks and clusters fit on the device at once.
 #include "sim/driver/occupancy.h"
 

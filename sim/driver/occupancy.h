@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Occupancy: how many blocks of a function a multiprocessor holds at once.
 #pragma once
 #include <cstdint>

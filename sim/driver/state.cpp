@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one object of the driver's state, and with it the one place that sees every type of handle.
 #include "sim/driver/state.h"
 

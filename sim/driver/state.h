@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state behind the driver ABI, which one lock guards. What a handle points to is defined in the room that owns it:
 // here are the tables alone.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: how they are made and found, and their properties.
 #include "sim/driver/stream.h"
 

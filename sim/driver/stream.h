@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: what one holds, and the null streams that a context has.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How work enters a stream, and how a program waits for it.
 #include "sim/driver/submit.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How work enters a stream: it runs at once, or the stream's capture records it.
 #pragma once
 #include "sim/driver/call.h"

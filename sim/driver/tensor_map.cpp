@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor maps: the checks of cuTensorMapEncodeTiled and the simulator's form of the result.
 #include <optional>
 

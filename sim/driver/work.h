@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work: what a stream runs and a graph records.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/hazards/global_access.h"
 
 #include "sim/machine/agents.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Judges accesses to global memory: their bounds, what unfinished predecessor grids may still write, and what other
 // blocks of the cluster have written.
 #pragma once

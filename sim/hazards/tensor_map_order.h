@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Judges the uses of tensor maps that the device rewrites: which version a copy may read, and when a map may be
 // rewritten (PTX ISA 8.6, 9.7.13.4).
 #pragma once

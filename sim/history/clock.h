@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vector clocks: who has seen what. The order of every access that matters is decided from these,
 // never from the order in which the simulator happened to run it.
 #pragma once

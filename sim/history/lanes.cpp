@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words that lanes of a warp have written and not yet published.
 #include "sim/history/lanes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Order inside a warp: which lane wrote a word of shared memory by a plain store and has told nobody since. Views
 // (sim/history/clock.h) know warps only; this finds the bar.warp.sync that is missing between two lanes of one warp.
 // What it reports is unordered for certain: a release by the writing lane and after it any acquire by the warp count as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was done to the shared memory of a block: for every byte whether it has been written, and who wrote and who read
 // it since. sim/hazards/shared_access.h decides by it.
 #pragma once

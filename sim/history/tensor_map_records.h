@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of the tensor maps in global memory: who has written, released and acquired each, and which copies may
 // still read it. sim/hazards/tensor_map_order.h decides by it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last plain store to each word. It is kept in clusters of several blocks, since a plain read in another block must
 // be ordered after it. Words written in parts, by strong or by asynchronous operations have no writer.
 #pragma once

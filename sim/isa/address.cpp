@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses of memory instructions (PTX ISA 5.1, 6.4.1): the generic windows, bounds, alignment.
 #include "sim/isa/address.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses of ld, st, atom and their like: from the lanes' registers to host memory, checked; and what a
 // synchronizing access tells other warps.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // atom and red (PTX ISA 9.7.13.5, 9.7.13.6) on global and shared memory, scalar and vector.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // call, ret (PTX ISA 9.7.12.5, 9.7.12.6), stacksave, stackrestore, alloca (9.7.17): how arguments and results travel,
 // and what keeps a function's registers and variables apart from those of the same function further out.
 #include "sim/isa/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instructions that build_kernel() puts around a call beside the call itself.
 #pragma once
 #include "sim/machine/instruction.h"

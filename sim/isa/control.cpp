@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Branches and ends of threads: bra, brx.idx, exit, trap, brkpt, nanosleep (PTX ISA 9.7.12, 9.7.19). Synchronization of
 // a block: bar, barrier (9.7.13.1), membar and plain fences (9.7.13.4).
 #include <algorithm>

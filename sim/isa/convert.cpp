@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cvt and cvt.pack (PTX ISA 9.7.9.21, .22). The conversions that kernels live on are loops of their own; every other
 // form goes by way of 64 bits: the source becomes an integer or a double, which is then rounded once.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sin, cos, log2, exp2 and tanh of floats in double precision, without branches, so that loops over lanes vectorize.
 // Each result is within kDoubt units in the last place of a double, or a NaN, for which the C library must be asked.
 // Rounded to float the results are then those of the C library on every host.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device-side printf and assert as the CUDA headers call them.
 #include "sim/isa/external.h"
 #include "sim/hazards/global_access.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of the run-time system that a kernel may call without bringing them: vprintf and __assertfail.
 #pragma once
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floating-point arithmetic: PTX ISA 9.7.3 (f32, f64), 9.7.4 (f16, bf16 and their pairs), 9.7.5 (mixed precision).
 // The .approx instructions are computed in double (by the C library) and rounded to the result: at least as exact as
 // the bounds the ISA gives, not the hardware's bits.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Form: reading an instruction's modifiers and operands.
 #include "sim/isa/lanes.h"
 

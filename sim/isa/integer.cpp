@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Integer arithmetic: PTX ISA 9.7.1 and, with the carry flag, 9.7.2. One struct an instruction, named after it.
 #include <algorithm>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a plain instruction is written and read. It is a struct whose static `apply` says what one lane does, and
 // lanes<Op> runs it over the 32 lanes of a warp. Form takes its modifiers and operands and refuses what is left over.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comparison and selection (PTX ISA 9.7.6, 9.7.7), logic and shifts (9.7.8).
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ld, ldu, st, prefetch, prefetchu, createpolicy, discard, applypriority (PTX ISA 9.7.9.8 to 9.7.9.18).
 #include <bit>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mma.sync (PTX ISA 9.7.14.5): products of small matrices whose fragments lie in the registers of a warp, dense, of
 // every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those of wgmma
 // (sim/arithmetic/panel_product.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves: mov with its packing and unpacking (PTX ISA 9.7.9.3, .4), prmt (9.7.9.7), isspacep and cvta (9.7.9.19, .20).
 #include "sim/isa/lanes.h"
 #include "sim/memory/address_space.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes that go each to its own place: brx, call and ret.
 #pragma once
 #include <bit>

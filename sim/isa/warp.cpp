@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions that join the lanes of a warp: shfl.sync, vote.sync, match.sync, redux.sync, elect.sync, activemask,
 // bar.warp.sync (PTX ISA 9.7.9.6, 9.7.13.2, 9.7.13.9 to 9.7.13.14), ldmatrix, stmatrix, movmatrix (9.7.14.5.15 to 17).
 #include <algorithm>

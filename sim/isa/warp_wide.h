@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions that all 32 threads of a warp execute together: matrix products and moves.
 #pragma once
 #include "sim/machine/hierarchy.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A name for each Agent (sim/history/clock.h), for the text of a fault.
 #pragma once
 #include <cstdint>

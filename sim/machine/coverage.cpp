@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executed forms, appended to the file that MOXIE_SIM_COVERAGE names.
 #include "sim/machine/coverage.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a family of opcodes needs to decode its instructions: operands to places in the register file, and the table in
 // which the families stand.
 #pragma once

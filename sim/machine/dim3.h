@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The extent of a grid, a cluster or a block, and an index in one.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/machine/engine.h"
 
 #include "sim/machine/hierarchy.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When asynchronous operations are performed: the order of a launch, and the engine that holds what is pending.
 #pragma once
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the environment says about how launches are executed. A value that is not allowed throws std::invalid_argument.
 #pragma once
 #include "sim/machine/engine.h"

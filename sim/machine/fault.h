@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ends a launch: a hazard, or a program that asks for what is not allowed.
 #pragma once
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hierarchy of threads: a warp, its block (CTA), the block's cluster.
 #pragma once
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decoded instruction: a record with the function that executes it for a mask of lanes. The functions live in sim/isa
 // (synchronous instructions), sim/async (copies, barriers, wgmma) and sim/tcgen05.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel as it is executed: its instructions, the rows of a warp's register file, its calls and stack frames.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A launch of a kernel over a grid.
 #pragma once
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values of an instruction's operands in one lane, and the places in shared memory that they name.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which reading of the ISA a launch is held to.
 #pragma once
 

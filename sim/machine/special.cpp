@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of the special registers (PTX ISA 10).
 #include "sim/machine/special.h"
 #include "sim/machine/launch.h"

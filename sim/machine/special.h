@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Special registers (PTX ISA 10): names, widths and values.
 #pragma once
 #include <cstdint>

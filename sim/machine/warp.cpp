@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of a warp's lanes when they part and meet again, and what the warp knows and tells.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The generic address space that holds global, shared, local and parameter memory.
 #pragma once
 #include <cstdint>

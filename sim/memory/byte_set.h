@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A set of bytes of global memory. It holds what a grid has written.
 #pragma once
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device allocations. Each is a mapping of its own between two pages that nobody may touch; what was freed is
 // remembered, so that a late access is called by its name.
 #include <sys/mman.h>

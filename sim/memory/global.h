@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Global memory: device allocations with bounds, shared by all blocks.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a block's shared memory.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensor map: its fields, and the simulator's own 128-byte form of a CUtensorMap (the real one is opaque,
 // PTX ISA 5.5.8). Written by cuTensorMapEncodeTiled and tensormap.replace, read by tensor copies.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and sizes of the fundamental types (PTX ISA 5.2.1).
 #include "sim/ptx/ast.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the PTX parser yields: a module of variables and functions, each function a flat list of
 // instructions with labels resolved to indices. Types and modifiers stay as they are written;
 // their meaning is given in sim/isa and sim/async.

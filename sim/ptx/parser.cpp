@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grammar of PTX modules: directives, variables, functions, instructions and their operands (PTX ISA 4.3, 5.4, 11).
 // Names are resolved here: registers to indices, labels to instruction indices, nested variables to unique names.
 #include <algorithm>

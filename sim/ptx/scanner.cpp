@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scanner: text to identifiers, literals and constant expressions (PTX ISA 4.1 to 4.5).
 #include "sim/ptx/scanner.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads PTX text: white space and comments, identifiers, literals and constant expressions, and where they stand.
 // PTX ISA section 4. The grammar of statements is in parser.cpp.
 #pragma once

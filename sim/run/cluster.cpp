@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Birth and end of a cluster.
 #include <algorithm>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who waits for what when no warp can go on.
 #include <cstdio>
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A launch over host threads.
 #include <algorithm>
 #include <exception>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Running a launch.
 #pragma once
 #include "sim/machine/launch.h"

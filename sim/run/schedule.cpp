@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which the warps of a cluster run.
 #include <algorithm>
 #include <string>

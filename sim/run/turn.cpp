@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop that executes a warp's instructions.
 #include "sim/run/turn.h"
 

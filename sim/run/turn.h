@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a warp's turn is taken; private to sim/run.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA runtime that compute programs use, over the documented driver API: libcudart.so.13 beside the
 // simulator's libcuda.so.1, for programs that nvcc has linked with -cudart shared. NVIDIA's own runtime asks the driver
 // for private tables, which the simulator does not have. Its error codes are the driver's.

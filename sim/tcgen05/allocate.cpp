@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tcgen05.alloc, tcgen05.dealloc, tcgen05.relinquish_alloc_permit (PTX ISA 9.7.16.7).
 #include <bit>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The descriptors of tcgen05 (PTX ISA 9.7.16.4): matrices in shared memory, and the instruction descriptor of an mma.
 #pragma once
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The families of opcodes in sim/tcgen05. Each registers its decoders (sim/machine/decode.h).
 #pragma once
 

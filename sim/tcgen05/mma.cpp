@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tcgen05.mma, dense, and its .ws form (PTX ISA 9.7.16.10). Everything is checked when it is issued; the product is
 // computed when the pipe gets there. Accumulators of float32 take the products by fused multiply-adds in the order of
 // k; those of float16 are summed in float32 and rounded once an instruction. Elements are multiplied by their scale

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tcgen05.cp and tcgen05.shift (PTX ISA 9.7.16.9).
 #include <cstring>
 

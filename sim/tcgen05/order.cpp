@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tcgen05.fence (PTX ISA 9.7.16.11) and tcgen05.commit (9.7.16.12).
 #include "sim/tcgen05/state.h"
 

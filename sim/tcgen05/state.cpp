@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor memory of a block: allocations, the marks in its cells and the order they call for, and its end.
 #include "sim/tcgen05/state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor memory (PTX ISA 9.7.16.1) of a block, who has done what to it, and what the tcgen05 instructions share:
 // their order (9.7.16.6), their pipe, and the rules for addresses.
 //

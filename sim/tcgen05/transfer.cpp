@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tcgen05.ld, tcgen05.st and tcgen05.wait (PTX ISA 9.7.16.8): between tensor memory and registers. They move their data
 // when they are issued: whoever could tell the difference breaks a rule that is checked here or in state.cpp.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Building a kernel from PTX.
 #pragma once
 #include <cstdint>

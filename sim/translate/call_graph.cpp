@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which functions a kernel can reach, and which of them can come back to themselves.
 #include <algorithm>
 #include <functional>

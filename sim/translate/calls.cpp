@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the arguments and results of a call travel.
 #include "sim/isa/external.h"
 #include "sim/translate/kernel_builder.h"

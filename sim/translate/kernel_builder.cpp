@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decoded instructions of a kernel.
 #include "sim/translate/kernel_builder.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds a Kernel from a parsed function: which functions it calls (call_graph.cpp), where variables, parameters and
 // registers live (placement.cpp), how calls pass values (calls.cpp), and the decoded instructions (kernel_builder.cpp).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All families of opcodes.
 #pragma once
 #include <string>

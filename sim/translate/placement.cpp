@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where variables, parameters, constants and registers live.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Liveness of PTX registers and the sharing of register-file rows that follows from it. A warp of a large kernel
 // would otherwise touch hundreds of kilobytes. A register that is taken for live too long only costs space, so
 // everything that is not known to be a pure destination counts as a use.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of the register file: which PTX registers may share one. Private to sim/translate.
 #pragma once
 #include <cstdint>

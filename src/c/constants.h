@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ties the constants of moxie/c.h to the enumerators that they stand for, when the library is compiled.
 #pragma once
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptions of products, from C to C++.
 #pragma once
 #include "moxie/c.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices in C: handles, information, memory.
 #include "c/handles.h"
 #include "c/structs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products in C: create, run, and what a caller asks of one.
 #include "moxie/gemm.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the handles of moxie/c.h point to.
 #pragma once
 #include <atomic>

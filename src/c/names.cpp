@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The enumerations of moxie/c.h: that they agree with those of C++, their names, and values of names.
 #include "c/constants.h"
 #include "c/status.h"

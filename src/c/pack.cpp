@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs of kernels and tables of measured kernels in C.
 #include "moxie/pack.h"
 

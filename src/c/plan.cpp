@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans as data in C.
 #include "moxie/plan.h"
 

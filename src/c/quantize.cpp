@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales and quantized rows in C.
 #include "moxie/quantize.h"
 

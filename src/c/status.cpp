@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statuses and the thread's last error: from exceptions to what C sees.
 #include "c/status.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every function of moxie/c.h does around its work: no exception leaves it, and a failure leaves its sentence.
 #pragma once
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Structures whose first member is their size: those that callers fill are copied with defaults for what their header
 // lacked, those that the library fills are written as far as their header knows them.
 #pragma once

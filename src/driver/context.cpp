@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device's primary context: modules, launches, memory.
 #include <fmt/format.h>
 

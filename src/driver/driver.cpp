@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding, initializing and questioning a libcuda: the system's or the simulator's.
 #include "driver/driver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver, loaded at run time: the system's libcuda.so.1 or the simulator's. The code here does not know which
 // of the two it calls.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver functions that the library calls: the list of their names, and the table of their addresses.
 // cuda.h maps some names to versioned ones (cuMemAlloc is cuMemAlloc_v2) by macros; member names follow them, so
 // callers write `call().cuMemAlloc(...)`, while cuGetProcAddress is asked for the plain name.

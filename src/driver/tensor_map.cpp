@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor maps made by the driver.
 #include <fmt/format.h>
 

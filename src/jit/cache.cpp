@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder of compiled kernels. An entry is one header line, made from the key and the image alone, and the image;
 // it is valid when its header is byte for byte the one that its image would be given.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVRTC: loading it and calling it.
 #include <dlfcn.h>
 #include <fmt/format.h>

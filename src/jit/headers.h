@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The headers inside the library, kernel sources and the CUDA headers that they need, and which of them a source uses.
 #pragma once
 #include <cstdint>

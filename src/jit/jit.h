@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a kernel's source text to machine code: NVRTC, loaded at run time, behind a cache on disk.
 // Knows nothing of operations or plans.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel's image: its name in the cache, and where it comes from.
 #include <fmt/format.h>
 #include <sys/stat.h>

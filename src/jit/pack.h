@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs: caches that are made beforehand and shipped, so that the machine that uses them needs no compiler.
 #pragma once
 #include <cstdint>

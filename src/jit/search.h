@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where NVRTC may lie. The order is a promise to users: docs/nvrtc.md.
 #pragma once
 #include <filesystem>

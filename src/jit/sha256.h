@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 (FIPS 180-4): names and checks the entries of the cache.
 #pragma once
 #include <array>

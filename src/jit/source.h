@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a kernel's configuration and its sinks to the text of its translation unit. Equal arguments give equal text.
 #pragma once
 #include <string>

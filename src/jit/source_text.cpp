@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See source_text.h. The scanner follows the C++ grammar's early phases as far as comments and literals need it.
 #include "jit/source_text.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache and the build must know of C++ source text without compiling it: its comments, its white space and
 // its #include lines. Plain text to text, also linked into the build's embedding tool.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of what a caller asks for. Each throws Error(InvalidArgument) whose sentence names the argument.
 #pragma once
 #include "moxie/gemm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grouped product: checks, tensor maps, launch.
 #include "moxie/gemm.h"
 

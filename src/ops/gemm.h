@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel that is planned for a product, and what a launch of it needs. Internal: tests use it to look at a kernel's
 // source and machine code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a description to a planned kernel and its source.
 #include <fmt/format.h>
 

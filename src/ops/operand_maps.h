@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shapes of the tensor maps of operands, scales and outputs. They follow docs/tensor_maps.md.
 #pragma once
 #include "driver/driver.h"

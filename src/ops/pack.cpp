@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs of the kernels that a list of problems needs.
 #include "moxie/pack.h"
 

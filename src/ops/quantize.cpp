@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizing and dequantizing rows: checks, kernel, launch.
 #include "moxie/quantize.h"
 

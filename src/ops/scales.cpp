@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales: sizes, and the conversions to and from the blocked layout.
 #include "moxie/scales.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans for Hopper: the candidates, what each would cost, and the choice among them.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planning: a pure function from a problem and a device's figures to a kernel configuration.
 // Deterministic, no device calls; it can explain itself.
 #pragma once

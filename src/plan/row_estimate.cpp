@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of groups and the tiles that they make.
 #include "plan/row_estimate.h"
 

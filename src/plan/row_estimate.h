@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many rows the groups have, known or estimated, and the tiles that they make. Shared by both planners.
 #pragma once
 #include <fmt/format.h>

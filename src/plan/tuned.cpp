@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measured winners: the table that is built in, and in front of it the one that MOXIE_TUNED names.
 #include <fmt/format.h>
 

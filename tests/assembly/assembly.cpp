@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Assembles for sm_100a every kernel that a plan returns over a grid of problems (NVRTC's own ptxas, as the library
 // does) and reads its report: nothing may spill, and registers, shared memory and tensor memory must suffice.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problems whose plans for sm_100a are assembled: a grid over everything that a plan can be asked for, and the shapes
 // that others have published figures of.
 #pragma once

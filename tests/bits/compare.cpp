@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of two machines' results: a row for each opcode, then what lies outside of its bounds.
 #include "tests/bits/compare.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results files, and what two machines' results have in common.
 #pragma once
 #include "tests/bits/machine.h"

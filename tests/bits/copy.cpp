@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms of bulk copies, tensor copies, mbarriers and tensormap.replace (PTX ISA 9.7.9.25.4, .5, 9.7.9.28, 9.7.13.15).
 // What they leave in memory is the result.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random operands, scalar kernels and the list of all families.
 #include "tests/bits/form.h"
 

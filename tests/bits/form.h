@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One instruction form: the kernel that executes it, its input, and how exactly two machines must agree on its result.
 #pragma once
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // instruction_bits: runs every instruction form that sm_90a executes on random data, on a GPU or in the simulator, and
 // compares the bits of two machines. It speaks to the first libcuda.so.1 that the dynamic loader finds:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules from forms, the driver calls that run them, and the processes these are made in.
 #include "tests/bits/machine.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine that runs forms: whatever libcuda.so.1 the dynamic loader finds, the system's or the simulator's.
 #pragma once
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms of matrix products: wgmma (PTX ISA 9.7.15) and mma.sync (9.7.14.5). Whole numbers have sums that every order
 // of additions gives alike: those bits are defined. Fractions show how far the orders and roundings lie apart.
 #include <algorithm>

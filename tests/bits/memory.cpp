@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms of loads, stores, atomic operations and the copies of single threads (PTX ISA 9.7.9.8 to .11, 9.7.13.5, .6,
 // 9.7.9.25.3).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms of integer, floating-point, logic, comparison and move instructions (PTX ISA 9.7.1 to 9.7.9).
 #include "tests/bits/form.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms of instructions in which the lanes of a warp or the warps of a block meet: shuffles, votes, matches,
 // reductions, barriers that reduce, and the matrix loads and stores (PTX ISA 9.7.9.6, 9.7.13, 9.7.14.5).
 #include <algorithm>

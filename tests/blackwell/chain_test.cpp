@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantised outputs on sm_100a, and the chain they are for: the first product of an expert layer (bias, activation,
 // MXFP4 out) and the second, which reads the first one's elements and scales as they are.
 #include "tests/blackwell/mxfp4.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What plans for sm_100a return fits the device. That it assembles too, tests/assembly finds out.
 #include <gtest/gtest.h>
 

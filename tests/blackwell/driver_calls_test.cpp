@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call asks of the driver: gemm() encodes tensor maps, those that the thread does not have yet, and launches. It
 // reads no device memory, copies nothing and waits for nothing, so no choice can depend on what lies on the device.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published products (reference_shapes.h) at their full size: hours of `make nightly`, not of CI
 // (MOXIE_TEST_ALL=1).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MXFP4 products with bias, activations and bf16 outputs, NaN scales, and the blocking of scales. matrix_test.cpp has
 // the plain ones.
 #include "tests/blackwell/mxfp4.h"

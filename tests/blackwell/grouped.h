@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One product of groups by pointers, or of k groups, with its answer: exact sums, gaps between the groups that are NaN,
 // outputs compared byte by byte. A quantised output must be what the CPU makes of the same product's float32 output.
 #pragma once

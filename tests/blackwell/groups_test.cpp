@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups whose operands have tensor maps of their own on sm_100a: by pointers, and k groups. Every format, one block
 // and pairs, operands swapped and not, either scheduling; sums are exact, so float32 must be equal to the last bit.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products whose tiles come by cluster launch control: every grouping, one block and pairs, MXFP4 and bf16, in every
 // order of the simulator, each of which starts another number of blocks at once.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MXFP4 products over all that a caller may vary, each point in every order of the simulator, with other data each run:
 //   A  each grouping x one block and a pair x operands swapped and not x static and launch control
 //   B  each width of a tile and, swapped, each number of its rows; n is a multiple of none

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One MXFP4 or NVFP4 product on sm_100a with its answer: random elements and scales, NaN scales wherever no row exists,
 // scales blocked by the library's own kernel; launches, and compares every byte.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVFP4 products: E4M3 scales of 16 elements, and a float for each matrix, over grouping x width of a tile x extents.
 #include "moxie/scales.h"
 #include "tests/blackwell/mxfp4.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MXFP4 products whose speed or correctness others have published: DeepGEMM's pull request 348 (its dense table,
 // its tests of contiguous and masked groups, its sweep over 256 experts).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products with swapped operands: grouping x rows of a tile x extents x outputs, MXFP4 and bf16, in every order of the
 // simulator. Rows that do not exist have NaN scales, and outputs are poisoned.
 #include <fstream>

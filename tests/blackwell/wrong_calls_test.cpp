@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wrong calls for the formats of sm_100a: the right kind of error, one sentence that names the argument, nothing
 // launched and no byte of device memory touched.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What every function of moxie/c.h promises: sizes of older and newer callers, null pointers, sentences, threads. */
 #include <pthread.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Quantizing, scales, plans as data, devices, names and packs. */
 #include <stdbool.h>
 #include <unistd.h>

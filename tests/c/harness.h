@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What the tests of moxie/c.h share: expectations, device memory, bf16. A test that fails says where and ends the
  * program with status 1. */
 #ifndef MOXIE_TESTS_C_HARNESS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The tests of moxie/c.h as a C program sees it: `c_api NAME` runs one of them. */
 #include "harness.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Products of every kind on the simulator, against sums in double precision. */
 #include "harness.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `moxie gemm` of MXFP4 and NVFP4 operands in every grouping, by pointers too, and of k groups of bf16, on the
 // simulated sm_100a, against products in double precision.
 #include <cstring>

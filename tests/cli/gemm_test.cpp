@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `moxie gemm` against the answers in a golden file, and each kind of group sizes against each other.
 #include <cstring>
 #include <random>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine around the program: no driver, no compiler, a cache that is damaged, foreign, shared or torn.
 #include <dlfcn.h>
 #include <signal.h>

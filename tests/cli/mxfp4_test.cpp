@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `moxie gemm` of MXFP4 operands on the simulated sm_100a, against the answers in golden files.
 #include <cstring>
 #include <tuple>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs: kernels compiled beforehand serve a machine without any compiler, and nothing else does.
 #include <filesystem>
 #include <fstream>

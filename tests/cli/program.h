@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the program `moxie` as a user would and keeps what it said; makes the files it reads.
 #pragma once
 #include <sys/types.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `moxie quantize`, and `moxie gemm` with quantized outputs that the next product reads.
 #include <cmath>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moxie tune on a machine without a GPU, and the table that MOXIE_TUNED names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

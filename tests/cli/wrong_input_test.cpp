@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wrong usage and wrong files: exit status 2, one line on stderr that names the tensor or option and the rule, nothing
 // on stdout and no output file.
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The program of a small project in C: a product with two groups of integers, exact in float32, on the simulator. */
 #include <moxie/c.h>
 #include <stdio.h>

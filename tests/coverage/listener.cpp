@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Part of every test program: tells the simulator, also of child processes, which test runs (sim/machine/coverage.h).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_coverage FILE [--forms] [--opcode TEXT]: the forms of instructions that tests executed in the simulator, from the
 // file that MOXIE_SIM_COVERAGE named. Prints every opcode with its forms and their tests, then the forms of
 // tests/coverage/required.txt and the opcodes that the simulator registers, each with the test that checks its result

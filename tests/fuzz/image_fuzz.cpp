@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzing of images (libFuzzer): any bytes, as a file with a module would hold them, are unpacked, parsed and prepared,
 // and their variables get memory. What cannot be loaded is an ApiError that says why; anything else that leaves is a
 // finding.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzing of the PTX front end (libFuzzer): any text is parsed, and what parses is decoded for every kernel in it, for
 // both architectures. Bad text is a ParseError with a place in the text; anything else that leaves is a finding.
 #include <cstdint>

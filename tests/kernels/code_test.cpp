@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine code of the kernels, without running it: nothing stands in it for what a problem does not ask for, a
 // further sink leaves the main loop and the scheduler as they are, and nothing spills.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The edges: groups that are empty or hold everything, K of 0, single rows, a block that changes group at every tile,
 // routing data that is wrong, a sink of the caller's own, launches that follow each other, graphs.
 #include <cuda.h>

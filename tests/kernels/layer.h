@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One grouped product on a device with its answer: lays out operands and outputs for any grouping, with gaps, guards
 // and NaN wherever nothing may be read or written, launches, and compares every byte.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels over schedule x grouping x outputs x gate layout x activation x tile x cluster, each for several sizes,
 // with sizes known to the host or only to the device, in every order of the simulator.
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantising and dequantising against the CPU's reference, bit for bit; the conversions of scales. The same tests for
 // every architecture: a program includes this once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products whose outputs leave quantised: they must hold, byte for byte, what the CPU makes of the same product's
 // float32 output, with the scales in the blocked layout, and leave alone what is not theirs. And a second product that
 // reads them as they are.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bf16 products on sm_90a whose outputs leave as MXFP4 or MXFP8.
 #include "tests/kernels/quantized_output.h"
 

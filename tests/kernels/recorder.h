@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sees that a call launches nothing and touches nothing: a stream that records launches instead of running them, and
 // the bytes of all device memory that a test has.
 #pragma once

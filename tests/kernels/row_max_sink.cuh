@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A third sink, unlike the standard two: the largest |out| of every 32 columns of a row, as float32, stored with plain
 // instructions. It stands outside the kernel and is handed to it as a CustomSink.
 #pragma once

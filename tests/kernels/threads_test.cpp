@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulator gives the same bytes for any number of host threads.
 #include "layer.h"
 

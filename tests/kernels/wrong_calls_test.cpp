@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sm_90a does not have is refused with a sentence before anything happens: formats with scales, k groups, launch
 // control, swapped operands. tests/unit/arguments_test.cpp has the misuse that needs no device.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm_100a: every format of operands, one block and pairs, every grouping whose kernel differs, both schedulings,
 // operands swapped and not, one and two accumulators, half groups, gates, and every kind of output.
 #include "cases.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels that are mutated, each with problems that make every role loop at least three times, wrap the ring of
 // stages at least twice and take every branch that has a synchronisation in it.
 #pragma once

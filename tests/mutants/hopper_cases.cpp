@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm_90a: both schedules with every grouping whose kernel differs, every cluster, the tiles that the planner takes for
 // large products, epilogues of 32 and 64 columns with one and two staging buffers, and every kind of output.
 #include "cases.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proves the simulator able to fail: takes the PTX of the library's kernels, removes or bends one synchronisation at a
 // time, and runs each mutant in several orders. A mutant is killed when the simulator reports a hazard or an output is
 // wrong; one that survives must be explained in docs/mutants.md.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mutation operators, and where each statement of the PTX came from.
 #include "mutate.h"
 

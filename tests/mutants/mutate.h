@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutants of a kernel's PTX: each has one synchronisation removed or bent, everything else as it was.
 #pragma once
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiles kernels that differ in all that matters to a compiler with the NVRTC that MOXIE_NVRTC names, and prints one
 // line for each: NAME REGISTERS SPILL_BYTES CODE_BYTES. scripts/check-nvrtc runs it with one version after another.
 //

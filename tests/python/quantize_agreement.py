@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`moxie quantize` against ml_dtypes, an independent implementation of the element and scale types: bit for bit on a
 million values, by the CPU and by the kernels of both architectures in the simulator.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asynchronous work in the simulator against direct computation: bulk and tensor copies of every rank and swizzle,
 // out-of-bounds fill, reductions, multicast, mbarrier phases, rewritten tensor maps, wgmma on its types and layouts.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that need more than one set of registers a function: recursion, direct and mutual, calls through addresses,
 // and memory that is taken from the stack.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA runtime over the simulator: what nvcc's code does for `twice<<<1, 32, 0, stream>>>(data, 3)`, call by call.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulator's libcuda.so.1 as a program sees it: loaded at run time, spoken to through the driver API alone. The
 // tests of sim/driver share this fixture, whose module holds one kernel for each thing that a call can meet.
 #pragma once

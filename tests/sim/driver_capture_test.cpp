@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture and graphs, whether captured or built by hand.
 #include <thread>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entry points, the device, errors and contexts, as a program sees them.
 #include <elf.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches: their checks, occupancy, and what becomes of a kernel that fails.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocations, copies and fills, as a program sees them.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modules and libraries: from images of every kind, whole and damaged, to functions and variables.
 #include <sys/stat.h>
 #include <unistd.h>

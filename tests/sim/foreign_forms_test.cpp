@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms that compilers emit for other people's kernels: parameters of calls that are structs, arrays in local memory,
 // scopes inside functions, vectors of kernel parameters, division in 64 bits, matrices with transposition, and what
 // published kernels do at the edges of the rules (they end while a store still reads, fence a map that is not there).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small floating-point formats from their definitions (IEEE 754, OCP MX and FP8), for what tests expect: values
 // from the fields of a code, codes by looking for the value's neighbours. Shares nothing with the simulator.
 #pragma once

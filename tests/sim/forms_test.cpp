@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forms that published kernels contain and no other test executes: tensor copies with cache hints and for CTA groups,
 // four rows at a time, matrix moves and plain loads as compilers spell them, and what must have no effect. Random data
 // against a direct computation.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every hazard that the simulator reports, as a small kernel of its own: the files of tests/sim/hazards. As it stands a
 // file is right and must pass in every order. Broken, it must be reported in every order in the words that its head
 // states: then the lines that end with "// missing" are gone and those behind "// broken:" are there. The head:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain arithmetic of the simulator, instruction by instruction, against references computed another way: wide
 // integers, 128-bit floats, or the bit loops of the PTX ISA. Every case runs as PTX, in whole and in partial warps.
 #include <gmock/gmock.h>

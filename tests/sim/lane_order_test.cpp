@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Order between the lanes of one warp: what needs a bar.warp.sync is reported without it, and what is ordered in
 // another way, or needs no order, is not.
 #include <gtest/gtest.h>

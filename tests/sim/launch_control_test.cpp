@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // clusterlaunchcontrol (PTX ISA 9.7.13.17, 9.7.13.18): every cluster of a grid is done exactly once, whoever does it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine itself: lanes that part and meet, calls, barriers, exchanges between lanes, memories, atomics, and the
 // reports of deadlocks and wrong addresses. Every kernel here is PTX text.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mma.sync against the sum of products that PTX ISA 9.7.14.5 defines, element by element, with random data: every
 // shape, every type, every lane's place in its fragment. Places are written here as the ISA's tables give them.
 #include <gmock/gmock.h>

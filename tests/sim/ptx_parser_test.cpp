@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The PTX front end: what a module, a function, an instruction and each form of operand become, and how bad text is
 // refused: with a line and a column, whatever it is.
 #include <gmock/gmock.h>

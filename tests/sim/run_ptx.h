@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs hand-written PTX through the simulator's own door, sim::prepare and sim::run, without a driver.
 #pragma once
 #include <cstdlib>

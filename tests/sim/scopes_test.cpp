@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scopes (PTX ISA 8.5, 8.9.4): what one block of a cluster may read of another one's plain stores, by the scope of the
 // operations between them. Each breach is reported in every order; its mended twin runs in all of them.
 #include <gmock/gmock.h>

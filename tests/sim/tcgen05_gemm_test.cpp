@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole kernels (tests/sim/ptx): a pipelined MXFP4 product of one block and of a pair, to the last bit in every order,
 // and each of their synchronisations removed in turn.
 #include <gtest/gtest.h>

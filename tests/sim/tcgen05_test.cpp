@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tcgen05 (PTX ISA 9.7.16) on random data, each form against a direct computation from the ISA's definition, and its
 // hazards with their mended twins.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sm_100a adds to tensor copies (PTX ISA 9.7.9.27.1.2, 5.5.3.4): .cta_group::2, tile::gather4, tile::scatter4.
 #include <gtest/gtest.h>
 

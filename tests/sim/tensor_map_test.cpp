@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor copies through maps of every type, rank and swizzle (PTX ISA 5.5, 9.7.9.25.5, 9.7.9.27) and every field of
 // tensormap.replace (9.7.9.28), on random data against a direct computation from the definition.
 #include <gtest/gtest.h>

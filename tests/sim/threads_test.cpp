@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same bits and the same reports for any number of host threads, and for equal seeds; what a seed may draw.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

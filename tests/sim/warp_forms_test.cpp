@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions of a whole warp, and atomics, in every form on random data, some lanes absent: votes, matches,
 // reductions, shuffles, matrix moves, register budgets. Against a direct computation from the ISA's definitions.
 #include <gtest/gtest.h>

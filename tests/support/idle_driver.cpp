@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA driver that does nothing and says that it has an H200. It shows the library's own time on the host
 // (bench_host) and which calls the library makes (tests/unit/host_calls_test.cpp). It takes the place of the
 // simulator's library, so MOXIE_SIM_LIBRARY names it. MOXIE_IDLE_VERSION is the CUDA version that it reports.

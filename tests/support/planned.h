@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the library makes of a product before it launches, for tests that look at plans, sources and machine code.
 #pragma once
 #include "ops/check.h"

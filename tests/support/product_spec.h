@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A product and its tensors as flat structs, in which tests vary one thing at a time whatever the grouping; and their
 // translation into the public interface.
 #pragma once

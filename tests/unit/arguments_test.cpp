@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Misuse of the grouped product: every rule of moxie/gemm.h has a call that breaks it, and the error has the right code
 // and names the argument. No device is needed: the checks come before anything is launched.
 #include <gmock/gmock.h>

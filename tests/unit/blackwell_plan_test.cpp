@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planner of sm_100a: how its candidates rank, what it refuses, and that callers' sinks get tiles they can take.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of compiled kernels: damage, owners, full and unwritable disks, many processes.
 #include <fcntl.h>
 #include <gmock/gmock.h>

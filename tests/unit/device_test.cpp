@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices: which driver is taken, the sentences when there is none, memory, loading and launching kernels.
 #include <cuda.h>
 #include <dlfcn.h>

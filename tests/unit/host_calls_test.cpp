@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call of gemm() asks of the driver: the first one its kernel and tensor maps, the next one only the launch,
 // and how it asks for that.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From source text to machine code: NVRTC, its messages, and the way through the cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

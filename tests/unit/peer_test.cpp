@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library behind the interface of bench/peer.h, which bench/peers.py loads, gives the library's own results.
 #include <dlfcn.h>
 #include <gmock/gmock.h>

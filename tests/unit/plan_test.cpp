@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planner: every configuration it calls possible fits, choices are kept or refused with a reason, rows that only
 // the device knows need few kernels, and the same problem always gives the same plan.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder of a test's own, environment variables that are put back, and child processes that run one test.
 #pragma once
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `moxie tune` and `moxie bench` are made of: the choice among measured kernels, the table as text, and graphs of
 // launches timed by events (on the simulator, whose times mean nothing).
 #include <gmock/gmock.h>

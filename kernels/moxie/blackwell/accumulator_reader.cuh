@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the accumulator of a tile from tensor memory, in the fragments of the epilogue.
 #pragma once
 #include "moxie/arguments.h"

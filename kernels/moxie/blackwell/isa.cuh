@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors of sm_100a's tensor cores (tcgen05) and loads from tensor memory, in the few forms the kernels use. The
 // instructions themselves come from cuda::ptx. Section numbers are those of the PTX ISA 9.1.
 #pragma once

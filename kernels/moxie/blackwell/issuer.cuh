@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The issuer: multiplies the stages of a tile into an accumulator in tensor memory.
 //
 // The contract. One warp has an issuer, of a pair one warp of the first block, and calls it with the tiles that its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cluster launch control (PTX ISA 9.7.13.17, 9.7.13.18): a cluster that is done with a tile cancels the launch of
 // another cluster of the grid, and computes its tile in its place. One warp asks. The answers lie in a ring in the
 // shared memory of every block, and every warp that walks over tiles reads them there.

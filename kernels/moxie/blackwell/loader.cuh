@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader: fills the ring of stages with A, B and their scales by TMA.
 //
 // The contract. One warp of every block has a loader, and calls it with the tiles that its scheduler gives.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What differs between the formats of A and B: how many elements a 128-byte row of a stage holds, and the instruction
 // that multiplies 32 bytes of each. A new format is a specialization of Operand.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensor maps of operands that change from group to group (Pointers, KGroups): rewritten in shared memory,
 // published to a slot in global memory. Two slots of each alternate, so that copies through the maps of the last group
 // may still be under way.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two rings of a Blackwell block: stages of operands between loader and issuer, accumulators between issuer and
 // epilogue. Each is an array of pairs of mbarriers, of which one says full and the other says empty.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loader's part for scales: which tiles of scales belong to a stage, and the copies that bring them.
 #pragma once
 #include "moxie/blackwell/operand_maps.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stage of a Blackwell kernel's operand ring holds, and which rows and columns of the operands a tile takes.
 // Loader and issuer compute addresses from these numbers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Activations, each a small struct with one operator(): float -> float, or (gate, up) -> float when gated. It is built
 // once a thread from the kernel's parameters (alpha, limit).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The epilogue: what happens to a tile's accumulators after the k loop. It goes over the tile chunk by chunk, adds the
 // bias, applies the activation, and hands fragments to a list of sinks (sink.cuh) without knowing any of them by name.
 // It knows neither wgmma nor tensor memory: the kernel passes what loads a fragment.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sink of quantized outputs: pre or out as MXFP4, MXFP8 or NVFP4, straight from float32. Scales leave in tiles
 // (moxie/scales.h), so that the next product reads them as they are.
 //

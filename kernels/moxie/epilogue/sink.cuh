@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an output of the epilogue is: the contract of a sink, and the fragments and chunks that it is given.
 //
 // A sink takes one of the two values of the product (pre, or out = activation(pre)) as float32 fragments and brings it

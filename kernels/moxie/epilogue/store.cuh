@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The standard sinks: pre or out, rounded to bf16 (nearest even) or as float32. StagedStore writes through shared
 // memory and a tensor map, DirectStore from registers. stores_directly() in config.h says which one a kernel has.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper bf16 grouped GEMM: D[g] = A[g] B[g]^T in float32, then the epilogue's sinks. Persistent and
 // warp-specialized.
 //

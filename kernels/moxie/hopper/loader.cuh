@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The producer's half of the k loop: fills the ring of stages with tiles of A and B by TMA.
 //
 // The contract. One warp of every block has a loader, and calls it with the tiles that its scheduler gives.

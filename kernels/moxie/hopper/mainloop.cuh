@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The k loop of a Hopper kernel: what a stage holds, and the consumers' half, which feeds wgmma from the stages. The
 // producer's half is loader.cuh.
 #pragma once

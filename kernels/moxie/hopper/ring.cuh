@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ring of operand stages of a Hopper block: a pair of mbarriers a stage. `full` completes when both tiles of a
 // stage have landed, `empty` when every consumer warp that reads the stage has let it go.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel that brings row-major scales into the tiles that the tensor cores' copies read, and back (moxie/scales.h).
 #pragma once
 #include "moxie/scaling/scale_tiles.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounding to the elements and scales of MXFP4, MXFP8 and NVFP4 (see moxie/quantize.h for the rules). Elements round to
 // nearest even and saturate.
 #pragma once

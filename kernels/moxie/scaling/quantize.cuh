@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels that turn rows of bf16 or float32 into quantized elements with their scales, and back (moxie/quantize.h).
 // A block of threads has tiles of 128 rows by 4 scales, a thread eight neighboring elements of a row at a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which 128 rows a tile of scales belongs to (moxie/scales.h), and where a scale stands in it.
 #pragma once
 #include "moxie/arguments.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pipelined MXFP4 product of one block (BLOCKS 1) or a pair of blocks (BLOCKS 2), as such kernels are written: warp 0
 // copies, warp 1 multiplies, warps 4 to 7 store, two stages of operands, two of accumulators. mxf4_gemm_1.ptx and
 // mxf4_gemm_2.ptx beside this file are what NVRTC 13.0 makes of it for sm_100a; the simulator's tests run them, whole
