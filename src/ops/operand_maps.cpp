@@ -11,7 +11,6 @@ namespace {
 
 using driver::TensorMapShape;
 using kernel::BlackwellConfig;
-using kernel::HopperConfig;
 
 struct Dimension {
   int64_t size;
@@ -155,9 +154,9 @@ TensorMapShape store_shape(const Config& c, const ProblemShape& p, bool pre, Dat
                  : map_shape(map_type(type), box.swizzle, {columns, rows});
 }
 
-template TensorMapShape b_shape(const HopperConfig&, const ProblemShape&, int64_t, int);
+template TensorMapShape b_shape(const kernel::HopperConfig&, const ProblemShape&, int64_t, int);
 template TensorMapShape b_shape(const BlackwellConfig&, const ProblemShape&, int64_t, int);
-template TensorMapShape store_shape(const HopperConfig&, const ProblemShape&, bool, DataType, int64_t, int64_t);
+template TensorMapShape store_shape(const kernel::HopperConfig&, const ProblemShape&, bool, DataType, int64_t, int64_t);
 template TensorMapShape store_shape(const BlackwellConfig&, const ProblemShape&, bool, DataType, int64_t, int64_t);
 
 }  // namespace moxie::ops
