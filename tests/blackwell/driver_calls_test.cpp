@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call asks of the driver: gemm() encodes tensor maps, those that the thread does not have yet, and launches. It
+// What a call asks of the driver: a run encodes tensor maps, those that the thread does not have yet, and launches. It
 // reads no device memory, copies nothing and waits for nothing, so no choice can depend on what lies on the device.
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of gemm() asks of the driver: the first one its kernel and tensor maps, the next one only the launch,
+// What a run asks of the driver: the first one tensor maps and the launch, the next one only the launch,
 // and how it asks for that.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
