@@ -32,7 +32,7 @@ struct ClusterBarrier {
   bool aligned = false, relaxed = false;
 };
 
-Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
+Step execute_barrier_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   const auto& form = instr.form<ClusterBarrier>();
   if (form.aligned && !converged(warp, mask)) return Step::Wait;
   Cluster& cluster = *warp.cta->cluster;
@@ -52,7 +52,7 @@ Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+Step execute_barrier_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   if (instr.form<ClusterBarrier>().aligned && !converged(warp, mask)) return Step::Wait;
   Cluster& cluster = *warp.cta->cluster;
   AsyncWarpState& s = *warp.async;
@@ -90,9 +90,9 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext&, Instr& out) 
   }
   out.set(ClusterBarrier{has_part(source, "aligned"), has_part(source, "relaxed")});
   if (source.parts[2] == "arrive") {
-    out.execute = execute_arrive;
+    out.execute = execute_barrier_arrive;
   } else if (source.parts[2] == "wait") {
-    out.execute = execute_wait;
+    out.execute = execute_barrier_wait;
   } else {
     unsupported(source, "the form is not known");
   }

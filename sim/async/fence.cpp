@@ -15,8 +15,6 @@ Step execute_async(Warp& warp, const Instr&, uint32_t) {
   return Step::Next;
 }
 
-Step execute_nothing(Warp&, const Instr&, uint32_t) { return Step::Next; }
-
 Step execute_map_release(Warp& warp, const Instr&, uint32_t) {
   release_tensor_maps(warp);
   return Step::Next;

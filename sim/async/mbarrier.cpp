@@ -113,7 +113,7 @@ struct ArriveForm {
   ValueOperand state, count;  // the count may be one of bytes (.expect_tx)
 };
 // mbarrier.test_wait, mbarrier.try_wait (9.7.13.15.16).
-struct WaitForm {
+struct TryWaitForm {
   ObjectForm object;
   bool may_block = false;  // try_wait
   bool parity = false;     // waits for the phase of a parity, not of a state
@@ -200,7 +200,7 @@ Step execute_tx(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-Step execute_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
+Step execute_mbarrier_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   const auto& form = instr.form<ArriveForm>();
   warp.order_reads(mask);
   Mbarrier* published[kLanes];
@@ -249,8 +249,8 @@ std::string wait_text(const Mbarrier& barrier, uint32_t phase) {
   return text + " missing";
 }
 
-Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
-  const auto& form = instr.form<WaitForm>();
+Step execute_try_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+  const auto& form = instr.form<TryWaitForm>();
   uint32_t complete = 0;
   const Mbarrier* missing = nullptr;
   uint32_t missing_phase = 0;
@@ -371,10 +371,10 @@ bool decode_mbarrier(const ptx::Instruction& source, DecodeContext& context, Ins
     else if (form.expect_tx || form.no_complete)
       unsupported(source, "the count operand is missing");
     out.set(form);
-    out.execute = execute_arrive;
+    out.execute = execute_mbarrier_arrive;
   } else if (op == "test_wait" || op == "try_wait") {
     expect_operands(3, 4);
-    WaitForm form;
+    TryWaitForm form;
     form.may_block = op == "try_wait";
     form.parity = has_part(source, "parity");
     form.complete = push_value(context, operands[0], ptx::Type::Pred);
@@ -382,7 +382,7 @@ bool decode_mbarrier(const ptx::Instruction& source, DecodeContext& context, Ins
     form.object = object;
     form.phase = push_value(context, operands[2], form.parity ? ptx::Type::U32 : ptx::Type::U64);
     out.set(form);
-    out.execute = execute_wait;
+    out.execute = execute_try_wait;
   } else {
     unsupported(source, "is not known");
   }

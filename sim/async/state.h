@@ -120,6 +120,9 @@ struct AsyncClusterState {
 // for. For instructions that are executed while warp.wgmma_pending.
 void check_wgmma_registers(Warp& warp, const Instr& instr);
 
+// Executes an instruction that changes nothing the simulator looks at.
+inline Step execute_nothing(Warp&, const Instr&, uint32_t) { return Step::Next; }
+
 // What the rooms above need at birth and end of a cluster.
 void create_async_state(Cluster& cluster);  // allocates each warp's agents, too
 void finish_async_state(Cluster& cluster);  // after the last warp left: performs what is pending, checks leftovers

@@ -150,7 +150,7 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
+Step execute_nothingproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   const auto& form = instr.form<CopyFenceForm>();
   const int lane = first_lane(mask);
@@ -174,8 +174,6 @@ Step execute_cp_fenceproxy(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-Step execute_nothing(Warp&, const Instr&, uint32_t) { return Step::Next; }
-
 // A hint: the map need not be fit for use yet.
 Step execute_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
   const auto& form = instr.form<PrefetchForm>();
@@ -198,7 +196,7 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
     form.destination = push_address(context, operands[0]);
     form.source = push_address(context, operands[1]);
     out.set(form);
-    out.execute = execute_cp_fenceproxy;
+    out.execute = execute_nothingproxy;
     return true;
   }
   if (source.parts[1] != "replace" || source.parts.size() < 5 || !has_part(source, "tile") ||

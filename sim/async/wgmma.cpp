@@ -36,7 +36,7 @@ struct MmaForm {
   ValueOperand scale_d_predicate;
 };
 // wgmma.wait_group (9.7.15.7.3).
-struct WaitForm {
+struct WaitGroupForm {
   int64_t newest = 0;  // so many groups may still be pending
 };
 
@@ -469,7 +469,7 @@ WarpGroup& warpgroup_of(Warp& warp, uint32_t mask) {
   return warp.cta->async->warpgroups[static_cast<size_t>(warp.index) / 4];
 }
 
-Step execute_fence(Warp& warp, const Instr&, uint32_t mask) {
+Step execute_wgmma_fence(Warp& warp, const Instr&, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   warpgroup_of(warp, mask);
   AsyncWarpState& s = *warp.async;
@@ -579,11 +579,11 @@ Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
+Step execute_wait_group(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   WarpGroup& group = warpgroup_of(warp, mask);
   AsyncWarpState& s = *warp.async;
-  const int64_t until = int64_t{s.mma_committed} - instr.form<WaitForm>().newest;
+  const int64_t until = int64_t{s.mma_committed} - instr.form<WaitGroupForm>().newest;
   if (until > int64_t{group.completed}) {
     return wait_for(warp, [&] {
       return "wgmma group " + std::to_string(until - 1) + " of warpgroup " + std::to_string(warp.index / 4) +
@@ -608,7 +608,7 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   if (parts.size() < 4 || !has_part(source, "sync") || !has_part(source, "aligned"))
     unsupported(source, "the form is not known");
   if (parts[1] == "fence") {
-    out.execute = execute_fence;
+    out.execute = execute_wgmma_fence;
     return true;
   }
   if (parts[1] == "commit_group") {
@@ -617,8 +617,8 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   }
   if (parts[1] == "wait_group") {
     if (operands.size() != 1) unsupported(source, "wrong number of operands");
-    out.set(WaitForm{immediate_of(source, operands[0])});
-    out.execute = execute_wait;
+    out.set(WaitGroupForm{immediate_of(source, operands[0])});
+    out.execute = execute_wait_group;
     return true;
   }
   if (parts[1] != "mma_async" || has_part(source, "sp")) unsupported(source, "the form is not known");

@@ -46,16 +46,16 @@ struct EntryPoint {
 };
 
 template <class Function>
-void* address_of(Function* function) {
+void* address_of_function(Function* function) {
   return reinterpret_cast<void*>(function);
 }
 
 const std::unordered_multimap<std::string, EntryPoint>& entry_points() {
   static const std::unordered_multimap<std::string, EntryPoint> all = {
-#define ENTRY(name, version, symbol) {#name, {version, false, address_of(&symbol)}},
+#define ENTRY(name, version, symbol) {#name, {version, false, address_of_function(&symbol)}},
 #define STREAM_ENTRY(name, version, symbol, per_thread_version, suffix) \
-  {#name, {version, false, address_of(&symbol)}},                       \
-      {#name, {per_thread_version, true, address_of(&PerThread<&symbol>::call)}},
+  {#name, {version, false, address_of_function(&symbol)}},              \
+      {#name, {per_thread_version, true, address_of_function(&PerThread<&symbol>::call)}},
 #include "sim/driver/entry_points.inc"
 #undef ENTRY
 #undef STREAM_ENTRY

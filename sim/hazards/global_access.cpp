@@ -10,7 +10,7 @@ void fault_uncaused(const Warp& warp, Stamp write, int lane, const std::string& 
   const std::string by = describe_agent(*warp.cta->cluster, write.by);
   fault(Hazard::DataInFlight, warp, lane,
         "reads " + place + ", which " + by + " wrote, and " +
-            (warp.view.seen[write.by] >= write.at
+            (warp.has_seen(write)
                  ? "the synchronisation between them has .cta scope at one side at least: another block's "
                    "writes need .cluster or wider at both"
                  : "nothing orders the read after that write"));

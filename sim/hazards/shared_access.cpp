@@ -13,8 +13,6 @@ namespace sim {
 
 namespace {
 
-bool seen(const Warp& warp, Stamp stamp) { return warp.view.seen[stamp.by] >= stamp.at; }
-
 std::string place_text(const Warp& warp, const Cta& owner, uint32_t offset) {
   std::string text = "shared memory at offset " + hex(offset);
   if (&owner != warp.cta) text += " of block rank " + std::to_string(owner.rank);
@@ -39,13 +37,13 @@ std::string place_text(const Warp& warp, const Cta& owner, uint32_t offset) {
 
 void check_in_flight(const Warp& warp, const Cta& owner, const SharedHistory::History& h, uint32_t offset, int lane,
                      const char* what, uint32_t mask = 0xffff) {
-  if (h.kind < SharedHistory::Write::CpAsync || seen(warp, h.write)) return;
+  if (h.kind < SharedHistory::Write::CpAsync || warp.has_seen(h.write)) return;
   if (h.kind == SharedHistory::Write::CpAsync) {
     uint32_t at = 0;
     for (int word = 0; word < 4; ++word) {
       if (mask >> (4 * word) & 0xf) at = std::max(at, h.copy[word]);
     }
-    if (seen(warp, {h.write.by, at})) return;
+    if (warp.has_seen({h.write.by, at})) return;
   }
   fault(Hazard::DataInFlight, warp, lane,
         std::string(what) + " " + place_text(warp, owner, offset) + " while a copy is writing it: " +
@@ -57,7 +55,7 @@ void check_async_readers(const Warp& warp, const Cta& owner, const SharedHistory
   for (int i = 0; i < h.readers; ++i) {
     const SharedHistory::Reader& r = h.reader[i];
     if (!(r.async || generic_too)) continue;
-    if (seen(warp, r.stamp)) {
+    if (warp.has_seen(r.stamp)) {
       // A read comes before a write of another proxy only by a proxy fence between them (PTX ISA 8.9.5, 8.10.6).
       if (r.async || !fenced || warp.view.fenced[r.stamp.by] >= r.stamp.at) continue;
       fault(Hazard::MissingProxyFence, warp, lane,
@@ -95,7 +93,7 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
       (h.kind == SharedHistory::Write::Generic || h.kind == SharedHistory::Write::CpAsync) &&
       warp.view.fenced[h.write.by] < h.write.at) {
     const std::string by = describe_agent(*warp.cta->cluster, h.write.by);
-    if (!seen(warp, h.write)) {
+    if (!warp.has_seen(h.write)) {
       fault(Hazard::DataInFlight, warp, lane,
             std::string(what) + " " + place_text(warp, owner, offset) + " without being ordered after its write by " +
                 by);

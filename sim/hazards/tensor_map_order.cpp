@@ -13,8 +13,6 @@ namespace sim {
 
 namespace {
 
-bool seen(const Warp& warp, Stamp stamp) { return warp.view.seen[stamp.by] >= stamp.at; }
-
 TensorMapRecord& record_of(Cluster& cluster, uint64_t address) {
   TensorMapRecords& records = cluster.tensor_maps;
   records.low = std::min(records.low, address);
@@ -28,7 +26,7 @@ TensorMapRecord& rewrite_tensor_map(Warp& warp, uint64_t address, int lane) {
   Cluster& cluster = *warp.cta->cluster;
   TensorMapRecord& record = record_of(cluster, address);
   for (const TensorMapRecord::Use& use : record.uses) {
-    if (seen(warp, use.stamp) || (use.map_read.at > 0 && seen(warp, use.map_read))) continue;
+    if (warp.has_seen(use.stamp) || (use.map_read.at > 0 && warp.has_seen(use.map_read))) continue;
     fault(Hazard::TensorMapInFlight, warp, lane,
           "rewrites the tensor map at " + hex(address) +
               " while a copy may still read it: " + describe_agent(cluster, use.stamp.by) + " has not been waited for");
@@ -47,7 +45,7 @@ void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<St
   TensorMapRecord& record = record_of(cluster, address);
   if (record.written) {
     bool acquired = false;
-    for (const Stamp& stamp : record.acquired) acquired = acquired || seen(warp, stamp);
+    for (const Stamp& stamp : record.acquired) acquired = acquired || warp.has_seen(stamp);
     if (!acquired) {
       const std::string by = describe_agent(cluster, record.writer.by);
       fault(Hazard::StaleTensorMap, warp, lane,
@@ -59,7 +57,7 @@ void use_tensor_map(Warp& warp, uint64_t address, int lane, const std::vector<St
   }
   if (!record.written && cluster.written.touches(address, kTensorMapBytes)) {
     bool acquired = false;
-    for (const Stamp& stamp : record.acquired) acquired = acquired || seen(warp, stamp);
+    for (const Stamp& stamp : record.acquired) acquired = acquired || warp.has_seen(stamp);
     if (!acquired)
       fault(Hazard::StaleTensorMap, warp, lane,
             "uses the tensor map at " + hex(address) +
@@ -91,7 +89,7 @@ void tensor_map_written(Warp& warp, uint64_t address, uint32_t bytes, int lane) 
 void release_tensor_maps(Warp& warp) {
   TensorMapRecords& records = warp.cta->cluster->tensor_maps;
   for (auto& [address, record] : records.maps) {
-    if (!record.written || record.released || !seen(warp, record.writer)) continue;
+    if (!record.written || record.released || !warp.has_seen(record.writer)) continue;
     record.released = true;
     record.writer = warp.stamp();
   }
@@ -101,10 +99,10 @@ void release_tensor_maps(Warp& warp) {
 void acquire_tensor_map(Warp& warp, uint64_t address) {
   Cluster& cluster = *warp.cta->cluster;
   TensorMapRecord& record = record_of(cluster, address);
-  bool ordered = record.released && seen(warp, record.writer);
+  bool ordered = record.released && warp.has_seen(record.writer);
   // A map whose writing was not noticed, since nothing told that it was one.
   for (const Stamp& release : cluster.tensor_maps.releases)
-    ordered = ordered || (!record.written && seen(warp, release));
+    ordered = ordered || (!record.written && warp.has_seen(release));
   if (ordered) record.acquired.push_back(warp.stamp());
 }
 

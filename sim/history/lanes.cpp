@@ -54,15 +54,6 @@ void LaneOrder::write(uint32_t warp, int lane, uint32_t offset, uint32_t size) {
 
 namespace {
 
-template <class Visit>
-inline void each_lane(uint32_t mask, Visit visit) {
-  if (mask == ~0u) {
-    for (int lane = 0; lane < 32; ++lane) visit(lane);
-  } else {
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(__builtin_ctz(rest));
-  }
-}
-
 // Two lanes may write one word, as when all store the same value: they are not told apart.
 template <int kWords>
 void mark(uint32_t* words, const uint64_t* offset, uint32_t mask, uint32_t mine) {

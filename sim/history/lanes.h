@@ -6,12 +6,23 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
 #include "sim/history/clock.h"
 
 namespace sim {
+
+// Calls visit(lane) for each lane of the mask, the lowest first.
+template <class Visit>
+inline void each_lane(uint32_t mask, Visit visit) {
+  if (mask == ~0u) {
+    for (int lane = 0; lane < 32; ++lane) visit(lane);
+  } else {
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(std::countr_zero(rest));
+  }
+}
 
 // A release by some lanes of a warp stands for the reads of other lanes only where something has brought them together
 // since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). Therefore plain reads of

@@ -12,11 +12,6 @@
 namespace sim {
 namespace {
 
-template <class Visit>
-inline void each_lane(uint32_t mask, Visit visit) {
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(std::countr_zero(rest));
-}
-
 void gather(const Warp& warp, const Instr& in, const MemoryForm& form, uint64_t* at) {
   const uint32_t base = in.reg[form.base.place];
   if (form.wide_base) {

@@ -11,6 +11,11 @@
 
 namespace sim {
 
+// A value of 128 bits, as ld.b128 and atom.b128 move it.
+struct Quad {
+  uint64_t low = 0, high = 0;
+};
+
 enum class AddressSpace : uint8_t { Generic, Global, SharedCta, SharedCluster, Local, Param };
 
 // The form that memory instructions have in common: their address operand, and what modifiers say of the access.

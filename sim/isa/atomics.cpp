@@ -26,9 +26,6 @@ template <class E>
 struct Packed {
   E low, high;
 };
-struct Quad {
-  uint64_t low, high;
-};
 
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;

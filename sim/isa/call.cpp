@@ -18,11 +18,6 @@ using ptx::Type;
 
 const Kernel& kernel_of(const Warp& warp) { return *warp.cta->cluster->launch->kernel; }
 
-template <class Visit>
-void each_lane(uint32_t mask, Visit visit) {
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(static_cast<uint32_t>(std::countr_zero(rest)));
-}
-
 void read_lane(const Warp& warp, uint32_t row, uint32_t row_bytes, uint32_t lane, uint8_t* to) {
   if (row_bytes == kPredicateRow)
     *to = warp.predicate(row) >> lane & 1;

@@ -13,10 +13,6 @@ namespace {
 using ptx::Operand;
 using ptx::Type;
 
-bool has_part(const ptx::Instruction& source, const char* part) {
-  return std::find(source.parts.begin(), source.parts.end(), part) != source.parts.end();
-}
-
 // ---- branches ----------------------------------------------------------------------------------
 
 struct BranchForm {

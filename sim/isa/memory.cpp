@@ -11,10 +11,6 @@ namespace {
 using ptx::Operand;
 using ptx::Type;
 
-struct Quad {
-  uint64_t low = 0, high = 0;
-};
-
 // Converts between what stands in memory and what stands in a register, by extension or truncation (PTX ISA 9.4.1).
 template <class To, class From>
 To converted(From from) {

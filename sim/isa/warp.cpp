@@ -25,15 +25,6 @@ using ptx::Type;
 // What an undefined result holds, as memory does that was never written.
 constexpr uint32_t kUndefined = 0xffffffffu;
 
-bool has_part(const ptx::Instruction& source, const char* part) {
-  return std::find(source.parts.begin(), source.parts.end(), part) != source.parts.end();
-}
-
-template <class Visit>
-inline void each_lane(uint32_t mask, Visit visit) {
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) visit(std::countr_zero(rest));
-}
-
 void write_predicate(Warp& warp, uint32_t offset, uint32_t mask, uint32_t value) {
   if (offset == kNoReg) return;
   uint32_t& p = *warp.row<uint32_t>(offset);

@@ -73,6 +73,7 @@ struct Warp {
   void order_reads(uint32_t mask) { reads.order(view, mask); }
   void new_epoch();  // raises view.seen[self] by one
   Stamp stamp() const { return {self, view.seen[self]}; }
+  bool has_seen(Stamp stamp) const { return view.seen[stamp.by] >= stamp.at; }
   LaneReads reads;
 
   std::unique_ptr<AsyncWarpState, void (*)(AsyncWarpState*)> async{nullptr, nullptr};

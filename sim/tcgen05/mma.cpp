@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kOperandBytes = 32;  // of a row of A or B along k
 
-struct Form {
+struct MmaForm {
   MmaKind kind = MmaKind::F16;
   uint8_t group = 1;         // .cta_group
   uint8_t scale_vector = 0;  // scale factors of a row in one step of k; 0: none
@@ -230,7 +230,7 @@ thread_local Panels panels;
 class Mma : public AsyncOp {
  public:
   Origin origin;
-  Form form;
+  MmaForm form;
   MmaShape shape;
   Layout layout;
   TensorGroup group;
@@ -239,7 +239,7 @@ class Mma : public AsyncOp {
   uint32_t disabled[8] = {};
   bool accumulate = false;
 
-  Mma(Origin from, const Form& f, const MmaShape& s, const TensorGroup& g, uint64_t a_bits, uint64_t b_bits)
+  Mma(Origin from, const MmaForm& f, const MmaShape& s, const TensorGroup& g, uint64_t a_bits, uint64_t b_bits)
       : origin(from),
         form(f),
         shape(s),
@@ -491,7 +491,7 @@ void Mma::perform(Cluster&) {
 }
 
 // Notes for the coverage list what the descriptors choose.
-void cover_mma(const Instr& instr, const Form& f, const MmaShape& s, const Mma& op) {
+void cover_mma(const Instr& instr, const MmaForm& f, const MmaShape& s, const Mma& op) {
   static const char* const kElements[] = {"f16",  "bf16", "tf32",        "e4m3", "e5m2", "e2m3",
                                           "e3m2", "e2m1", "e2m1 packed", "s8",   "u8"};
   static const char* const kResults[] = {"f32", "f16", "s32"};
@@ -521,7 +521,7 @@ void cover_mma(const Instr& instr, const Form& f, const MmaShape& s, const Mma& 
 }
 
 Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
-  const auto& f = instr.form<Form>();
+  const auto& f = instr.form<MmaForm>();
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = first_lane(rest);
     const auto tensor_operand = [&](AddressOperand operand) {
@@ -596,7 +596,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
 
 bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts[1] != "mma") return false;
-  Form f;
+  MmaForm f;
   f.group = static_cast<uint8_t>(group_of(source));
   f.ws = has_part(source, "ws");
   if (has_part(source, "sp")) unsupported(source, "sparse matrices are not supported");

@@ -10,20 +10,22 @@ namespace sim {
 
 namespace {
 
-enum class Shape : uint8_t { L128x256b, L4x256b, L128x128b, L64x128b, L32x128b };
+enum class MovementShape : uint8_t { L128x256b, L4x256b, L128x128b, L64x128b, L32x128b };
 constexpr int kRows[] = {128, 4, 128, 64, 32};
 enum class Multicast : uint8_t { None, Warps0213, Warps0123, Warps4 };
 enum class Source : uint8_t { Plain, Six, Four };  // 9.7.16.9.1: 16 elements of 6 or 4 bits in 16 bytes, to bytes
 
 // tcgen05.cp.
-struct Form {
-  Shape shape = Shape::L128x256b;
+struct MovementForm {
+  MovementShape shape = MovementShape::L128x256b;
   Multicast multicast = Multicast::None;
   Source source = Source::Plain;
   uint8_t group = 1;  // .cta_group
   AddressOperand address;
   ValueOperand descriptor;
-  uint32_t pieces() const { return shape == Shape::L128x256b || shape == Shape::L4x256b ? 2 : 1; }  // of 16 bytes a row
+  uint32_t pieces() const {
+    return shape == MovementShape::L128x256b || shape == MovementShape::L4x256b ? 2 : 1;
+  }  // of 16 bytes a row
 };
 // tcgen05.shift.
 struct ShiftForm {
@@ -32,13 +34,13 @@ struct ShiftForm {
 };
 
 // Lanes that row r goes to, counted from the address's.
-int lanes_of(const Form& f, int r, uint32_t lanes[4]) {
+int lanes_of(const MovementForm& f, int r, uint32_t lanes[4]) {
   const auto row = static_cast<uint32_t>(r);
   switch (f.shape) {
-    case Shape::L4x256b:
+    case MovementShape::L4x256b:
       lanes[0] = 32 * row;
       return 1;  // one lane of each quarter
-    case Shape::L64x128b:
+    case MovementShape::L64x128b:
       if (f.multicast == Multicast::Warps0213) {
         lanes[0] = row;
         lanes[1] = row + 64;
@@ -47,7 +49,7 @@ int lanes_of(const Form& f, int r, uint32_t lanes[4]) {
         lanes[1] = lanes[0] + 32;
       }
       return 2;
-    case Shape::L32x128b:
+    case MovementShape::L32x128b:
       for (uint32_t q = 0; q < 4; ++q) lanes[q] = row + 32 * q;
       return 4;
     default:
@@ -76,7 +78,7 @@ void expand(Source source, const uint8_t* from, uint8_t* to) {
 
 class Copy : public AsyncOp {
  public:
-  Copy(Origin origin, const Form& form, const TensorGroup& group, uint64_t descriptor, TensorAddress at)
+  Copy(Origin origin, const MovementForm& form, const TensorGroup& group, uint64_t descriptor, TensorAddress at)
       : origin_(origin), form_(form), group_(group), matrix_(descriptor), at_(at) {}
   void check(const TensorMark& mark) {
     Warp& warp = *origin_.warp;
@@ -91,7 +93,7 @@ class Copy : public AsyncOp {
           shared.touch(matrix_.k_major(static_cast<uint32_t>(r), piece), source_bytes(form_.source));
       }
       TensorMemory& memory = tensor_memory(cta);
-      if (form_.shape == Shape::L4x256b) {
+      if (form_.shape == MovementShape::L4x256b) {
         for (uint32_t q = 0; q < 4; ++q)
           memory.touch(access, 2 * q + at_.lane / kCellLanes, 1, at_.column, 4 * form_.pieces(), true);
       } else {
@@ -119,7 +121,7 @@ class Copy : public AsyncOp {
 
  private:
   Origin origin_;
-  Form form_;
+  MovementForm form_;
   TensorGroup group_;
   SharedMatrix matrix_;
   TensorAddress at_;
@@ -151,14 +153,14 @@ class Shift : public AsyncOp {
 };
 
 Step execute_copy(Warp& warp, const Instr& instr, uint32_t mask) {
-  const auto& form = instr.form<Form>();
+  const auto& form = instr.form<MovementForm>();
   for (; mask != 0; mask &= mask - 1) {
     const int lane = first_lane(mask);
     const TensorAddress at = tensor_address(read_address(warp, instr, form.address, lane));
     const uint64_t descriptor = read64(warp, instr, form.descriptor, lane);
     if (const std::string why = SharedMatrix::flaw(descriptor); !why.empty())
       fault(Hazard::IllegalUse, warp, lane, why);
-    if (at.lane != 0 && !(form.shape == Shape::L4x256b && at.lane < 32))
+    if (at.lane != 0 && !(form.shape == MovementShape::L4x256b && at.lane < 32))
       fault(Hazard::TensorMemory, warp, lane,
             instr.source->opcode + " at lane " + std::to_string(at.lane) +
                 " of tensor memory, which its shape does not allow");
@@ -221,12 +223,12 @@ bool decode_movement(const ptx::Instruction& source, DecodeContext& context, Ins
   if (shape < 0) unsupported(source, "the shape is not known");
   const bool fits = shape == 3 ? multicast == 1 || multicast == 2 : shape == 4 ? multicast == 3 : multicast == 0;
   if (!fits) unsupported(source, "shape and multicast do not fit");
-  Form form;
+  MovementForm form;
   if (has_part(source, "b6x16_p32")) form.source = Source::Six;
   if (has_part(source, "b4x16_p64")) form.source = Source::Four;
   if ((form.source != Source::Plain) != has_part(source, "b8x16"))
     unsupported(source, "source and destination formats do not fit");
-  form.shape = static_cast<Shape>(shape);
+  form.shape = static_cast<MovementShape>(shape);
   form.multicast = static_cast<Multicast>(multicast);
   form.group = group;
   form.address = address;

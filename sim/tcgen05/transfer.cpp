@@ -9,7 +9,7 @@ namespace sim {
 
 namespace {
 
-enum class Shape : uint8_t { L32x32b, L16x64b, L16x128b, L16x256b, L16x32bx2 };
+enum class TransferShape : uint8_t { L32x32b, L16x64b, L16x128b, L16x256b, L16x32bx2 };
 constexpr int kWords[] = {1, 1, 2, 4, 1};    // registers of a thread for .x1 (table 49)
 constexpr int kColumns[] = {1, 2, 4, 8, 1};  // columns of .x1
 
@@ -17,25 +17,25 @@ constexpr int kColumns[] = {1, 2, 4, 8, 1};  // columns of .x1
 struct Place {
   uint32_t lane, column;
 };
-Place place_of(Shape shape, uint32_t i, uint32_t t) {
+Place place_of(TransferShape shape, uint32_t i, uint32_t t) {
   switch (shape) {
-    case Shape::L32x32b:
+    case TransferShape::L32x32b:
       return {t, i};
-    case Shape::L16x64b:
+    case TransferShape::L16x64b:
       return {t / 4 + 8 * (t & 1), 2 * i + (t >> 1 & 1)};
-    case Shape::L16x128b:
+    case TransferShape::L16x128b:
       return {t / 4 + 8 * (i & 1), 4 * (i / 2) + t % 4};
-    case Shape::L16x256b:
+    case TransferShape::L16x256b:
       return {t / 4 + 8 * (i >> 1 & 1), 8 * (i / 4) + 2 * (t % 4) + (i & 1)};
-    case Shape::L16x32bx2:
+    case TransferShape::L16x32bx2:
       return {t % 16, i};
   }
   return {};
 }
 
 // tcgen05.ld, tcgen05.st.
-struct Form {
-  Shape shape = Shape::L32x32b;
+struct TransferForm {
+  TransferShape shape = TransferShape::L32x32b;
   bool packed = false, store = false;
   uint16_t registers = 0, columns = 0;  // of one access
   uint32_t split = 0;                   // 16x32bx2: columns to the second access
@@ -49,7 +49,7 @@ struct WaitForm {
 
 Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
-  const auto& f = instr.form<Form>();
+  const auto& f = instr.form<TransferForm>();
   const std::string& opcode = instr.source->opcode;
   if (mask != kFullMask) fault(Hazard::IllegalUse, warp, -1, opcode + " in a warp with exited threads");
   const uint64_t bits = read_address(warp, instr, f.address, 0);
@@ -59,7 +59,7 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   }
   const TensorAddress at = tensor_address(bits);
   const uint32_t quarter = static_cast<uint32_t>(warp.index) % 4 * 32;
-  const bool half = f.shape != Shape::L32x32b;
+  const bool half = f.shape != TransferShape::L32x32b;
   if (at.lane < quarter || at.lane + (half ? 16 : 32) > quarter + 32)
     fault(Hazard::TensorMemory, warp, -1,
           opcode + " at lane " + std::to_string(at.lane) + ": warp " + std::to_string(warp.index) + " has lanes " +
@@ -76,7 +76,7 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   const uint32_t cells = half ? 1 : 2;
   memory.touch(access, at.lane / kCellLanes, cells, at.column, f.columns, f.store);
   if (!f.store) memory.expect_written(access, at.column, f.columns);
-  const bool two = f.shape == Shape::L16x32bx2;
+  const bool two = f.shape == TransferShape::L16x32bx2;
   if (two) memory.touch(access, at.lane / kCellLanes, cells, at.column + f.split, f.columns, f.store);
 
   const uint32_t* const registers = instr.reg + f.data.place;
@@ -134,7 +134,7 @@ bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Ins
   }
   if (op != "ld" && op != "st") return false;
   const bool store = op == "st";
-  Form form;
+  TransferForm form;
   if (has_part(source, "red")) unsupported(source, "needs target sm_101a or sm_103f (9.7.16.8.3)");
   if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "b32"))
     unsupported(source, "the form is not known");
@@ -150,11 +150,11 @@ bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Ins
   if (shape < 0 || times < 1 || times > 128 || (times & (times - 1)) != 0) unsupported(source, "the form is not known");
   const int registers = times * kWords[shape];
   if (registers > 128) unsupported(source, "the shape has no such repetition (table 49)");
-  form.shape = static_cast<Shape>(shape);
+  form.shape = static_cast<TransferShape>(shape);
   form.store = store;
   form.registers = static_cast<uint16_t>(registers);
   form.columns = static_cast<uint16_t>(times * kColumns[shape] * (form.packed ? 2 : 1));
-  const bool two = shape == static_cast<int>(Shape::L16x32bx2);
+  const bool two = shape == static_cast<int>(TransferShape::L16x32bx2);
   if (source.operands.size() != (two ? 3u : 2u)) unsupported(source, "wrong number of operands");
   const ptx::Operand& address = source.operands[store ? 0 : 1];
   const ptx::Operand& data = source.operands[store ? (two ? 2 : 1) : 0];
