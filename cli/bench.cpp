@@ -35,18 +35,18 @@ using timing::CublasLt;
 using timing::GpuClock;
 using timing::Launch;
 
-struct Options : ProductOptions {
+struct BenchOptions : ProductOptions {
   int64_t groups = 8, m = 1024, n = 4096, k = 2048;
   std::string list, arch, format = "bf16";
   bool shape_given = false;
 };
 
-struct Shape {
+struct NamedShape {
   std::string name;
   GemmDescription description;
 };
 
-GemmDescription describe(int64_t groups, int64_t rows, int64_t n, int64_t k, const Options& options, int arch) {
+GemmDescription describe(int64_t groups, int64_t rows, int64_t n, int64_t k, const BenchOptions& options, int arch) {
   GemmDescription d;
   options.apply(d);
   options.choices().apply(d, arch);
@@ -95,16 +95,16 @@ void print_compile_times(const GemmDescription& description) {
   fmt::print("first use of a kernel: {:.0f} ms compiled, {:.1f} ms from the cache\n\n", cold * 1e3, warm * 1e3);
 }
 
-std::vector<Shape> shapes_of(const Options& options, const DeviceInfo& device) {
+std::vector<NamedShape> shapes_of(const BenchOptions& options, const DeviceInfo& device) {
   if (!options.list.empty()) {
     std::vector<std::string> names;
     std::vector<GemmDescription> products = read_products(options.list, device.arch, &names);
-    std::vector<Shape> shapes;
+    std::vector<NamedShape> shapes;
     for (size_t i = 0; i < products.size(); ++i) shapes.push_back({names[i], products[i]});
     return shapes;
   }
   const auto shape = [&](const char* name, int64_t groups, int64_t rows, int64_t n, int64_t k) {
-    return Shape{name, describe(groups, rows, n, k, options, device.arch)};
+    return NamedShape{name, describe(groups, rows, n, k, options, device.arch)};
   };
   if (options.shape_given) return {shape("given", options.groups, options.m, options.n, options.k)};
   if (device.simulated) return {shape("4 groups", 4, 128, 512, 512)};
@@ -163,11 +163,11 @@ reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   return comparison;
 }
 
-int simulate(const Device& device, const std::vector<Shape>& shapes) {
+int simulate(const Device& device, const std::vector<NamedShape>& shapes) {
   fmt::print("{:<24} {:<24} {:>12} {:>8} {:>9}  {}\n", "shape", "groups x (M x N x K)", "simulated in", "GFLOP/s",
              "error", "kernel");
   bool pass = true;
-  for (const Shape& shape : shapes) {
+  for (const NamedShape& shape : shapes) {
     const BenchmarkCase work(GroupedGemm(device, shape.description));
     const double seconds = timing::seconds_of([&] {
       work.launch(0, nullptr);
@@ -215,7 +215,7 @@ struct DenseProduct {
   int algorithm = 0, chosen = 0;
 };
 
-void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
+void time_on_gpu(const Device& device, const std::vector<NamedShape>& shapes) {
   const GpuClock clock(device);
   std::string why;
   const std::unique_ptr<CublasLt> cublaslt = CublasLt::find(&why);
@@ -226,7 +226,7 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
 
   fmt::print("{:<36} {:<24} {:>10} {:>8} {:>6} {:>8} {:>8} {:>8}  {}\n", "shape", "groups x (M x N x K)", "time",
              "TFLOP/s", "GB/s", "/cublas", "/copy", "host", "kernel");
-  for (const Shape& shape : shapes) {
+  for (const NamedShape& shape : shapes) {
     const BenchmarkCase work(GroupedGemm(device, shape.description));
     const Launch ours = [&](int turn, Stream stream) { work.launch(turn, stream); };
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
@@ -248,10 +248,10 @@ void time_on_gpu(const Device& device, const std::vector<Shape>& shapes) {
   }
 }
 
-int run(const Options& options) {
+int run_bench(const BenchOptions& options) {
   if (!options.arch.empty()) setenv("MOXIE_SIM_ARCH", options.arch.c_str(), 1);
   const DeviceInfo info = Device::open().info();
-  const std::vector<Shape> shapes = shapes_of(options, info);
+  const std::vector<NamedShape> shapes = shapes_of(options, info);
   fmt::print("{}{}\n", info.name, info.simulated ? " (simulated)" : "");
   print_compile_times(shapes.front().description);
 
@@ -264,7 +264,7 @@ int run(const Options& options) {
 }  // namespace
 
 Run add_bench(CLI::App& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   options->activation = "swiglu-oai";
   auto* groups = command.add_option("--groups", options->groups, "Groups")->capture_default_str();
   auto* m = command.add_option("--m", options->m, "Rows of each group")->capture_default_str();
@@ -285,7 +285,7 @@ Run add_bench(CLI::App& command) {
       if (extent < 1 || extent > 1 << 20)
         throw InputError(fmt::format("--groups, --m, --n, --k: {} is not 1 to {}", extent, 1 << 20));
     }
-    return run(*options);
+    return run_bench(*options);
   };
 }
 

@@ -41,7 +41,7 @@ std::vector<uint16_t> weights_of(int expert) {
   return random_bf16(kSeed + 100 + static_cast<uint64_t>(expert), kOutputs * kHidden, 0.1f);
 }
 
-int run(int tokens) {
+int run_bf16(int tokens) {
   auto running = std::make_optional<Progress>();
   Progress& progress = *running;
   progress.step("opening the device");
@@ -308,10 +308,10 @@ Run add_demo(CLI::App& command) {
   return [tokens, arch] {
     if (*tokens < 0 || *tokens > 1 << 20)
       throw InputError(fmt::format("--tokens: {} is not 1 to {}", *tokens, 1 << 20));
-    if (arch->empty()) return run(*tokens);
+    if (arch->empty()) return run_bf16(*tokens);
     if (choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1) return run_mxfp4(*tokens);
     setenv("MOXIE_SIM_ARCH", "sm_90a", 1);
-    return run(*tokens);
+    return run_bf16(*tokens);
   };
 }
 

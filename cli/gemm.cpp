@@ -23,13 +23,13 @@ namespace {
 
 using timing::Buffer;
 
-struct Options : ProductOptions {
+struct GemmOptions : ProductOptions {
   std::string in, out_file, grouping = "auto", sizes = "device", scales = "row-major", format = "auto";
   float alpha = 1.702f, limit = 7.0f;
 };
 
 // Describes the product as the file has it.
-GemmDescription describe(const Options& options, const GemmInput& input) {
+GemmDescription describe(const GemmOptions& options, const GemmInput& input) {
   GemmDescription d;
   options.apply(d);
   d.activation.swiglu_oai = {options.alpha, options.limit};
@@ -183,7 +183,7 @@ GemmDescription launched(const GemmDescription& in_file, const GemmInput& input,
   return d;
 }
 
-int run(const Options& options) {
+int run_gemm(const GemmOptions& options) {
   const KernelChoices choices = options.choices();
   const bool as_pointers = choose("--grouping", options.grouping, {"auto", "pointers"}) == 1;
   const bool blocked_scales = choose("--scales", options.scales, {"row-major", "blocked"}) == 1;
@@ -251,7 +251,7 @@ int run(const Options& options) {
 }  // namespace
 
 Run add_gemm(CLI::App& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GemmOptions>();
   command
       .add_option(
           "IN", options->in,
@@ -287,7 +287,7 @@ Run add_gemm(CLI::App& command) {
                   "(128 x 4 tiles)")
       ->capture_default_str();
   options->add_to(command);
-  return [options] { return run(*options); };
+  return [options] { return run_gemm(*options); };
 }
 
 }  // namespace moxie::cli

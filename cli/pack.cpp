@@ -13,7 +13,7 @@ namespace moxie::cli {
 
 namespace {
 
-struct Options {
+struct PackOptions {
   std::string list, folder, image = "code";
   int threads = 0;
   TargetOptions target;
@@ -22,7 +22,7 @@ struct Options {
 }  // namespace
 
 Run add_pack(CLI::App& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PackOptions>();
   command
       .add_option("LIST", options->list, "Text file, a problem a line in the words of `moxie plan`; # begins a comment")
       ->required();

@@ -12,7 +12,7 @@ namespace moxie::cli {
 
 namespace {
 
-struct Options : ShapeOptions {
+struct PlanOptions : ShapeOptions {
   bool all = false;
   TargetOptions target;
 };
@@ -71,7 +71,7 @@ void print_candidates(const PlanInfo& plan, bool all) {
 }  // namespace
 
 Run add_plan(CLI::App& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   options->add_to(command);
   command.add_flag("--all", options->all, "Every candidate, not only the best");
   options->target.add_to(command);

@@ -25,7 +25,7 @@ namespace {
 using timing::Buffer;
 using timing::worker_threads;
 
-struct Options {
+struct QuantizeOptions {
   std::string in, out_file, format, scales = "row-major", on = "host", dtype = "bf16";
   std::vector<std::string> tensors;
   bool reverse = false;
@@ -248,7 +248,7 @@ void add_quantized(std::vector<TensorToWrite>& tensors, Job& job) {
   }
 }
 
-int run(const Options& options) {
+int run_quantize(const QuantizeOptions& options) {
   QuantizedRows common;
   common.format = choose_format(options.format);
   common.layout = choose<ScaleLayout>("--scales", options.scales);
@@ -307,7 +307,7 @@ int run(const Options& options) {
 }  // namespace
 
 Run add_quantize(CLI::App& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeOptions>();
   command.add_option("IN", options->in, "safetensors file")->required();
   command
       .add_option("OUT", options->out_file,
@@ -330,7 +330,7 @@ Run add_quantize(CLI::App& command) {
   command.add_flag("--reverse", options->reverse, "Dequantize: NAME and NAME_scales become NAME");
   command.add_option("--dtype", options->dtype, "With --reverse, elements of the result: bf16 or f32")
       ->capture_default_str();
-  return [options] { return run(*options); };
+  return [options] { return run_quantize(*options); };
 }
 
 }  // namespace moxie::cli

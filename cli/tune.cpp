@@ -30,7 +30,7 @@ using timing::Contender;
 using timing::GpuClock;
 using timing::Measured;
 
-struct Options {
+struct TuneOptions {
   std::string list, out = "moxie-tuned.txt";
   int top = 12;
   bool exhaustive = false, include = false;
@@ -147,7 +147,7 @@ const char* describe_multicast(Multicast multicast) {
   return "";
 }
 
-int run(const Options& options) {
+int run_tune(const TuneOptions& options) {
   const Device device = Device::open();
   if (device.info().simulated) throw InputError("tune needs a GPU: times in the simulator say nothing about one");
   if (device.info().arch != 90) throw InputError("tune chooses among kernels for sm_90a, which this GPU is not");
@@ -202,7 +202,7 @@ int run(const Options& options) {
 }  // namespace
 
 Run add_tune(CLI::App& command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TuneOptions>();
   command
       .add_option("LIST", options->list,
                   "Text file of problems with groups by offsets, one a line in the words of `moxie plan`")
@@ -218,7 +218,7 @@ Run add_tune(CLI::App& command) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command.add_flag("--include", options->include, "Print the rows as src/plan/tuned_hopper.inc holds them, too");
-  return [options] { return run(*options); };
+  return [options] { return run_tune(*options); };
 }
 
 }  // namespace moxie::cli
