@@ -18,6 +18,14 @@
 
 namespace moxie {
 namespace ops {
+
+// The kernels of a description: one, or with Offsets whose rows nobody knows one for each range of rows.
+struct Variant {
+  PlannedKernel kernel;
+  PlanInfo info;
+  driver::LoadedKernel loaded;  // without one where no call has an element to compute
+};
+
 namespace {
 
 using kernel::HopperConfig;
@@ -165,13 +173,6 @@ kernel::ScaleParams scale_params(const driver::Context& context, const Call& cal
   }
   return scales;
 }
-
-// The kernels of a description: one, or with Offsets whose rows nobody knows one for each range of rows.
-struct Variant {
-  PlannedKernel kernel;
-  PlanInfo info;
-  driver::LoadedKernel loaded;  // without one where no call has an element to compute
-};
 
 void launch(const Device& device, const DeviceFigures& figures, const GemmDescription& d, const Call& call,
             const Variant& variant) {
