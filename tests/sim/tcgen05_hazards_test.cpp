@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hazards of tcgen05 (PTX ISA 9.7.16) with their mended twins: allocation, pipelines, commits, descriptors.
+#include <cstdlib>
+
+#include "tests/sim/tcgen05.h"
+
+namespace {
+
+using namespace sim_test;
+using sim::Hazard;
+using sim::Mode;
+
+// A kernel of 4 warps (or more) in which every warp runs `body`. Registers: %t tensor memory (once read), %q the warp's
+// quarter of it, %warp, %me, %lane, %bar0 and %bar1 (mbarriers for one arrival), %sa and %sb (descriptors of 8 KB each
+// of ones in shared memory), %idesc (128x64 f16), %w<8>, %d<8>, %p<8>. %pw0: not warp 0; %pe0: not lane 0 of warp 0.
+std::string kernel(const std::string& body) {
+  return R"(
+.extern .shared .align 1024 .b8 smem[];
+.visible .entry k(.param .u64 p_out) {
+  .reg .b32 %w<64>, %v<64>;
+  .reg .u32 %t, %q, %me, %warp, %lane, %bar0, %bar1, %idesc, %s, %rank, %parity;
+  .reg .u64 %sa, %sb, %out, %wide;
+  .reg .pred %p<8>, %pw0, %pw1, %pe0, %pe1;
+  .reg .b16 %h;
+  ld.param.u64 %out, [p_out];
+  mov.u32 %me, %tid.x;
+  shr.u32 %warp, %me, 5;
+  and.b32 %lane, %me, 31;
+  mov.u32 %rank, %cluster_ctarank;
+  mov.u32 %s, smem;
+  add.u32 %bar0, %s, 16;
+  add.u32 %bar1, %s, 24;
+  setp.ne.u32 %pw0, %warp, 0;
+  setp.ne.u32 %pw1, %warp, 1;
+  setp.ne.u32 %pe0, %me, 0;
+  setp.ne.u32 %pe1, %me, 32;
+  mov.u32 %idesc, )" +
+         std::to_string(idesc_f16(128, 64)) + R"(;
+  mov.u64 %sa, 0x4000404000000040;
+  mov.u64 %sb, 0x4000404000000240;
+  mov.u32 %w0, %me;
+ONES:
+  shl.b32 %w1, %w0, 2;
+  add.u32 %w1, %w1, %s;
+  mov.u32 %w2, 0x3f803f80;
+  st.shared.u32 [%w1+1024], %w2;
+  add.u32 %w0, %w0, %ntid.x;
+  setp.lt.u32 %p0, %w0, 4096;
+  @%p0 bra ONES;
+  @%pe0 bra READY;
+  mbarrier.init.shared::cta.b64 [%bar0], 1;
+  mbarrier.init.shared::cta.b64 [%bar1], 1;
+READY:
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+)" + body +
+         "\n  ret;\n}\n";
+}
+
+const char* const kAlloc = R"(
+  @%pw0 bra ALLOCATED;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], 128;
+ALLOCATED:
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+  ld.shared.u32 %t, [smem];
+  shl.b32 %q, %warp, 21;
+  add.u32 %q, %q, %t;
+)";
+const char* const kFree = R"(
+  bar.sync 0;
+  @%pw0 bra FREED;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 128;
+FREED:
+)";
+const char* const kMma = R"(
+  @%pe0 bra MULTIPLIED;
+  setp.ne.u32 %p0, %me, %me;
+  tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];
+MULTIPLIED:
+  bar.sync 0;
+)";
+const char* const kWaitMma = R"(
+WAIT0:
+  mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar0], 0;
+  @!%p1 bra WAIT0;
+)";
+const char* const kWaitMma2 = R"(
+WAIT2:
+  mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar0], 0;
+  @!%p1 bra WAIT2;
+)";
+const char* const kAfter = "  tcgen05.fence::after_thread_sync;\n";
+const char* const kBefore = "  tcgen05.fence::before_thread_sync;\n";
+const char* const kLoad = "  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w4}, [%q];\n";
+const char* const kStore = "  tcgen05.st.sync.aligned.32x32b.x1.b32 [%q], {%w5};\n";
+const char* const kWaitLoad = "  tcgen05.wait::ld.sync.aligned;\n";
+const char* const kWaitStore = "  tcgen05.wait::st.sync.aligned;\n";
+const char* const kUse =
+    "  mul.wide.u32 %wide, %me, 4;\n  add.u64 %wide, %out, %wide;\n  st.global.u32 [%wide], %w4;\n";
+
+std::string fault_in(const std::string& body, sim::Order order, Hazard* kind, uint32_t blocks = 1,
+                     uint32_t threads = 128) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> out(memory, size_t{1024}, 0u);
+  Params params;
+  params.add(out.address());
+  Shape shape;
+  shape.arch = 100;
+  shape.block = {threads, 1, 1};
+  shape.grid = shape.cluster = {blocks, 1, 1};
+  shape.dynamic_shared = 1024 + 48 * 1024;
+  shape.order = order;
+  return fault_of(kernel(body), "k", params, memory, shape, kind);
+}
+
+// In all orders the same hazard, in words that hold `text`: one of several, with '|' between them, where either side of
+// a race may come first.
+void expect_fault(const std::string& body, Hazard kind, const std::string& text, uint32_t blocks = 1,
+                  uint32_t threads = 128) {
+  for (const sim::Order order : all_orders()) {
+    Hazard got{};
+    const std::string what = fault_in(body, order, &got, blocks, threads);
+    bool found = false;
+    for (size_t at = 0; at <= text.size();) {
+      const size_t end = std::min(text.find('|', at), text.size());
+      found = found || what.find(text.substr(at, end - at)) != std::string::npos;
+      at = end + 1;
+    }
+    EXPECT_TRUE(found && got == kind) << "order " << static_cast<int>(order.mode) << ": '" << what << "', not " << text;
+  }
+}
+void expect_clean(const std::string& body, uint32_t blocks = 1, uint32_t threads = 128) {
+  for (const sim::Order order : all_orders()) EXPECT_EQ(fault_in(body, order, nullptr, blocks, threads), "");
+}
+
+// The fences of 9.7.16.11 are asked for beside synchronisations that release and acquire, too.
+struct Strict {
+  Strict() { setenv("MOXIE_SIM_TCGEN05_FENCES", "strict", 1); }
+  ~Strict() { unsetenv("MOXIE_SIM_TCGEN05_FENCES"); }
+};
+
+// Pieces of a kernel, some left out.
+std::string join(std::initializer_list<const char*> pieces) {
+  std::string text;
+  for (const char* piece : pieces) text += piece;
+  return text;
+}
+
+TEST(Tcgen05Hazards, AccumulatorInFlight) {
+  expect_clean(join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kWaitLoad, kUse, kFree}));
+  expect_fault(join({kAlloc, kMma, kAfter, kLoad, kWaitLoad, kUse, kFree}), Hazard::DataInFlight,
+               "no tcgen05.commit that covers it has been waited for|may still read it");
+  std::string relaxed = kWaitMma;
+  relaxed.replace(relaxed.find(".shared::cta"), 12, ".relaxed.cluster.shared::cta");
+  const char* const relaxed_wait = relaxed.c_str();
+  expect_clean(join({kAlloc, kMma, relaxed_wait, kAfter, kLoad, kWaitLoad, kUse, kWaitMma2, kFree}));
+  expect_fault(join({kAlloc, kMma, relaxed_wait, kLoad, kWaitLoad, kUse, kWaitMma2, kFree}), Hazard::DataInFlight,
+               "no tcgen05.fence::after_thread_sync");
+  const std::string acquired = join({kAlloc, kMma, kWaitMma, kLoad, kWaitLoad, kUse, kFree});
+  expect_clean(acquired);
+  const Strict strict;
+  expect_fault(acquired, Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+  expect_fault(join({kAlloc, kMma, kFree}), Hazard::DataInFlight, "no tcgen05.commit that covers it");
+}
+
+TEST(Tcgen05Hazards, CommitOfAnotherThread) {
+  const std::string body = join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kWaitLoad, kUse, kFree});
+  std::string bent = body;
+  const std::string commit_text = "  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\n";
+  bent.erase(bent.find(commit_text), commit_text.size());
+  bent.insert(bent.find("WAIT0"), "  @%pe1 bra OTHER;\n" + commit_text + "OTHER:\n");
+  expect_fault(bent, Hazard::DataInFlight, "no tcgen05.commit that covers it has been waited for|may still read it");
+}
+
+TEST(Tcgen05Hazards, RegistersInFlight) {
+  expect_fault(join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kUse, kWaitLoad, kFree}), Hazard::RegistersInFlight,
+               "no tcgen05.wait::ld has waited for");
+}
+
+TEST(Tcgen05Hazards, StoreThenLoadInOneWarp) {
+  expect_clean(join({kAlloc, kStore, kWaitStore, kLoad, kWaitLoad, kUse, kStore, kWaitStore, kFree}));
+  expect_fault(join({kAlloc, kStore, kLoad, kWaitLoad, kUse, kFree}), Hazard::DataInFlight,
+               "no tcgen05.wait::st has waited");
+  expect_fault(join({kAlloc, kStore, kWaitStore, kLoad, kStore, kWaitStore, kWaitLoad, kFree}), Hazard::DataInFlight,
+               "no tcgen05.wait::ld has waited");
+  expect_fault(join({kAlloc, kStore, kFree}), Hazard::DataInFlight, "no tcgen05.wait::st has waited");
+}
+
+TEST(Tcgen05Hazards, LoadsBeforeTheNextMma) {
+  const char* const sync = "  bar.sync 0;\n";
+  const auto text = [&](std::initializer_list<const char*> middle) {
+    std::string second = kMma;
+    second.replace(second.find("[%bar0]"), 7, "[%bar1]");
+    for (size_t at = second.find("MULTIPLIED"); at != std::string::npos; at = second.find("MULTIPLIED", at + 12))
+      second.replace(at, 10, "MULTIPLIED2");
+    std::string wait = kWaitMma;
+    for (size_t at = wait.find("WAIT0"); at != std::string::npos; at = wait.find("WAIT0", at + 5))
+      wait.replace(at, 5, "WAIT1");
+    wait.replace(wait.find("[%bar0]"), 7, "[%bar1]");
+    return join({kAlloc, kMma, kWaitMma, kAfter, kLoad}) + join(middle) + second + wait + kAfter + kFree;
+  };
+  expect_clean(text({kWaitLoad, kUse, kBefore, sync, kAfter}));
+  expect_fault(text({kBefore, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.wait::ld has waited for it");
+  expect_clean(text({kWaitLoad, kUse, sync}));
+  const Strict strict;
+  expect_clean(text({kWaitLoad, kUse, kBefore, sync, kAfter}));
+  expect_fault(text({kWaitLoad, kUse, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.fence::before_thread_sync");
+  expect_fault(text({kWaitLoad, kUse, kBefore, sync}), Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+}
+
+// Loads of warp 1, then a relaxed arrival, a relaxed wait and an mma of warp 0.
+TEST(Tcgen05Hazards, LoadsBeforeAnMmaWithRelaxedSynchronisation) {
+  const auto text = [&](const char* before, const char* after) {
+    std::string mma = kMma;
+    mma.insert(mma.find("  setp"), std::string(R"(
+WAIT1:
+  mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p1, [%bar1], 0;
+  @!%p1 bra WAIT1;
+)") + after);
+    return std::string(kAlloc) + "  @%pw1 bra LOADED;\n" + kStore + kWaitStore + kLoad + kWaitLoad + kUse + before + R"(
+  bar.warp.sync -1;
+  @%pe1 bra LOADED;
+  mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%bar1];
+LOADED:
+)" + mma + kWaitMma +
+           kAfter + kFree;
+  };
+  expect_clean(text(kBefore, kAfter));
+  expect_fault(text("", kAfter), Hazard::DataInFlight, "no tcgen05.fence::before_thread_sync");
+  expect_fault(text(kBefore, ""), Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+}
+
+TEST(Tcgen05Hazards, PipeOfTwoWarps) {
+  const char* const first = R"(
+  @%pe0 bra COPIED;
+  tcgen05.cp.cta_group::1.128x256b [%t], %sa;
+)";
+  const char* const label = "COPIED:\n";
+  const char* const sync = "  bar.sync 0;\n";
+  const char* const second = R"(
+  @%pe1 bra SHIFTED;
+  tcgen05.shift.cta_group::1.down [%t];
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];
+SHIFTED:
+)";
+  const char* const commit_first = R"(
+  @%pe0 bra COMMITTED;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar1];
+COMMITTED:
+WAIT1:
+  mbarrier.try_wait.parity.shared::cta.b64 %p1, [%bar1], 0;
+  @!%p1 bra WAIT1;
+)";
+  expect_clean(join({kAlloc, first, kBefore, label, sync, kAfter, second, commit_first, kWaitMma, kFree}));
+  expect_fault(join({kAlloc, first, label, sync, kAfter, second, commit_first, kWaitMma, kFree}), Hazard::DataInFlight,
+               "no tcgen05.fence::before_thread_sync");
+  expect_fault(join({kAlloc, first, kBefore, label, sync, second, commit_first, kWaitMma, kFree}), Hazard::DataInFlight,
+               "no tcgen05.fence::after_thread_sync");
+}
+
+TEST(Tcgen05Hazards, SharedMemoryOfAnMma) {
+  const char* const write = "  st.shared.u32 [%bar0+1008], %me;\n";
+  expect_clean(join({kAlloc, kMma, kWaitMma, write, kFree}));
+  expect_fault(join({kAlloc, kMma, write, kWaitMma, kFree}), Hazard::DataInFlight,
+               "still being read|without being ordered after its write");
+  const char* const before = "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], %me;\nW:\n  bar.sync 0;\n";
+  const char* const mended =
+      "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], %me;\n  fence.proxy.async.shared::cta;\nW:\n  bar.sync 0;\n";
+  expect_clean(join({kAlloc, mended, kMma, kWaitMma, kFree}));
+  expect_fault(join({kAlloc, before, kMma, kWaitMma, kFree}), Hazard::MissingProxyFence, "no fence.proxy.async");
+}
+
+TEST(Tcgen05Hazards, NobodyWaits) {
+  std::string body = join({kAlloc, kMma});
+  expect_fault(body, Hazard::DataInFlight, "no thread waited for a tcgen05.commit");
+  expect_fault(body + kWaitMma, Hazard::TensorMemory, "exits without tcgen05.dealloc of the 128 columns at column 0");
+}
+
+TEST(Tcgen05Hazards, Addresses) {
+  const auto load_at = [](uint32_t offset) {
+    return "  add.u32 %w0, %q, " + std::to_string(offset) +
+           ";\n  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w4}, [%w0];\n";
+  };
+  expect_fault(kAlloc + load_at(128) + kWaitLoad + kFree, Hazard::TensorMemory,
+               "column 128 of tensor memory, which is not allocated");
+  expect_fault(kAlloc + load_at(600) + kWaitLoad + kFree, Hazard::TensorMemory, "column 600");
+  expect_fault(kAlloc + load_at(32 << 16) + kWaitLoad + kFree, Hazard::TensorMemory,
+               "at lane 32: warp 0 has lanes 0 to 31|has lanes");
+  expect_fault(kAlloc + load_at(8 << 16) + kWaitLoad + kFree, Hazard::TensorMemory, "at lane 8|has lanes");
+  expect_fault(std::string("  mov.u32 %q, 0;\n") + kLoad, Hazard::TensorMemory, "not allocated|has lanes");
+  std::string mma = kMma;
+  mma.replace(mma.find("[%t]"), 4, "[%t+96]");
+  expect_fault(kAlloc + mma + kWaitMma + kFree, Hazard::TensorMemory, "column 128");
+  mma.replace(mma.find("[%t+96]"), 7, "[%t+1048576]");
+  expect_fault(kAlloc + mma + kWaitMma + kFree, Hazard::TensorMemory, "must begin at lane 0");
+  // Without the barrier a warp may run ahead of the allocation that it has not seen.
+  std::string early = kAlloc;
+  early.erase(early.find("  bar.sync 0;\n"), 14);
+  early.replace(early.find("  ld.shared.u32 %t, [smem];"), 27, "  mov.u32 %t, 0;");
+  expect_fault(early + kStore + kWaitStore + kFree, Hazard::TensorMemory, "column 0 of tensor memory");
+}
+
+TEST(Tcgen05Alloc, SizesAndOrder) {
+  const auto alloc = [](int columns, int slot = 0) {
+    return "  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem+" + std::to_string(4 * slot) + "], " +
+           std::to_string(columns) + ";\n";
+  };
+  const auto free = [](int columns, int column) {
+    return "  mov.u32 %t, " + std::to_string(column) + ";\n  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, " +
+           std::to_string(columns) + ";\n";
+  };
+  const std::string one = "  @%pw0 bra END;\n", end = "END:\n";
+  const std::string give_up = "  tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n";
+  expect_clean(one + alloc(256) + alloc(128, 1) + alloc(32, 2) + free(128, 256) + free(256, 0) + alloc(32, 1) +
+               free(32, 0) + free(32, 384) + give_up + end);
+  for (const int columns : {0, 16, 48, 96, 513, 1024})
+    expect_fault(one + alloc(columns) + end, Hazard::TensorMemory, "must be a power of two from 32 to 512");
+  expect_fault(one + alloc(32) + alloc(64) + end, Hazard::TensorMemory, "must not increase");
+  expect_fault(one + give_up + alloc(32) + end, Hazard::TensorMemory, "after tcgen05.relinquish_alloc_permit");
+  expect_fault(one + alloc(64) + free(32, 0) + end, Hazard::TensorMemory, "which is no such allocation");
+  expect_fault(one + alloc(64) + free(64, 32) + end, Hazard::TensorMemory, "which is no such allocation");
+  expect_fault(one + alloc(64) + free(64, 0) + free(64, 0) + end, Hazard::TensorMemory, "which is no such allocation");
+  expect_fault(one + alloc(64) + alloc(32, 1) + free(64, 0) + end, Hazard::TensorMemory,
+               "without tcgen05.dealloc of the 32 columns at column 64");
+  expect_fault(one + alloc(512) + alloc(512) + end, Hazard::Deadlock,
+               "tcgen05.alloc of 512 columns, which are not free");
+  expect_fault(one + alloc(32) + "  tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;\n" + end,
+               Hazard::IllegalUse, "both .cta_group::1 and .cta_group::2");
+}
+
+// A second warp's allocation waits until the first gives its columns back.
+TEST(Tcgen05Alloc, BlocksUntilColumnsAreFree) {
+  expect_clean(R"(
+  @%pw0 bra OTHER;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], 512;
+  bar.sync 1, 64;
+  ld.shared.u32 %t, [smem];
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%t], {%w4};
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 512;
+OTHER:
+  @%pw1 bra END;
+  bar.sync 1, 64;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem+4], 256;
+  ld.shared.u32 %t, [smem+4];
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, 256;
+END:
+)");
+}
+
+TEST(Tcgen05Alloc, PairsOfBlocks) {
+  const std::string alloc = R"(
+  @%pw0 bra END;
+  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], 128;
+  ld.shared.u32 %t, [smem];
+  tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;
+)";
+  const std::string free = "  tcgen05.dealloc.cta_group::2.sync.aligned.b32 %t, 128;\n";
+  expect_clean(alloc + free + "END:\n", 2);
+  expect_fault(alloc + "END:\n", Hazard::TensorMemory, "without tcgen05.dealloc", 2);
+  expect_fault(alloc + free + "END:\n", Hazard::IllegalUse, "has no peer", 1);
+  // Table 48: whether a dealloc blocks is not said, so this may hang.
+  const std::string hang = alloc + R"(
+  setp.eq.u32 %p0, %rank, 0;
+  @%p0 barrier.cluster.arrive;
+  @%p0 barrier.cluster.wait;
+)" + free + R"(
+  @!%p0 barrier.cluster.arrive;
+  @!%p0 barrier.cluster.wait;
+END:
+)";
+  Hazard kind{};
+  const std::string one_warp = fault_in(hang, {Mode::Lazy, 0}, &kind, 2, 32);
+  EXPECT_EQ(kind, Hazard::Deadlock) << one_warp;
+  EXPECT_EQ(fault_in(hang, {Mode::Eager, 0}, nullptr, 2, 32), "");
+}
+
+TEST(Tcgen05Mma, BadDescriptors) {
+  const auto with = [&](const std::string& change) {
+    std::string mma = kMma;
+    mma.insert(mma.find("  setp"), change);
+    return kAlloc + mma + kWaitMma + kFree;
+  };
+  const auto idesc = [&](uint32_t flip) { return with("  xor.b32 %idesc, %idesc, " + std::to_string(flip) + ";\n"); };
+  const auto shared = [&](uint64_t flip) { return with("  xor.b64 %sb, %sb, " + std::to_string(flip) + ";\n"); };
+  expect_clean(with(""));
+  expect_fault(idesc(4), Hazard::IllegalUse, "sparse");
+  expect_fault(idesc(8), Hazard::IllegalUse, "saturation");
+  expect_fault(idesc(0x40), Hazard::IllegalUse, "reserved");
+  expect_fault(idesc(1u << 4 | 1u << 5), Hazard::IllegalUse, "matrix D type 2");
+  expect_fault(idesc(1u << 8), Hazard::IllegalUse, "matrix A type 3");
+  expect_fault(idesc(1u << 10), Hazard::IllegalUse, "one type");
+  expect_fault(idesc(1u << 22 | 1u << 17), Hazard::IllegalUse, "shape 128x328x16");
+  expect_fault(idesc(1u << 24), Hazard::IllegalUse, "shape 144x64x16");
+  expect_fault(idesc(1u << 30), Hazard::IllegalUse, ".ws");
+  expect_fault(shared(1ull << 46), Hazard::IllegalUse, "0b001");
+  expect_fault(shared(1ull << 52), Hazard::IllegalUse, "sm_103a");
+  expect_fault(shared(1ull << 53), Hazard::IllegalUse, "must be 0");
+  expect_fault(shared(1ull << 61), Hazard::IllegalUse, "swizzling mode 3");
+  expect_fault(shared(0x2000), Hazard::Memory, "past the end of the block's");
+}
+
+TEST(Tcgen05Mma, ScaleFactorsMustBeInEveryQuarter) {
+  std::string body = kAlloc;
+  body += R"(
+  mov.u32 %w0, 0x7f7f7f7f;
+  mov.u32 %w1, 0;
+FILL:
+  add.u32 %w2, %q, %w1;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%w2], {%w0};
+  add.u32 %w1, %w1, 1;
+  setp.lt.u32 %p0, %w1, 128;
+  @%p0 bra FILL;
+  tcgen05.wait::st.sync.aligned;
+CHANGE
+  tcgen05.fence::before_thread_sync;
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+)";
+  std::string mma = kMma;
+  mma.replace(mma.find("kind::f16"), 9, "kind::mxf4.block_scale");
+  mma.replace(mma.find("%idesc, %p0"), 11, "%idesc, [%t+64], [%t+80], %p0");
+  // 128x64, e2m1, ue8m0
+  mma.insert(mma.find("  setp"),
+             "  mov.u32 %idesc, " + std::to_string(1u << 7 | 1u << 10 | 8u << 17 | 1u << 23 | 1u << 27) + ";\n");
+  body += mma + kWaitMma + kAfter + kFree;
+  const auto with = [&](const std::string& change) {
+    std::string text = body;
+    return text.replace(text.find("CHANGE"), 6, change);
+  };
+  expect_clean(with(""));
+  const std::string bend = R"(
+  setp.ne.u32 %p1, %warp, 2;
+  mov.u32 %w0, 0x7f7e7f7f;
+  @%p1 bra SAME;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%q+COLUMN], {%w0};
+  tcgen05.wait::st.sync.aligned;
+SAME:
+)";
+  const auto at = [&](int column, const char* value) {
+    std::string text = bend;
+    text.replace(text.find("COLUMN"), 6, std::to_string(column));
+    text.replace(text.find("0x7f7e7f7f"), 10, value);
+    return with(text);
+  };
+  expect_clean(at(64, "0x7f7e7f7f"));  // bytes 2 and 3 are not used with id 0
+  expect_fault(at(64, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix A");
+  expect_fault(at(67, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix A");
+  expect_fault(at(81, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix B");
+}
+
+TEST(Tcgen05, FormsThatAreNotSupportedSaySo) {
+  const auto why = [](const std::string& instruction) {
+    try {
+      prepare_ptx(kernel(instruction), "k", 100);
+    } catch (const std::exception& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(why("  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%t], %idesc, %p0;\n").find("sparse"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {%w0, %w1}, %w2, [%t];\n").find("sm_101a"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.mma.cta_group::1.kind::f17 [%t], %sa, %sb, %idesc, %p0;\n").find(".kind"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.cp.cta_group::1.64x128b [%t], %sa;\n").find("do not fit"), std::string::npos);
+  EXPECT_NE(why("  tcgen05.ld.sync.aligned.16x256b.x64.b32 {%w0}, [%t];\n").find("table 49"), std::string::npos);
+  EXPECT_NE(why("  tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [%t], %sa, %sb, %idesc, [%t], [%t], %p0;\n")
+                .find("scale vector size is missing"),
+            std::string::npos);
+  EXPECT_EQ(why("  tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, 0;\n"), "");
+}
+
+TEST(Tcgen05Commit, Barriers) {
+  const auto with = [](const char* instruction) {
+    std::string text = kMma;
+    const size_t at = text.find("  tcgen05.commit"), end = text.find('\n', at);
+    return kAlloc + text.replace(at, end - at, instruction) + kWaitMma + kFree;
+  };
+  expect_clean(
+      with("  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], 1;"));
+  expect_fault(
+      with("  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], 3;"),
+      Hazard::IllegalUse, "names block rank 1");
+  expect_fault(with("  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0+16];"),
+               Hazard::MbarrierMisuse, "is not initialised");
+  expect_fault(with("  tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [%bar0];"),
+               Hazard::IllegalUse, "both .cta_group::1 and .cta_group::2");
+  expect_fault(with(""), Hazard::Deadlock, "mbarrier at shared offset 0x10");
+  // Generic addresses, and a second arrival that nobody expects.
+  expect_clean(
+      with("  cvt.u64.u32 %wide, %bar0;\n  cvta.shared.u64 %wide, %wide;\n"
+           "  tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [%wide];"));
+}
+
+// The barrier at the same offset in each block of the mask, and in no other.
+TEST(Tcgen05Commit, ReachesTheBlocksOfTheMask) {
+  for (const uint32_t mask : {1u, 2u, 3u}) {
+    const std::string body = std::string(kAlloc) + R"(
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  setp.ne.u32 %p2, %rank, 0;
+  @%p2 bra SENT;
+  @%pe0 bra SENT;
+  setp.ne.u32 %p0, %me, %me;
+  tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], )" +
+                             std::to_string(mask) + R"(;
+SENT:
+  bar.sync 0;
+  mov.u32 %w0, )" + std::to_string(mask) +
+                             R"(;
+  shr.u32 %w0, %w0, %rank;
+  and.b32 %w0, %w0, 1;
+  setp.eq.u32 %p3, %w0, 0;
+  @%p3 bra ARRIVED;
+)" + kWaitMma + R"(
+ARRIVED:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  mbarrier.test_wait.parity.shared::cta.b64 %p1, [%bar0], 0;
+  selp.u32 %w4, 1, 0, %p1;
+  mad.lo.u32 %w0, %rank, 128, %me;
+  mul.wide.u32 %wide, %w0, 4;
+  add.u64 %wide, %out, %wide;
+  st.global.u32 [%wide], %w4;
+)" + kFree;
+    for (const sim::Order order : all_orders()) {
+      sim::GlobalMemory memory;
+      Buffer<uint32_t> out(memory, size_t{256}, 7u);
+      Shape shape;
+      shape.arch = 100;
+      shape.block = {128, 1, 1};
+      shape.grid = shape.cluster = {2, 1, 1};
+      shape.dynamic_shared = 1024 + 48 * 1024;
+      shape.order = order;
+      run_ptx(kernel(body), "k", Params().add(out.address()), memory, shape);
+      for (uint32_t i = 0; i < 256; ++i) EXPECT_EQ(out[i], mask >> i / 128 & 1) << "mask " << mask << " thread " << i;
+    }
+  }
+}
+
+// The block of a pair that multiplies may be either; an operation on a pair needs both.
+TEST(Tcgen05Hazards, PairOfWhichOneHasLeft) {
+  const std::string body = R"(
+  @%pw0 bra ALLOCATED;
+  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], 64;
+  ld.shared.u32 %t, [smem];
+ALLOCATED:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  setp.eq.u32 %p0, %rank, 1;
+  @%p0 bra END;
+  @%pe0 bra END;
+LONG:
+  ld.shared.u32 %t, [smem];
+  add.u32 %w7, %w7, 1;
+  setp.lt.u32 %p1, %w7, 20000;
+  @%p1 bra LONG;
+  tcgen05.shift.cta_group::2.down [%t];
+  tcgen05.cp.cta_group::2.128x128b [%t], %sa;
+END:
+)";
+  std::string zeroed = "  mov.u32 %w7, 0;\n" + body;
+  expect_fault(zeroed, Hazard::IllegalUse, "of which one block has finished", 2);
+}
+
+}  // namespace
