@@ -95,28 +95,28 @@ namespace {
 // What the instructions on an object have in common.
 struct ObjectForm {
   AddressOperand address;
-  bool generic = false;  // the address
+  bool generic = false;  // the address is a generic one
   bool relaxed = false;
-  Scope scope = Scope::Cta;  // where none is given (9.7.13.15.13, 9.7.13.15.16)
+  Scope scope = Scope::Cta;  // .cta unless the instruction names one (9.7.13.15.13, 9.7.13.15.16)
 };
 // mbarrier.init, .inval, .expect_tx, .complete_tx (9.7.13.15.9 to 9.7.13.15.12).
 struct CountForm {
   ObjectForm object;
-  bool negative = false;  // complete_tx
-  ValueOperand count;     // arrivals, or bytes
+  bool negative = false;  // complete_tx takes bytes away, and expect_tx adds them
+  ValueOperand count;     // init counts arrivals, the others bytes
 };
 // mbarrier.arrive, mbarrier.arrive_drop (9.7.13.15.13, 9.7.13.15.14).
 struct ArriveForm {
   ObjectForm object;
   bool drop = false, expect_tx = false, no_complete = false;
   bool has_state = false, has_count = false;
-  ValueOperand state, count;  // the count may be one of bytes (.expect_tx)
+  ValueOperand state, count;  // .expect_tx counts bytes, the others arrivals
 };
 // mbarrier.test_wait, mbarrier.try_wait (9.7.13.15.16).
 struct TryWaitForm {
   ObjectForm object;
-  bool may_block = false;  // try_wait
-  bool parity = false;     // waits for the phase of a parity, not of a state
+  bool may_block = false;  // true for try_wait
+  bool parity = false;     // the phase is named by its parity, not by a state
   ValueOperand complete, phase;
 };
 // mbarrier.pending_count (9.7.13.15.17).
@@ -292,7 +292,7 @@ Step execute_try_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   });
   Step step = Step::Next;
   if (form.may_block && complete == 0 && missing != nullptr) {
-    // A potentially blocking instruction: it may come back before the phase is complete, and so it sometimes does.
+    // try_wait may return before the phase is complete (9.7.13.15.16), so here it sometimes does.
     Cluster& cluster = *warp.cta->cluster;
     const uint64_t attempt = (uint64_t{missing->agent} << 32 | missing->phase) + 1;
     const bool give_up = cluster.order.mode != Mode::Eager && warp.async->tried != attempt && cluster.rng() % 4 == 0;

@@ -30,14 +30,14 @@ struct MmaForm {
   bool transpose_a = false, transpose_b = false;
   bool saturate = false;
   bool scale_d_constant = false;
-  bool scale_d = false;    // the constant; of a predicate: it is negated
+  bool scale_d = false;    // the constant, or whether the predicate is negated
   ValueOperand a_operand;  // the descriptor, or the first of four registers
   ValueOperand b_descriptor;
   ValueOperand scale_d_predicate;
 };
 // wgmma.wait_group (9.7.15.7.3).
 struct WaitGroupForm {
-  int64_t newest = 0;  // so many groups may still be pending
+  int64_t newest = 0;  // how many groups may still be pending afterwards
 };
 
 // A form with the rows of its registers.
@@ -50,12 +50,12 @@ Form form_of(const Instr& instr) {
   return {form, instr.reg, instr.reg + form.a_operand.place};
 }
 
-// 9.7.15.5.1.2: a matrix in shared memory.
+// A matrix in shared memory, as its descriptor gives it (9.7.15.5.1.2).
 struct Matrix {
   uint32_t start = 0, leading = 0, stride = 0, base_offset = 0;
-  uint32_t wide = 1;  // 16-byte pieces in a row of the swizzle atom: 1, 2, 4, 8
+  uint32_t wide = 1;  // how many pieces of 16 bytes a row of the swizzle atom has: 1, 2, 4 or 8
   bool mn_major = false;
-  int bytes = 2;  // of an element
+  int bytes = 2;  // the size of an element
 
   Matrix(uint64_t descriptor, bool transpose, int element)
       : start(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
@@ -72,7 +72,8 @@ struct Matrix {
     const uint32_t line = (address >> 7) - base_offset;
     return address ^ (line & (wide - 1)) << 4;
   }
-  // Piece of 16 bytes: K-major: row mn, pieces along k. MN-major: row k, pieces along mn.
+  // The address of a piece of 16 bytes. A K-major matrix has its pieces along k in row mn, an MN-major one along mn in
+  // row k.
   uint32_t piece_k_major(uint32_t mn, uint32_t piece) const {
     return swizzled(start + mn % 8 * (16 * wide) + mn / 8 * stride + piece * (wide == 1 ? leading : 16));
   }
@@ -131,8 +132,10 @@ struct MmaRecord {
   uint64_t a_descriptor = 0, b_descriptor = 0;
   bool accumulate = false;
   uint32_t group = 0;
-  uint32_t warps = 0;                           // that have issued it
-  std::vector<SharedAccess::Met> met_a, met_b;  // what the others' views are held against
+  // How many warps of the group have issued it.
+  uint32_t warps = 0;
+  // The histories of the bytes that the first warp read, which the views of the other warps are compared with.
+  std::vector<SharedAccess::Met> met_a, met_b;
 };
 
 WarpGroup::WarpGroup() = default;
@@ -265,7 +268,7 @@ void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord&
   }
 }
 
-// Single bits, a byte of them at a time: and, count, add (9.7.15.5.2).
+// The product of single bits counts those that are set in both operands, a byte of them at a time (9.7.15.5.2).
 void multiply_bits(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
   const Form f = form_of(*record.instr);
   const Matrix ma(record.a_descriptor, false, 1), mb(record.b_descriptor, false, 1);
@@ -300,10 +303,10 @@ void multiply_bits(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& r
   }
 }
 
-// As many operations as keep the sums of their products of 8-bit integers exact in float32: below 2^24.
+// So many operations on 8-bit integers keep the sums of their products exact in float32, which is below 2^24.
 constexpr size_t kExactIntegers = (1 << 24) / (32 * 255 * 255);
 
-// Operations on the same integer accumulators; one that saturates is alone.
+// Multiplies operations on the same integer accumulators together. An operation that saturates comes alone.
 void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecord* const* run, size_t count) {
   const Form f = form_of(*run[0]->instr);
   if (f.a == Element::B1) {
@@ -347,7 +350,7 @@ bool same_operands(const Form& x, const Form& y) {
   return x.a == y.a && x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate;
 }
 
-// A committed group.
+// A group of operations that wgmma.commit_group has closed.
 class WgmmaGroup : public AsyncOp {
  public:
   WgmmaGroup(Origin origin, uint32_t warpgroup, std::vector<std::unique_ptr<MmaRecord>> records)
@@ -371,7 +374,8 @@ class WgmmaGroup : public AsyncOp {
       for (size_t i = 0; i < list.size();) {
         size_t end = i + 1;
         const Form f = form_of(*list[i]->instr);
-        // Long enough, and the panels stay in the cache. Float16 accumulators are rounded after each operation.
+        // 16 operations are enough to pay for the panels, which then still fit into the cache. Float16 accumulators are
+        // rounded after each operation, so each of these is multiplied alone.
         const size_t longest = f.result == Result::F32                  ? 16
                                : f.result == Result::S32 && !f.saturate ? kExactIntegers
                                                                         : 1;
@@ -424,7 +428,7 @@ RegisterSet& claim(Warp& warp, const uint32_t* offsets, int count, uint16_t shap
   size_t index = s.sets.size();
   for (int i = 0; i < count; ++i) {
     const uint32_t row = offsets[i] / kRowBytes;
-    if (row >= s.set_of.size()) continue;  // a constant
+    if (row >= s.set_of.size()) continue;  // the row of a constant
     touched = std::max(touched, s.touched[row]);
     if (s.set_of[row] == 0) continue;
     RegisterSet& other = s.sets[s.set_of[row] - 1u];
@@ -432,7 +436,7 @@ RegisterSet& claim(Warp& warp, const uint32_t* offsets, int count, uint16_t shap
       fault(Hazard::RegistersInFlight, warp, -1,
             "registers of a wgmma in flight are used by another one as a different operand without wgmma.wait_group");
     touched = std::max(touched, other.touched);
-    if (pending(other)) continue;  // fragments that overlap: both are only read
+    if (pending(other)) continue;  // two fragments overlap, and both are only read
     index = s.set_of[row] - 1u;
     for (const uint32_t offset : other.rows) {
       if (offset / kRowBytes < s.set_of.size()) s.set_of[offset / kRowBytes] = 0;
@@ -673,8 +677,8 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   form.registers_a = operands[1].kind == ptx::Operand::Kind::Vector;
   if (form.registers_a && operands[1].elements.size() != 4)
     unsupported(source, "matrix A must be a vector of 4 registers");
-  // Immediates after scale-d: scales of a and b, then transpositions, of 16-bit types only, that of A only with
-  // a descriptor.
+  // The immediates after scale-d are the scales of A and B, and for 16-bit types their transpositions, of which A has
+  // one only with a descriptor.
   const bool half = a == Element::F16 || a == Element::BF16;
   const size_t scales = integer ? 0 : 2, transposes = half ? (form.registers_a ? 1 : 2) : 0;
   if (operands.size() != 4 + scales + transposes) unsupported(source, "wrong number of operands");

@@ -8,8 +8,8 @@
 
 namespace sim {
 
-// A dense index of something whose progress others must observe: a warp's own program order, the bulk
-// groups of a warp, the wgmma groups of a warp, the phases of one mbarrier. Unique within a cluster.
+// Something whose progress others must observe: a warp's own program order, the bulk groups of a warp, the wgmma
+// groups of a warp, the phases of one mbarrier. Agents are numbered from 0 within a cluster.
 using Agent = uint32_t;
 
 class Clock {
@@ -44,9 +44,12 @@ enum class Scope : uint8_t { Cta, Wide };
 struct View {
   Clock seen;
   Clock fenced;
-  Clock caused;                 // of a warp; of a fence or a relaxed read: what serves threads of the same block
-  Clock wide;                   // of a fence, a relaxed read or an object: what serves other blocks, too
-  std::vector<Clock> by_block;  // of an object: `caused` of those who published, by the rank of their block
+  // A warp has one. A fence and a relaxed read have one that holds for threads of the same block.
+  Clock caused;
+  // A fence, a relaxed read and an object have one that holds for other blocks, too.
+  Clock wide;
+  // An object has the `caused` of those who published to it, by the rank of their block.
+  std::vector<Clock> by_block;
   void join(const View& other) {
     seen.join(other.seen);
     fenced.join(other.fenced);
@@ -57,7 +60,7 @@ struct View {
   }
 };
 
-// One access: agent `by` when its clock stood at `at`. at == 0 means none.
+// One access, made by the agent `by` when its clock stood at `at`. There is none where `at` is 0.
 struct Stamp {
   uint32_t by = 0;
   uint32_t at = 0;

@@ -28,26 +28,28 @@ constexpr uint32_t kAllocationUnit = 32;
 
 // The operations of one thread that tcgen05.commit tracks.
 struct TensorPipe {
-  Agent issued = 0;  // clock: operations issued before a fence::before_thread_sync
-  Agent done = 0;    // clock: operations whose completion a commit has signalled
+  Agent issued = 0;  // its clock counts the operations issued before a fence::before_thread_sync
+  Agent done = 0;    // its clock counts the operations whose completion a commit has signalled
   uint32_t count = 0;
-  Origin last;  // operation issued
+  Origin last;  // where the last operation was issued
 };
 
-// tcgen05.ld or tcgen05.st of one warp.
+// The tcgen05.ld, or the tcgen05.st, of one warp.
 struct TensorTransfers {
-  Agent published = 0;  // clock: waited for, and then a fence::before_thread_sync
-  Agent waited = 0;     // clock: waited for
+  Agent published = 0;  // its clock counts those waited for before a fence::before_thread_sync
+  Agent waited = 0;     // its clock counts those waited for
   uint32_t count = 0, done = 0;
 };
 
 struct TensorWarp {
-  bool strict = false;              // see above
-  std::map<int, TensorPipe> pipes;  // by lane
+  bool strict = false;              // Rules::strict_tensor_fences
+  std::map<int, TensorPipe> pipes;  // of each lane that has issued an operation
   TensorTransfers loads, stores;
   Clock ordered;  // what fence::after_thread_sync has put before later tcgen05 operations
   enum : uint8_t { kLoaded = 1, kCopied = 2 };
-  std::vector<uint8_t> in_flight;  // by row of 64 bytes: a destination of a tcgen05.ld not waited for, or a copy of it
+  // For each row of 64 bytes of the register file whether it is a destination of a tcgen05.ld that nobody has waited
+  // for (kLoaded), or a copy of one (kCopied).
+  std::vector<uint8_t> in_flight;
   std::vector<uint32_t> in_flight_rows;
 };
 
@@ -77,9 +79,9 @@ struct TensorMemory {
   struct Allocation {
     uint32_t column = 0, columns = 0;
     int group = 1;
-    Stamp stamp;  // of the warp of this block that allocated it
+    Stamp stamp;  // when the warp of this block allocated it
     Origin by;
-    bool leaving = false;  // dealloc.cta_group::2 by this block, not yet by its peer
+    bool leaving = false;  // this block has executed dealloc.cta_group::2, and its peer has not yet
   };
   struct Request {  // an alloc.cta_group::2 that waits for the peer
     Warp* warp = nullptr;
@@ -93,18 +95,19 @@ struct TensorMemory {
   };
 
   Cta& cta;
-  int group = 0;       // the .cta_group that every tcgen05 instruction has used; 0: none yet
-  uint64_t queue = 0;  // of the pipe
+  int group = 0;       // the .cta_group that every tcgen05 instruction has used, or 0 before the first one
+  uint64_t queue = 0;  // the queue of the pipe's operations
   std::vector<Allocation> allocations;
   Request request;
   Departure departure;
-  uint32_t smallest = kTensorColumns;  // of the allocations so far: sizes must not grow (9.7.16.7.1)
+  uint32_t smallest =
+      kTensorColumns;  // the columns of the smallest allocation so far, as none may be larger (9.7.16.7.1)
   bool relinquished = false;
 
   uint32_t* row(uint32_t lane) { return words_.get() + size_t{lane} * kTensorColumns; }
   float* floats(uint32_t lane, uint32_t column) { return reinterpret_cast<float*>(row(lane) + column); }
   bool is_free(uint32_t column, uint32_t columns) const;
-  // First place that is free here and, when given, in `peer`; kTensorColumns when there is none.
+  // The first column from which enough are free here and, when given, in `peer`, or kTensorColumns.
   uint32_t find_free(uint32_t columns, const TensorMemory* peer) const;
   void allocate(uint32_t column, uint32_t columns, int group, const Origin& by);
   Allocation* find(uint32_t column);
@@ -132,7 +135,7 @@ struct TensorMemory {
   std::unique_ptr<uint32_t[], Free> words_;
   std::vector<uint32_t> cells_;  // [cell][column]
   std::vector<History> histories_{1};
-  uint32_t written_ = 0;  // the history that the last write made: no readers
+  uint32_t written_ = 0;  // the history that the last write made, which has no readers yet
   size_t collect_at_ = 4096;
 };
 

@@ -29,7 +29,7 @@ bool writes_first_operand(const ptx::Instruction& in) {
   return !in.parts.empty() && kWriters.count(in.parts[0]) > 0;
 }
 
-// Asynchronous instructions write (or read) registers after they were issued.
+// Asynchronous instructions write or read registers after they were issued.
 bool keeps_registers(const ptx::Instruction& in) {
   return !in.parts.empty() && (in.parts[0] == "wgmma" || in.parts[0] == "tcgen05");
 }
@@ -63,7 +63,7 @@ class Bits {
   void set(size_t i) { words_[i / 64] |= 1ull << (i % 64); }
   void clear(size_t i) { words_[i / 64] &= ~(1ull << (i % 64)); }
   bool test(size_t i) const { return words_[i / 64] >> (i % 64) & 1; }
-  // this |= other; true when that changed it
+  // Adds the members of `other`, and says whether that changed anything.
   bool add(const Bits& other) {
     uint64_t changed = 0;
     for (size_t i = 0; i < words_.size(); ++i) {
@@ -245,7 +245,7 @@ RowPlan plan_rows(const ptx::Function& function, uint32_t begin) {
     intervals[r].kept = true;
   }
 
-  // What is live at once, for the estimate of registers a thread needs.
+  // Counts what is live at once, from which the registers that a thread needs are estimated.
   std::vector<int> words(n + 2, 0);
   std::vector<int> order;
   for (size_t r = 0; r < registers; ++r) {
@@ -261,7 +261,7 @@ RowPlan plan_rows(const ptx::Function& function, uint32_t begin) {
   // An operand's row is never given to a destination of the same instruction, so that handlers may write one
   // destination before they have read every source.
   std::sort(order.begin(), order.end(), [&](int a, int b) { return intervals[a].first < intervals[b].first; });
-  using Ending = std::pair<int, int>;  // last use, register
+  using Ending = std::pair<int, int>;  // where the last use of a register is, and the register
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> active;
   std::map<uint32_t, std::vector<uint32_t>> free_rows;
   for (int r : order) {
