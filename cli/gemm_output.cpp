@@ -48,8 +48,8 @@ GemmOutput::GemmOutput(const Device& device, const GemmInput& input, std::string
       scale_bytes_(scale_bytes),
       values_(device, static_cast<size_t>(rows()) * row_bytes()),
       scales_(device, scale_bytes) {
-  values_.clear();
-  scales_.clear();
+  values_.clear(device_);
+  scales_.clear(device_);
 }
 
 int64_t GemmOutput::rows() const {
@@ -107,7 +107,7 @@ TensorToWrite GemmOutput::scales_tensor(const int32_t* ends, bool blocked) const
   const auto row_bytes = static_cast<size_t>(columns);
   const size_t bytes = static_cast<size_t>(rows()) * row_bytes;
   const timing::Buffer row_major(device_, bytes);
-  row_major.clear();
+  row_major.clear(device_);
   ScaleBlocking blocking;
   blocking.from = scales_.as();
   blocking.to = row_major.as();

@@ -2,6 +2,7 @@
 // See data.h.
 #include "bench/timing/data.h"
 #include "reference/formats.h"
+#include "reference/splitmix.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,27 +12,15 @@
 
 namespace moxie::timing {
 
-namespace {
-
-// splitmix64
-uint64_t hash(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 int worker_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 std::vector<uint16_t> random_bf16(uint64_t seed, int64_t count, float scale) {
   std::vector<uint16_t> values(static_cast<size_t>(count));
-  const uint64_t start = hash(seed);
+  const uint64_t start = reference::splitmix64(seed);
   const float step = scale / 32768.0f;
   auto fill = [&](int64_t from, int64_t to) {
     for (int64_t i = from; i < to; i += 4) {
-      uint64_t bits = hash(start + static_cast<uint64_t>(i));
+      uint64_t bits = reference::splitmix64(start + static_cast<uint64_t>(i));
       for (int64_t j = i; j < std::min(i + 4, to); ++j, bits >>= 16) {
         values[j] = reference::float_to_bf16(static_cast<float>(static_cast<int16_t>(bits)) * step);
       }
@@ -64,7 +53,8 @@ Routing route(uint64_t seed, int tokens, int experts, int top) {
       // To sample without replacement, every expert draws an exponential variable whose rate is its popularity, and the
       // smallest ones win.
       const int rank = expert * 11 % experts + 1;
-      const uint64_t bits = hash(hash(seed + static_cast<uint64_t>(token)) + static_cast<uint64_t>(expert));
+      const uint64_t bits = reference::splitmix64(reference::splitmix64(seed + static_cast<uint64_t>(token)) +
+                                                  static_cast<uint64_t>(expert));
       const double uniform = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
       keys.emplace_back(-std::log(uniform) * rank, expert);
     }

@@ -11,6 +11,7 @@
 #include "reference/comparison.h"
 #include "reference/formats.h"
 #include "reference/product.h"
+#include "reference/splitmix.h"
 #include "tests/cli/program.h"
 
 namespace moxie::test {
@@ -23,12 +24,7 @@ Setting blackwell(const char* order = "lazy") {
   return setting;
 }
 
-uint64_t hash(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
+uint64_t hash(uint64_t x) { return reference::splitmix64(x); }
 
 template <typename T>
 std::vector<uint8_t> bytes_of(const std::vector<T>& values) {

@@ -51,7 +51,7 @@ TEST_F(Peer, GivesTheLibrarysResults) {
     std::vector<uint16_t> values((pre_bytes + out_bytes) / 2);
     device.download(values.data(), pre.as(), pre_bytes);
     device.download(values.data() + pre_bytes / 2, out.as(), out_bytes);
-    pre.clear(), out.clear();
+    pre.clear(device), out.clear(device);
     return values;
   };
 

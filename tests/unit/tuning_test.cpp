@@ -141,7 +141,7 @@ TEST(GpuClock, EveryTurnOfEveryContenderIsLaunched) {
   work.launch(0, nullptr);
   device.synchronize();
   const std::vector<float> expected = fetch();
-  work.pre[0].clear();
+  work.pre[0].clear(device);
   int turns = 0;
   const timing::Launch product = [&](int turn, Stream stream) { work.launch(turn, stream); };
   const timing::Launch copy = [&](int turn, Stream stream) {
