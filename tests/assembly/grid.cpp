@@ -24,7 +24,7 @@ class Random {
 };
 
 test::SinkSpec row_max() {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
   std::ostringstream text;
   text << file.rdbuf();
   return {"row_max::RowMax", text.str(), std::vector<uint8_t>(32), {}};

@@ -2,7 +2,7 @@
 // Quantised outputs on sm_100a, and the chain they are for: the first product of an expert layer (bias, activation,
 // MXFP4 out) and the second, which reads the first one's elements and scales as they are.
 #include "tests/blackwell/mxfp4.h"
-#include "tests/kernels/quantized_output.h"
+#include "tests/hopper/quantized_output.h"
 
 namespace moxie::test {
 namespace {

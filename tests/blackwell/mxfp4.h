@@ -8,7 +8,7 @@
 // Before the first test opens the device.
 [[maybe_unused]] inline const int simulated_arch = setenv("MOXIE_SIM_ARCH", "sm_100a", 0);
 
-#include "tests/kernels/layer.h"
+#include "tests/hopper/layer.h"
 
 namespace moxie::test {
 

@@ -213,7 +213,7 @@ struct RowMaxParams {
   int32_t gated, unused = 0;
 };
 TEST(Swapped, ASinkOfTheCallersOwn) {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
   ASSERT_TRUE(file) << "the tests run from the source folder";
   std::ostringstream text;
   text << file.rdbuf();

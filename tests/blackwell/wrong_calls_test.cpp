@@ -6,7 +6,7 @@
 #include <set>
 
 #include "tests/blackwell/grouped.h"
-#include "tests/kernels/recorder.h"
+#include "tests/hopper/recorder.h"
 
 namespace moxie::test {
 namespace {

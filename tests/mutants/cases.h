@@ -9,8 +9,8 @@
 
 #include "tests/blackwell/grouped.h"
 #include "tests/blackwell/mxfp4.h"
-#include "tests/kernels/layer.h"
-#include "tests/kernels/quantized_output.h"
+#include "tests/hopper/layer.h"
+#include "tests/hopper/quantized_output.h"
 
 namespace moxie::mutants {
 

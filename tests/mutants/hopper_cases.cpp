@@ -123,12 +123,12 @@ Case with_quantized_out(Case c, DataType type) {
 
 // The same with one sink that stores by itself, without staging and tensor maps.
 Case with_plain_sink(Case c) {
-  struct RowMaxParams {  // tests/kernels/row_max_sink.cuh
+  struct RowMaxParams {  // tests/hopper/row_max_sink.cuh
     float* base;
     int64_t ld, group_rows;
     int32_t gated;
   };
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
   if (!file) throw std::runtime_error("cannot read row_max_sink.cuh");
   std::ostringstream source;
   source << file.rdbuf();

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "reference/formats.h"
-#include "tests/kernels/layer.h"
+#include "tests/hopper/layer.h"
 
 namespace moxie::test {
 namespace {

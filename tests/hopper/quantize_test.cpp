@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations on quantised rows and scales as compiled for sm_90a.
-#include "tests/kernels/quantize_tests.h"
+#include "tests/hopper/quantize_tests.h"

@@ -3,7 +3,7 @@
 // control, swapped operands. tests/unit/arguments_test.cpp has the misuse that needs no device.
 #include <gmock/gmock.h>
 
-#include "tests/kernels/recorder.h"
+#include "tests/hopper/recorder.h"
 
 namespace moxie::test {
 namespace {

@@ -516,7 +516,7 @@ struct RowMaxParams {  // row_max::RowMax::Params
 };
 
 void check_row_max(ProductSpec problem, std::vector<int64_t> rows, int64_t n, bool alone) {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
   ASSERT_TRUE(file) << "the tests run from the source folder";
   std::ostringstream text;
   text << file.rdbuf();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bf16 products on sm_90a whose outputs leave as MXFP4 or MXFP8.
-#include "tests/kernels/quantized_output.h"
+#include "tests/hopper/quantized_output.h"
 
 namespace moxie::test {
 namespace {

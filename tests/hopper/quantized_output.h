@@ -6,7 +6,7 @@
 #include "reference/comparison.h"
 #include "reference/formats.h"
 #include "reference/product.h"
-#include "tests/kernels/layer.h"
+#include "tests/hopper/layer.h"
 
 namespace moxie::test {
 

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::string row_max_source() {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/kernels/row_max_sink.cuh");
+  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

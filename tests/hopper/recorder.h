@@ -5,7 +5,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include "tests/kernels/layer.h"
+#include "tests/hopper/layer.h"
 
 namespace moxie::test {
 
