@@ -17,12 +17,16 @@ namespace {
 
 constexpr int kPanel = 8;  // columns of the product computed together
 constexpr int kRows = 4;   // rows computed together
+
+double value_of(uint16_t bf16) { return bf16_to_float(bf16); }
+double value_of(double value) { return value; }
+
 // Brings eight columns of B to doubles, k-major, so that a step of k is one short vector.
-void pack_panel(const Group& group, int64_t first_column, double* panel) {
+template <class Element>
+void pack_panel(const Element* b, int64_t ldb, int64_t first_column, int64_t columns, int64_t k_total, double* panel) {
   for (int column = 0; column < kPanel; ++column) {
-    const int64_t n = std::min<int64_t>(first_column + column, group.n - 1);
-    const uint16_t* from = group.b + n * group.ldb;
-    for (int64_t k = 0; k < group.k; ++k) panel[k * kPanel + column] = bf16_to_float(from[k]);
+    const Element* from = b + std::min<int64_t>(first_column + column, columns - 1) * ldb;
+    for (int64_t k = 0; k < k_total; ++k) panel[k * kPanel + column] = value_of(from[k]);
   }
 }
 
@@ -40,34 +44,31 @@ void multiply(const double* a, int64_t k_total, const double* panel, double (*re
   std::memcpy(result, sum, sizeof(sum));
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
-
-}  // namespace
-
-std::vector<double> product(const Group& group, int threads) {
-  std::vector<double> pre(static_cast<size_t>(group.m * group.n));
+template <class Element>
+std::vector<double> multiply_all(const Element* a, int64_t lda, const Element* b, int64_t ldb, const uint16_t* bias,
+                                 int64_t m, int64_t n, int64_t k_total, int threads) {
+  std::vector<double> pre(static_cast<size_t>(m * n));
   if (pre.empty()) return pre;
-  const int64_t row_blocks = (group.m + kRows - 1) / kRows;
-  std::vector<double> a(static_cast<size_t>(row_blocks * kRows * group.k));
-  for (int64_t row = 0; row < group.m; ++row) {
-    for (int64_t k = 0; k < group.k; ++k) a[row * group.k + k] = bf16_to_float(group.a[row * group.lda + k]);
+  const int64_t row_blocks = (m + kRows - 1) / kRows;
+  std::vector<double> rows_of_a(static_cast<size_t>(row_blocks * kRows * k_total));
+  for (int64_t row = 0; row < m; ++row) {
+    for (int64_t k = 0; k < k_total; ++k) rows_of_a[row * k_total + k] = value_of(a[row * lda + k]);
   }
   std::atomic<int64_t> next{0};
   auto work = [&] {
-    std::vector<double> panel(static_cast<size_t>(group.k * kPanel));
-    for (int64_t first = next.fetch_add(kPanel); first < group.n; first = next.fetch_add(kPanel)) {
-      pack_panel(group, first, panel.data());
-      const int64_t columns = std::min<int64_t>(kPanel, group.n - first);
+    std::vector<double> panel(static_cast<size_t>(k_total * kPanel));
+    for (int64_t first = next.fetch_add(kPanel); first < n; first = next.fetch_add(kPanel)) {
+      pack_panel(b, ldb, first, n, k_total, panel.data());
+      const int64_t columns = std::min<int64_t>(kPanel, n - first);
       for (int64_t block = 0; block < row_blocks; ++block) {
         double result[kRows][kPanel];
-        multiply(a.data() + block * kRows * group.k, group.k, panel.data(), result);
-        const int64_t rows = std::min<int64_t>(kRows, group.m - block * kRows);
+        multiply(rows_of_a.data() + block * kRows * k_total, k_total, panel.data(), result);
+        const int64_t rows = std::min<int64_t>(kRows, m - block * kRows);
         for (int64_t row = 0; row < rows; ++row) {
           const double* values = result[row];
-          double* to = pre.data() + (block * kRows + row) * group.n + first;
+          double* to = pre.data() + (block * kRows + row) * n + first;
           for (int64_t column = 0; column < columns; ++column) {
-            to[column] = values[column] + (group.bias ? bf16_to_float(group.bias[first + column]) : 0.0);
+            to[column] = values[column] + (bias ? bf16_to_float(bias[first + column]) : 0.0);
           }
         }
       }
@@ -78,6 +79,20 @@ std::vector<double> product(const Group& group, int threads) {
   work();
   for (auto& thread : others) thread.join();
   return pre;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+}  // namespace
+
+std::vector<double> product(const Group& group, int threads) {
+  return multiply_all(group.a, group.lda, group.b, group.ldb, group.bias, group.m, group.n, group.k, threads);
+}
+
+std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, int64_t m, int64_t n,
+                            int64_t k) {
+  return multiply_all(a.data(), k, b.data(), k, nullptr, m, n, k, 1);
 }
 
 double activate(Activation activation, double x, double up, double alpha, double limit) {

@@ -20,6 +20,9 @@ struct Group {
 
 // Returns pre [m, n], dense. `threads` is at least 1.
 std::vector<double> product(const Group& group, int threads = 1);
+// Returns a [m, k] * b [n, k]^T of operands in any format, all dense.
+std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, int64_t m, int64_t n,
+                            int64_t k);
 
 // Returns activation(x). Gated ones take the gate as x and `up` besides (see Activation in moxie/types.h).
 double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);

@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <initializer_list>
 #include <random>
-#include <sstream>
+
+#include "tests/support/row_max_sink.h"
 
 namespace moxie::assembly {
 namespace {
@@ -22,13 +22,6 @@ class Random {
  private:
   std::mt19937_64 generator_{5};
 };
-
-test::SinkSpec row_max() {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return {"row_max::RowMax", text.str(), std::vector<uint8_t>(32), {}};
-}
 
 constexpr Activation kPlain[] = {Activation::Relu, Activation::Relu2, Activation::GeluTanh, Activation::GeluErf,
                                  Activation::Silu};
@@ -71,7 +64,7 @@ void set_epilogue(ProductSpec& p, int which, Random& random) {
       p.pre = kF32, p.out.reset();
       break;
     case 10:
-      p.out = kBf16, p.sinks = {row_max()}, p.activation = random.below(2) ? gated : Activation::None;
+      p.out = kBf16, p.sinks = {test::row_max_sink()}, p.activation = random.below(2) ? gated : Activation::None;
       break;
     case 11:
       p.out = DataType::Mxfp4, p.activation = random.below(2) ? plain : Activation::None;

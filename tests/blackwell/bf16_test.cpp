@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // bf16 products on sm_100a: grouping x gate layout x cluster, in every order of the simulator.
-#include "tests/blackwell/mxfp4.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a call asks of the driver: a run encodes tensor maps, those that the thread does not have yet, and launches. It
 // reads no device memory, copies nothing and waits for nothing, so no choice can depend on what lies on the device.
+#include <gtest/gtest.h>
+
 #include <map>
 #include <string>
 #include <thread>
@@ -8,7 +10,7 @@
 #include "device_state.h"
 #include "driver/driver.h"
 #include "driver/functions.h"
-#include "tests/blackwell/mxfp4.h"
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {
@@ -58,17 +60,17 @@ TEST(DriverCalls, AProductEncodesMapsAndLaunches) {
     for (const std::optional<bool> swap : {std::optional<bool>{}, std::optional(true), std::optional(false)}) {
       for (const std::optional<int64_t> expected : {std::optional<int64_t>{}, std::optional<int64_t>{4}}) {
         SCOPED_TRACE(testing::Message() << int(grouping) << (swap ? *swap ? " on" : " off" : " auto"));
-        Mxfp4Job job;
+        Job job = job_of(OperandFormat::Mxfp4);
         job.problem.grouping = grouping;
         job.problem.out = DataType::F32;
         job.problem.swap_ab = swap;
         job.problem.expected_rows = expected;
         job.rows = grouping == Grouping::Dense ? std::vector<int64_t>{5} : std::vector<int64_t>{3, 3};
-        Mxfp4Layer layer(job);
-        layer.check(layer.run());  // compiled now
+        GroupedProduct product(job);
+        product.check(product.run());  // compiled now
         const auto call = [&] {
           const Calls counted;
-          gemm(device(), layer.problem(), layer.arguments());
+          gemm(device(), product.problem(), product.arguments());
           return counted.made();
         };
         std::map<std::string, int> first;

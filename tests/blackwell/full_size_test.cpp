@@ -6,12 +6,16 @@
 // random integers x, modulo 2^64, (4 D) x must equal (2 A) ((2 B)^T x): a wrong row passes by a chance of 2^-23 at
 // most.
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 
-#include "tests/blackwell/mxfp4.h"
 #include "tests/blackwell/reference_shapes.h"
+#include "tests/support/device.h"
+#include "tests/support/random.h"
 
 namespace moxie::test {
 namespace {

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // MXFP4 products with bias, activations and bf16 outputs, NaN scales, and the blocking of scales. matrix_test.cpp has
 // the plain ones.
-#include "tests/blackwell/mxfp4.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
-#include "moxie/scales.h"
+#include <cmath>
+#include <cstring>
+
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {
 
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
-Mxfp4Job dense(int64_t m, int64_t n, int64_t k) {
-  Mxfp4Job job;
+Job dense(int64_t m, int64_t n, int64_t k) {
+  Job job = job_of(OperandFormat::Mxfp4);
   job.problem.out = kF32;
   job.problem.swap_ab = false;  // swap_test.cpp has the others
   job.rows = {m};
@@ -23,7 +27,7 @@ Mxfp4Job dense(int64_t m, int64_t n, int64_t k) {
 // Tiles that begin in the middle of a group of 32 columns, with every kind of remainder.
 class HalfGroup : public testing::TestWithParam<int> {};
 TEST_P(HalfGroup, GroupsWithBiasAndBf16) {
-  Mxfp4Job job = dense(0, 3 * GetParam() + 8, 96);
+  Job job = dense(0, 3 * GetParam() + 8, 96);
   job.problem.grouping = Grouping::Offsets;
   job.rows = {5, 0, 140, 1};
   job.problem.tile_n = GetParam();
@@ -41,8 +45,8 @@ struct GroupedCase {
 };
 class Groups : public testing::TestWithParam<std::tuple<GroupedCase, int>> {
  protected:
-  Mxfp4Job job(int64_t n, int64_t k) const {
-    Mxfp4Job j = dense(0, n, k);
+  Job job(int64_t n, int64_t k) const {
+    Job j = dense(0, n, k);
     j.problem.grouping = std::get<0>(GetParam()).grouping;
     j.problem.cluster = std::get<1>(GetParam());
     j.rows = std::get<0>(GetParam()).rows;
@@ -50,37 +54,37 @@ class Groups : public testing::TestWithParam<std::tuple<GroupedCase, int>> {
   }
 };
 TEST_P(Groups, BiasAndBf16) {
-  Mxfp4Job job = this->job(328, 96);
+  Job job = this->job(328, 96);
   job.problem.bias = true;
   job.problem.out = kBf16;
   run_in_all_orders(job);
 }
 TEST_P(Groups, GatedActivation) {
-  Mxfp4Job job = this->job(336, 160);
+  Job job = this->job(336, 160);
   job.problem.bias = true;
   job.problem.activation = Activation::SwigluOai;
   job.problem.out = kBf16;
   job.problem.tile_n = 96;
-  job.lowest_scale = 122, job.highest_scale = 126;
+  job.a_scales = job.b_scales = {122, 126};
   run_in_all_orders(job);
 }
 // Halves of N that begin at any 32 of 128.
 TEST_P(Groups, SplitGate) {
   const int cluster = std::get<1>(GetParam());
   for (int64_t n : {192, 448}) {
-    Mxfp4Job job = this->job(n, 160);
+    Job job = this->job(n, 160);
     job.problem.bias = true;
     job.problem.activation = Activation::SwigluOai;
     job.problem.gate = n == 192 ? GateLayout::Split : GateLayout::SplitUpFirst;
     job.problem.out = n == 192 ? kBf16 : kF32;
     job.problem.tile_n = n == 192 ? 64 : 128 + 64 * cluster;
-    job.lowest_scale = 122, job.highest_scale = 126;
+    job.a_scales = job.b_scales = {122, 126};
     run_in_all_orders(job);
     if (HasFailure()) return;
   }
 }
 TEST_P(Groups, GatedPre) {
-  Mxfp4Job job = this->job(272, 96);
+  Job job = this->job(272, 96);
   job.problem.activation = Activation::Swiglu;
   job.problem.pre = kF32;
   job.problem.out.reset();
@@ -100,18 +104,18 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A NaN scale spoils its row (of A) and its column (of B), and nothing else.
 TEST(Mxfp4, NanScale) {
-  Mxfp4Layer layer(dense(130, 136, 320));
-  const ProductSpec& p = layer.problem();
+  GroupedProduct product(dense(130, 136, 320));
+  const ProductSpec& p = product.problem();
   std::vector<uint8_t> sfa(a_scale_bytes(p)), sfb(b_scale_bytes(p));
-  device().download(sfa.data(), layer.arguments().sfa, sfa.size());
-  device().download(sfb.data(), layer.arguments().sfb, sfb.size());
+  device().download(sfa.data(), product.arguments().sfa, sfa.size());
+  device().download(sfb.data(), product.arguments().sfb, sfb.size());
   sfa[size_t(blocked_scale_index(129, 7, p.k))] = 255;
   sfb[size_t(blocked_scale_index(70, 9, p.k))] = 255;
   const Buffer a(sfa), b(sfb);
-  const auto clean = layer.run();
-  layer.arguments().sfa = a.get(), layer.arguments().sfb = b.get();
-  const auto spoiled = layer.run();
-  const int64_t ld = layer.arguments().ld_out, first = 2 * ld;  // after the guard rows
+  const std::vector<uint8_t> clean = product.run().out;
+  product.arguments().sfa = a.get(), product.arguments().sfb = b.get();
+  const std::vector<uint8_t> spoiled = product.run().out;
+  const int64_t ld = product.out().ld[0], first = product.out().first[0];
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       float before, after;

@@ -1,40 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups whose operands have tensor maps of their own on sm_100a: by pointers, and k groups. Every format, one block
 // and pairs, operands swapped and not, either scheduling; sums are exact, so float32 must be equal to the last bit.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
-#include "moxie/scales.h"
-#include "tests/blackwell/grouped.h"
+#include <functional>
+
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {
 
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
-void run_in_all_orders(const GroupedJob& job) { run_layer_in_all_orders<GroupedLayer>(job); }
-
 constexpr OperandFormat kFormats[] = {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4};
 constexpr const char* kFormatNames[] = {"Bf16", "Mxfp4", "Nvfp4"};
 
-GroupedJob k_groups(OperandFormat format) {
-  GroupedJob job;
-  job.problem.format = format;
-  job.problem.grouping = Grouping::KGroups;
+// With sums that are exact in float32, whatever the format.
+Job exact_job(OperandFormat format, Grouping grouping) {
+  Job job = job_of(format);
+  job.problem.grouping = grouping;
   job.problem.out = kF32;
+  job.e2m1 = true;
+  return job;
+}
+// Changes N, of each group where it has its own.
+template <class Change>
+void change_n(Job& job, Change change) {
+  job.n = change(job.n);
+  for (int64_t& n : job.group_n) n = change(n);
+}
+
+Job k_groups(OperandFormat format) {
+  Job job = exact_job(format, Grouping::KGroups);
   // Tails of every kind behind which the next group follows at once; groups without a sum.
-  job.k = {96, 0, 32, 320, 512, 0, 160, 64};
-  job.m.assign(job.k.size(), 200), job.n.assign(job.k.size(), 136);
+  job.group_k = {96, 0, 32, 320, 512, 0, 160, 64};
+  job.rows.assign(job.group_k.size(), 200), job.n = 136;
   job.seed = 3 + uint64_t(format);
   return job;
 }
-GroupedJob pointers(OperandFormat format) {
-  GroupedJob job;
-  job.problem.format = format;
-  job.problem.grouping = Grouping::Pointers;
-  job.problem.out = kF32;
-  job.m = {5, 0, 140, 1, 128, 270, 3};
-  job.n = {136, 64, 96, 200, 16, 136, 0};
-  job.k = {96, 64, 320, 0, 32, 160, 64};
+Job pointers(OperandFormat format) {
+  Job job = exact_job(format, Grouping::Pointers);
+  job.rows = {5, 0, 140, 1, 128, 270, 3};
+  job.group_n = {136, 64, 96, 200, 16, 136, 0};
+  job.group_k = {96, 64, 320, 0, 32, 160, 64};
   job.seed = 11 + uint64_t(format);
   return job;
 }
@@ -42,7 +52,7 @@ GroupedJob pointers(OperandFormat format) {
 // format, blocks of a cluster, operands swapped, scheduling
 class OwnMaps : public testing::TestWithParam<std::tuple<int, int, bool, int>> {
  protected:
-  void choose(GroupedJob& job) const {
+  void choose(Job& job) const {
     const auto [format, cluster, swap, scheduling] = GetParam();
     job.problem.cluster = cluster;
     job.problem.swap_ab = swap;
@@ -51,12 +61,12 @@ class OwnMaps : public testing::TestWithParam<std::tuple<int, int, bool, int>> {
   OperandFormat format() const { return kFormats[std::get<0>(GetParam())]; }
 };
 TEST_P(OwnMaps, KGroups) {
-  GroupedJob job = k_groups(format());
+  Job job = k_groups(format());
   choose(job);
   run_in_all_orders(job);
 }
 TEST_P(OwnMaps, Pointers) {
-  GroupedJob job = pointers(format());
+  Job job = pointers(format());
   choose(job);
   job.problem.bias = true;
   run_in_all_orders(job);
@@ -83,7 +93,7 @@ TEST(OwnMaps, HalfGroups) {
   for (OperandFormat format : {OperandFormat::Mxfp4, OperandFormat::Nvfp4}) {
     for (int tile_n : {16, 80, 208}) {
       SCOPED_TRACE(tile_n);
-      GroupedJob k = k_groups(format), p = pointers(format);
+      Job k = k_groups(format), p = pointers(format);
       k.problem.tile_n = p.problem.tile_n = tile_n;
       k.problem.cluster = p.problem.cluster = 1;
       run_in_all_orders(k);
@@ -98,7 +108,7 @@ TEST(OwnMaps, GatesBiasAndBf16) {
     for (int gate = 0; gate < 3; ++gate) {
       for (bool swap : {false, true}) {
         SCOPED_TRACE(fmt::format("{} {} {}", int(format), gate, swap));
-        for (GroupedJob job : {k_groups(format), pointers(format)}) {
+        for (Job job : {k_groups(format), pointers(format)}) {
           ProductSpec& p = job.problem;
           p.activation = Activation::Swiglu;
           p.gate = GateLayout(gate);
@@ -106,7 +116,7 @@ TEST(OwnMaps, GatesBiasAndBf16) {
           p.out = kBf16;
           p.swap_ab = swap;
           const int64_t unit = has_scales(format) && gate > 0 ? 64 : 16;
-          for (int64_t& n : job.n) n = n / unit * unit;
+          change_n(job, [&](int64_t n) { return n / unit * unit; });
           run_in_all_orders(job);
           if (HasFailure()) return;
         }
@@ -123,7 +133,7 @@ TEST_P(OwnMapsQuantized, IsTheQuantizedFloat32) {
   for (OperandFormat format : kFormats) {
     for (bool gated : {false, true}) {
       SCOPED_TRACE(fmt::format("{} {}", int(format), gated));
-      GroupedJob job = grouping == 0 ? k_groups(format) : pointers(format);
+      Job job = grouping == 0 ? k_groups(format) : pointers(format);
       ProductSpec& p = job.problem;
       p.swap_ab = swap, p.cluster = cluster;
       p.bias = gated;
@@ -132,7 +142,8 @@ TEST_P(OwnMapsQuantized, IsTheQuantizedFloat32) {
               : (int(format) + gated) % 2    ? DataType::Mxfp4
                                              : DataType::Mxfp8;
       p.scheduling = gated ? TileSource::LaunchControl : TileSource::Static;
-      for (int64_t& n : job.n) n = n / 64 * 64 + (gated || n == 0 ? 0 : 32);
+      const int64_t rest = gated ? 0 : 32;
+      change_n(job, [&](int64_t n) { return n == 0 ? 0 : n / 64 * 64 + rest; });
       run_in_all_orders(job);
       if (HasFailure()) return;
     }
@@ -148,17 +159,18 @@ INSTANTIATE_TEST_SUITE_P(Blackwell, OwnMapsQuantized,
 
 // A group whose place for elements or scales cannot be written is left alone; the others are right.
 TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
-  GroupedJob job = pointers(OperandFormat::Bf16);
+  Job job = pointers(OperandFormat::Bf16);
   job.problem.out = DataType::Mxfp8;
-  for (int64_t& n : job.n) n = n / 32 * 32;
-  GroupedLayer layer(job);
-  const std::vector<uint8_t> right = layer.run();
-  layer.check(right);
-  ProductTensors& x = layer.arguments();
+  change_n(job, [](int64_t n) { return n / 32 * 32; });
+  GroupedProduct product(job);
+  const Results results = product.run();
+  product.check(results);
+  const std::vector<uint8_t>& right = results.out;
+  ProductTensors& x = product.arguments();
   std::vector<Buffer> kept;
   const auto spoil = [&](auto*& array, auto value) {
     using T = std::remove_const_t<std::remove_reference_t<decltype(*array)>>;
-    std::vector<T> values(job.m.size());
+    std::vector<T> values(job.rows.size());
     device().download(values.data(), array, values.size() * sizeof(T));
     values[2] = T(value);
     kept.emplace_back(values);
@@ -172,7 +184,7 @@ TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
     if (wrong == 2) spoil(x.pointers.out.data, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
     if (wrong == 3) spoil(x.pointers.out.ld, int64_t{72});
     std::vector<uint8_t> got;
-    ASSERT_NO_THROW(got = layer.run());
+    ASSERT_NO_THROW(got = product.run().out);
     int64_t left = 0, other = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       left += got[i] == 0xff && right[i] != 0xff;
@@ -190,16 +202,13 @@ TEST(OwnMaps, ManyTinyGroups) {
     for (int cluster : {1, 2}) {
       for (Grouping grouping : {Grouping::KGroups, Grouping::Pointers}) {
         SCOPED_TRACE(fmt::format("{} {} {}", int(format), cluster, int(grouping)));
-        GroupedJob job;
-        job.problem.format = format;
-        job.problem.grouping = grouping;
+        Job job = exact_job(format, grouping);
         job.problem.cluster = cluster;
         job.problem.swap_ab = false;
-        job.problem.out = kF32;
+        job.n = 24;
         for (int64_t g = 0; g < 133; ++g) {
-          job.k.push_back(32 * (g % 3));
-          job.m.push_back(grouping == Grouping::KGroups ? 9 : g % 5);
-          job.n.push_back(24);
+          job.group_k.push_back(32 * (g % 3));
+          job.rows.push_back(grouping == Grouping::KGroups ? 9 : g % 5);
         }
         run_in_all_orders(job);
         if (HasFailure()) return;
@@ -211,11 +220,11 @@ TEST(OwnMaps, ManyTinyGroups) {
 // Ends that decrease, pass K or lie within a unit are brought into range: nothing outside the results is touched.
 TEST(KGroups, WrongEnds) {
   for (OperandFormat format : {OperandFormat::Bf16, OperandFormat::Mxfp4}) {
-    GroupedLayer layer(k_groups(format));
+    GroupedProduct product(k_groups(format));
     const Buffer ends(std::vector<int32_t>{96, -5, 13, 5000, 64, 2000000000, 40, 1184});
-    layer.arguments().sizes = ends.get<int32_t>();
+    product.arguments().sizes = ends.get<int32_t>();
     std::vector<uint8_t> got;
-    ASSERT_NO_THROW(got = layer.run());
+    ASSERT_NO_THROW(got = product.run().out);
     for (size_t i = 0; i < 64 * 4; ++i) ASSERT_EQ(got[i], 0xff);
   }
 }
@@ -262,7 +271,7 @@ TEST(KGroups, ScalesBothWays) {
 
 TEST(OwnMaps, WrongCalls) {
   struct Wrong {
-    GroupedJob job;
+    Job job;
     const char* says;
     std::function<void(ProductSpec&, ProductTensors&)> spoil;
   };
@@ -280,10 +289,10 @@ TEST(OwnMaps, WrongCalls) {
       {pointers(OperandFormat::Bf16), "b.ld is null", [](auto&, auto& x) { x.pointers.b.ld = nullptr; }},
   };
   for (const Wrong& wrong : all) {
-    GroupedLayer layer(wrong.job);
-    const auto before = layer.run();
-    ProductSpec p = layer.problem();
-    ProductTensors x = layer.arguments();
+    GroupedProduct product(wrong.job);
+    const Results before = product.run();
+    ProductSpec p = product.problem();
+    ProductTensors x = product.arguments();
     wrong.spoil(p, x);
     try {
       gemm(device(), p, x);
@@ -292,10 +301,10 @@ TEST(OwnMaps, WrongCalls) {
       EXPECT_THAT(error.what(), testing::HasSubstr(wrong.says));
     }
     device().synchronize();
-    EXPECT_TRUE(layer.output() == before);
+    EXPECT_TRUE(product.results() == before);
   }
   try {
-    plan_gemm(describe(GroupedLayer(k_groups(OperandFormat::Bf16)).problem()));
+    plan_gemm(describe(GroupedProduct(k_groups(OperandFormat::Bf16)).problem()));
     FAIL() << "was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::Unsupported);

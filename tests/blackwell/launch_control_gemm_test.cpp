@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products whose tiles come by cluster launch control: every grouping, one block and pairs, MXFP4 and bf16, in every
 // order of the simulator, each of which starts another number of blocks at once.
-#include <gmock/gmock.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
-#include "tests/blackwell/mxfp4.h"
+#include "tests/support/grouped_product.h"
 #include "tests/support/planned.h"
 
 namespace moxie::test {
@@ -33,7 +34,7 @@ class LaunchControlled : public testing::TestWithParam<std::tuple<int, int>> {
 };
 // One stage a tile: the loader is ahead of the epilogue by as many tiles as there are answers.
 TEST_P(LaunchControlled, ShortSums) {
-  Mxfp4Job job;
+  Job job = job_of(OperandFormat::Mxfp4);
   choose(job.problem);
   job.problem.out = kBf16;
   job.problem.tile_n = 32;
@@ -65,7 +66,7 @@ TEST(LaunchControl, ManyGroups) {
   for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
     for (int cluster : {1, 2}) {
       SCOPED_TRACE(fmt::format("{} {}", int(grouping), cluster));
-      Mxfp4Job job;
+      Job job = job_of(OperandFormat::Mxfp4);
       job.problem.grouping = grouping;
       job.problem.cluster = cluster;
       job.problem.scheduling = TileSource::LaunchControl;
@@ -82,7 +83,7 @@ TEST(LaunchControl, ManyGroups) {
 
 // Every group empty: each block leaves at once.
 TEST(LaunchControl, NoTileAtAll) {
-  Mxfp4Job job;
+  Job job = job_of(OperandFormat::Mxfp4);
   job.problem.grouping = Grouping::Offsets;
   job.problem.scheduling = TileSource::LaunchControl;
   job.problem.out = kF32;
@@ -93,7 +94,7 @@ TEST(LaunchControl, NoTileAtAll) {
 
 // The host's idea of the rows may be wrong: the grid has room for what the device says.
 TEST(LaunchControl, RowsThatTheHostGotWrong) {
-  Mxfp4Job job;
+  Job job = job_of(OperandFormat::Mxfp4);
   job.problem.grouping = Grouping::Masked;
   job.problem.scheduling = TileSource::LaunchControl;
   job.problem.out = kF32;

@@ -8,14 +8,16 @@
 //   G  published products (reference_shapes.h) scaled down, by the kernel that the full size gets on a B200
 // The sums are exact in float32, so results are equal to the reference; in E_Wide, where they cannot be, within 1e-6 of
 // their row's norm. `--gtest_filter=*/Matrix.*/D_*` runs a part; MOXIE_TEST_ALL=1 adds B for every grouping.
+#include <fmt/format.h>
 #include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
 
 #include <bit>
 #include <set>
 
 #include "plan/plan.h"
-#include "tests/blackwell/grouped.h"
 #include "tests/blackwell/reference_shapes.h"
+#include "tests/support/grouped_product.h"
 #include "tests/support/planned.h"
 
 namespace moxie::test {
@@ -272,47 +274,32 @@ DrawnScales draw_scales(Scales scales, Random& random) {
   return {};
 }
 
-// Groups with maps of their own.
-GroupedJob grouped_job(const Point& p, Random& random) {
-  GroupedJob job;
+Job job_of(const Point& p, Random& random) {
+  Job job;
   choose(job.problem, p);
   job.seed = random.next();
   const DrawnScales scales = draw_scales(p.scales, random);
   job.a_scales = scales.a, job.b_scales = scales.b;
   job.nan_scale_each = scales.nan_each, job.exact = scales.exact;
+  job.n = p.n, job.k = p.k;
   const int64_t tile = p.swap ? p.tile : 128 * p.cluster;
   if (p.grouping == Grouping::KGroups) {
-    job.k = p.scales == Scales::Narrow || p.scales == Scales::Nan
-                ? std::vector<int64_t>{p.k, 0, 32 * random.between(0, p.k / 32), 32, p.k}
-                : std::vector<int64_t>{p.k, 0, p.k};
-    if (p.rows == Rows::MostEmpty) job.k.resize(40, 0);
-    if (p.rows == Rows::One) job.k = {32, 32, 0, 32};
-    if (p.rows == Rows::Tiles) job.k = {256, 512, 0, 256};
-    shuffle(job.k, random);
-    job.m.assign(job.k.size(), p.rows == Rows::One ? 1 : p.rows == Rows::MostEmpty ? 40 : tile + 9);
-    job.n.assign(job.k.size(), p.n);
+    job.group_k = p.scales == Scales::Narrow || p.scales == Scales::Nan
+                      ? std::vector<int64_t>{p.k, 0, 32 * random.between(0, p.k / 32), 32, p.k}
+                      : std::vector<int64_t>{p.k, 0, p.k};
+    if (p.rows == Rows::MostEmpty) job.group_k.resize(40, 0);
+    if (p.rows == Rows::One) job.group_k = {32, 32, 0, 32};
+    if (p.rows == Rows::Tiles) job.group_k = {256, 512, 0, 256};
+    shuffle(job.group_k, random);
+    job.rows.assign(job.group_k.size(), p.rows == Rows::One ? 1 : p.rows == Rows::MostEmpty ? 40 : tile + 9);
     return job;
   }
-  job.m = draw_rows(p, tile, random);
-  for (size_t g = 0; g < job.m.size(); ++g) {
-    const bool first = g == 0;
-    job.n.push_back(first || !job.exact ? p.n : 8 * random.between(0, p.n / 8));
-    job.k.push_back(first || p.scales != Scales::Narrow ? p.k : 32 * random.between(0, p.k / 32));
-  }
-  return job;
-}
-
-Mxfp4Job mxfp4_job(const Point& p, Random& random) {
-  Mxfp4Job job;
-  choose(job.problem, p);
-  job.seed = random.next();
-  const DrawnScales scales = draw_scales(p.scales, random);
-  job.lowest_scale = scales.a.lowest, job.highest_scale = scales.a.highest, job.scale_step = scales.a.step;
-  job.b_scales = scales.b;
-  job.nan_scale_each = scales.nan_each, job.exact = scales.exact;
-  const int64_t tile = p.swap ? p.tile : 128 * p.cluster;
   job.rows = draw_rows(p, tile, random);
-  job.n = p.n, job.k = p.k;
+  for (size_t g = 0; p.grouping == Grouping::Pointers && g < job.rows.size(); ++g) {
+    const bool first = g == 0;
+    job.group_n.push_back(first || !job.exact ? p.n : 8 * random.between(0, p.n / 8));
+    job.group_k.push_back(first || p.scales != Scales::Narrow ? p.k : 32 * random.between(0, p.k / 32));
+  }
   // A mask's share is one of max_m.
   if (p.rows == Rows::Share) job.spare_rows = 3 * tile / 2 - *std::max_element(job.rows.begin(), job.rows.end());
   return job;
@@ -322,32 +309,28 @@ class Matrix : public testing::TestWithParam<Point> {};
 
 TEST_P(Matrix, IsRight) {
   SCOPED_TRACE(fmt::format("MOXIE_TEST_SEED={} repeats these data", run_seed()));
-  const Point& p = GetParam();
   Random random(run_seed());
-  if (p.grouping == Grouping::Pointers || p.grouping == Grouping::KGroups) {
-    run_layer_in_all_orders<GroupedLayer>(grouped_job(p, random));
-  } else {
-    run_in_all_orders(mxfp4_job(p, random));
-  }
+  run_in_all_orders(job_of(GetParam(), random));
 }
 
 INSTANTIATE_TEST_SUITE_P(Mxfp4, Matrix, testing::ValuesIn(points()), [](const auto& info) { return info.param.name; });
 
 // ---- The comparison itself -----------------------------------------------------------------------------------------
 
-template <class Layer>
-void expect_notices_any_byte(Layer layer) {
-  const std::vector<uint8_t> good = layer.run();
-  layer.check(good);
+void expect_notices_any_byte(const Job& job) {
+  const GroupedProduct product(job);
+  const Results good = product.run();
+  product.check(good);
   Random random(run_seed());
   for (int i = 0; i < 100; ++i) {
-    std::vector<uint8_t> bad = good;
-    bad[random.next() % bad.size()] ^= 0x41;
+    Results bad = good;
+    std::vector<uint8_t>& bytes = i % 2 && !bad.out_scales.empty() ? bad.out_scales[0] : bad.out;
+    bytes[random.next() % bytes.size()] ^= 0x41;
     testing::TestPartResultArray failures;
     {
       testing::ScopedFakeTestPartResultReporter reporter(
           testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
-      layer.check(bad);
+      product.check(bad);
     }
     ASSERT_GT(failures.size(), 0);
   }
@@ -355,8 +338,11 @@ void expect_notices_any_byte(Layer layer) {
 TEST(MatrixTable, ChecksNoticeAnyWrongByte) {
   Random random(run_seed());
   set_order("eager");
-  expect_notices_any_byte(Mxfp4Layer(mxfp4_job(point("", 2, 0), random)));
-  expect_notices_any_byte(GroupedLayer(grouped_job(point("", 6, 0), random)));
+  expect_notices_any_byte(job_of(point("", 2, 0), random));
+  expect_notices_any_byte(job_of(point("", 6, 0), random));
+  Job quantized = job_of(point("", 2, 0), random);
+  quantized.problem.out = DataType::Mxfp8, quantized.n = 128;
+  expect_notices_any_byte(quantized);
 }
 
 // ---- What the table claims -----------------------------------------------------------------------------------------

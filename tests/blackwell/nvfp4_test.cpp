@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVFP4 products: E4M3 scales of 16 elements, and a float for each matrix, over grouping x width of a tile x extents.
-#include "moxie/scales.h"
-#include "tests/blackwell/mxfp4.h"
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {
@@ -9,15 +13,13 @@ namespace {
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
 // Scales of 0.5, 0.75, 1 and 1.5: sums are exact.
-Mxfp4Job dense(int64_t m, int64_t n, int64_t k) {
-  Mxfp4Job job;
-  job.problem.format = OperandFormat::Nvfp4;
+Job dense(int64_t m, int64_t n, int64_t k) {
+  Job job = job_of(OperandFormat::Nvfp4);
   job.problem.out = kF32;
   job.problem.swap_ab = false;  // swap_test.cpp has the others
   job.rows = {m};
   job.n = n, job.k = k;
   job.seed = uint64_t(m * 7 + n * 3 + k);
-  job.lowest_scale = 0x30, job.highest_scale = 0x3c, job.scale_step = 4;
   return job;
 }
 
@@ -32,7 +34,7 @@ class Nvfp4Tile : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(Nvfp4Tile, IsRight) {
   const auto [cluster, tile_n] = GetParam();
   if (cluster == 2 && tile_n % 32 != 0) return;
-  Mxfp4Job job = dense(140 * cluster, 2 * tile_n + 40, 352);
+  Job job = dense(140 * cluster, 2 * tile_n + 40, 352);
   job.problem.cluster = cluster, job.problem.tile_n = tile_n;
   run_in_all_orders(job);
 }
@@ -45,7 +47,7 @@ TEST_P(Nvfp4Groups, TensorScalesBiasAndActivation) {
   constexpr Grouping kGroupings[] = {Grouping::Dense, Grouping::Batched, Grouping::Offsets, Grouping::RowGroups,
                                      Grouping::Masked};
   const auto [grouping, cluster] = GetParam();
-  Mxfp4Job job = dense(0, 336, 160);
+  Job job = dense(0, 336, 160);
   ProductSpec& p = job.problem;
   p.grouping = kGroupings[grouping];
   p.cluster = cluster;
@@ -69,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Blackwell, Nvfp4Groups, testing::Combine(testing::Range
 
 // Every scale there is but NaN, and a float that rounds.
 TEST(Nvfp4, AllScales) {
-  Mxfp4Job job = dense(130, 136, 320);
-  job.lowest_scale = 0, job.highest_scale = 0x7e, job.scale_step = 1;
+  Job job = dense(130, 136, 320);
+  job.a_scales = job.b_scales = {0, 0x7e};
   job.b_tensor_scale = {0.3f};
   job.exact = false;
   run_in_all_orders(job);
@@ -78,16 +80,16 @@ TEST(Nvfp4, AllScales) {
 
 // A NaN scale spoils its row, and nothing else.
 TEST(Nvfp4, NanScale) {
-  Mxfp4Layer layer(dense(130, 72, 96));
-  const ProductSpec& p = layer.problem();
+  GroupedProduct product(dense(130, 72, 96));
+  const ProductSpec& p = product.problem();
   std::vector<uint8_t> sfa(a_scale_bytes(p));
-  device().download(sfa.data(), layer.arguments().sfa, sfa.size());
+  device().download(sfa.data(), product.arguments().sfa, sfa.size());
   sfa[size_t(blocked_scale_index(129, 5, p.k, 16))] = 0x7f;
   const Buffer a(sfa);
-  const auto clean = layer.run();
-  layer.arguments().sfa = a.get();
-  const auto spoiled = layer.run();
-  const int64_t ld = layer.arguments().ld_out, first = 2 * ld;  // after the guard rows
+  const std::vector<uint8_t> clean = product.run().out;
+  product.arguments().sfa = a.get();
+  const std::vector<uint8_t> spoiled = product.run().out;
+  const int64_t ld = product.out().ld[0], first = product.out().first[0];
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
       float before, after;

@@ -4,10 +4,11 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "moxie/gemm.h"
+#include "tests/support/product_spec.h"
 
 namespace moxie::test {
 

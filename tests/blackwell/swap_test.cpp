@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with swapped operands: grouping x rows of a tile x extents x outputs, MXFP4 and bf16, in every order of the
 // simulator. Rows that do not exist have NaN scales, and outputs are poisoned.
-#include <fstream>
-#include <sstream>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
 
 #include "plan/plan.h"
-#include "tests/blackwell/mxfp4.h"
 #include "tests/support/planned.h"
+#include "tests/support/row_max.h"
 
 namespace moxie::test {
 namespace {
@@ -24,8 +27,8 @@ std::vector<int64_t> ragged_rows(int grouping, int tile) {
   return {0, 1, 7, 8, 9, 17, 0, 2 * tile + 1, 40};
 }
 
-Mxfp4Job swapped(int grouping, int tile_m, int cluster, int64_t n, int64_t k) {
-  Mxfp4Job job;
+Job swapped(int grouping, int tile_m, int cluster, int64_t n, int64_t k) {
+  Job job = job_of(OperandFormat::Mxfp4);
   job.problem.grouping = kGroupings[grouping];
   job.problem.out = kF32;
   job.problem.swap_ab = true;
@@ -59,11 +62,11 @@ std::vector<std::tuple<int, int, int>> tiles() {
 }
 
 TEST_P(Swapped, GatedWithBias) {
-  Mxfp4Job job = swapped(grouping(), tile_m(), cluster(), 304, 160);
+  Job job = swapped(grouping(), tile_m(), cluster(), 304, 160);
   job.problem.bias = true;
   job.problem.activation = Activation(int(Activation::Swiglu) + (grouping() + tile_m() / 16) % 4);
   job.problem.out = tile_m() % 64 ? kBf16 : kF32;
-  job.lowest_scale = 122, job.highest_scale = 126;
+  job.a_scales = job.b_scales = {122, 126};
   run_in_all_orders(job);
 }
 INSTANTIATE_TEST_SUITE_P(Mxfp4, Swapped, testing::ValuesIn(tiles()), [](const auto& info) {
@@ -75,18 +78,18 @@ INSTANTIATE_TEST_SUITE_P(Mxfp4, Swapped, testing::ValuesIn(tiles()), [](const au
 TEST(Swapped, EveryPlainActivation) {
   for (int activation = 0; activation <= int(Activation::Silu); ++activation) {
     SCOPED_TRACE(activation);
-    Mxfp4Job job = swapped(2, 32, 1, 136, 96);
+    Job job = swapped(2, 32, 1, 136, 96);
     job.problem.activation = Activation(activation);
     job.problem.bias = activation % 2 != 0;
     job.problem.out = activation % 3 ? kBf16 : kF32;
-    job.lowest_scale = 122, job.highest_scale = 126;
+    job.a_scales = job.b_scales = {122, 126};
     run_in_all_orders(job);
     if (HasFailure()) return;
   }
 }
 TEST(Swapped, GatedPre) {
   for (const DataType type : {kF32, kBf16}) {
-    Mxfp4Job job = swapped(4, 32, 1, 272, 96);
+    Job job = swapped(4, 32, 1, 272, 96);
     job.problem.activation = Activation::Swiglu;
     job.problem.pre = type;
     job.problem.out.reset();
@@ -98,7 +101,7 @@ TEST(Swapped, GatedPre) {
 class SwappedSplit : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(SwappedSplit, IsRight) {
   const auto [grouping, cluster] = GetParam();
-  Mxfp4Job job = swapped(grouping, 16 << (grouping + cluster) % 4, cluster, 64 * (3 + 2 * grouping), 160);
+  Job job = swapped(grouping, 16 << (grouping + cluster) % 4, cluster, 64 * (3 + 2 * grouping), 160);
   job.problem.bias = true;
   job.problem.activation = Activation::Geglu;
   job.problem.gate = grouping % 2 ? GateLayout::Split : GateLayout::SplitUpFirst;
@@ -108,7 +111,7 @@ TEST_P(SwappedSplit, IsRight) {
   } else {
     job.problem.out = cluster == 1 ? kBf16 : kF32;
   }
-  job.lowest_scale = 122, job.highest_scale = 126;
+  job.a_scales = job.b_scales = {122, 126};
   run_in_all_orders(job);
 }
 INSTANTIATE_TEST_SUITE_P(Mxfp4, SwappedSplit, testing::Combine(testing::Range(0, 5), testing::Values(1, 2)),
@@ -123,20 +126,22 @@ class MaskedSwapped : public testing::TestWithParam<std::tuple<int, int, int>> {
 TEST_P(MaskedSwapped, PartialTilesTouchNothingElse) {
   const auto [tile_m, cluster, scheduling] = GetParam();
   for (int64_t most : {int64_t(tile_m) - 3, int64_t(tile_m) + 5}) {
-    Mxfp4Job job = swapped(4, tile_m, cluster, 136, 96);
+    Job job = swapped(4, tile_m, cluster, 136, 96);
     job.problem.scheduling = TileSource(scheduling);
     job.rows.clear();
     for (int64_t rows = 0; rows <= most; rows += 1 + tile_m / 40) job.rows.push_back(rows);
     job.spare_rows = most - job.rows.back();
     job.seed = run_seed();
     SCOPED_TRACE(fmt::format("max_m {}, MOXIE_TEST_SEED={}", most, run_seed()));
-    Mxfp4Layer layer(job);
+    const GroupedProduct product(job);
     constexpr uint8_t kFinite = 0x5a;  // as a float32 no NaN, so that one in the output is the kernel's
     for (const char* order : orders()) {
       SCOPED_TRACE(order);
       set_order(order);
-      const std::vector<uint8_t> got = layer.run(), other = layer.run(kFinite);
-      layer.check(got);
+      const Results results = product.run();
+      const std::vector<uint8_t>& got = results.out;
+      const std::vector<uint8_t> other = product.run(kFinite).out;
+      product.check(results);
       int64_t nans = 0, different = 0;
       for (size_t i = 0; i < other.size(); i += 4) {
         float value;
@@ -144,7 +149,7 @@ TEST_P(MaskedSwapped, PartialTilesTouchNothingElse) {
         nans += std::isnan(value);
       }
       for (size_t i = 0; i < got.size(); ++i)
-        different += got[i] != other[i] && !(got[i] == Mxfp4Layer::kPoison && other[i] == kFinite);
+        different += got[i] != other[i] && !(got[i] == GroupedProduct::kPoison && other[i] == kFinite);
       EXPECT_EQ(nans, 0);
       EXPECT_EQ(different, 0) << "bytes that are neither a result nor what was there before";
       if (HasFailure()) return;
@@ -164,10 +169,9 @@ INSTANTIATE_TEST_SUITE_P(Mxfp4, MaskedSwapped,
 class SwappedNvfp4 : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(SwappedNvfp4, IsRight) {
   const auto [grouping, cluster] = GetParam();
-  Mxfp4Job job = swapped(grouping, 16 << (2 * grouping + cluster) % 4, cluster, 208, 224);
+  Job job = swapped(grouping, 16 << (2 * grouping + cluster) % 4, cluster, 208, 224);
   job.problem.format = OperandFormat::Nvfp4;
   job.problem.scheduling = TileSource::LaunchControl;
-  job.lowest_scale = 0x30, job.highest_scale = 0x3c, job.scale_step = 4;
   job.a_tensor_scale = {0.25f};
   for (size_t g = 0; g < job.rows.size(); ++g) job.b_tensor_scale.push_back(std::ldexp(1.0f, int(g % 4) - 3));
   run_in_all_orders(job);
@@ -206,17 +210,7 @@ INSTANTIATE_TEST_SUITE_P(Blackwell, SwappedBf16,
                                               std::get<2>(info.param) == 2 ? "Pair" : "");
                          });
 
-// A sink of the caller's own, which wants fragments of 32 columns: the largest of each 32 of a row (row_max_sink.cuh).
-struct RowMaxParams {
-  float* base;
-  int64_t ld, group_rows;
-  int32_t gated, unused = 0;
-};
 TEST(Swapped, ASinkOfTheCallersOwn) {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
-  ASSERT_TRUE(file) << "the tests run from the source folder";
-  std::ostringstream text;
-  text << file.rdbuf();
   for (const bool gated : {false, true}) {
     for (const int tile_m : {16, 64}) {
       Job job;
@@ -225,33 +219,7 @@ TEST(Swapped, ASinkOfTheCallersOwn) {
       job.problem.activation = gated ? Activation::Swiglu : Activation::Relu;
       job.rows = {7, 0, 70, 17};
       job.n = 336, job.k = 72;
-      const int64_t width = gated ? job.n / 2 : job.n, ld = (width + 31) / 32, rows = 7 + 70 + 17;
-      const Buffer largest(size_t((rows + 1) * ld) * sizeof(float));
-      const RowMaxParams params{largest.get<float>(), ld, 0, gated};
-      test::SinkSpec sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
-      std::memcpy(sink.params.data(), &params, sizeof(params));
-      job.problem.sinks = {sink};
-      Layer layer(job);
-      for (const char* order : orders()) {
-        set_order(order);
-        largest.fill(0xff);
-        layer.check(layer.run());
-        const std::vector<uint8_t> bytes = largest.download();
-        std::vector<float> got(bytes.size() / sizeof(float));
-        std::memcpy(got.data(), bytes.data(), bytes.size());
-        for (size_t g = 0; g < job.rows.size(); ++g) {
-          const std::vector<double> out = layer.expected_out(g);
-          for (int64_t i = 0; i < job.rows[g] * ld; ++i) {
-            const double* const row = out.data() + i / ld * width;
-            double wanted = 0;
-            for (int64_t c = i % ld * 32; c < std::min(width, i % ld * 32 + 32); ++c)
-              wanted = std::max(wanted, std::abs(row[c]));
-            ASSERT_NEAR(got[size_t(layer.first_rows()[g] * ld + i)], wanted, 1e-4 * std::max(1.0, wanted))
-                << order << " group " << g << " place " << i;
-          }
-        }
-        for (size_t i = size_t(rows * ld); i < got.size(); ++i) ASSERT_TRUE(std::isnan(got[i])) << "written at " << i;
-      }
+      check_row_max(job);
     }
   }
 }

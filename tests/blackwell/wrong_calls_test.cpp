@@ -2,11 +2,13 @@
 // Wrong calls for the formats of sm_100a: the right kind of error, one sentence that names the argument, nothing
 // launched and no byte of device memory touched.
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
+#include <deque>
 #include <set>
 
-#include "tests/blackwell/grouped.h"
-#include "tests/hopper/recorder.h"
+#include "tests/support/grouped_product.h"
+#include "tests/support/recorder.h"
 
 namespace moxie::test {
 namespace {
@@ -22,41 +24,39 @@ struct Call {
 class Calls {
  public:
   Calls() : scales_(std::vector<uint8_t>(4096, 0xcd)) {
-    Mxfp4Job dense;
+    Job dense = job_of(OperandFormat::Mxfp4);
     dense.problem.out = DataType::F32;
     dense.problem.swap_ab = false;
     dense.rows = {64}, dense.k = 96;
-    keep(Dense, dense_.emplace(dense));
+    keep(Dense, dense);
     calls_[Quantised] = calls_[Dense];
     calls_[Quantised].problem.out = DataType::Mxfp4;
     calls_[Quantised].arguments.out_scales = scales_.get();
     calls_[Quantised].arguments.ld_out = 96;
     dense.problem.swap_ab = true;
-    keep(Swapped, swapped_.emplace(dense));
+    keep(Swapped, dense);
     dense.problem.swap_ab = false;
     dense.problem.format = OperandFormat::Nvfp4;
     dense.a_tensor_scale = {0.5f}, dense.b_tensor_scale = {2.0f};
-    keep(Nvfp4, nvfp4_.emplace(dense));
-    GroupedJob grouped;
-    grouped.problem.format = OperandFormat::Mxfp4;
+    keep(Nvfp4, dense);
+    Job grouped = job_of(OperandFormat::Mxfp4);
     grouped.problem.grouping = Grouping::KGroups;
     grouped.problem.out = DataType::F32;
-    grouped.m = {40, 40}, grouped.n = {64, 64}, grouped.k = {96, 64};
-    keep(KGroups, k_groups_.emplace(grouped));
+    grouped.rows = {40, 40}, grouped.group_k = {96, 64};
+    keep(KGroups, grouped);
     grouped.problem.format = OperandFormat::Nvfp4;
     grouped.problem.grouping = Grouping::Pointers;
-    grouped.m = {40, 7};
-    keep(Pointers, pointers_.emplace(grouped));
+    grouped.rows = {40, 7};
+    keep(Pointers, grouped);
   }
   const Call& operator[](Base base) const { return calls_[base]; }
 
  private:
-  template <class Layer>
-  void keep(Base base, Layer& layer) {
-    calls_[base] = {layer.problem(), layer.arguments()};
+  void keep(Base base, const Job& job) {
+    GroupedProduct& product = products_.emplace_back(job);
+    calls_[base] = {product.problem(), product.arguments()};
   }
-  std::optional<Mxfp4Layer> dense_, swapped_, nvfp4_;
-  std::optional<GroupedLayer> k_groups_, pointers_;
+  std::deque<GroupedProduct> products_;
   Buffer scales_;
   Call calls_[kBases];
 };

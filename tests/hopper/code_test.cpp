@@ -16,6 +16,7 @@
 
 #include "jit/jit.h"
 #include "tests/support/planned.h"
+#include "tests/support/row_max_sink.h"
 
 namespace moxie {
 namespace {
@@ -23,13 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string row_max_source() {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-test::SinkSpec row_max() { return {"row_max::RowMax", row_max_source(), std::vector<uint8_t>(32), {}}; }
+using test::row_max_sink;
 
 ProductSpec problem_of(Grouping grouping, std::optional<DataType> pre, std::optional<DataType> out) {
   ProductSpec p;
@@ -86,7 +81,7 @@ TEST(Code, WithoutGroupMapsThereIsNothingForThem) {
   // Ragged groups, but no sink that stores through a map: nothing either.
   for (Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
     ProductSpec p = problem_of(grouping, {}, {});
-    p.sinks = {row_max()};
+    p.sinks = {row_max_sink()};
     EXPECT_EQ(map_work(ptx_of(p)), (MapWork{0, 0, 0})) << int(grouping);
     EXPECT_EQ(test::plan_of({}, p).workspace_bytes, 0u);
     ProductSpec dense = problem_of(Grouping::Dense, {}, {});
@@ -108,7 +103,7 @@ TEST(Code, EachMapIsThereOnce) {
     EXPECT_EQ(shared_bytes(out), shared_bytes(dense) + 2 * 128);
     EXPECT_EQ(test::plan_of({}, both).workspace_bytes, 2 * test::plan_of({}, out).workspace_bytes);
     ProductSpec custom = out;  // a sink without a map adds nothing
-    custom.sinks = {row_max()};
+    custom.sinks = {row_max_sink()};
     EXPECT_EQ(map_work(ptx_of(custom)), one);
     EXPECT_EQ(test::plan_of({}, custom).workspace_bytes, test::plan_of({}, out).workspace_bytes);
   }
@@ -137,7 +132,7 @@ TEST(Code, AFurtherSinkLeavesMainLoopAndScheduler) {
     const auto p = [&](bool pre, bool custom) {
       ProductSpec problem = problem_of(grouping, {}, kBf16);
       if (pre) problem.pre = kBf16;
-      if (custom) problem.sinks = {row_max()};
+      if (custom) problem.sinks = {row_max_sink()};
       return problem;
     };
     const std::string one = loop_operations(ptx_of(p(false, false), 3));

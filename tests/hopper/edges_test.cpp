@@ -6,12 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "device_state.h"
-#include "layer.h"
+#include "reference/comparison.h"
+#include "tests/support/row_max.h"
 
 namespace moxie::test {
 namespace {
@@ -153,8 +152,8 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
   for (int64_t k : {1704, 200, 0}) {  // more than any ring holds, less, nothing
     SCOPED_TRACE(k);
     Job j = job({70, 3, 0, 61}, 80, k);
-    Layer layer(j);
-    ProductTensors& x = layer.arguments();
+    GroupedProduct product(j);
+    ProductTensors& x = product.arguments();
     const auto* const a = static_cast<const uint8_t*>(x.a);
     const uint8_t* begin = nullptr;
     size_t bytes = 0;
@@ -163,8 +162,8 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
       if (!own && a >= from && a < from + size) begin = from, bytes = size;
     }
     ASSERT_TRUE(own || begin);
-    const Results expected = layer.run();
-    layer.check(expected);
+    const Results expected = product.run();
+    product.check(expected);
     const Buffer late(bytes);
     if (!own) x.a = late.get<uint8_t>() + (a - begin);
     x.weights_ready = true;
@@ -172,27 +171,27 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
       SCOPED_TRACE(order);
       set_order(order);
       late.fill(0xff);
-      layer.poison();
+      product.poison();
       const void* from = begin;
       void* to = late.get();
       int count = int(bytes / 4);
       void* parameters[] = {&from, &to, &count};
       device().state().context().launch(kernel_beside("late_copy"), {.grid = 1, .block = 256}, parameters, nullptr);
-      layer.launch(), layer.launch();
+      product.launch(), product.launch();
       device().synchronize();
-      EXPECT_TRUE(layer.results() == expected);
+      EXPECT_TRUE(product.results() == expected);
     }
   }
 }
 
 TEST_P(Edges, TheSameWorkspaceAgainAndAgain) {
   Job j = job({70, 3, 0, 61}, 80, 72);
-  Layer layer(j);
+  GroupedProduct product(j);
   set_order("lazy");
-  layer.poison();
-  for (int i = 0; i < 3; ++i) layer.launch();
+  product.poison();
+  for (int i = 0; i < 3; ++i) product.launch();
   device().synchronize();
-  layer.check(layer.results());
+  product.check(product.results());
 }
 
 // ---- Routing data that is wrong: no access outside the buffers, nothing written outside the matrices ---------------
@@ -210,7 +209,7 @@ TEST_P(Edges, CorruptRoutingDataStaysInside) {
       corrupt = {{-1, 24, 1000, kHigh}, {kLow, kLow, 0, 23}};
       break;
     case Grouping::RowGroups: {
-      std::vector<int32_t> indices(size_t(Layer(j).total_rows()));
+      std::vector<int32_t> indices(size_t(GroupedProduct(j).rows().total));
       std::mt19937 random(4);
       for (int32_t wrong : {-1, -7, 4, 1000, kLow, kHigh}) {
         for (int32_t& index : indices) index = random() % 3 == 0 ? wrong : int32_t(random() % 4);
@@ -240,33 +239,35 @@ TEST(Layer, NoticesEveryKindOfWrongByte) {
   j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Masked);
   j.rows = {20, 0, 7};
   j.n = 48, j.k = 40;
-  static Layer* layer;
+  static GroupedProduct* product;
   static Results results;
-  Layer own(j);
-  layer = &own;
+  GroupedProduct own(j);
+  product = &own;
   set_order("eager");
-  const Results good = layer->run();
-  layer->check(good);
-  const auto wrong = [&](std::vector<uint8_t> Results::*which, size_t byte) {
+  const Results good = own.run();
+  own.check(good);
+  const auto wrong = [&](std::vector<uint8_t> Results::*which, int64_t byte) {
     results = good;
-    (results.*which)[byte] ^= 0x40;
+    (results.*which)[size_t(byte)] ^= 0x40;
   };
-  const size_t ld_pre = size_t(own.arguments().ld_pre) * 2, ld_out = size_t(own.arguments().ld_out) * 4;
-  wrong(&Results::pre, 1024 + 3 * ld_pre + 7);  // an element of the first group
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "pre");
-  wrong(&Results::out, 1024 + (2 * 23 + 6) * ld_out + 23 * 4 + 3);  // the last element of the last group
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "out");
-  wrong(&Results::pre, 1024 + 20 * ld_pre);  // a row past the group's last
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
-  wrong(&Results::out, 1024 + 3 * ld_out + 24 * 4);  // a column past the last
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
-  wrong(&Results::out, 1023);  // before the matrix
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
-  wrong(&Results::pre, results.pre.size() - 1);  // behind it
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "must not be written");
+  // Where row `row` of group `g` begins.
+  const auto pre = [&](size_t g, int64_t row) { return own.pre().bytes(own.pre().first[g] + row * own.pre().ld[g]); };
+  const auto out = [&](size_t g, int64_t row) { return own.out().bytes(own.out().first[g] + row * own.out().ld[g]); };
+  wrong(&Results::pre, pre(0, 3) + 7);  // an element of the first group
+  EXPECT_NONFATAL_FAILURE(product->check(results), "pre");
+  wrong(&Results::out, out(2, 6) + 23 * 4 + 3);  // the last element of the last group
+  EXPECT_NONFATAL_FAILURE(product->check(results), "out");
+  wrong(&Results::pre, pre(0, 20));  // a row past the group's last
+  EXPECT_NONFATAL_FAILURE(product->check(results), "must not be written");
+  wrong(&Results::out, out(0, 3) + 24 * 4);  // a column past the last
+  EXPECT_NONFATAL_FAILURE(product->check(results), "must not be written");
+  wrong(&Results::out, out(0, 0) - 1);  // before the matrix
+  EXPECT_NONFATAL_FAILURE(product->check(results), "must not be written");
+  wrong(&Results::pre, int64_t(good.pre.size()) - 1);  // behind it
+  EXPECT_NONFATAL_FAILURE(product->check(results), "must not be written");
   results = good;  // never written
-  std::fill_n(results.out.begin() + 1024, 24 * 4, 0xff);
-  EXPECT_NONFATAL_FAILURE(layer->check(results), "out");
+  std::fill_n(results.out.begin() + out(0, 0), 24 * 4, 0xff);
+  EXPECT_NONFATAL_FAILURE(product->check(results), "out");
 }
 
 // ---- Single cases --------------------------------------------------------------------------------------------------
@@ -290,8 +291,8 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
   j.n = 48, j.k = 40;
   for (int broken = 0; broken < 7; ++broken) {
     SCOPED_TRACE(broken);
-    Layer layer(j);
-    ProductTensors& a = layer.arguments();
+    GroupedProduct product(j);
+    ProductTensors& a = product.arguments();
     const size_t group = 2;
     const auto patch = [&](const auto* array, auto change) {
       std::remove_cvref_t<decltype(*array)> value;
@@ -325,7 +326,7 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
         break;
     }
     set_order("random:3");
-    const Results results = layer.run();
+    const Results results = product.run();
     // The group's own rows as they were, the others as they should be.
     const auto rows = [&](const std::vector<uint8_t>& bytes, const auto* pointers, const int64_t* lds, size_t g,
                           int64_t width, int element, const void* base) {
@@ -341,22 +342,22 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
       }
       return all;
     };
-    const void* pre_base = layer.pre_base();
-    const void* out_base = layer.out_base();
+    const void* pre_base = product.pre().elements.get();
+    const void* out_base = product.out().elements.get();
     for (size_t g = 0; g < j.rows.size(); ++g) {
       const auto pre = rows(results.pre, a.pointers.pre.data, a.pointers.pre.ld, g, 48, 2, pre_base);
       const auto out = rows(results.out, a.pointers.out.data, a.pointers.out.ld, g, 24, 4, out_base);
       const bool pre_written = g != group || !pre_stays, out_written = g != group || !out_stays;
       if (pre_written) {
         reference::Comparison c;
-        c.add(layer.expected_pre(g), pre.data(), kBf16, 20, 48, 48);
+        c.add(product.expected_pre(g), pre.data(), kBf16, 20, 48, 48);
         EXPECT_EQ(c.failure(), "") << g;
       } else {
         EXPECT_EQ(pre, std::vector<uint8_t>(pre.size(), 0xff));
       }
       if (out_written) {
         reference::Comparison c(reference::kF32Bound);
-        c.add(layer.expected_out(g), out.data(), kF32, 20, 24, 24);
+        c.add(product.expected_out(g), out.data(), kF32, 20, 24, 24);
         EXPECT_EQ(c.failure(), "") << g;
       } else {
         EXPECT_EQ(out, std::vector<uint8_t>(out.size(), 0xff));
@@ -385,7 +386,7 @@ TEST(Kernels, AlphaAndLimitAreTheCallers) {
   j.n = 64, j.k = 64;
   for (const auto& [alpha, limit] :
        {std::pair{1.0f, 0.5f}, {-2.0f, 3.0f}, {1.702f, std::numeric_limits<float>::infinity()}}) {
-    j.alpha = alpha, j.limit = limit;
+    j.problem.alpha = alpha, j.problem.limit = limit;
     j.scale = 4;
     run_in_all_orders(j);
   }
@@ -404,20 +405,20 @@ TEST(Kernels, AfterAnErrorNothingWasTouched) {
   Job j;
   j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Offsets);
   j.rows = {20, 30};
-  Layer layer(j);
-  layer.poison();
-  const Results before = layer.results();
-  layer.arguments().ld_out += 2;  // 8 bytes
-  EXPECT_THROW(layer.launch(), Error);
-  layer.arguments().ld_out -= 2;
-  layer.arguments().workspace_bytes -= 1;
-  EXPECT_THROW(layer.launch(), Error);
+  GroupedProduct product(j);
+  product.poison();
+  const Results before = product.results();
+  product.arguments().ld_out += 2;  // 8 bytes
+  EXPECT_THROW(product.launch(), Error);
+  product.arguments().ld_out -= 2;
+  product.arguments().workspace_bytes -= 1;
+  EXPECT_THROW(product.launch(), Error);
   device().synchronize();
-  EXPECT_TRUE(layer.results() == before);
-  layer.arguments().workspace_bytes += 1;
-  layer.launch();
+  EXPECT_TRUE(product.results() == before);
+  product.arguments().workspace_bytes += 1;
+  product.launch();
   device().synchronize();
-  layer.check(layer.results());
+  product.check(product.results());
 }
 
 // The second product reads what the first one writes, and may start while that one finishes.
@@ -431,8 +432,9 @@ TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
   Job second = first;
   second.k = 64;
   for (const char* order : orders()) {
+    SCOPED_TRACE(order);
     set_order(order);
-    Layer one(first), two(second);
+    GroupedProduct one(first), two(second);
     two.arguments().a = one.arguments().out;
     two.arguments().lda = one.arguments().ld_out;
     one.poison(), two.poison();
@@ -441,11 +443,8 @@ TEST(Kernels, ADependentLaunchSeesTheResultsBefore) {
     const auto middle = one.results();
     one.check(middle);
     // The second's answer from the bf16 values that the first one stored.
-    const auto expected =
-        two.expected_out_with(reinterpret_cast<const uint16_t*>(middle.out.data() + 1024), one.arguments().ld_out);
-    reference::Comparison comparison;
-    comparison.add(expected, two.results().out.data() + 1024, kBf16, 100, 64, two.arguments().ld_out);
-    EXPECT_EQ(comparison.failure(), "") << order;
+    two.expect_a(one.out_values(middle));
+    two.check(two.results());
   }
 }
 
@@ -468,7 +467,7 @@ TEST_P(BrokenWord, IsReported) {
     job.rows = {30, 34};
   }
   const auto run = [&](bool ready) {
-    Layer one(before), two(job);
+    GroupedProduct one(before), two(job);
     ProductTensors& x = two.arguments();
     if (what != "Weights") {
       x.sizes = static_cast<const int32_t*>(one.arguments().out);
@@ -498,87 +497,35 @@ TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
   Job job;
   job.problem = problem_of(WarpSchedule::Cooperative, Grouping::Offsets);
   job.rows = {20, 30};
-  Layer layer(job);
-  layer.arguments().programmatic_launch = false;
-  layer.poison();
-  layer.launch();
+  GroupedProduct product(job);
+  product.arguments().programmatic_launch = false;
+  product.poison();
+  product.launch();
   device().synchronize();
-  layer.check(layer.results());
+  product.check(product.results());
 }
 
 // ---- The third sink ------------------------------------------------------------------------------------------------
 
-struct RowMaxParams {  // row_max::RowMax::Params
-  float* base;
-  int64_t ld, group_rows;
-  int32_t gated;
-  int32_t unused = 0;
-};
-
-void check_row_max(ProductSpec problem, std::vector<int64_t> rows, int64_t n, bool alone) {
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
-  ASSERT_TRUE(file) << "the tests run from the source folder";
-  std::ostringstream text;
-  text << file.rdbuf();
+void check_row_max_of(const ProductSpec& problem, std::vector<int64_t> rows, int64_t n, bool alone) {
   Job j;
   j.problem = problem;
   if (alone) j.problem.pre.reset(), j.problem.out.reset();
   j.rows = std::move(rows);
   j.n = n, j.k = 72;
-  const bool gated = is_gated(problem.activation);
-  const int64_t width = gated ? n / 2 : n;
-  const int64_t ld = (width + 31) / 32 + 1;
-  const bool masked = problem.grouping == Grouping::Masked;
-  const int64_t max_m = *std::max_element(j.rows.begin(), j.rows.end()) + j.spare_rows;
-  const int64_t all =
-      (masked ? int64_t(j.rows.size()) * max_m : std::accumulate(j.rows.begin(), j.rows.end(), j.spare_rows)) + 2;
-  Buffer largest(size_t(all * ld) * sizeof(float));
-  RowMaxParams params{largest.get<float>() + ld, ld, masked ? max_m : 0, gated};
-  test::SinkSpec sink{"row_max::RowMax", text.str(), std::vector<uint8_t>(sizeof(params)), {}};
-  std::memcpy(sink.params.data(), &params, sizeof(params));
-  j.problem.sinks = {sink};
-  Layer layer(j);
-  for (const char* order : orders()) {
-    SCOPED_TRACE(order);
-    set_order(order);
-    largest.fill(0xff);
-    layer.check(layer.run());
-    const std::vector<uint8_t> bytes = largest.download();
-    std::vector<float> got(bytes.size() / sizeof(float));
-    std::memcpy(got.data(), bytes.data(), bytes.size());
-    std::vector<bool> due(got.size());
-    for (size_t g = 0; g < j.rows.size(); ++g) {
-      const auto out = layer.expected_out(g);
-      for (int64_t i = 0; i < j.rows[g]; ++i) {
-        for (int64_t span = 0; span * 32 < width; ++span) {
-          double expected = 0;
-          for (int64_t c = span * 32; c < std::min(width, span * 32 + 32); ++c)
-            expected = std::max(expected, std::abs(out[i * width + c]));
-          const size_t at = size_t((layer.first_rows()[g] + i + 1) * ld + span);
-          due[at] = true;
-          ASSERT_NEAR(got[at], expected, 1e-4 * std::max(1.0, expected))
-              << "group " << g << " row " << i << " span " << span;
-        }
-      }
-    }
-    for (size_t i = 0; i < got.size(); ++i) {
-      if (!due[i]) {
-        ASSERT_TRUE(std::isnan(got[i])) << "written at " << i;
-      }
-    }
-  }
+  check_row_max(std::move(j));
 }
 
 TEST(Kernels, ASinkOfTheCallersOwn) {
   // Beside two others; gated chunks of 32 columns.
-  check_row_max(problem_of(WarpSchedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
+  check_row_max_of(problem_of(WarpSchedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
   // Alone: no staging, no maps.
   ProductSpec masked = problem_of(WarpSchedule::PingPong, Grouping::Masked);
   masked.tile_n = 128;
-  check_row_max(masked, {70, 0, 5}, 240, true);
+  check_row_max_of(masked, {70, 0, 5}, 240, true);
   ProductSpec plain = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   plain.activation = Activation::Relu2, plain.tile_m = 256;
-  check_row_max(plain, {150}, 72, true);
+  check_row_max_of(plain, {150}, 72, true);
 }
 
 // ---- Graphs --------------------------------------------------------------------------------------------------------
@@ -626,12 +573,12 @@ TEST(Kernels, ACapturedLaunchFollowsTheSizesOnTheDevice) {
   j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Offsets);
   j.rows = {50, 0, 20, 30};
   j.n = 48, j.k = 72;
-  Layer layer(j);
+  GroupedProduct product(j);
   Job other = j;
   other.rows = {0, 99, 1, 0};
-  Layer answer(other);
+  const GroupedProduct answer(other);
   set_order("lazy");
-  prepare(device(), layer.problem());
+  prepare(device(), product.problem());
 
   GraphDriver driver;
   driver.find_all();
@@ -641,11 +588,11 @@ TEST(Kernels, ACapturedLaunchFollowsTheSizesOnTheDevice) {
   ASSERT_EQ(driver.set_current(context), CUDA_SUCCESS);
   CUstream stream;
   ASSERT_EQ(driver.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-  layer.arguments().stream = stream;
-  layer.poison();
-  const Results untouched = layer.results();
+  product.arguments().stream = stream;
+  product.poison();
+  const Results untouched = product.results();
   ASSERT_EQ(driver.begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  ASSERT_NO_THROW(layer.launch());
+  ASSERT_NO_THROW(product.launch());
   CUgraph graph;
   ASSERT_EQ(driver.end(stream, &graph), CUDA_SUCCESS);
   size_t count = 0;
@@ -654,20 +601,20 @@ TEST(Kernels, ACapturedLaunchFollowsTheSizesOnTheDevice) {
   CUgraphExec exec;
   ASSERT_EQ(driver.instantiate(&exec, graph, 0), CUDA_SUCCESS);
   device().synchronize(stream);
-  EXPECT_TRUE(layer.results() == untouched) << "the capture ran the kernel";
+  EXPECT_TRUE(product.results() == untouched) << "the capture ran the kernel";
 
   ASSERT_EQ(driver.launch(exec, stream), CUDA_SUCCESS);
   device().synchronize(stream);
-  layer.check(layer.results());
+  product.check(product.results());
 
   // The same rows of A in other groups.
   std::vector<int32_t> ends = {0, 99, 100, 100};
-  device().upload(const_cast<int32_t*>(layer.arguments().sizes), ends.data(), ends.size() * 4);
+  device().upload(const_cast<int32_t*>(product.arguments().sizes), ends.data(), ends.size() * 4);
   device().synchronize();
-  layer.poison();
+  product.poison();
   ASSERT_EQ(driver.launch(exec, stream), CUDA_SUCCESS);
   device().synchronize(stream);
-  answer.check(layer.results());
+  answer.check(product.results());
 
   driver.exec_destroy(exec), driver.destroy(graph), driver.stream_destroy(stream);
   driver.set_current(nullptr), driver.release(0);

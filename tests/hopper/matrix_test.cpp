@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels over schedule x grouping x outputs x gate layout x activation x tile x cluster, each for several sizes,
 // with sizes known to the host or only to the device, in every order of the simulator.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
 #include <set>
 
-#include "layer.h"
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // bf16 products on sm_90a whose outputs leave as MXFP4 or MXFP8.
-#include "tests/hopper/quantized_output.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {
 
-OutputJob bf16(Grouping grouping, std::vector<int64_t> rows) {
-  OutputJob job;
-  job.grouping = grouping;
-  job.rows = std::move(rows);
+Job bf16(Grouping grouping, std::vector<int64_t> rows, DataType out = DataType::Mxfp4) {
+  Job job;
+  job.problem.grouping = grouping;
   job.problem.bias = true;
+  job.problem.out = out;
+  job.rows = std::move(rows);
+  job.n = 128;
   job.seed = uint64_t(grouping) + job.rows.size();
   return job;
 }
@@ -24,23 +29,22 @@ struct Choice {
 };
 constexpr const char* kGroupings[] = {"Dense", "Batched", "Offsets", "RowGroups", "Masked"};
 
-class QuantizedOutput : public testing::TestWithParam<std::tuple<GroupedRows, Choice>> {};
+class QuantizedOutput : public testing::TestWithParam<std::tuple<GroupRows, Choice>> {};
 TEST_P(QuantizedOutput, IsTheQuantizedFloat32) {
   const auto& [rows, choice] = GetParam();
-  OutputJob job = bf16(rows.grouping, rows.rows);
+  Job job = bf16(rows.grouping, rows.rows, choice.type);
   ProductSpec& p = job.problem;
   p.schedule = choice.schedule, p.tile_m = choice.tile_m, p.tile_n = choice.tile_n;
   p.activation = choice.activation, p.gate = choice.gate;
-  job.type = choice.type;
   job.n = 320, job.k = 72;
-  check_quantized_output(job);
+  run_in_all_orders(job);
 }
 INSTANTIATE_TEST_SUITE_P(
     Hopper, QuantizedOutput,
-    testing::Combine(testing::Values(GroupedRows(Grouping::Dense, {200}), GroupedRows(Grouping::Batched, {70, 70, 70}),
-                                     GroupedRows(Grouping::Offsets, {5, 0, 150, 64, 1, 129}),
-                                     GroupedRows(Grouping::RowGroups, {5, 0, 300, 1}),
-                                     GroupedRows(Grouping::Masked, {5, 0, 150, 64, 129})),
+    testing::Combine(testing::Values(GroupRows(Grouping::Dense, {200}), GroupRows(Grouping::Batched, {70, 70, 70}),
+                                     GroupRows(Grouping::Offsets, {5, 0, 150, 64, 1, 129}),
+                                     GroupRows(Grouping::RowGroups, {5, 0, 300, 1}),
+                                     GroupRows(Grouping::Masked, {5, 0, 150, 64, 129})),
                      testing::Values(Choice{"PingPong64", WarpSchedule::PingPong, 64, 96, Activation::None,
                                             GateLayout::Interleaved, DataType::Mxfp4},
                                      Choice{"Cooperative128", WarpSchedule::Cooperative, 128, 128,
@@ -53,28 +57,26 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(QuantizedOut, BesidePre) {
   for (const WarpSchedule schedule : {WarpSchedule::Cooperative, WarpSchedule::PingPong}) {
-    OutputJob job = bf16(Grouping::Offsets, {40, 0, 131});
+    Job job = bf16(Grouping::Offsets, {40, 0, 131});
     job.problem.schedule = schedule;
     job.problem.activation = Activation::SwigluOai;
-    job.stores_pre = true;
+    job.problem.pre = DataType::F32;
     job.n = 320;
-    check_quantized_output(job);
+    run_in_all_orders(job);
   }
 }
 TEST(QuantizedOut, Nvfp4) {
-  OutputJob job = bf16(Grouping::Masked, {40, 0, 131});
-  job.type = DataType::Nvfp4;
-  job.tensor_scale = 0.25f;
+  Job job = bf16(Grouping::Masked, {40, 0, 131}, DataType::Nvfp4);
+  job.output_tensor_scale = 0.25f;
   job.n = 352;
-  check_quantized_output(job);
+  run_in_all_orders(job);
 }
 
 TEST(QuantizedPre, InEveryOrder) {
-  OutputJob job = bf16(Grouping::Offsets, {40, 90});
-  job.pre = true;
+  Job job = bf16(Grouping::Offsets, {40, 90});
+  job.problem.pre = DataType::Mxfp8, job.problem.out.reset();
   job.problem.activation = Activation::GeluTanh;
-  job.type = DataType::Mxfp8;
-  check_quantized_output(job);
+  run_in_all_orders(job);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulator gives the same bytes for any number of host threads.
-#include "layer.h"
+#include <gtest/gtest.h>
+
+#include "tests/support/grouped_product.h"
 
 namespace moxie::test {
 namespace {
@@ -20,15 +22,15 @@ TEST(HostThreads, GroupedGemmIsTheSameBitForBit) {
     job.rows = {70, 0, 130, 5, 64};
     job.n = 176, job.k = 200;
     job.seed = 4;
-    Layer layer(job);
+    const GroupedProduct product(job);
     for (const char* order : orders()) {
       set_order(order);
       setenv("MOXIE_SIM_THREADS", "1", 1);
-      const Results once = layer.run();
-      layer.check(once);
+      const Results once = product.run();
+      product.check(once);
       for (const char* threads : {"2", "3", "8"}) {
         setenv("MOXIE_SIM_THREADS", threads, 1);
-        const Results results = layer.run();
+        const Results results = product.run();
         EXPECT_EQ(results.pre, once.pre) << order << ", " << threads << " threads";
         EXPECT_EQ(results.out, once.out) << order << ", " << threads << " threads";
       }

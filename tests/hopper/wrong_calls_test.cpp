@@ -3,7 +3,8 @@
 // control, swapped operands. tests/unit/arguments_test.cpp has the misuse that needs no device.
 #include <gmock/gmock.h>
 
-#include "tests/hopper/recorder.h"
+#include "tests/support/grouped_product.h"
+#include "tests/support/recorder.h"
 
 namespace moxie::test {
 namespace {
@@ -27,15 +28,15 @@ TEST(WrongCalls, AreRefusedBeforeAnythingHappens) {
   Job job;
   job.problem.grouping = Grouping::Offsets;
   job.rows = {20, 0, 7};
-  Layer layer(job);
-  layer.poison();
+  GroupedProduct product(job);
+  product.poison();
   device().synchronize();
   Recorder recorder;
   const auto before = all_bytes();
   for (const Wrong& wrong : kWrong) {
     SCOPED_TRACE(wrong.says);
-    ProductSpec p = layer.problem();
-    ProductTensors x = layer.arguments();
+    ProductSpec p = product.problem();
+    ProductTensors x = product.arguments();
     wrong.spoil(p, x);
     const size_t launches = recorder.launches([&](CUstream stream) {
       x.stream = stream;

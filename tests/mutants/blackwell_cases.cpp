@@ -61,11 +61,13 @@ int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit
 // Groups with maps of their own operands.
 void add_grouped(const Choice& c, Case& result) {
   const auto add = [&](std::vector<int64_t> m, std::vector<int64_t> n, std::vector<int64_t> k) {
-    test::GroupedJob job;
+    Job job;
     job.problem = problem_of(c);
-    job.m = std::move(m), job.n = std::move(n), job.k = std::move(k);
+    job.rows = std::move(m), job.n = n[0], job.group_k = std::move(k);
+    if (c.grouping == Grouping::Pointers) job.group_n = std::move(n);
+    job.e2m1 = true;
     job.seed = 5;
-    result.jobs.emplace_back(std::move(job));
+    result.jobs.push_back(std::move(job));
   };
   const int64_t tile_m = tile_rows(c), unit = unit_of(c), deep = 4 * stage_elements(c) - 32;
   // Of a width that leaves half groups the last row of B is in one.
@@ -85,15 +87,6 @@ void add_grouped(const Choice& c, Case& result) {
   }
 }
 
-template <class AnyJob>
-AnyJob job_of(const Choice& c, std::vector<int64_t> rows, int64_t n, int64_t k) {
-  AnyJob job;
-  job.seed = 5;
-  job.problem = problem_of(c);
-  job.rows = std::move(rows), job.n = n, job.k = k;
-  return job;
-}
-
 Case make_case(const Choice& c) {
   Case result;
   result.name = name_of(c);
@@ -102,25 +95,17 @@ Case make_case(const Choice& c) {
     return result;
   }
   const auto add = [&](std::vector<int64_t> rows, int64_t n, int64_t k) {
-    if (c.out && is_quantized(*c.out)) {
-      auto job = job_of<test::OutputJob>(c, std::move(rows), n, k);
-      job.grouping = c.grouping;
-      job.type = *c.out;
-      job.stores_pre = c.pre.has_value();
-      result.jobs.emplace_back(std::move(job));
-    } else if (has_scales(c.format)) {
-      auto job = job_of<test::Mxfp4Job>(c, std::move(rows), n, k);
-      if (c.format == OperandFormat::Nvfp4) {
-        job.lowest_scale = 0x30, job.highest_scale = 0x3c, job.scale_step = 4;
-        job.a_tensor_scale = {0.25f};
-        job.b_tensor_scale.assign(job.rows.size(), 0.5f);
-      } else if (c.activation != Activation::None) {
-        job.lowest_scale = 122, job.highest_scale = 126;
-      }
-      result.jobs.emplace_back(std::move(job));
-    } else {
-      result.jobs.emplace_back(job_of<test::Job>(c, std::move(rows), n, k));
+    Job job;
+    job.seed = 5;
+    job.problem = problem_of(c);
+    job.rows = std::move(rows), job.n = n, job.k = k;
+    if (c.format == OperandFormat::Nvfp4) {
+      job.a_tensor_scale = {0.25f};
+      job.b_tensor_scale.assign(job.rows.size(), 0.5f);
+    } else if (c.activation != Activation::None) {
+      job.a_scales = job.b_scales = {122, 126};
     }
+    result.jobs.push_back(std::move(job));
   };
   // Tails in every direction. Two multiprocessors share at least six tiles of at least four stages.
   const int64_t tile_m = tile_rows(c), unit = unit_of(c);

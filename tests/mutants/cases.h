@@ -2,19 +2,17 @@
 // The kernels that are mutated, each with problems that make every role loop at least three times, wrap the ring of
 // stages at least twice and take every branch that has a synchronisation in it.
 #pragma once
+#include <fmt/format.h>
+
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "tests/blackwell/grouped.h"
-#include "tests/blackwell/mxfp4.h"
-#include "tests/hopper/layer.h"
-#include "tests/hopper/quantized_output.h"
+#include "tests/support/grouped_product.h"
 
 namespace moxie::mutants {
 
-using Job = std::variant<test::Job, test::Mxfp4Job, test::GroupedJob, test::OutputJob>;
+using test::Job;
 
 struct Case {
   std::string name;

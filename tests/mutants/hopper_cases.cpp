@@ -3,8 +3,9 @@
 // large products, epilogues of 32 and 64 columns with one and two staging buffers, and every kind of output.
 #include "cases.h"
 
-#include <fstream>
-#include <sstream>
+#include <numeric>
+
+#include "tests/support/row_max_sink.h"
 
 namespace moxie::mutants {
 namespace {
@@ -20,7 +21,7 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   constexpr const char* kGroupings[] = {"dense", "batched", "offsets", "row groups", "masked", "pointers"};
   constexpr const char* kClusters[] = {"one block", "A shared", "B shared", "A or B shared"};
   Case c;
-  test::Job job;
+  Job job;
   job.seed = 5;
   ProductSpec& p = job.problem;
   p.schedule = schedule;
@@ -39,7 +40,7 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
                   bias ? ", bias" : "", outputs_text(outputs.pre, outputs.out));
   const bool own = grouping == Grouping::Pointers;
   // Tails in every direction; with two multiprocessors each block has at least six tiles of at least four k tiles.
-  test::Job large = job;
+  Job large = job;
   const int64_t n = large.n = 2 * tile_n + 48, k = large.k = 4 * 64 + 24;
   switch (grouping) {
     case Grouping::Dense:
@@ -58,14 +59,14 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
     large.group_k = {k, 200, 64, 328, 136, 264};
   }
   // Nothing to sum over.
-  test::Job empty = large;
+  Job empty = large;
   empty.k = 0;
   if (own) empty.group_k = {0, 200, 64, 0, 0, 0};
   c.jobs = {large, empty};
   // Groups of one tile, one or two k tiles and one chunk of the epilogue: another group with every tile, so that maps
   // are rewritten while the copies of the groups before are in flight. The last group lies at the end of its memory.
   if (grouping != Grouping::Dense) {
-    test::Job small = job;
+    Job small = job;
     small.n = n, small.k = 72;
     small.rows = {tile_m + 5, 3, 1, 0, 7, 2, 9, 4, 1, 5, 3, 8, 2, 1, 6, 3};
     if (grouping == Grouping::Batched) small.rows.assign(16, 5);
@@ -91,57 +92,25 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   return c;
 }
 
-// `out` quantised, in place of the case's.
+// `out` quantized, in place of the case's.
 Case with_quantized_out(Case c, DataType type) {
   c.name += outputs_text({}, type);
-  std::vector<Job> jobs;
-  for (const Job& any : c.jobs) {
-    const auto& plain = std::get<test::Job>(any);
-    if (plain.problem.grouping == Grouping::Pointers) {
-      test::GroupedJob job;
-      job.problem = plain.problem;
-      job.problem.out = type;
-      job.m = plain.rows, job.n = plain.group_n, job.k = plain.group_k;
-      for (int64_t& n : job.n) n = (n + 63) / 64 * 64;
-      job.seed = plain.seed;
-      jobs.push_back(job);
-      continue;
-    }
-    test::OutputJob job;
-    job.problem = plain.problem;
-    job.grouping = plain.problem.grouping;
-    job.rows = plain.rows;
-    job.n = (plain.n + 63) / 64 * 64, job.k = plain.k;
-    job.type = type;
-    job.weights_ready = plain.weights_ready;
-    job.seed = plain.seed;
-    jobs.push_back(job);
+  for (Job& job : c.jobs) {
+    job.problem.out = type;
+    job.n = (job.n + 63) / 64 * 64;
+    for (int64_t& n : job.group_n) n = (n + 63) / 64 * 64;
   }
-  c.jobs = std::move(jobs);
   return c;
 }
 
 // The same with one sink that stores by itself, without staging and tensor maps.
 Case with_plain_sink(Case c) {
-  struct RowMaxParams {  // tests/hopper/row_max_sink.cuh
-    float* base;
-    int64_t ld, group_rows;
-    int32_t gated;
-  };
-  std::ifstream file(MOXIE_SOURCE_DIR "/tests/hopper/row_max_sink.cuh");
-  if (!file) throw std::runtime_error("cannot read row_max_sink.cuh");
-  std::ostringstream source;
-  source << file.rdbuf();
   c.name += ", plain sink";
-  for (Job& any : c.jobs) {
-    test::Job& job = std::get<test::Job>(any);
+  for (Job& job : c.jobs) {
     const int64_t ld = (job.n + 31) / 32;
     const int64_t rows = std::accumulate(job.rows.begin(), job.rows.end(), job.spare_rows);
     c.sink_outputs.push_back(std::make_shared<test::Buffer>(size_t(rows * ld) * sizeof(float)));
-    const RowMaxParams params{c.sink_outputs.back()->get<float>(), ld, 0, 0};
-    test::SinkSpec sink{"row_max::RowMax", source.str(), std::vector<uint8_t>(sizeof params), {}};
-    std::memcpy(sink.params.data(), &params, sizeof params);
-    job.problem.sinks = {sink};
+    job.problem.sinks = {test::row_max_sink({c.sink_outputs.back()->get<float>(), ld, 0, 0})};
   }
   return c;
 }

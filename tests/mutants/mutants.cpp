@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,42 +101,38 @@ struct Outcome {
 // One product of a case on the device, whatever its operands' format.
 class Problem {
  public:
-  Problem(const Job& job, std::shared_ptr<Buffer> sink) {
-    const auto before = Buffer::live();
-    std::visit([&](const auto& any) { use(any); }, job);
+  Problem(const Job& job, std::shared_ptr<Buffer> sink) : product_(job), sink_(std::move(sink)) {
+    const ProductTensors& x = product_.arguments();
+    const std::vector<const void*> written = product_.written();
     // Everything else that it holds is read by the kernel.
     for (const auto& [address, bytes] : Buffer::live()) {
       const auto holds = [&, begin = static_cast<const uint8_t*>(address), size = bytes](const void* p) {
         return p != nullptr && p >= begin && p < begin + size;
       };
-      if (before.count(address)) continue;
-      if (std::any_of(written_.begin(), written_.end(), holds)) {
+      if (others_.count(address)) continue;
+      if (std::any_of(written.begin(), written.end(), holds)) {
         outputs_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes)});
-      } else if (address != arguments_->workspace && !is_ready(holds)) {
+      } else if (address != x.workspace && !(x.weights_ready && (holds(x.b) || holds(x.bias) || holds(x.sizes)))) {
         const auto* const begin = static_cast<const uint8_t*>(address);
         inputs_.emplace_back(address, std::vector<uint8_t>(begin, begin + bytes));
       }
     }
-    if (sink) outputs_.push_back({sink->get<uint8_t>(), std::vector<uint8_t>(sink->size())});
-    sink_ = std::move(sink);
+    if (sink_) outputs_.push_back({sink_->get<uint8_t>(), std::vector<uint8_t>(sink_->size())});
     for (const auto& [address, bytes] : inputs_) in_flight_->add(reinterpret_cast<uint64_t>(address), bytes.size());
     for (const Output& output : outputs_)
       in_flight_->add(reinterpret_cast<uint64_t>(output.address), output.expected.size());
-    in_flight_->add(reinterpret_cast<uint64_t>(arguments_->workspace), arguments_->workspace_bytes);
+    in_flight_->add(reinterpret_cast<uint64_t>(x.workspace), x.workspace_bytes);
   }
 
-  const ProductSpec& problem() const { return *problem_; }
+  const ProductSpec& problem() const { return product_.problem(); }
   const CUDA_KERNEL_NODE_PARAMS& node() const { return node_; }
 
   // The right answer, checked against the reference, and the launch that gives it.
   void learn() {
     if (sink_) sink_->fill(0xff);
-    run_();
-    for (const Output& output : outputs_) std::memset(output.address, 0xff, output.expected.size());
-    gemm(test::device(), *problem_, *arguments_);
-    test::device().synchronize();
+    product_.check(product_.run());
     for (Output& output : outputs_) std::copy_n(output.address, output.expected.size(), output.expected.begin());
-    node_ = capture(*problem_, *arguments_);
+    node_ = capture(problem(), product_.arguments());
   }
 
   // The grid before this one writes the inputs, but for weights said to be ready, and as a launch of the same problem
@@ -149,7 +146,8 @@ class Problem {
   void poison() const {
     for (const auto& [address, bytes] : inputs_) std::memset(address, 0xff, bytes.size());
     for (const Output& output : outputs_) std::memset(output.address, 0xff, output.expected.size());
-    if (arguments_->workspace_bytes > 0) std::memset(arguments_->workspace, 0xff, arguments_->workspace_bytes);
+    const ProductTensors& x = product_.arguments();
+    if (x.workspace_bytes > 0) std::memset(x.workspace, 0xff, x.workspace_bytes);
   }
   bool is_right() const {
     return std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
@@ -163,44 +161,8 @@ class Problem {
     std::vector<uint8_t> expected;
   };
 
-  template <class Holds>
-  bool is_ready(const Holds& holds) const {
-    return arguments_->weights_ready && (holds(arguments_->b) || holds(arguments_->bias) || holds(arguments_->sizes));
-  }
-
-  void use(const test::Job& job) {
-    auto layer = std::make_shared<test::Layer>(job);
-    written_ = {layer->pre_base(), layer->out_base()};
-    take(layer, [layer] { layer->check(layer->run()); });
-  }
-  void use(const test::Mxfp4Job& job) {
-    auto layer = std::make_shared<test::Mxfp4Layer>(job);
-    written_ = {layer->arguments().pre, layer->arguments().out};
-    take(layer, [layer] { layer->check(layer->run()); });
-  }
-  void use(const test::GroupedJob& job) {
-    auto layer = std::make_shared<test::GroupedLayer>(job);
-    written_ = layer->outputs();
-    take(layer, [layer] { layer->check(layer->run()); });
-  }
-  void use(const test::OutputJob& job) {
-    auto product = std::make_shared<test::QuantizedProduct>(job);
-    product->check_plain();
-    product->prepare();
-    written_ = {product->elements().get(), product->scales().get(), product->arguments().pre};
-    take(product, [product] { product->check(); });
-  }
-  template <class Layer>
-  void take(const std::shared_ptr<Layer>& layer, std::function<void()> run) {
-    problem_ = &layer->problem();
-    arguments_ = &layer->arguments();
-    run_ = std::move(run);
-  }
-
-  std::function<void()> run_;
-  const ProductSpec* problem_ = nullptr;
-  ProductTensors* arguments_ = nullptr;
-  std::vector<const void*> written_;  // places in the outputs, or null
+  const std::map<void*, size_t> others_ = Buffer::live();  // buffers of other problems
+  test::GroupedProduct product_;
   std::shared_ptr<Buffer> sink_;
   std::vector<Output> outputs_;
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;

@@ -4,8 +4,9 @@
 #pragma once
 #include <cuda.h>
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 
-#include "tests/hopper/layer.h"
+#include "tests/support/device.h"
 
 namespace moxie::test {
 
