@@ -4,6 +4,7 @@
 #include <map>
 
 #include "sim/arithmetic/row_product.h"
+#include "tests/sim/formats.h"
 #include "tests/sim/tcgen05.h"
 
 namespace {
@@ -156,13 +157,7 @@ double value_of(Type t, uint32_t code) {
   const Format& f = kFormats[t];
   if (t == S8) return static_cast<int8_t>(code);
   if (t == U8) return code & 0xff;
-  if (t == TF32) code >>= 13;
-  const int e = static_cast<int>(code >> f.mantissa & ((1u << f.exponent) - 1)),
-            m = static_cast<int>(code & ((1u << f.mantissa) - 1));
-  const int bias = (1 << (f.exponent - 1)) - 1;
-  const double magnitude =
-      e == 0 ? std::ldexp(m, 1 - bias - f.mantissa) : std::ldexp((1 << f.mantissa) + m, e - bias - f.mantissa);
-  return code >> (f.exponent + f.mantissa) & 1 ? -magnitude : magnitude;
+  return value_of(t == TF32 ? code >> 13 : code, FloatFormat{f.exponent, f.mantissa, false, false});
 }
 
 // A code of a finite value, of middling size in the wide types.
@@ -227,24 +222,6 @@ struct KindCase {
   bool accumulate = true;
 };
 
-float to_half(double x) {  // to nearest even, for values of middling size
-  const int e = std::max(std::ilogb(x == 0 ? 1.0 : x), -14);
-  return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(x, 10 - e)), e - 10));
-}
-uint32_t half_bits(float x) {
-  if (std::fabs(x) > 65504) return std::signbit(x) ? 0xfc00 : 0x7c00;
-  uint32_t low = 0, high = 0x7bff;  // codes are in the order of their values
-  while (low < high) {
-    const uint32_t middle = (low + high) / 2;
-    if (value_of(F16, middle) < std::fabs(x))
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  EXPECT_EQ(value_of(F16, low), std::fabs(x));
-  return low | (std::signbit(x) ? 0x8000u : 0u);
-}
-
 void run_kind(const KindCase& c, sim::Order order = {}) {
   const int k = c.a == TF32 ? 8 : c.a <= BF16 ? 16 : 32, rows = c.m / c.group, columns = c.n / c.group;
   const auto bytes = [](Type t) { return static_cast<uint32_t>(std::max(8, kFormats[t].bits) / 8); };
@@ -255,7 +232,7 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       const int x = static_cast<int>(below(2001)) - 1000;
       w = c.d == 2   ? (below(4) == 0 ? 0x7fffff00u + below(256) : static_cast<uint32_t>(x))
           : c.d == 1 ? std::bit_cast<uint32_t>(static_cast<float>(x) / 16)
-                     : half_bits(static_cast<float>(x) / 64);
+                     : code_of(static_cast<float>(x) / 64, kF16);
     }
   }
   const Placement pa = place(0, swizzle(c.swizzle_a, c.mn_a), c.mn_a, static_cast<uint32_t>(rows), bytes(c.a));
@@ -320,7 +297,7 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       float sum = c.d == 1 ? std::bit_cast<float>(word) : static_cast<float>(value_of(F16, word));
       sum = c.accumulate ? std::ldexp(sum, -c.scale_d) : 0.0f;
       for (int z = 0; z < k; ++z) sum = std::fma(sign * x[z], y[z], sum);
-      word = c.d == 1 ? std::bit_cast<uint32_t>(sum) : half_bits(to_half(sum));
+      word = c.d == 1 ? std::bit_cast<uint32_t>(sum) : code_of(sum, kF16);
     }
   }
   expect_images(got, blocks, c.kind + " " + kFormats[c.a].name + " " + kFormats[c.b].name);
@@ -390,7 +367,7 @@ struct ScaledCase {
 
 double scale_value(bool e8m0, uint32_t code) {
   if (e8m0) return code == 255 ? std::nan("") : std::ldexp(1.0, static_cast<int>(code) - 127);
-  return (code & 0x7f) == 0x7f ? std::nan("") : value_of(E4M3, code & 0x7f);
+  return value_of(code & 0x7f, kE4M3);
 }
 
 void run_scaled(const ScaledCase& c, sim::Order order = {}) {
