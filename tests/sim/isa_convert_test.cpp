@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Halves, and conversions between all types, in the simulator, instruction by instruction.
+#include <algorithm>
+
 #include "tests/sim/arithmetic.h"
 
 namespace {
@@ -359,6 +361,42 @@ TEST(Convert, SmallFormatsByTheirDefinitions) {
           return half(a >> width & ((1u << width) - 1)) << 16 | half(a & ((1u << width) - 1));
         },
         codes);
+  }
+}
+
+// ue8m0: the power of two that is next to the magnitude, from 2^-127 to 2^127. Of bf16 every code.
+TEST(Convert, ScalesByTheirDefinition) {
+  std::vector<double> powers;
+  for (int code = 0; code < 255; ++code) powers.push_back(std::ldexp(1.0, code - 127));
+  const auto code = [&](float value, bool up, bool finite) -> uint64_t {
+    if (std::isnan(value)) return 255;
+    if (std::isinf(value)) return finite ? 254 : 255;
+    const double magnitude = std::fabs(double(value));
+    const auto above = std::lower_bound(powers.begin(), powers.end(), magnitude);
+    if (up) return above != powers.end() ? uint64_t(above - powers.begin()) : finite ? 254 : 255;
+    const auto beyond = std::upper_bound(powers.begin(), powers.end(), magnitude);
+    return beyond == powers.begin() ? 0 : uint64_t(beyond - powers.begin()) - 1;
+  };
+  std::vector<In> bfloats, floats;
+  std::mt19937_64 rng(5);
+  for (uint64_t bits = 0; bits < 0x10000; ++bits) {
+    bfloats.push_back({bits << 16 | (0xffff - bits)});
+    floats.push_back({bits << 16, rng() & 0xffffffff});
+    floats.push_back({(bits << 16) + 1, (bits << 16) - 1});
+  }
+  for (const bool up : {false, true}) {
+    for (const bool finite : {false, true}) {
+      const std::string name = std::string(up ? "cvt.rp" : "cvt.rz") + (finite ? ".satfinite" : "") + ".ue8m0x2.";
+      const auto pair = [&](uint64_t high, uint64_t low) {
+        return code(f32(high), up, finite) << 8 | code(f32(low), up, finite);
+      };
+      check(
+          name + "bf16x2 %d, %a;", "hw",
+          [&](uint64_t a, uint64_t, uint64_t) { return pair(a & 0xffff0000, a << 16 & 0xffff0000); }, bfloats);
+      check(
+          name + "f32 %d, %a, %b;", "hww",
+          [&](uint64_t a, uint64_t b, uint64_t) { return pair(a & 0xffffffff, b & 0xffffffff); }, floats);
+    }
   }
 }
 

@@ -82,6 +82,35 @@ TEST(LaneOrder, AnMbarrierOrdersLanes) {
   expect_race(kWrite + "  mbarrier.arrive.shared::cta.b64 _, [%r2];\n" + kRead + kWait);
 }
 
+// What one lane releases is what that lane has stored: lane 5 releases, lane 6 has the word of lane 5 and lane 5 that of
+// lane 4 to read.
+TEST(LaneOrder, AReleaseByOneLaneStandsForItsOwnStores) {
+  const std::string declared =
+      "  .reg .pred %q<3>;\n  setp.eq.u32 %q1, %r3, 6;\n  or.pred %q2, %p2, %q1;\n"
+      "  add.u32 %r10, %r1, 512;\n  @%p1 mbarrier.init.shared::cta.b64 [%r10], 1;\n"
+      "  @%p1 st.shared.u32 [%r1+528], 0;\n  bar.sync 0;\n";
+  const std::string read_own = "  @%q1 ld.shared.u32 %r6, [%r5];\n", read_other = "  @%p2 ld.shared.u32 %r6, [%r5];\n";
+  struct Way {
+    const char* release;
+    const char* acquire;
+  };
+  const Way ways[] = {
+      {"  @%p2 mbarrier.arrive.shared::cta.b64 _, [%r10];\n",
+       "L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], 0;\n  @!%p3 bra L;\n"},
+      {"", "  @%q2 bar.warp.sync 0x60;\n"},
+      {"  @%p2 st.release.cta.shared.u32 [%r1+528], 1;\n", "  ld.acquire.cta.shared.u32 %r7, [%r1+528];\n"},
+      {"  mov.u32 %r8, 1;\n  @%p2 atom.release.cta.shared.exch.b32 %r9, [%r1+528], %r8;\n",
+       "  ld.acquire.cta.shared.u32 %r7, [%r1+528];\n"},
+      {"  @%p2 fence.acq_rel.cta;\n  @%p2 st.relaxed.cta.shared.u32 [%r1+528], 1;\n",
+       "  ld.relaxed.cta.shared.u32 %r7, [%r1+528];\n  fence.acq_rel.cta;\n"},
+  };
+  for (const Way& way : ways) {
+    SCOPED_TRACE(std::string(way.release) + way.acquire);
+    expect_order(declared + kWrite + way.release + way.acquire + read_own);
+    expect_race(declared + kWrite + way.release + way.acquire + read_other);
+  }
+}
+
 TEST(LaneOrder, OwnStoresAndEqualOnesNeedNone) {
   expect_order(kWrite + "  ld.shared.u32 %r6, [%r4];\n");
   expect_order("  st.shared.u32 [%r1], 7;\n  ld.shared.u32 %r6, [%r1];\n");

@@ -20,6 +20,7 @@ struct MmaCase {
   bool transpose_a = false, transpose_b = false, registers_a = false;
   int scale_a = 1, scale_b = 1;
   bool accumulate = false;  // from what the registers held
+  bool large = false;       // integers near the ends of their types
 };
 
 void PrintTo(const MmaCase& c, std::ostream* out) { *out << c.name; }
@@ -109,7 +110,11 @@ INSTANTIATE_TEST_SUITE_P(
                     MmaCase{"e4m3_e5m2_n96", 96, 64, "f32", "e4m3", "e5m2"},
                     MmaCase{"e5m2_n16_half_registers", 16, 32, "f16", "e5m2", "e4m3", 64, false, false, true},
                     MmaCase{"s8_u8_n48", 48, 64, "s32", "s8", "u8", 128, false, false, false, 1, 1, true},
-                    MmaCase{"u8_n24_registers", 24, 32, "s32", "u8", "s8", 0, false, false, true}),
+                    MmaCase{"u8_n24_registers", 24, 32, "s32", "u8", "s8", 0, false, false, true},
+                    // The sums of these pass 2^24, to which float32 counts.
+                    MmaCase{"u8_n8_large", 8, 40 * 32, "s32", "u8", "u8", 0, false, false, false, 1, 1, true, true},
+                    MmaCase{"s8_n8_large", 8, 40 * 32, "s32", "s8", "s8", 0, false, false, false, 1, 1, false, true},
+                    MmaCase{"u8_s8_n8_large", 8, 40 * 32, "s32", "u8", "s8", 0, false, false, true, 1, 1, true, true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(Mma, EqualsDirectComputation) {
@@ -120,6 +125,7 @@ TEST_P(Mma, EqualsDirectComputation) {
   std::mt19937 rng(static_cast<unsigned>(c.n * 31 + c.k));
   const auto value_for = [&](const std::string& type) {
     const int v = static_cast<int>(rng() % 7) - 3;
+    if (c.large) return type == "u8" ? 252 + v : -125 + v;
     return type == "u8" ? v + 3 : v;
   };
   std::vector<int> a(static_cast<size_t>(64 * c.k)), b(static_cast<size_t>(c.n * c.k)),
@@ -189,7 +195,7 @@ TEST_P(Mma, EqualsDirectComputation) {
 .extern .shared .align 1024 .b8 operands[];
 .visible .entry k(.param .u64 p_image, .param .u64 p_a, .param .u64 p_before, .param .u64 p_out)
 {
-  .reg .b32 %d<132>; .reg .b32 %a<64>;)" +
+  .reg .b32 %d<132>; .reg .b32 %a<160>;)" +
                      std::string(kRegisters) + R"(
   ld.param.u64 %rd1, [p_image];
   ld.param.u64 %rd2, [p_a];
