@@ -152,6 +152,19 @@ Range check_rows(const ProblemShape& p, const Rows& rows, bool needed) {
   return range;
 }
 
+// Scales that the operands' format does not have, and a bias that the description does not.
+template <class Operand>
+void check_operand_extras(const ProblemShape& p, const Operand& a, const Operand& b, bool has_bias) {
+  const auto check = [&](bool scales, const float* tensor_scale, const char* name) {
+    if (scales && !has_scales(p.format)) reject("{}.scales is given, but bf16 operands have no scales", name);
+    if (tensor_scale && p.format != OperandFormat::Nvfp4)
+      reject("{}.tensor_scale is given, but only NVFP4 operands have one", name);
+  };
+  check(a.scales != nullptr, a.tensor_scale, "a");
+  check(b.scales != nullptr, b.tensor_scale, "b");
+  if (has_bias && !p.bias) reject("bias is given, but the description has none");
+}
+
 // What both kinds of outputs have in common.
 void check_output_extras(const char* name, std::optional<DataType> type, const void* data, const void* scales,
                          const float* tensor_scale) {
@@ -165,6 +178,7 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
   const int64_t rows = total_rows(p);
   const bool work = !is_empty(p);
   Ranges inputs, outputs;
+  check_operand_extras(p, t.a, t.b, t.bias != nullptr);
   const int operand_bits = bits_of(p.format);
   const bool k_groups = p.grouping == Grouping::KGroups;
   inputs.push_back(check_matrix("a", "a.ld", t.a.data, t.a.ld, k_groups ? p.m : rows, p.k, operand_bits, work));
@@ -174,17 +188,10 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
     const size_t a_bytes = a_scale_bytes(p), b_bytes = b_scale_bytes(p);
     inputs.push_back(check_array("a.scales", t.a.scales, work && a_bytes > 0, 16, int64_t(a_bytes), work));
     inputs.push_back(check_array("b.scales", t.b.scales, work && b_bytes > 0, 16, int64_t(b_bytes), work));
-  } else if (t.a.scales || t.b.scales) {
-    reject("{} is given, but bf16 operands have no scales", t.a.scales ? "a.scales" : "b.scales");
   }
-  const auto check_operand_scale = [&](const char* name, const float* pointer, int64_t count) {
-    if (pointer && p.format != OperandFormat::Nvfp4) reject("{} is given, but only NVFP4 operands have one", name);
-    inputs.push_back(check_array(name, pointer, false, 4, count, work ? 4 : 0));
-  };
-  check_operand_scale("a.tensor_scale", t.a.tensor_scale, 1);
-  check_operand_scale("b.tensor_scale", t.b.tensor_scale, p.groups);
+  inputs.push_back(check_array("a.tensor_scale", t.a.tensor_scale, false, 4, 1, work ? 4 : 0));
+  inputs.push_back(check_array("b.tensor_scale", t.b.tensor_scale, false, 4, p.groups, work ? 4 : 0));
   if (p.bias) inputs.push_back(check_matrix("bias", "n", t.bias, p.n, p.groups, p.n, 16, work));
-  if (!p.bias && t.bias) reject("bias is given, but the description has none");
   inputs.push_back(check_rows(p, t.rows, work));
   struct Names {
     const char *data, *ld, *scales, *tensor_scale;
@@ -295,6 +302,9 @@ void check_tensors(const ProblemShape& p, const GemmDescription& d, const GroupP
                    size_t workspace_bytes) {
   check_workspace(p, workspace, workspace_bytes);
   check_sink_params(d, t.sinks);
+  check_operand_extras(p, t.a, t.b, t.bias != nullptr);
+  check_output_extras("pre", p.pre, t.pre.data, t.pre.scales, t.pre.tensor_scale);
+  check_output_extras("out", p.out, t.out.data, t.out.scales, t.out.tensor_scale);
   if (is_empty(p)) return;
   const auto array = [](const char* name, const void* pointer, size_t alignment) {
     check_pointer(name, pointer, true, alignment);
@@ -310,7 +320,6 @@ void check_tensors(const ProblemShape& p, const GemmDescription& d, const GroupP
   if (p.bias) array("bias", t.bias, 8);
   const auto output = [&](const char* name, const char* ld_name, const char* scales_name, const char* scale_name,
                           std::optional<DataType> type, const TensorArray& x) {
-    check_output_extras(name, type, x.data, x.scales, x.tensor_scale);
     check_pointer(scale_name, x.tensor_scale, false, 4);
     if (!type) return;
     array(name, x.data, 8), array(ld_name, x.ld, 8);

@@ -327,46 +327,103 @@ TEST(Arguments, PlansAreCheckedToo) {
   EXPECT_EQ(code_of({}), "InvalidArgument");
 }
 
-// What one grouping takes, the others refuse: nothing that a caller hands over is silently ignored.
-TEST(Arguments, WhatAGroupingDoesNotTakeIsRefused) {
-  const auto refusal = [](const Call& call, const std::function<void(GemmTensors&)>& change) -> std::string {
-    const GemmDescription description = test::describe(call.problem);
-    GemmTensors tensors = test::tensors_of(call.problem, call.arguments);
-    change(tensors);
-    try {
-      ops::check_tensors(test::shape_of(call.problem), description, tensors,
-                         {call.arguments.workspace, call.arguments.workspace_bytes}, 0);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+// The sentence that a call with changed tensors is refused with.
+template <class Tensors>
+std::string refusal(const Call& call, Tensors tensors, const std::function<void(Tensors&)>& change) {
+  change(tensors);
+  try {
+    ops::check_tensors(test::shape_of(call.problem), test::describe(call.problem), tensors,
+                       {call.arguments.workspace, call.arguments.workspace_bytes}, 0);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// What a description has no use for is refused, whatever the grouping and also where there is nothing to compute:
+// nothing that a caller hands over is silently ignored.
+template <class Tensors>
+void expect_strays_are_refused(const Call& call, const Tensors& tensors) {
+  const auto expect = [&](const Call& with, const char* says, const std::function<void(Tensors&)>& change) {
+    EXPECT_THAT(refusal<Tensors>(with, tensors, change), HasSubstr(says));
   };
+  const auto scales = [](auto& x) { x.scales = at<std::remove_pointer_t<decltype(x.scales)>>(90); };
+  const auto factor = [](auto& x) { x.tensor_scale = at<const float>(91); };
+  for (const OperandFormat format : {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4}) {
+    SCOPED_TRACE(to_string(format));
+    Call with = call;
+    with.problem.format = format;
+    if (!has_scales(format)) {
+      expect(with, "a.scales is given, but bf16", [&](Tensors& t) { scales(t.a); });
+      expect(with, "b.scales is given, but bf16", [&](Tensors& t) { scales(t.b); });
+    }
+    const auto with_scales = [&](Tensors& t) {
+      if (has_scales(format)) scales(t.a), t.b.scales = at<std::remove_pointer_t<decltype(t.b.scales)>>(95);
+    };
+    if (has_scales(format)) with.problem.k = 96;
+    if (format != OperandFormat::Nvfp4) {
+      expect(with, "a.tensor_scale is given, but only NVFP4", [&](Tensors& t) { with_scales(t), factor(t.a); });
+      expect(with, "b.tensor_scale is given, but only NVFP4", [&](Tensors& t) { with_scales(t), factor(t.b); });
+    }
+    expect(with, "accepted", [&](Tensors& t) {
+      with_scales(t);
+      if (format == OperandFormat::Nvfp4) factor(t.a), factor(t.b);
+    });
+  }
+  expect(call, "pre.scales is given, but pre", [&](Tensors& t) { scales(t.pre); });
+  expect(call, "out.scales is given, but out", [&](Tensors& t) { scales(t.out); });
+  expect(call, "pre.tensor_scale is given, but only NVFP4", [&](Tensors& t) { factor(t.pre); });
+  expect(call, "out.tensor_scale is given, but only NVFP4", [&](Tensors& t) { factor(t.out); });
+  Call scaled = call;  // without a tensor scale
+  scaled.problem.out = DataType::Mxfp8;
+  scaled.problem.n = 64;
+  expect(scaled, "out.tensor_scale is given, but only NVFP4", [&](Tensors& t) { scales(t.out), factor(t.out); });
+  const SinkParams params[] = {{"x", 1}};
+  expect(call, "sinks has 1 entries", [&](Tensors& t) { t.sinks = params; });
+  Call without = call;
+  without.problem.bias = false;
+  expect(without, "bias is given", [](Tensors&) {});
+  without = call;
+  without.problem.pre.reset();
+  expect(without, "pre", [](Tensors&) {});
+  expect(without, "is given, but the description does not store it", [](Tensors&) {});
+  without = call;
+  without.problem.out.reset();
+  expect(without, "is given, but the description does not store it", [](Tensors&) {});
+}
+
+TEST(Arguments, WhatADescriptionDoesNotTakeIsRefused) {
+  for (Grouping grouping : kAll) {
+    for (const bool empty : {false, true}) {
+      SCOPED_TRACE(to_string(grouping));
+      SCOPED_TRACE(empty);
+      Call call = good(grouping);
+      if (empty) call.problem.m = 0;
+      if (grouping == Grouping::Pointers) {
+        expect_strays_are_refused(call, test::pointers_of(call.arguments));
+      } else {
+        expect_strays_are_refused(call, test::tensors_of(call.problem, call.arguments));
+      }
+    }
+  }
+}
+
+// The arrays of Rows that belong to other groupings.
+TEST(Arguments, WhatAGroupingDoesNotTakeIsRefused) {
   for (Grouping grouping : kAll) {
     if (grouping == Grouping::Pointers) continue;
     SCOPED_TRACE(to_string(grouping));
     const Call call = good(grouping);
-    if (grouping != Grouping::Offsets) {
-      EXPECT_THAT(refusal(call, [](auto& t) { t.rows.ends = at<const int32_t>(9); }), HasSubstr("rows.ends is given"));
-    }
-    if (grouping != Grouping::RowGroups) {
-      EXPECT_THAT(refusal(call, [](auto& t) { t.rows.group_of_row = at<const int32_t>(9); }),
-                  HasSubstr("rows.group_of_row is given"));
-    }
-    if (grouping != Grouping::Masked) {
-      EXPECT_THAT(refusal(call, [](auto& t) { t.rows.counts = at<const int32_t>(9); }),
-                  HasSubstr("rows.counts is given"));
-    }
-    EXPECT_THAT(refusal(call, [](auto& t) { t.a.scales = at(9); }), HasSubstr("a.scales is given, but bf16"));
-    EXPECT_THAT(refusal(call, [](auto& t) { t.out.scales = at(9); }), HasSubstr("out is not quantized"));
-    EXPECT_THAT(refusal(call, [](auto& t) { t.out.tensor_scale = at<const float>(9); }), HasSubstr("only NVFP4"));
-    const SinkParams params[] = {{"x", 1}};
-    EXPECT_THAT(refusal(call, [&](auto& t) { t.sinks = params; }), HasSubstr("sinks has 1 entries"));
-    Call no_bias = call;
-    no_bias.problem.bias = false;
-    EXPECT_THAT(refusal(no_bias, [](auto&) {}), HasSubstr("bias is given"));
-    Call no_pre = call;
-    no_pre.problem.pre.reset();
-    EXPECT_THAT(refusal(no_pre, [](auto&) {}), HasSubstr("pre is given"));
+    const auto expect = [&](const char* says, const std::function<void(GemmTensors&)>& change) {
+      EXPECT_THAT(refusal<GemmTensors>(call, test::tensors_of(call.problem, call.arguments), change), HasSubstr(says));
+    };
+    if (grouping != Grouping::Offsets)
+      expect("rows.ends is given", [](GemmTensors& t) { t.rows.ends = at<const int32_t>(9); });
+    if (grouping != Grouping::RowGroups)
+      expect("rows.group_of_row is given", [](GemmTensors& t) { t.rows.group_of_row = at<const int32_t>(9); });
+    if (grouping != Grouping::Masked)
+      expect("rows.counts is given", [](GemmTensors& t) { t.rows.counts = at<const int32_t>(9); });
   }
 }
 
