@@ -40,6 +40,10 @@ pid_t start(const std::vector<std::string>& arguments, const Setting& setting, c
     const rlimit limit{setting.file_limit, setting.file_limit};
     setrlimit(RLIMIT_FSIZE, &limit);
   }
+  if (setting.memory_limit != 0) {
+    const rlimit limit{setting.memory_limit, setting.memory_limit};
+    setrlimit(RLIMIT_AS, &limit);
+  }
   execv(argv[0], argv.data());
   _exit(127);
 }

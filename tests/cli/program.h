@@ -20,6 +20,7 @@ struct Finished {
 struct Setting {
   std::map<std::string, std::string> environment;  // beside this process' own
   uint64_t file_limit = 0;                         // most bytes of a file it writes; 0: no limit
+  uint64_t memory_limit = 0;                       // most bytes of address space; 0: no limit
 };
 
 Finished run_moxie(const std::vector<std::string>& arguments, const Setting& setting = {});

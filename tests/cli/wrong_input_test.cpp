@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/safetensors.h"
 #include "tests/cli/program.h"
 
 namespace moxie::test {
@@ -319,6 +320,68 @@ INSTANTIATE_TEST_SUITE_P(
          {"'offsets'", "'masked_m'", "at most one"}},
     }),
     case_name<FileCase>);
+
+// The extents of an empty tensor may be what they like.
+TEST(File, AnEmptyTensorHasNoSizeThatOverflows) {
+  for (const char* shape : {"[0,4294967296,4294967296]", "[4294967296,0,4294967296]", "[4294967296,4294967296,0]",
+                            "[9223372036854775807,9223372036854775807,9223372036854775807,0]"}) {
+    const Folder folder;
+    write_file(folder / "in.safetensors", RawFile::with_header("{\"e\":{\"dtype\":\"F32\",\"shape\":" +
+                                                               std::string(shape) + ",\"data_offsets\":[0,0]}}"));
+    const cli::SafetensorsReader file(folder / "in.safetensors");
+    ASSERT_NE(file.find("e"), nullptr);
+    EXPECT_EQ(file.find("e")->bytes, 0u);
+    EXPECT_EQ(cli::shape_text(file.find("e")->shape).size(),
+              std::string(shape).size() + file.find("e")->shape.size() - 1);
+  }
+}
+
+// What moxie says of a file whose only tensor has this name and nothing else.
+std::string complaint_of(const std::string& name, std::string* path = nullptr) {
+  const Folder folder;
+  const std::string in = folder / "in.safetensors";
+  if (path != nullptr) *path = in;
+  write_file(in, RawFile::with_header("{\"" + name + "\":{}}"));
+  const Finished finished = run_moxie({"gemm", in, folder / "out.safetensors"});
+  EXPECT_EQ(finished.status, 2);
+  EXPECT_EQ(finished.lines_on_stderr(), 1) << finished.err;
+  return finished.err;
+}
+
+TEST(Message, ControlCharactersOfNamesAreReplaced) {
+  for (const char* escaped : {"\\u0001", "\\t", "\\u001b", "\\u001f", "\\u007f"})
+    EXPECT_THAT(complaint_of(std::string("x") + escaped + "y"), HasSubstr("'x?y'")) << escaped;
+  EXPECT_THAT(complaint_of("x\\u0020~\\u00e9y"), HasSubstr("'x ~\xc3\xa9y'"));
+  EXPECT_THAT(complaint_of("x\\ny"), HasSubstr("'x y'"));
+}
+
+// 600 characters are shown whole, of more the first 600.
+TEST(Message, LongOnesAreCut) {
+  const std::string program = "moxie: ", rest = "' must have dtype, shape and data_offsets";
+  std::string path;
+  complaint_of("x", &path);  // every folder's name has the same length
+  const size_t room = 600 - (path.size() + std::string(": tensor '").size() + rest.size());
+  const std::string whole = complaint_of(std::string(room, 'n'));
+  EXPECT_EQ(whole.size(), program.size() + 600 + 1);
+  EXPECT_THAT(whole, testing::EndsWith(rest + "\n"));
+  const std::string cut = complaint_of(std::string(room + 1, 'n'));
+  EXPECT_EQ(cut.size(), program.size() + 600 + 4 + 1);
+  EXPECT_THAT(cut, testing::EndsWith(rest.substr(0, rest.size() - 1) + " ...\n"));
+  EXPECT_EQ(complaint_of(std::string(5000, 'n')).size(), cut.size());
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need more address space than that
+TEST(Message, TooLittleMemoryIsAFailureOfTheMachine) {
+  const Folder folder;
+  const uint64_t length = 99'000'000;
+  write_file(folder / "in.safetensors", length_of(length));
+  std::filesystem::resize_file(folder / "in.safetensors", 8 + length);
+  Setting setting;
+  setting.memory_limit = 90 << 20;
+  expect_refused(run_moxie({"gemm", folder / "in.safetensors", folder / "out.safetensors"}, setting),
+                 {"moxie: out of memory on the host"}, 1);
+}
+#endif
 
 TEST(WrongOutput, FullDiskLeavesNothing) {
   const Folder folder;

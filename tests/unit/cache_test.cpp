@@ -125,6 +125,22 @@ TEST_F(CacheTest, WhatIsNoRegularFileIsAbsent) {
   EXPECT_FALSE(cache.load("pipe.cubin"));
 }
 
+// A link that somebody else may aim later is not followed, be the entry behind it as it should be.
+TEST_F(CacheTest, LinksAreNotFollowed) {
+  const Cache cache(folder_);
+  cache.store("k.cubin", image_);
+  fs::rename(folder_ / "k.cubin", scratch_.path() / "elsewhere");
+  fs::create_symlink(scratch_.path() / "elsewhere", folder_ / "k.cubin");
+  EXPECT_FALSE(cache.load("k.cubin"));
+  cache.store("k.cubin", image_);
+  EXPECT_FALSE(fs::is_symlink(folder_ / "k.cubin"));
+  EXPECT_EQ(cache.load("k.cubin"), image_);
+
+  test::write_file(scratch_.path() / "version", "13.0\n");
+  fs::create_symlink(scratch_.path() / "version", folder_ / "VERSION");
+  EXPECT_FALSE(Cache(folder_).pack_version());
+}
+
 TEST_F(CacheTest, AFolderOfAnotherUserIsRefused) {
   fs::create_directories(folder_);
   // Root can give the folder away; others try one that is root's.

@@ -307,6 +307,59 @@ TEST_F(DeviceTest, AnEntryThatIsNotThereIsNamed) {
   }
 }
 
+// The driver's log says what is wrong with an image: its sentence stands between the call and the error's name.
+TEST_F(DeviceTest, WhatTheDriverSaysOfAnImageIsPassedOn) {
+  try {
+    device_.state().context().load(".version 8.7\n.target sm_90a\n.address_size 64\nthis is no kernel\n", "k", 0,
+                                   nullptr);
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Driver);
+    const std::string said = error.what(), call = "cuModuleLoadDataEx (k): ";
+    EXPECT_EQ(said.find(call), 0u) << said;
+    const size_t name = said.find("CUDA_ERROR_");
+    ASSERT_NE(name, std::string::npos) << said;
+    EXPECT_GT(name, call.size()) << said;
+    EXPECT_THAT(said, HasSubstr("line 4")) << "of the image";
+  }
+}
+
+// Run with the simulator in the place of the system's driver.
+TEST(DeviceChild, DISABLED_LoadsThreeKernels) {
+  const Device device = Device::open(DeviceKind::Cuda);
+  for (const char* name : {"one", "two", "three"}) {
+    jit::Request request;
+    request.source = std::string("extern \"C\" __global__ void ") + name + "() {}\n";
+    EXPECT_NE(device.state().get_kernel(name, request, name, 0).function, nullptr);
+  }
+}
+
+// A driver that takes no machine code is offered it once: later kernels are compiled to PTX at once. One that is known
+// to be the simulator is never offered it.
+TEST(Device, MachineCodeIsOfferedOnce) {
+  const auto compiled = [](const std::filesystem::path& folder, const char* extension) {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      count += entry.path().extension() == extension;
+    return count;
+  };
+  const ScratchFolder scratch;
+  const ScopedVariable simulator("LD_LIBRARY_PATH", std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path().string());
+  const ScopedVariable cache("MOXIE_CACHE_DIR", (scratch.path() / "cache").string());
+  const std::filesystem::path log = scratch.path() / "log";
+  ASSERT_EQ(test::wait_for(test::start_test("DeviceChild.DISABLED_LoadsThreeKernels", log)), 0) << test::read_file(log);
+  EXPECT_EQ(compiled(scratch.path() / "cache", ".cubin"), 1u);
+  EXPECT_EQ(compiled(scratch.path() / "cache", ".ptx"), 3u);
+
+  const ScopedVariable named("MOXIE_SIM_LIBRARY", MOXIE_SIM_LIBRARY);
+  const ScopedVariable fresh("MOXIE_CACHE_DIR", (scratch.path() / "fresh").string());
+  jit::Request request;
+  request.source = "extern \"C\" __global__ void one() {}\n";
+  Device::open(DeviceKind::Sim).state().get_kernel("device_test machine code", request, "one", 0);
+  EXPECT_EQ(compiled(scratch.path() / "fresh", ".cubin"), 0u);
+  EXPECT_EQ(compiled(scratch.path() / "fresh", ".ptx"), 1u);
+}
+
 TEST_F(DeviceTest, ATensorMapThatCannotBeIsNamed) {
   driver::TensorMapShape shape;
   shape.dims[0] = 64, shape.dims[1] = 16, shape.strides[0] = 128, shape.box[0] = 64, shape.box[1] = 8;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From source text to machine code: NVRTC, its messages, and the way through the cache.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <thread>
 
@@ -260,6 +262,10 @@ TEST(ObtainChild, DISABLED_HitsWithoutNvrtc) {
   EXPECT_TRUE(obtain(small_request(ImageKind::Cubin)).from_cache);
   EXPECT_FALSE(nvrtc_is_loaded());
 }
+TEST(ObtainChild, DISABLED_HitsWithNvrtc) {
+  EXPECT_TRUE(obtain(small_request(ImageKind::Cubin)).from_cache);
+  EXPECT_TRUE(nvrtc_is_loaded());
+}
 TEST(ObtainChild, DISABLED_PrintsTheError) {
   EXPECT_EQ(Compiler::find(), nullptr);
   try {
@@ -273,6 +279,46 @@ TEST(ObtainChild, DISABLED_PrintsTheError) {
 TEST_F(ObtainTest, AHitDoesNotLoadNvrtc) {
   obtain(small_request(ImageKind::Cubin));
   EXPECT_EQ(run("ObtainChild.DISABLED_HitsWithoutNvrtc"), 0) << log();
+}
+
+// Another compiler at the same place is told by its size, time or inode. It is asked for its version then, once.
+TEST_F(ObtainTest, AReplacedCompilerIsAskedAgain) {
+  obtain(small_request(ImageKind::Cubin));
+  const fs::path file = scratch_.path() / "libnvrtc.so.13", other = scratch_.path() / "libnvrtc.so.14";
+  fs::copy_file(Compiler::get().path(), file);
+  const auto expect_asked_once = [&](const fs::path& named, const char* what) {
+    SCOPED_TRACE(what);
+    const ScopedVariable variable("MOXIE_NVRTC", named.string());
+    EXPECT_EQ(run("ObtainChild.DISABLED_HitsWithNvrtc"), 0) << log();
+    EXPECT_EQ(run("ObtainChild.DISABLED_HitsWithoutNvrtc"), 0) << log();
+  };
+  expect_asked_once(file, "first of all");
+  const auto status_of = [](const fs::path& path) {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0);
+    return status;
+  };
+  const auto set_time = [](const fs::path& path, timespec time) {
+    const timespec times[] = {time, time};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  };
+  timespec time = status_of(file).st_mtim;
+  time.tv_nsec = (time.tv_nsec + 1) % 1'000'000'000;
+  set_time(file, time);
+  expect_asked_once(file, "another nanosecond");
+  time.tv_sec -= 1;
+  set_time(file, time);
+  expect_asked_once(file, "another second");
+  fs::resize_file(file, fs::file_size(file) + 1);
+  set_time(file, time);
+  expect_asked_once(file, "another size");
+  fs::copy_file(file, other);
+  set_time(other, time);
+  ASSERT_NE(status_of(other).st_ino, status_of(file).st_ino);
+  fs::rename(other, file);
+  expect_asked_once(file, "another inode");
+  fs::rename(file, other);
+  expect_asked_once(other, "another path");
 }
 
 TEST_F(ObtainTest, EightProcessesAtOnceOnAnEmptyCache) {
