@@ -60,16 +60,18 @@ Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
         fault(Hazard::IllegalUse, warp, lane, "clusterlaunchcontrol.try_cancel after one that was seen to fail");
     }
     uint32_t response[4] = {};
-    Cluster::Pending& pending = cluster.pending;
-    const bool granted = pending.next < pending.end;
+    // A GPU may also refuse while clusters are pending, as when it wants the room for another kernel.
+    const bool refused = cluster.order.mode == Mode::Random && cluster.rng() % 16 == 0;
+    const bool granted = !refused && !cluster.pending.empty();
     if (granted) {
       const Launch& launch = *cluster.launch;
       const uint64_t x = launch.grid.x / launch.cluster.x, y = launch.grid.y / launch.cluster.y;
-      response[0] = static_cast<uint32_t>(pending.next % x) * launch.cluster.x;
-      response[1] = static_cast<uint32_t>(pending.next / x % y) * launch.cluster.y;
-      response[2] = static_cast<uint32_t>(pending.next / x / y) * launch.cluster.z;
+      const uint64_t number = cluster.pending.front();
+      cluster.pending.pop_front();
+      response[0] = static_cast<uint32_t>(number % x) * launch.cluster.x;
+      response[1] = static_cast<uint32_t>(number / x % y) * launch.cluster.y;
+      response[2] = static_cast<uint32_t>(number / x / y) * launch.cluster.z;
       response[3] = 1;
-      pending.next += pending.step;
     }
     std::vector<Cancel::Target> targets;
     const auto add = [&](Cta& cta) {

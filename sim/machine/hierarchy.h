@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -166,8 +167,8 @@ struct Cta {
 
 struct Cluster {
   Launch* launch = nullptr;
-  Dim3 index;           // %clusterid
-  uint64_t number = 0;  // in the launch
+  Dim3 index;          // %clusterid
+  uint64_t share = 0;  // which of the launch's shares of clusters this one belongs to (sim/run/launch.cpp)
   std::vector<std::unique_ptr<Cta>> ctas;
   AsyncEngine engine;
   std::unique_ptr<AsyncClusterState, void (*)(AsyncClusterState*)> async{nullptr, nullptr};
@@ -188,12 +189,10 @@ struct Cluster {
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;
   uint64_t stores = 0;  // with `events`, what tells work from a livelock
-  // Clusters of the launch that clusterlaunchcontrol.try_cancel may still take: next, next + step, ... below end.
-  struct Pending {
-    uint64_t next = 0, step = 1, end = 0;
-  } pending;
+  // Clusters of the share that have not started. clusterlaunchcontrol.try_cancel takes the first of them.
+  std::deque<uint64_t> pending;
   std::vector<Stamp> cancel_failures;                 // completions of try_cancel that found none
-  const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of lower index has failed
+  const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of a lower share has failed
   bool alone = true;                                  // no other cluster runs at the same time
 };
 

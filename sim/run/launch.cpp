@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A launch over host threads.
 #include <algorithm>
+#include <deque>
 #include <exception>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include "sim/machine/coverage.h"
@@ -14,10 +16,9 @@ namespace {
 
 constexpr uint32_t kSharedLimit = 232448;  // bytes a block may have
 
-// How many clusters start at once. Without clusterlaunchcontrol that makes no difference: all. With it the others are
-// pending, and cluster number i has i + n, i + 2 n, ... to itself: they are handed to its try_cancel, and to that of
-// whichever of them runs when it has ended, so that the outcome does not depend on host threads. On a GPU n is what
-// fits, any number from one up; here it follows the order, so that small grids meet both answers.
+// How many clusters run at once. Without clusterlaunchcontrol that makes no difference: all. With it the others are
+// pending. On a GPU as many run as fit, any number from one up. Here the number follows the order, so that small grids
+// meet both answers of try_cancel.
 uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
   const bool cancels = std::any_of(launch.kernel->code.begin(), launch.kernel->code.end(), [](const Instr& in) {
     return in.source != nullptr && in.source->parts[0] == "clusterlaunchcontrol";
@@ -28,6 +29,18 @@ uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
   if (launch.order.mode == Mode::Lazy) return std::min<uint64_t>(2, fitting);
   if (launch.order.mode == Mode::Random) return 1 + splitmix64(launch.order.seed) % fitting;
   return std::min(fitting, (clusters + 2) / 3);
+}
+
+// The clusters i, i + n, i + 2 n, ... of a launch of which n run at once, in the order in which they begin. The first one
+// starts. The others are handed to its try_cancel, and to that of whichever of them starts when it has ended, so that
+// the outcome does not depend on host threads. The ISA names no order in which a GPU takes clusters.
+std::deque<uint64_t> share_of(const Order& order, uint64_t i, uint64_t n, uint64_t clusters) {
+  std::deque<uint64_t> share;
+  for (uint64_t number = i; number < clusters; number += n) share.push_back(number);
+  if (order.mode == Mode::Lazy) std::reverse(share.begin(), share.end());
+  if (order.mode == Mode::Random)
+    std::shuffle(share.begin(), share.end(), std::mt19937_64(splitmix64(order.seed) ^ splitmix64(i)));
+  return share;
 }
 
 // Whether clusters that run side by side could make the outcome depend on who comes first: what an atomic operation on
@@ -82,15 +95,14 @@ void run(Launch& launch) {
   const bool copies_tensors = std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
     return in.source != nullptr && in.source->opcode.rfind("cp.async.bulk.tensor", 0) == 0;
   });
-  std::atomic<uint64_t> next{0}, failed{UINT64_MAX};
+  std::atomic<uint64_t> next{0}, failed{UINT64_MAX};  // shares
   std::mutex mutex;
   std::exception_ptr failure;
   const auto run_one = [&](Cluster& cluster, uint64_t number) {
     try {
-      cluster.number = number;
       begin_cluster(cluster, launch, number);
       run_cluster(cluster);
-      if (failed.load() < number) return false;
+      if (failed.load() < cluster.share) return false;
       finish_cluster(cluster);
       launch.instructions += cluster.instructions;
       for (const auto& cta : cluster.ctas) {
@@ -103,8 +115,8 @@ void run(Launch& launch) {
       return true;
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex);
-      if (number < failed.load()) {
-        failed = number;
+      if (cluster.share < failed.load()) {
+        failed = cluster.share;
         failure = std::current_exception();
       }
       return false;
@@ -116,14 +128,12 @@ void run(Launch& launch) {
     cluster.alone = host_threads == 1;
     cluster.logs_writes = launch.written != nullptr || copies_tensors;
     for (;;) {
-      const uint64_t first = next.fetch_add(1);
-      if (first >= running || failed.load() < first) return;
-      // Those of its share that it does not cancel run when it has ended.
-      cluster.pending = {first, running, clusters};
-      while (cluster.pending.next < clusters) {
-        const uint64_t number = cluster.pending.next;
-        cluster.pending.next += running;
-        if (failed.load() < number) break;
+      cluster.share = next.fetch_add(1);
+      if (cluster.share >= running || failed.load() < cluster.share) return;
+      cluster.pending = share_of(launch.order, cluster.share, running, clusters);
+      while (!cluster.pending.empty()) {
+        const uint64_t number = cluster.pending.front();
+        cluster.pending.pop_front();
         if (!run_one(cluster, number)) break;
       }
     }

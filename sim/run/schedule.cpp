@@ -63,7 +63,7 @@ void run_cluster(Cluster& cluster) {
     }
     if (alive == 0) break;
     if (cluster.order.mode == Mode::Lazy) first = (first + 1) % order_of.size();
-    if (cluster.stop_above != nullptr && cluster.stop_above->load(std::memory_order_relaxed) < cluster.number) return;
+    if (cluster.stop_above != nullptr && cluster.stop_above->load(std::memory_order_relaxed) < cluster.share) return;
 
     const bool quiet = cluster.events == events_before;
     if (!ran && quiet) {

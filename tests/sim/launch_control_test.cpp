@@ -12,19 +12,20 @@ using namespace sim_test;
 using sim::Hazard;
 
 // Each block works on its own index, then asks for another cluster until there is none; it adds 1 to the count of each
-// linear block index, and the clock-free order of its work to `trail`: first index it had, for each index.
+// linear block index. Of each index `trail` gets the first index that its block had, and `before` the one before.
 std::string persistent(bool multicast, const std::string& query, const std::string& after_failure = "") {
   return R"(
-.visible .entry k(.param .u64 p_count, .param .u64 p_trail) {
+.visible .entry k(.param .u64 p_count, .param .u64 p_trail, .param .u64 p_before) {
   .shared .align 16 .b8 response[16];
   .shared .align 8 .b64 bar;
-  .reg .u64 %count, %trail, %at, %lo, %hi;
-  .reg .u32 %x, %y, %z, %n, %old, %first, %phase, %rank, %cx, %a, %b, %c;
+  .reg .u64 %count, %trail, %before, %at, %lo, %hi;
+  .reg .u32 %last, %x, %y, %z, %n, %old, %first, %phase, %rank, %cx, %a, %b, %c;
   .reg .b32 %r<4>;
   .reg .b128 %handle;
   .reg .pred %p<8>;
   ld.param.u64 %count, [p_count];
   ld.param.u64 %trail, [p_trail];
+  ld.param.u64 %before, [p_before];
   mov.u32 %rank, %cluster_ctarank;
   mov.u32 %cx, %cluster_ctaid.x;
   mov.u32 %x, %ctaid.x;
@@ -33,6 +34,7 @@ std::string persistent(bool multicast, const std::string& query, const std::stri
   mov.u32 %phase, 0;
   mad.lo.u32 %first, %z, %nctaid.y, %y;
   mad.lo.u32 %first, %first, %nctaid.x, %x;
+  mov.u32 %last, %first;
   mbarrier.init.shared::cta.b64 [bar], 1;
   fence.mbarrier_init.release.cluster;
   barrier.cluster.arrive;
@@ -53,9 +55,12 @@ WORK:
   mad.lo.u32 %n, %n, %nctaid.x, %x;
   mul.wide.u32 %at, %n, 4;
   add.u64 %lo, %count, %at;
-  atom.global.add.u32 %old, [%lo], 1;
+  red.global.add.u32 [%lo], 1;
   add.u64 %lo, %trail, %at;
   st.global.u32 [%lo], %first;
+  add.u64 %lo, %before, %at;
+  st.global.u32 [%lo], %last;
+  mov.u32 %last, %n;
 WAIT:
   mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [bar], %phase;
   @!%p1 bra WAIT;
@@ -88,15 +93,15 @@ const char* const kSingles =
     "  clusterlaunchcontrol.query_cancel.get_first_ctaid::z.b32.b128 %z, %handle;\n";
 
 struct Result {
-  std::vector<uint32_t> count, trail;
+  std::vector<uint32_t> count, trail, before;
   std::string fault;
 };
 
 Result run_grid(const std::string& text, sim::Dim3 grid, sim::Dim3 cluster, sim::Order order, int threads) {
   sim::GlobalMemory memory;
-  Buffer<uint32_t> count(memory, grid.count(), 0u), trail(memory, grid.count(), ~0u);
+  Buffer<uint32_t> count(memory, grid.count(), 0u), trail(memory, grid.count(), ~0u), before(memory, grid.count(), ~0u);
   Params params;
-  params.add(count.address()).add(trail.address());
+  params.add(count.address()).add(trail.address()).add(before.address());
   Shape shape;
   shape.arch = 100;
   shape.grid = grid;
@@ -108,6 +113,7 @@ Result run_grid(const std::string& text, sim::Dim3 grid, sim::Dim3 cluster, sim:
   r.fault = fault_of(text, "k", params, memory, shape);
   r.count = count.values();
   r.trail = trail.values();
+  r.before = before.values();
   return r;
 }
 
@@ -136,6 +142,40 @@ TEST(LaunchControl, MulticastToAllBlocksOfTheCluster) {
     EXPECT_EQ(r.fault, "");
     EXPECT_EQ(r.count, std::vector<uint32_t>(24, 1));
     for (size_t i = 0; i < r.trail.size(); ++i) EXPECT_EQ(r.trail[i] % 2, i % 2);
+  }
+}
+
+// The ISA names no order in which clusters are taken, and a request may be refused while some have not started.
+TEST(LaunchControl, ClustersAreTakenInAnyOrder) {
+  size_t growing = 0, shrinking = 0, firsts = 0;
+  std::vector<sim::Order> orders = all_orders();
+  for (uint64_t seed = 100; seed < 120; ++seed) orders.push_back({sim::Mode::Random, seed});
+  for (const sim::Order& order : orders) {
+    const Result r = run_grid(persistent(false, kVector), {60, 1, 1}, {1, 1, 1}, order, 1);
+    EXPECT_EQ(r.fault, "");
+    EXPECT_EQ(r.count, std::vector<uint32_t>(60, 1));
+    for (uint32_t i = 0; i < 60; ++i) {
+      growing += r.before[i]<i, shrinking += r.before[i]> i;
+      // In the lazy order two clusters run at once. Others start of themselves only after a refusal.
+      firsts += order.mode == sim::Mode::Random && r.trail[i] == i;
+    }
+    if (order.mode == sim::Mode::Lazy) {
+      for (uint32_t i = 0; i < 60; ++i) EXPECT_EQ(r.before[i], std::min(i + 2, 58 + i % 2));
+    }
+  }
+  EXPECT_GT(growing, 200u);
+  EXPECT_GT(shrinking, 200u);
+  EXPECT_GT(firsts, 0u);
+}
+
+// The report of a launch that fails does not depend on host threads either.
+TEST(LaunchControl, ThreadsReportTheSameFailure) {
+  for (const sim::Order order : all_orders()) {
+    const std::string bad = "  setp.ge.u32 %p3, %n, 7;\n  @%p3 ld.global.u32 %old, [0];\n";
+    const std::string text = persistent(false, std::string(kVector) + bad);
+    const std::string one = run_grid(text, {40, 1, 1}, {1, 1, 1}, order, 1).fault;
+    EXPECT_NE(one, "");
+    for (const int threads : {2, 5}) EXPECT_EQ(run_grid(text, {40, 1, 1}, {1, 1, 1}, order, threads).fault, one);
   }
 }
 
