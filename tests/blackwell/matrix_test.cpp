@@ -6,8 +6,9 @@
 //   D  uneven groups with padding rows between them, empty ones, single rows, whole tiles; masks from 0 to 100%
 //   E  scales over the whole range of E8M0, NaN among them
 //   G  published products (reference_shapes.h) scaled down, by the kernel that the full size gets on a B200
-// The sums are exact in float32, so results are equal to the reference; in E_Wide, where they cannot be, within 1e-6 of
-// their row's norm. `--gtest_filter=*/Matrix.*/D_*` runs a part; MOXIE_TEST_ALL=1 adds B for every grouping.
+// The sums are exact in float32, so results are equal to the reference; in E_Wide and E_Tiny, where they cannot be,
+// within 1e-6 of their row's norm and what float32's smallest numbers allow. `--gtest_filter=*/Matrix.*/D_*` runs a
+// part; MOXIE_TEST_ALL=1 adds B for every grouping.
 #include <fmt/format.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
@@ -29,8 +30,8 @@ constexpr const char* kGroupingNames[] = {"Dense", "Batched", "Offsets", "RowGro
 
 enum class Rows { Uneven, MostEmpty, One, Tiles, Share };
 constexpr const char* kRowsNames[] = {"Uneven", "MostEmpty", "One", "Tiles", "Share"};
-enum class Scales { Narrow, LargeA, LargeB, Middle, WideA, WideB, Nan };
-constexpr const char* kScalesNames[] = {"Narrow", "LargeA", "LargeB", "Middle", "WideA", "WideB", "Nan"};
+enum class Scales { Narrow, LargeA, LargeB, Middle, WideA, WideB, Tiny, Nan };
+constexpr const char* kScalesNames[] = {"Narrow", "LargeA", "LargeB", "Middle", "WideA", "WideB", "Tiny", "Nan"};
 
 struct Point {
   std::string name;
@@ -133,13 +134,14 @@ void add_rows(std::vector<Point>& all) {
 }
 
 void add_scales(std::vector<Point>& all) {
-  for (int scales = 1; scales < 7; ++scales) {
+  for (int scales = 1; scales < int(std::size(kScalesNames)); ++scales) {
     for (int grouping = 0; grouping < 7; ++grouping) {
       Point p = point("E", grouping, (scales + grouping * 3) % 8);
       p.name += fmt::format("_{}", kScalesNames[scales]);
       p.scales = Scales(scales);
       // One scale a row: the sum is exact however large or small it is.
-      p.k = p.scales == Scales::WideA || p.scales == Scales::WideB ? 192 : p.scales == Scales::Nan ? 160 : 32;
+      const bool one_each = p.scales <= Scales::Middle;
+      p.k = one_each ? 32 : p.scales == Scales::Nan ? 160 : 192;
       all.push_back(p);
     }
   }
@@ -266,6 +268,8 @@ DrawnScales draw_scales(Scales scales, Random& random) {
       return {{turn, 254, 16}, {turn, 110, 16}, 0, false};
     case Scales::WideB:
       return {{turn, 110, 16}, {turn, 254, 16}, 0, false};
+    case Scales::Tiny:  // sums from where float32 is normal down to below its smallest number
+      return {{0, 60, 1}, {0, 90, 1}, 0, false};
     case Scales::Nan:
       return {{}, {}, 150};
     case Scales::Narrow:
@@ -372,7 +376,7 @@ TEST(MatrixTable, HoldsWhatItClaims) {
   for (int64_t k : kDepths) EXPECT_TRUE(depths.count(k)) << k;
   EXPECT_GE(rows.size(), 5u * 4);
   EXPECT_EQ(shares.size(), 7u);
-  EXPECT_EQ(scales.size(), 7u * 7);
+  EXPECT_EQ(scales.size(), 7u * std::size(kScalesNames));
   EXPECT_EQ(published, reference_shapes().size());
 }
 
