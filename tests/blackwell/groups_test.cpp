@@ -176,13 +176,14 @@ TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
     kept.emplace_back(values);
     array = kept.back().get<T>();
   };
-  for (int wrong = 0; wrong < 4; ++wrong) {
+  for (int wrong = 0; wrong < 5; ++wrong) {
     SCOPED_TRACE(wrong);
     const ProductTensors before = x;
     if (wrong == 0) spoil(x.pointers.out.scales, nullptr);
     if (wrong == 1) spoil(x.pointers.out.scales, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
     if (wrong == 2) spoil(x.pointers.out.data, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
     if (wrong == 3) spoil(x.pointers.out.ld, int64_t{72});
+    if (wrong == 4) spoil(x.pointers.out.ld, job.group_n[2] - 16);
     std::vector<uint8_t> got;
     ASSERT_NO_THROW(got = product.run().out);
     int64_t left = 0, other = 0;
@@ -204,6 +205,8 @@ TEST(OwnMaps, ManyTinyGroups) {
         SCOPED_TRACE(fmt::format("{} {} {}", int(format), cluster, int(grouping)));
         Job job = exact_job(format, grouping);
         job.problem.cluster = cluster;
+        job.problem.scheduling =
+            (cluster == 1) == (format == OperandFormat::Nvfp4) ? TileSource::LaunchControl : TileSource::Static;
         job.problem.swap_ab = false;
         job.n = 24;
         for (int64_t g = 0; g < 133; ++g) {
@@ -221,18 +224,39 @@ TEST(OwnMaps, ManyTinyGroups) {
 TEST(KGroups, WrongEnds) {
   for (OperandFormat format : {OperandFormat::Bf16, OperandFormat::Mxfp4}) {
     GroupedProduct product(k_groups(format));
-    const Buffer ends(std::vector<int32_t>{96, -5, 13, 5000, 64, 2000000000, 40, 1184});
-    product.arguments().sizes = ends.get<int32_t>();
-    std::vector<uint8_t> got;
-    ASSERT_NO_THROW(got = product.run().out);
-    for (size_t i = 0; i < 64 * 4; ++i) ASSERT_EQ(got[i], 0xff);
+    const auto results = [&](const std::vector<int32_t>& ends) {
+      const Buffer sizes(ends);
+      product.arguments().sizes = sizes.get<int32_t>();
+      std::vector<uint8_t> got;
+      EXPECT_NO_THROW(got = product.run().out);
+      return got;
+    };
+    const int32_t unit = k_unit(format), depth = int32_t(product.problem().k);
+    for (const std::vector<int32_t>& wrong : {std::vector<int32_t>{96, -5, 13, 5000, 64, 2000000000, 40, 1184},
+                                              {13, -5, 40, 101, 77, 333, 1001, 2000000000}}) {
+      std::vector<int32_t> meant;
+      for (const int32_t end : wrong) {
+        const int32_t clamped = std::clamp(end, 0, depth) / unit * unit;
+        meant.push_back(meant.empty() ? clamped : std::max(clamped, meant.back()));
+      }
+      const std::vector<uint8_t> got = results(wrong);
+      ASSERT_FALSE(got.empty());
+      for (size_t i = 0; i < 64 * 4; ++i) ASSERT_EQ(got[i], 0xff);
+      EXPECT_TRUE(got == results(meant));
+    }
   }
 }
 
 // Blocked and back.
 TEST(KGroups, ScalesBothWays) {
   const std::vector<int32_t> ends = {96, 96, 128, 448};
-  for (int64_t block : {16, 32}) {
+  // The same groups by ends within a unit of 32, that decrease, or that are negative.
+  for (const auto& [block, given] : {std::pair{int64_t{16}, ends},
+                                     {32, ends},
+                                     {16, {101, 77, 140, 479}},
+                                     {32, {127, -31, 129, 450}},
+                                     {32, {96, -2000000000, 128, 448}}}) {
+    SCOPED_TRACE(testing::PrintToString(given));
     const int64_t rows = 200, k = 512, columns = k / block;
     std::vector<uint8_t> from(size_t(rows * columns));
     for (size_t i = 0; i < from.size(); ++i) from[i] = uint8_t(1 + mix(i) % 255);
@@ -249,7 +273,7 @@ TEST(KGroups, ScalesBothWays) {
       }
       first += size, begin = end;
     }
-    const Buffer source(from), to(std::vector<uint8_t>(bytes, 0xee)), sizes(ends);
+    const Buffer source(from), to(std::vector<uint8_t>(bytes, 0xee)), sizes(given);
     const Buffer back(std::vector<uint8_t>(from.size(), 0x77));
     ScaleBlocking x;
     x.from = source.get(), x.to = to.get();

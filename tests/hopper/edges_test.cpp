@@ -184,6 +184,44 @@ TEST_P(Edges, WithReadyWeightsTheKernelBeforeIsWaitedForAllTheSame) {
   }
 }
 
+// The kernel before writes B late, and between the two stands a product of which some block, or every one, has no tile.
+// It promises nothing broken: a product waits before it lets the next one start, whatever its blocks have to do.
+TEST_P(Edges, WithReadyWeightsABlockWithoutATileWaitsToo) {
+  if (GetParam().grouping == Grouping::Pointers) GTEST_SKIP() << "B's maps are rewritten first";
+  GroupedProduct product(job({70, 3, 0, 61}, 80, 200));
+  ProductTensors& x = product.arguments();
+  const auto* const b = static_cast<const uint8_t*>(x.b);
+  const auto found = std::find_if(Buffer::live().begin(), Buffer::live().end(), [&](const auto& buffer) {
+    const auto* const from = static_cast<const uint8_t*>(buffer.first);
+    return b >= from && b < from + buffer.second;
+  });
+  ASSERT_NE(found, Buffer::live().end());
+  const auto* const begin = static_cast<const uint8_t*>(found->first);
+  const Results expected = product.run();
+  product.check(expected);
+  const Buffer late(found->second);
+  x.b = late.get<uint8_t>() + (b - begin);
+  x.weights_ready = true;
+  for (const std::vector<int64_t>& rows : {std::vector<int64_t>{0, 0, 0, 0}, std::vector<int64_t>{0, 0, 1, 0}}) {
+    GroupedProduct between(job(rows, 80, 200));
+    between.arguments().weights_ready = true;
+    for (const char* order : orders()) {
+      SCOPED_TRACE(order);
+      set_order(order);
+      late.fill(0xff);
+      product.poison();
+      const void* from = begin;
+      void* to = late.get();
+      int count = int(late.size() / 4);
+      void* parameters[] = {&from, &to, &count};
+      device().state().context().launch(kernel_beside("late_copy"), {.grid = 1, .block = 256}, parameters, nullptr);
+      between.launch(), product.launch();
+      device().synchronize();
+      EXPECT_TRUE(product.results() == expected);
+    }
+  }
+}
+
 TEST_P(Edges, TheSameWorkspaceAgainAndAgain) {
   Job j = job({70, 3, 0, 61}, 80, 72);
   GroupedProduct product(j);
@@ -289,7 +327,7 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
   j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Pointers);
   j.rows = {20, 20, 20, 20, 20, 20};
   j.n = 48, j.k = 40;
-  for (int broken = 0; broken < 7; ++broken) {
+  for (int broken = 0; broken < 13; ++broken) {
     SCOPED_TRACE(broken);
     GroupedProduct product(j);
     ProductTensors& a = product.arguments();
@@ -323,6 +361,24 @@ TEST(Kernels, UnusableGroupsCountAsEmpty) {
         break;
       case 6:
         patch(a.pointers.out.ld, [](int64_t& ld) { ld += 1; }), pre_stays = false;
+        break;
+      case 7:
+        patch(a.pointers.bias, shift);
+        break;
+      case 8:
+        patch(a.pointers.a.ld, [](int64_t& ld) { ld = int64_t{1} << 34; });
+        break;
+      case 9:
+        patch(a.pointers.b.ld, [](int64_t& ld) { ld = int64_t{1} << 35; });
+        break;
+      case 10:
+        patch(a.pointers.b.ld, [](int64_t& ld) { ld = int64_t{1} << 34; });
+        break;
+      case 11:
+        patch(a.pointers.pre.ld, [](int64_t& ld) { ld = 40; }), out_stays = false;
+        break;
+      case 12:
+        patch(a.pointers.out.ld, [](int64_t& ld) { ld = 20; }), pre_stays = false;
         break;
     }
     set_order("random:3");

@@ -54,8 +54,9 @@ struct QuantizeJob {
   DataType format = DataType::Mxfp4, type = DataType::F32;
   ScaleLayout layout = ScaleLayout::Blocked;
   int64_t groups = 1, rows = 40, k = 96;
-  std::vector<int32_t> ends;  // offsets
-  int64_t padding = 0;        // elements between rows
+  std::vector<int32_t> ends;   // offsets
+  std::vector<int32_t> given;  // what the device is given in their place
+  int64_t padding = 0;         // elements between rows
 };
 
 // Runs both ways, and compares every byte.
@@ -106,7 +107,7 @@ void check_quantization(const QuantizeJob& job) {
                   size_t(value_bytes));
     }
   }
-  const Buffer ends(job.ends);
+  const Buffer ends(job.given.empty() ? job.ends : job.given);
   if (offsets) x.offsets = ends.get<int32_t>();
   scales.assign(scale_bytes(x), kUntouched);
   if (job.layout == ScaleLayout::RowMajor) {
@@ -203,6 +204,23 @@ TEST_P(Quantize, GroupsByOffsets) {
   job.layout = ScaleLayout::RowMajor;
   check_quantization(job);
 }
+// Ends that decrease, are negative or pass the rows are brought into range.
+TEST_P(Quantize, WrongOffsetsStayInside) {
+  constexpr int32_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
+  QuantizeJob job = this->job();
+  job.groups = 5, job.rows = 275, job.k = 96;
+  job.ends = {5, 5, 133, 270, 275};
+  for (const ScaleLayout layout : {ScaleLayout::Blocked, ScaleLayout::RowMajor}) {
+    job.layout = layout;
+    job.given = {5, -3, 133, 270, 4000};
+    check_quantization(job);
+    job.given = {5, kLow, 133, 270, kHigh};
+    check_quantization(job);
+  }
+  job.ends = {275, 275, 275, 275, 275};
+  job.given = {276, 0, 1000, 275, 7};
+  check_quantization(job);
+}
 INSTANTIATE_TEST_SUITE_P(Formats, Quantize,
                          testing::Combine(testing::ValuesIn(kFormats), testing::Values(DataType::Bf16, DataType::F32)),
                          [](const auto& info) {
@@ -218,16 +236,54 @@ TEST(QuantizeNvfp4, OddNumberOfBlocks) {
   check_quantization(job);
 }
 
-// From one layout to the other and back, in blocks of 32 and of 16.
+// Quotients that lie between two codes: the product with a rounded reciprocal lies beside them for many scales.
+TEST(QuantizeNvfp4, TiesAreThoseOfTheQuotient) {
+  for (const float t : {3.0f, 5.0f, 7.0f, 11.0f, 13.0f, 19.0f, 0.75f, 1.1f}) {
+    SCOPED_TRACE(t);
+    std::vector<float> values;
+    for (int exponent = 0; exponent < 7; ++exponent) {
+      for (int eighth = 8; eighth < 15; ++eighth) {
+        // A block whose scale lies between two codes, then one of that scale with elements that do.
+        const float between = std::ldexp(float(eighth) + 0.5f, exponent - 3),
+                    below = std::ldexp(float(eighth), exponent - 3);
+        values.push_back(6 * t * between);
+        for (int i = 1; i < 16; ++i) values.push_back(t * float(i - 8));
+        values.push_back(6 * t * below);
+        for (const float element : {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f}) {
+          values.push_back(t * below * element);
+          values.push_back(-t * below * element);
+        }
+        values.push_back(0);
+      }
+    }
+    const auto k = int64_t(values.size());
+    std::vector<uint8_t> elements(size_t(k / 2)), scales(size_t(k / 16));
+    reference::quantize_row(DataType::Nvfp4, values.data(), k, t, elements.data(), scales.data());
+    const Buffer from(values), to(elements.size()), to_scales(scales.size()), factor(std::vector<float>{t});
+    Quantization x;
+    x.format = DataType::Nvfp4, x.type = DataType::F32, x.layout = ScaleLayout::RowMajor;
+    x.rows = 1, x.k = k;
+    x.values = from.get(), x.elements = to.get(), x.scales = to_scales.get(), x.tensor_scale = factor.get<float>();
+    quantize(device(), x);
+    device().synchronize();
+    EXPECT_TRUE(to.download() == elements);
+    EXPECT_TRUE(to_scales.download() == scales);
+  }
+}
+
+// From one layout to the other and back, in blocks of 32 and of 16. Offsets past the rows or in disorder are brought
+// into range.
 TEST(Scales, UnblockUndoesBlock) {
-  const std::vector<int32_t> ends = {5, 5, 133, 400, 401};
   for (int64_t block : {32, 16}) {
-    for (bool offsets : {false, true}) {
+    for (const auto& [offsets, ends, last] : {std::tuple{false, std::vector<int32_t>{}, int64_t{0}},
+                                              {true, {5, 5, 133, 400, 401}, 401},
+                                              {true, {5, -7, 133, 400, 411}, 410},
+                                              {true, {1000, 5, 2000000000, -2000000000, 0}, 410}}) {
       const int64_t groups = 5, rows = offsets ? 410 : 130, k = 9 * block;
       std::vector<uint8_t> from(size_t((offsets ? 1 : groups) * rows * 9));
       for (size_t i = 0; i < from.size(); ++i) from[i] = uint8_t(mix(i));
       std::vector<uint8_t> wanted = from;
-      if (offsets) std::fill(wanted.begin() + 401 * 9, wanted.end(), kUntouched);
+      if (offsets) std::fill(wanted.begin() + last * 9, wanted.end(), kUntouched);
       const int64_t tiles = offsets ? rows / kScaleTileRows + groups : groups * 2;
       const Buffer source(from), sizes(ends), blocked(size_t(blocked_scale_bytes(tiles * 128, k, block)));
       const Buffer to(std::vector<uint8_t>(from.size(), kUntouched));

@@ -85,8 +85,9 @@ class StagedStore {
     map.size<1>(group.rows);
     if constexpr (C.grouping == Grouping::Pointers) {
       const void* base = params_.pointers[group.group];
-      const int64_t stride = params_.lds[group.group] * kElement;
-      if (!valid_map_address(base) || !valid_map_stride(stride)) return false;
+      const int64_t ld = params_.lds[group.group], stride = ld * kElement;
+      const int32_t columns = is_gated(C.activation) && !kPre ? group.n / 2 : group.n;
+      if (!valid_map_address(base) || !valid_map_stride(stride) || ld < columns) return false;
       const int32_t width = is_gated(C.activation) && !kInterleaves ? group.n / 2 : group.n;
       map.address(base);
       map.size<0>(width);
