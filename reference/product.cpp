@@ -102,7 +102,7 @@ double activate(Activation activation, double x, double up, double alpha, double
     case Activation::Relu:
       return std::max(x, 0.0);
     case Activation::Relu2:
-      return x > 0 ? x * x : 0.0;
+      return std::max(x, 0.0) * std::max(x, 0.0);
     case Activation::GeluTanh:
       return gelu_tanh(x);
     case Activation::GeluErf:
