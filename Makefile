@@ -4,13 +4,14 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test nightly mutants assembly fuzz coverage docs bench bundle format check check-nvrtc install clean
+.PHONY: help setup ready build demo test nightly mutants faults assembly fuzz coverage docs bench bundle format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
+	@echo "make faults plants known faults in what is computed: does the test that must notice each of them fail?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
 	@echo "make coverage runs the tests and lists which lines and which instruction forms of the simulator they executed"
@@ -61,6 +62,10 @@ mutants: build
 	@status=0; for arch in sm_90a sm_100a; do \
 	  MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants --arch $$arch $(ARGS) || status=$$?; \
 	done; exit $$status
+
+# In a copy of the checkout with a build folder of its own.
+faults: ready
+	scripts/plant-faults --folder build-semantic --jobs $(JOBS) $(ARGS)
 
 assembly: build
 	$(BUILD)/bin/assembly --jobs $(JOBS) --results $(BUILD)/assembly.txt $(ARGS)
