@@ -176,7 +176,7 @@ TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
     kept.emplace_back(values);
     array = kept.back().get<T>();
   };
-  for (int wrong = 0; wrong < 5; ++wrong) {
+  for (int wrong = 0; wrong < 6; ++wrong) {
     SCOPED_TRACE(wrong);
     const ProductTensors before = x;
     if (wrong == 0) spoil(x.pointers.out.scales, nullptr);
@@ -184,6 +184,7 @@ TEST(QuantizedPlaces, WrongOnesAreLeftAlone) {
     if (wrong == 2) spoil(x.pointers.out.data, reinterpret_cast<void*>(uintptr_t{1} << 20 | 8));
     if (wrong == 3) spoil(x.pointers.out.ld, int64_t{72});
     if (wrong == 4) spoil(x.pointers.out.ld, job.group_n[2] - 16);
+    if (wrong == 5) spoil(x.pointers.out.ld, job.group_n[2] + 8);
     std::vector<uint8_t> got;
     ASSERT_NO_THROW(got = product.run().out);
     int64_t left = 0, other = 0;

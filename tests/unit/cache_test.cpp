@@ -141,6 +141,34 @@ TEST_F(CacheTest, LinksAreNotFollowed) {
   EXPECT_FALSE(Cache(folder_).pack_version());
 }
 
+// A pack of root's serves everybody. What makes a folder of root's one is a file of root's and no link to one.
+TEST_F(CacheTest, APackOfRootHasAVersionOfItsOwn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make a pack of root's";
+  fs::create_directories(folder_);
+  test::write_file(scratch_.path() / "version", "13.0\n");
+  for (const fs::path& open : {scratch_.path(), folder_.parent_path(), folder_}) fs::permissions(open, fs::perms(0755));
+  const auto serves_others = [&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::setuid(65534) != 0) ::_exit(2);
+      try {
+        ::_exit(Cache(folder_).pack_version() ? 0 : 3);
+      } catch (const Error&) {
+        ::_exit(1);
+      }
+    }
+    return test::wait_for(child);
+  };
+  EXPECT_EQ(serves_others(), 1) << "no VERSION";
+  fs::create_symlink(scratch_.path() / "version", folder_ / "VERSION");
+  EXPECT_EQ(serves_others(), 1) << "a link";
+  fs::remove(folder_ / "VERSION");
+  test::write_file(folder_ / "VERSION", "13.0\n");
+  EXPECT_EQ(serves_others(), 0) << "a file";
+  ASSERT_EQ(::chown((folder_ / "VERSION").c_str(), 12345, 12345), 0);
+  EXPECT_EQ(serves_others(), 1) << "somebody else's file";
+}
+
 TEST_F(CacheTest, AFolderOfAnotherUserIsRefused) {
   fs::create_directories(folder_);
   // Root can give the folder away; others try one that is root's.
