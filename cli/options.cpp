@@ -200,14 +200,21 @@ std::optional<int64_t> ShapeOptions::total() const {
 }
 
 void TargetOptions::add_to(CLI::App& command) {
-  command.add_option("--arch", arch_name, "sm_90a or sm_100a")->capture_default_str();
-  command.add_option("--sms", sms, "Streaming multiprocessors of the device; by default an H200's 132, a B200's 148");
+  command.add_option("--device", device,
+                     "The GPU: " + join_words({device_names().begin(), device_names().end()}) + "; h200 by default");
+  command.add_option("--arch", arch_name, "sm_90a or sm_100a; where no device is named, an H200 or a B200");
+  command.add_option("--sms", sms, "Streaming multiprocessors, where they are not the device's");
 }
 
 DeviceFigures TargetOptions::figures() const {
-  DeviceFigures figures;
-  figures.arch = choose_arch("--arch", arch_name);
-  figures.sm_count = sms.value_or(figures.arch == 100 ? 148 : 132);
+  const int arch = arch_name.empty() ? 0 : choose_arch("--arch", arch_name);
+  const std::string name = !device.empty() ? device : arch == 100 ? "b200" : "h200";
+  const std::optional<DeviceFigures> found = named_device(name);
+  if (!found) reject_word("--device", name, {device_names().begin(), device_names().end()});
+  if (arch != 0 && arch != found->arch)
+    throw InputError(fmt::format("--arch: {}, but --device {} is sm_{}a", arch_name, name, found->arch));
+  DeviceFigures figures = *found;
+  if (sms) figures.sm_count = *sms;
   return figures;
 }
 

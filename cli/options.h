@@ -97,10 +97,10 @@ struct ShapeOptions : ProductOptions {
 
 // The device that kernels are meant for, which need not be there.
 struct TargetOptions {
-  std::string arch_name = "sm_90a";
+  std::string arch_name, device;
   std::optional<int> sms;
   void add_to(CLI::App& command);
-  DeviceFigures figures() const;  // an H200's or a B200's processors where none are given; throws InputError
+  DeviceFigures figures() const;  // an H200's or a B200's where none is named; throws InputError
 };
 
 // Returns 90 or 100 for the name of an architecture. Throws InputError.

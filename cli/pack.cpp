@@ -37,8 +37,8 @@ Run add_pack(CLI::App& command) {
     const PackImage image =
         choose("--image", options->image, {"code", "ptx"}) == 1 ? PackImage::Ptx : PackImage::MachineCode;
     const DeviceFigures device = options->target.figures();
-    const PackResult result = pack(read_products(options->list, device.arch), options->folder, device.arch,
-                                   device.sm_count, image, options->threads);
+    const PackResult result =
+        pack(read_products(options->list, device.arch), options->folder, device, image, options->threads);
     fmt::print("{}: {} kernel{}, {} compiled now, {} bytes\n", options->folder, result.kernels,
                result.kernels == 1 ? "" : "s", result.compiled, result.bytes);
     return 0;

@@ -201,6 +201,8 @@ typedef struct moxie_device_info {
   int32_t simulated;      /* 0 or 1 */
   uint64_t memory_bytes;
   uint64_t l2_bytes;
+  double memory_rate; /* bytes a second from device memory, by its clock and the width of its bus */
+  double clock;       /* the most that the multiprocessors' clock reaches, cycles a second */
 } moxie_device_info;
 
 /* One device's kernels are shared by all handles for it. MOXIE_DEVICE_KIND_AUTO obeys the environment variable
@@ -334,6 +336,9 @@ typedef struct moxie_device_figures {
   int32_t sm_count;     /* 0: 132 */
   int32_t shared_bytes; /* 0: 232,448 */
   int32_t reserved;     /* 0 */
+  int64_t l2_bytes;     /* size of the L2 cache; 0: 62,914,560 */
+  double memory_rate;   /* bytes a second from device memory, by its clock and the width of its bus; 0: 4.814304e12 */
+  double clock;         /* the most that the multiprocessors' clock reaches, cycles a second; 0: 1.98e9 */
 } moxie_device_figures;
 
 /* Filled by the library; nothing but size is required. */
@@ -586,7 +591,10 @@ typedef struct moxie_pack_options {
   int32_t arch;     /* 0: 90 (sm_90a); 100 (sm_100a) */
   int32_t sm_count; /* 0: 132 */
   moxie_pack_image image;
-  int32_t threads; /* 0: as many as there are cores */
+  int32_t threads;  /* 0: as many as there are cores */
+  int64_t l2_bytes; /* this and the next two as in moxie_device_figures */
+  double memory_rate;
+  double clock;
 } moxie_pack_options;
 
 /* Filled by the library; nothing but size is required. */

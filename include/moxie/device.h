@@ -39,6 +39,8 @@ struct DeviceInfo {
   int shared_bytes = 0;       // most a block may opt in to
   uint64_t memory_bytes = 0;  // device memory in all
   uint64_t l2_bytes = 0;      // size of the L2 cache
+  double memory_rate = 0;     // bytes a second from device memory, by its clock and the width of its bus
+  double clock = 0;           // the most that the multiprocessors' clock reaches, cycles a second
   int driver_version = 0;     // 13000: CUDA 13.0
   bool simulated = false;     // opened through DeviceKind::Sim
   std::string driver_path;    // the libcuda that serves it

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moxie/gemm.h"
+#include "moxie/plan.h"
 
 namespace moxie {
 
@@ -22,11 +23,10 @@ struct PackResult {
   uint64_t bytes = 0;  // of all of them
 };
 
-// Plans each product for a device of `arch` (90 or 100) with sm_count multiprocessors and writes the kernels that they
-// need into `folder`. With MOXIE_CACHE_DIR naming that folder, products so described need no NVRTC and no CUDA
+// Plans each product for a device with these figures and writes the kernels that they need into `folder`. With MOXIE_CACHE_DIR naming that folder, products so described need no NVRTC and no CUDA
 // headers. threads 0: as many as there are cores. Throws Error: as GroupedGemm for a description; Compile;
 // InvalidArgument when the folder holds a pack of another compiler; OutOfMemory when it cannot be written.
-PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder, int arch = 90,
-                int sm_count = 132, PackImage image = PackImage::MachineCode, int threads = 0);
+PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder,
+                const DeviceFigures& device = {}, PackImage image = PackImage::MachineCode, int threads = 0);
 
 }  // namespace moxie

@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "moxie/names.h"
@@ -11,16 +13,28 @@
 
 namespace moxie {
 
+struct DeviceInfo;
 struct GemmDescription;
 
-// What a plan knows of a device.
+// What a plan knows of a device. The defaults are an H200's.
 struct DeviceFigures {
-  int arch = 90;              // 90: sm_90a, 100: sm_100a
-  int sm_count = 132;         // streaming multiprocessors
-  int shared_bytes = 232448;  // shared memory that a block may have
+  int arch = 90;                     // 90: sm_90a, 100: sm_100a
+  int sm_count = 132;                // streaming multiprocessors
+  int shared_bytes = 232448;         // shared memory that a block may have
+  int64_t l2_bytes = 62914560;       // size of the L2 cache
+  double memory_rate = 4.814304e12;  // bytes a second from device memory, by its clock and the width of its bus
+  double clock = 1.98e9;             // the most that the multiprocessors' clock reaches, cycles a second
 
   bool operator==(const DeviceFigures&) const = default;
 };
+
+// The figures that products on a device are planned with. What its driver does not tell is an H200's.
+DeviceFigures figures_of(const DeviceInfo& device);
+
+// The figures of a GPU by its name: "h100-sxm", "h100-pcie", "h200", "h20", "gh200" or "b200". None for other names.
+std::optional<DeviceFigures> named_device(std::string_view name);
+// Those names.
+std::span<const std::string_view> device_names();
 
 // What decided a plan.
 enum class PlanSource : int {

@@ -100,7 +100,7 @@ int attribute_of(const Device& d, CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
       return hopper ? 3201000 : 3996000;
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-      return hopper ? 6144 : 8192;
+      return hopper ? 6016 : 8192;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
       return hopper ? 62914560 : 132644864;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:

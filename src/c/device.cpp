@@ -17,6 +17,8 @@ moxie_device_info to_c(const DeviceInfo& d) {
   info.simulated = d.simulated;
   info.memory_bytes = d.memory_bytes;
   info.l2_bytes = d.l2_bytes;
+  info.memory_rate = d.memory_rate;
+  info.clock = d.clock;
   return info;
 }
 

@@ -33,12 +33,12 @@ struct Sized;
   };                                                                                                          \
   static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, size) == 0 && alignof(Struct) == 8); \
   static_assert(MOXIE_END(Struct, last) == sizeof(Struct), "bytes behind the last member of " #Struct);
-MOXIE_SIZED(moxie_device_info, size, l2_bytes)
+MOXIE_SIZED(moxie_device_info, size, clock)
 MOXIE_SIZED(moxie_hopper_tuning, size, reserved)
 MOXIE_SIZED(moxie_blackwell_tuning, size, reserved)
 MOXIE_SIZED(moxie_custom_sink, param_bytes, reserved)
 MOXIE_SIZED(moxie_gemm_description, k, blackwell)
-MOXIE_SIZED(moxie_device_figures, size, reserved)
+MOXIE_SIZED(moxie_device_figures, size, clock)
 MOXIE_SIZED(moxie_plan_info, size, reserved)
 MOXIE_SIZED(moxie_plan_candidate, size, reserved)
 MOXIE_SIZED(moxie_gemm_tensors, out, sink_count)
@@ -47,7 +47,7 @@ MOXIE_SIZED(moxie_launch_options, stream, weights_ready)
 MOXIE_SIZED(moxie_scale_blocking, k, stream)
 MOXIE_SIZED(moxie_quantization, k, reserved)
 MOXIE_SIZED(moxie_dequantization, k, reserved)
-MOXIE_SIZED(moxie_pack_options, size, threads)
+MOXIE_SIZED(moxie_pack_options, size, clock)
 MOXIE_SIZED(moxie_pack_result, size, compiled)
 MOXIE_SIZED(moxie_tuned_hopper, size, multicast)
 #undef MOXIE_SIZED

@@ -146,6 +146,10 @@ DeviceInfo Driver::device_info(int ordinal, bool simulated) const {
   info.shared_bytes = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
   info.memory_bytes = memory;
   info.l2_bytes = static_cast<uint64_t>(attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+  // Both edges of the memory's clock carry data. Clocks are in kHz, the bus in bits.
+  info.memory_rate = 2e3 * attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *
+                     attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8;
+  info.clock = 1e3 * attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
   info.driver_version = version_;
   info.simulated = simulated;
   info.driver_path = path_;

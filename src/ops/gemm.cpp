@@ -199,7 +199,7 @@ using ops::ProblemShape;
 
 struct GroupedGemm::Impl {
   Impl(const Device& of, GemmDescription described)
-      : device(of), description(std::move(described)), figures(ops::figures_of(device.info())) {
+      : device(of), description(std::move(described)), figures(figures_of(device.info())) {
     ops::check_description(description);
     groups = ops::shape_of(description, 0).groups;
     const auto* offsets = std::get_if<Offsets>(&description.groups);

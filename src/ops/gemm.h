@@ -12,8 +12,6 @@
 
 namespace moxie::ops {
 
-DeviceFigures figures_of(const DeviceInfo& info);
-
 // The sizes and types of a description. `total` stands for the rows of groupings whose calls bring them.
 plan::ProblemShape shape_of(const GemmDescription& description, int64_t total);
 plan::Shape plan_shape(const GemmDescription& description, int64_t total);

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "jit/source.h"
 #include "moxie/arguments.h"
@@ -87,8 +89,6 @@ std::vector<jit::SinkSource> sink_sources(const GemmDescription& p, jit::Request
 }
 
 }  // namespace
-
-DeviceFigures figures_of(const DeviceInfo& info) { return {info.arch, info.sm_count, info.shared_bytes}; }
 
 ProblemShape shape_of(const GemmDescription& d, int64_t total) {
   ProblemShape s;
@@ -195,6 +195,12 @@ PlanInfo plan_gemm(const GemmDescription& d, const DeviceFigures& device, std::o
                 fmt::format("arch is {}, but plans exist for 90 (sm_90a) and 100 (sm_100a)", device.arch));
   if (device.sm_count < 1)
     throw Error(ErrorCode::InvalidArgument, fmt::format("sm_count is {}, but must be at least 1", device.sm_count));
+  if (device.l2_bytes < 1)
+    throw Error(ErrorCode::InvalidArgument, fmt::format("l2_bytes is {}, but must be at least 1", device.l2_bytes));
+  for (const auto& [name, rate] : {std::pair("memory_rate", device.memory_rate), std::pair("clock", device.clock)}) {
+    if (!(rate >= 1) || !std::isfinite(rate))
+      throw Error(ErrorCode::InvalidArgument, fmt::format("{} is {}, but must be at least 1 and finite", name, rate));
+  }
   ops::check_description(d);
   const Grouping grouping = grouping_of(d.groups);
   if (total && grouping != Grouping::Offsets && grouping != Grouping::RowGroups)

@@ -11,11 +11,8 @@
 
 namespace moxie {
 
-PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder, int arch, int sm_count,
-                PackImage image, int threads) {
-  DeviceFigures device;
-  device.arch = arch;
-  device.sm_count = sm_count;
+PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder,
+                const DeviceFigures& device, PackImage image, int threads) {
   std::vector<jit::Request> requests;
   std::set<std::string> known;
   for (const GemmDescription& description : descriptions) {

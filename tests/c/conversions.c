@@ -202,6 +202,7 @@ void test_devices(void) {
   moxie_device_info info = {.size = sizeof info}, listed = {.size = sizeof listed};
   EXPECT_OK(moxie_device_get_info(device, &info));
   EXPECT(info.simulated == 1 && info.sm_count > 0 && info.memory_bytes > 0 && strlen(info.name) > 0);
+  EXPECT(info.l2_bytes > 1e7 && info.memory_rate > 1e12 && info.clock > 1e9);
   EXPECT(strstr(info.driver_path, "libcuda.so.1") != NULL);
   moxie_device_list* list = NULL;
   size_t count = 0;

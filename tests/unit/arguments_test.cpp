@@ -323,6 +323,11 @@ TEST(Arguments, PlansAreCheckedToo) {
   };
   EXPECT_EQ(code_of({.arch = 80}), "Unsupported");
   EXPECT_EQ(code_of({.arch = 90, .sm_count = 0}), "InvalidArgument");
+  EXPECT_EQ(code_of({.l2_bytes = 0}), "InvalidArgument");
+  EXPECT_EQ(code_of({.memory_rate = 0}), "InvalidArgument");
+  EXPECT_EQ(code_of({.memory_rate = std::numeric_limits<double>::infinity()}), "InvalidArgument");
+  EXPECT_EQ(code_of({.clock = -1}), "InvalidArgument");
+  EXPECT_EQ(code_of({.clock = std::numeric_limits<double>::quiet_NaN()}), "InvalidArgument");
   description.k = 7;
   EXPECT_EQ(code_of({}), "InvalidArgument");
 }

@@ -13,6 +13,7 @@
 #include "driver/functions.h"
 #include "moxie/device.h"
 #include "moxie/error.h"
+#include "moxie/plan.h"
 #include "scratch.h"
 
 namespace moxie {
@@ -74,6 +75,7 @@ TEST_F(SimTest, OpensAndSaysWhatItIs) {
   EXPECT_GT(info.sm_count, 0);
   EXPECT_EQ(info.shared_bytes, 232448);
   EXPECT_GT(info.memory_bytes, 0u);
+  EXPECT_EQ(figures_of(info), named_device(info.arch == 90 ? "h200" : "b200"));
   EXPECT_EQ(std::filesystem::canonical(info.driver_path), std::filesystem::canonical(MOXIE_SIM_LIBRARY));
   bool listed = false;
   for (const DeviceInfo& other : Device::list()) listed |= other.simulated && other.name == info.name;
