@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import sys
 
 import numpy as np
 
 TOKENS = (1, 32, 512, 4096, 16384)
+UNSEEN_TOKENS = (1, 16, 128, 1024, 4096, 16384)
 ROUTINGS = ("balanced", "skewed")
 # Popularity of the expert of rank r is 1 / r^ZIPF: the busiest of 32 gets about three times the mean, of 128 five times.
 ZIPF = 0.5
@@ -34,6 +36,18 @@ MODELS = {
     "qwen3-30b-a3b": Model(128, 128, 2048, 768, 8, "swiglu", False),
     "mixtral-8x7b": Model(8, 8, 4096, 14336, 2, "swiglu", False),
     "deepseek-v3": Model(32, 256, 7168, 2048, 8, "swiglu", False),  # experts spread over 8 GPUs
+}
+# Models that took no part in fitting the plan's cost model, with the figures of their published configurations. Grok-1
+# has GeGLU, which is timed as SwiGLU.
+UNSEEN_MODELS = {
+    "qwen3-235b-a22b": Model(128, 128, 4096, 1536, 8, "swiglu", False),
+    "deepseek-v2-lite": Model(64, 64, 2048, 1408, 6, "swiglu", False),
+    "phi-3.5-moe": Model(16, 16, 4096, 6400, 2, "swiglu", False),
+    "jamba-1.5-large": Model(16, 16, 8192, 24576, 2, "swiglu", False),
+    "arctic": Model(128, 128, 7168, 4864, 2, "swiglu", False),
+    "hunyuan-large": Model(16, 16, 6400, 18304, 1, "swiglu", False),
+    "mixtral-8x22b": Model(8, 8, 6144, 16384, 2, "swiglu", False),
+    "grok-1": Model(8, 8, 6144, 32768, 2, "swiglu", False),
 }
 
 
@@ -70,12 +84,12 @@ class Shape:
         return max(1, -(-self.rows // self.groups))
 
 
-def all_shapes() -> list[Shape]:
-    shapes = [Shape("reference", 8, 8 * 1024, 4096, 2048, "swiglu-oai", True, True, True, "balanced")]
-    for name, model in MODELS.items():
+def shapes_of(models: dict[str, Model], token_counts: tuple[int, ...]) -> list[Shape]:
+    shapes = []
+    for name, model in models.items():
         for product in ("first", "second"):
             first = product == "first"
-            for tokens in TOKENS:
+            for tokens in token_counts:
                 rows = max(1, tokens * model.top * model.experts // model.all_experts)
                 for routing in ROUTINGS if tokens > 1 else ROUTINGS[:1]:  # one token has no skew
                     shapes.append(
@@ -96,12 +110,22 @@ def all_shapes() -> list[Shape]:
     return shapes
 
 
+def all_shapes() -> list[Shape]:
+    reference = Shape("reference", 8, 8 * 1024, 4096, 2048, "swiglu-oai", True, True, True, "balanced")
+    return [reference, *shapes_of(MODELS, TOKENS)]
+
+
+def unseen_shapes() -> list[Shape]:
+    return shapes_of(UNSEEN_MODELS, UNSEEN_TOKENS)
+
+
 def select(patterns: str) -> list[Shape]:
-    """The shapes whose name matches one of the comma-separated patterns; GROUPSxMxNxK[:activation] is a shape of its own
-    with M rows in each group."""
+    """The shapes whose name matches one of the comma-separated patterns, those of models that the plan has not seen
+    behind `unseen:`; GROUPSxMxNxK[:activation] is a shape of its own with M rows in each group."""
     chosen: list[Shape] = []
     for pattern in patterns.split(","):
-        matches = [s for s in all_shapes() if fnmatch.fnmatchcase(s.name, pattern)]
+        _, unseen, rest = pattern.rpartition("unseen:")
+        matches = [s for s in (unseen_shapes() if unseen else all_shapes()) if fnmatch.fnmatchcase(s.name, rest)]
         if not matches:
             extents, _, activation = pattern.partition(":")
             try:
@@ -145,5 +169,8 @@ def list_line(shape: Shape) -> str:
 
 
 if __name__ == "__main__":
-    print("# The shapes of bench/shapes.py, which writes this list: python3 bench/shapes.py > bench/shapes.txt")
-    print("\n".join(list_line(s) for s in all_shapes() if s.routing == "balanced"))
+    which = sys.argv[1:] == ["unseen"]
+    name = "unseen" if which else "shapes"
+    command = "python3 bench/shapes.py" + (" unseen" if which else "")
+    print(f"# The shapes of bench/shapes.py, which writes this list: {command} > bench/{name}.txt")
+    print("\n".join(list_line(s) for s in (unseen_shapes if which else all_shapes)() if s.routing == "balanced"))

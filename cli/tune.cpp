@@ -3,6 +3,7 @@
 // that MOXIE_TUNED names.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <future>
 #include <memory>
@@ -11,15 +12,19 @@
 
 #include <fmt/format.h>
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include "bench/timing/benchmark_case.h"
 #include "bench/timing/data.h"
 #include "bench/timing/gpu_clock.h"
+#include "bench/timing/sample.h"
 #include "bench/timing/tuning.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "moxie/moxie.h"
 #include "moxie/tuned.h"
+#include "reference/comparison.h"
+#include "reference/product.h"
 
 namespace moxie::cli {
 
@@ -29,12 +34,14 @@ using timing::BenchmarkCase;
 using timing::Contender;
 using timing::GpuClock;
 using timing::Measured;
+using timing::Popularity;
 
 struct TuneOptions {
-  std::string list, out = "moxie-tuned.txt";
-  int top = 12;
+  std::string list, out = "moxie-tuned.txt", times, set = "drawn";
+  int top = 12, sample = 0;
+  uint64_t seed = 1;
   bool exhaustive = false, include = false;
-  double slack = 0.01;
+  double slack = 0.01, limit = 0;
 };
 
 // A product whose kernel is fixed.
@@ -49,9 +56,8 @@ bool same_choice(const TunedHopper& a, const TunedHopper& b) {
 }
 
 // Returns the `most` candidates that the cost model likes best, whatever a tuned table has put in front.
-std::vector<Variant> variants_of(const GemmDescription& description, const DeviceInfo& device, size_t most) {
-  std::vector<PlanCandidate> candidates =
-      plan_gemm(description, {device.arch, device.sm_count, device.shared_bytes}).candidates;
+std::vector<Variant> variants_of(const GemmDescription& description, const DeviceFigures& device, size_t most) {
+  std::vector<PlanCandidate> candidates = plan_gemm(description, device).candidates;
   std::stable_sort(candidates.begin(), candidates.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
     return a.possible != b.possible ? a.possible : a.cycles < b.cycles;
   });
@@ -98,7 +104,7 @@ std::string class_of(const GroupedGemm& gemm) {
 
 Measured measure(const GpuClock& clock, const std::vector<Variant>& variants) {
   const GroupedGemm& first = *variants.front().gemm;
-  const BenchmarkCase work(first, /*skewed=*/true);
+  const BenchmarkCase work(first, Popularity::Mixed, &clock);
   std::vector<Workspace> spaces;
   for (const Variant& v : variants) spaces.emplace_back(first.device(), v.gemm->workspace_bytes());
   // All of them are timed roughly, then the best few against each other.
@@ -147,19 +153,180 @@ const char* describe_multicast(Multicast multicast) {
   return "";
 }
 
+// ---- Times of all candidates, for fitting the cost model ----
+
+// Rows of the result that are compared, from the first to the last.
+constexpr int kCheckedRows = 8;
+
+int64_t checked_row(int64_t rows, int i) { return i * (rows - 1) / (kCheckedRows - 1); }
+
+// Compares some columns of some rows of the first turn's result with the product in double precision.
+void check_first(const Device& device, const BenchmarkCase& work) {
+  const GemmDescription& d = work.gemm.description();
+  const int64_t rows = timing::rows_of(d), width = is_gated(d.activation.function) ? d.n / 2 : d.n;
+  std::vector<int32_t> ends(static_cast<size_t>(timing::timed_groups(d).count));
+  device.download(ends.data(), work.ends[0].as(), ends.size() * sizeof(int32_t));
+  const int64_t columns = std::min<int64_t>(64, d.n), part = width * columns / d.n;
+  reference::Comparison comparison;
+  for (int i = 0; i < kCheckedRows; ++i) {
+    const int64_t row = checked_row(rows, i);
+    const int64_t group = std::upper_bound(ends.begin(), ends.end(), static_cast<int32_t>(row)) - ends.begin();
+    std::vector<uint16_t> a(static_cast<size_t>(d.k)), b(static_cast<size_t>(columns * d.k)),
+        bias(static_cast<size_t>(columns)), got(static_cast<size_t>(part));
+    device.download(a.data(), work.a[0].as<uint16_t>() + row * d.k, a.size() * 2);
+    for (const int64_t first : {int64_t{0}, d.n - columns}) {
+      device.download(b.data(), work.b[0].as<uint16_t>() + (group * d.n + first) * d.k, b.size() * 2);
+      if (d.bias) device.download(bias.data(), work.bias.as<uint16_t>() + group * d.n + first, bias.size() * 2);
+      device.download(got.data(), work.out[0].as<uint16_t>() + row * width + width * first / d.n, got.size() * 2);
+      const std::vector<double> pre =
+          reference::product({a.data(), d.k, b.data(), d.k, d.bias ? bias.data() : nullptr, 1, columns, d.k});
+      comparison.add(reference::activate_all(d.activation.function, d.gate, pre, 1, columns), got.data(),
+                     DataType::Bf16, 1, part, part, row);
+    }
+  }
+  if (!comparison.pass()) throw Error(ErrorCode::Driver, "wrong result: " + comparison.failure());
+}
+
+std::vector<uint16_t> download_checked_rows(const Device& device, const BenchmarkCase& work) {
+  const GemmDescription& d = work.gemm.description();
+  const int64_t width = is_gated(d.activation.function) ? d.n / 2 : d.n;
+  std::vector<uint16_t> found(static_cast<size_t>(kCheckedRows * width));
+  for (int i = 0; i < kCheckedRows; ++i)
+    device.download(found.data() + i * width, work.out[0].as<uint16_t>() + checked_row(timing::rows_of(d), i) * width,
+                    static_cast<size_t>(width) * 2);
+  return found;
+}
+
+std::string short_name(const TunedHopper& c) {
+  std::string name = fmt::format("{}:{}x{}", to_string(c.schedule), c.tile_m, c.tile_n);
+  if (c.multicast != Multicast::None) name += fmt::format(":{}", to_string(c.multicast));
+  return name;
+}
+
+// Times every variant for one routing, the better ones precisely, and the best one launched plainly as well. Returns
+// the record as one line of JSON, with the times in the order of `kernels`: null where the problem lacks the kernel,
+// negative where it was timed roughly. Every result is checked before it is timed.
+std::string record_times(const GpuClock& clock, const std::vector<Variant>& variants, Popularity popularity,
+                         const TuneOptions& options, const std::vector<std::string>& kernels) {
+  const GroupedGemm& first = *variants.front().gemm;
+  const Device& device = first.device();
+  const BenchmarkCase work(first, popularity, &clock);
+  std::vector<double> seconds(variants.size());
+  std::vector<bool> precise(variants.size(), false);
+  std::vector<std::optional<Workspace>> spaces(variants.size());
+  std::vector<uint16_t> expected;
+  const auto launch_of = [&](size_t i, bool programmatic) -> timing::Launch {
+    return [&, i, programmatic](int turn, Stream stream) {
+      work.launch(*variants[i].gemm, *spaces[i], turn, stream, programmatic);
+    };
+  };
+  for (size_t i = 0; i < variants.size(); ++i) {
+    spaces[i].emplace(device, variants[i].gemm->workspace_bytes());
+    device.fill(work.out[0].as(), 0xff, work.out[0].bytes());  // NaN
+    seconds[i] = clock.rough_seconds(launch_of(i, true), work.turns());
+    const std::vector<uint16_t> found = download_checked_rows(device, work);
+    if (i == 0) {
+      check_first(device, work);
+      expected = found;
+    } else if (found != expected) {
+      throw Error(ErrorCode::Driver,
+                  fmt::format("{}: {} gives other bits than {}", timing::words_of(first.description()),
+                              short_name(variants[i].choice), short_name(variants[0].choice)));
+    }
+  }
+  // The better ones again by turns, and the few best for longer.
+  const auto again = [&](double within, size_t most, int rounds, double graph_seconds) {
+    const double best = *std::min_element(seconds.begin(), seconds.end());
+    std::vector<size_t> order(variants.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return seconds[a] < seconds[b]; });
+    order.resize(std::min(order.size(), most));
+    while (seconds[order.back()] > within * best) order.pop_back();
+    std::vector<Contender> launches;
+    for (const size_t i : order) launches.push_back({launch_of(i, true), true, seconds[i]});
+    launches.push_back({launch_of(order.front(), false), true, seconds[order.front()]});
+    const std::vector<double> found = clock.seconds(launches, work.turns(), rounds, graph_seconds);
+    for (size_t j = 0; j < order.size(); ++j) seconds[order[j]] = found[j], precise[order[j]] = true;
+    return std::pair(order.front(), found.back());
+  };
+  const bool is_long = *std::min_element(seconds.begin(), seconds.end()) > 3e-3;
+  if (!is_long) again(1.4, 40, 3, 4e-4);
+  const auto [plain, plain_seconds] = again(is_long ? 1.15 : 1.1, 12, is_long ? 3 : 7, 1e-3);
+
+  std::string line =
+      fmt::format(R"({{"set":"{}","problem":"{}","routing":"{}","turns":{},"plain":["{}",{:.5g}],)", options.set,
+                  timing::words_of(first.description()), popularity == Popularity::Skewed ? "skewed" : "balanced",
+                  work.turns(), short_name(variants[plain].choice), plain_seconds);
+  line += R"("seconds":[)";
+  for (const std::string& kernel : kernels) {
+    const auto is_it = [&](const Variant& v) { return short_name(v.choice) == kernel; };
+    const auto i = static_cast<size_t>(std::find_if(variants.begin(), variants.end(), is_it) - variants.begin());
+    if (&kernel != &kernels.front()) line += ',';
+    line += i == variants.size() ? "null" : fmt::format("{:.5g}", precise[i] ? seconds[i] : -seconds[i]);
+  }
+  return line + "]}";
+}
+
+void print_times(const TuneOptions& options, const Device& device, const std::vector<std::string>& names,
+                 const std::vector<std::vector<Variant>>& variants) {
+  const GpuClock clock(device);
+  std::ofstream file(options.times);
+  const DeviceInfo& info = device.info();
+  std::vector<std::string> kernels;
+  for (const auto& of_product : variants) {
+    for (const Variant& variant : of_product) {
+      const std::string name = short_name(variant.choice);
+      if (std::find(kernels.begin(), kernels.end(), name) == kernels.end()) kernels.push_back(name);
+    }
+  }
+  fmt::print(file,
+             R"({{"gpu": "{}", "sm_count": {}, "shared_bytes": {}, "l2_bytes": {}, "clock": {}, "memory_rate": {}, )"
+             R"("kernels": ["{}"], "times": [)"
+             "\n",
+             info.name, info.sm_count, info.shared_bytes, info.l2_bytes, info.clock, info.memory_rate,
+             fmt::join(kernels, R"(", ")"));
+  const auto begun = std::chrono::steady_clock::now();
+  bool any = false;
+  for (size_t i = 0; i < variants.size(); ++i) {
+    for (const Popularity popularity : {Popularity::Equal, Popularity::Skewed}) {
+      const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+      if (options.limit > 0 && spent > options.limit) continue;
+      if (popularity == Popularity::Skewed && timing::rows_of(variants[i].front().description) < 2) continue;
+      fmt::print(file, "{}{}", any ? ",\n" : "", record_times(clock, variants[i], popularity, options, kernels));
+      file.flush();
+      any = true;
+    }
+    fmt::print("{} of {}: {}\n", i + 1, variants.size(), names[i]);
+    fflush(stdout);
+  }
+  fmt::print(file, "\n]}}\n");
+  file.close();
+  if (!file) throw OutputError(options.times + ": cannot be written");
+}
+
 int run_tune(const TuneOptions& options) {
   const Device device = Device::open();
   if (device.info().simulated) throw InputError("tune needs a GPU: times in the simulator say nothing about one");
   if (device.info().arch != 90) throw InputError("tune chooses among kernels for sm_90a, which this GPU is not");
   std::vector<std::string> names;
-  const std::vector<GemmDescription> products = read_products(options.list, device.info().arch, &names);
+  std::vector<GemmDescription> products;
+  if (!options.list.empty()) products = read_products(options.list, device.info().arch, &names);
+  for (GemmDescription& drawn : timing::draw_problems(options.seed, options.sample)) {
+    names.push_back(timing::words_of(drawn));
+    products.push_back(std::move(drawn));
+  }
+  if (products.empty()) throw InputError("tune needs a LIST or --sample");
   std::vector<std::vector<Variant>> variants;
   for (const GemmDescription& product : products) {
     const size_t most = options.exhaustive ? 1000 : static_cast<size_t>(options.top);
-    variants.push_back(variants_of(product, device.info(), most));
+    variants.push_back(variants_of(product, figures_of(device.info()), most));
   }
   fmt::print("{}: {} problems; compiling\n", device.info().name, products.size());
   compile_all(device, variants);
+  if (!options.times.empty()) {
+    print_times(options, device, names, variants);
+    return 0;
+  }
 
   std::vector<Measured> measured;
   const GpuClock clock(device);
@@ -203,10 +370,17 @@ int run_tune(const TuneOptions& options) {
 
 Run add_tune(CLI::App& command) {
   auto options = std::make_shared<TuneOptions>();
-  command
-      .add_option("LIST", options->list,
-                  "Text file of problems with groups by offsets, one a line in the words of `moxie plan`")
-      ->required();
+  command.add_option("LIST", options->list,
+                     "Text file of problems with groups by offsets, one a line in the words of `moxie plan`");
+  command.add_option("--sample", options->sample, "Draw so many problems, beside those of LIST")
+      ->check(CLI::Range(0, 100000));
+  command.add_option("--seed", options->seed, "What --sample draws")->capture_default_str();
+  command.add_option("--times", options->times,
+                     "Write the times of all kernels to this file, as JSON, for balanced and for skewed groups, in "
+                     "place of a table; results are checked first");
+  command.add_option("--set", options->set, "With --times: what the records call their problems")
+      ->capture_default_str();
+  command.add_option("--limit", options->limit, "With --times: begin no further problem after so many seconds");
   command.add_option("--out", options->out, "The table, for MOXIE_TUNED")->capture_default_str();
   command.add_option("--top", options->top, "Kernels to time for each problem: the model's best")
       ->check(CLI::Range(1, 1000))

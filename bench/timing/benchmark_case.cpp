@@ -21,17 +21,14 @@ std::vector<int32_t> ends_from(const std::vector<int64_t>& counts) {
   return ends;
 }
 
-// Returns the ends of groups of equal rows. Where there are fewer rows than groups, every turn gives them to other
-// groups, so that not always the same weights are read.
-std::vector<int32_t> equal_ends(int64_t groups, int64_t total, int turn) {
+std::vector<int64_t> equal_rows(int64_t groups, int64_t total, int turn) {
   const int64_t rows = total / groups, extra = total % groups;
   std::vector<int64_t> counts(static_cast<size_t>(groups), rows);
   for (int64_t i = 0; i < extra; ++i) ++counts[static_cast<size_t>((i * groups / extra + turn * extra) % groups)];
-  return ends_from(counts);
+  return counts;
 }
 
-// Gives the group of popularity r rows in proportion to 1 / sqrt(r). Every turn has another order of popularity.
-std::vector<int32_t> skewed_ends(int64_t groups, int64_t total, int turn) {
+std::vector<int64_t> skewed_rows(int64_t groups, int64_t total, int turn) {
   const auto count = static_cast<size_t>(groups);
   std::vector<double> bounds = {0};
   for (size_t r = 1; r <= count; ++r) bounds.push_back(bounds.back() + 1 / std::sqrt(static_cast<double>(r)));
@@ -43,39 +40,50 @@ std::vector<int32_t> skewed_ends(int64_t groups, int64_t total, int turn) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<uint32_t>(turn)));
   for (size_t r = 0; r < count; ++r) counts[order[r]] = rows_up_to(r + 1) - rows_up_to(r);
-  return ends_from(counts);
+  return counts;
 }
 
-constexpr int64_t kBlock = 1 << 24;
+constexpr int64_t kBlock = 1 << 22;
 
-// Repeats a block of values, since making all weights of a large model would take the host seconds.
-template <class T>
-Buffer repeated(const Device& device, const std::vector<T>& block, int64_t count) {
-  Buffer buffer(device, static_cast<size_t>(count) * sizeof(T));
-  for (int64_t at = 0; at < count; at += kBlock)
-    device.upload(buffer.as<T>() + at, block.data(), static_cast<size_t>(std::min(count - at, kBlock)) * sizeof(T));
-  return buffer;
-}
+// Fills buffers of a device with random values. A block of values repeats, since making all weights of a large model
+// would take the host seconds.
+struct Filler {
+  const Device& device;
+  const GpuClock* clock;
 
-Buffer random_buffer(const Device& device, uint64_t seed, int64_t count, float scale) {
-  return repeated(device, random_bf16(seed, std::min(count, kBlock), scale), count);
-}
+  template <class T>
+  Buffer repeated(const std::vector<T>& block, int64_t count) const {
+    Buffer buffer(device, static_cast<size_t>(count) * sizeof(T));
+    const int64_t uploaded = clock == nullptr ? count : std::min(count, kBlock);
+    for (int64_t at = 0; at < uploaded; at += kBlock)
+      device.upload(buffer.as<T>() + at, block.data(), static_cast<size_t>(std::min(count - at, kBlock)) * sizeof(T));
+    for (int64_t at = uploaded; at < count; at += kBlock)
+      clock->copy(buffer.as<T>() + at, buffer.as<T>(), static_cast<size_t>(std::min(count - at, kBlock)) * sizeof(T),
+                  nullptr);
+    device.synchronize(nullptr);
+    return buffer;
+  }
 
-// Makes elements of A or B: bf16, or pairs of four bits.
-Buffer random_elements(const Device& device, OperandFormat format, uint64_t seed, int64_t count, float scale) {
-  if (!has_scales(format)) return random_buffer(device, seed, count, scale);
-  return repeated(device, random_bytes(seed, std::min(count / 2, kBlock)), count / 2);
-}
+  Buffer random(uint64_t seed, int64_t count, float scale) const {
+    return repeated(random_bf16(seed, std::min(count, kBlock), scale), count);
+  }
 
-// Makes scales that are neither zero nor NaN: 2^-4 to 2^-1 in E8M0, 0.06 to 0.23 in E4M3.
-Buffer random_scales(const Device& device, OperandFormat format, uint64_t seed, size_t bytes) {
-  const auto count = static_cast<int64_t>(bytes);
-  std::vector<uint8_t> block = random_bytes(seed, std::min(count, kBlock));
-  for (uint8_t& scale : block)
-    scale = format == OperandFormat::Nvfp4 ? static_cast<uint8_t>(0x18 + scale % 16)
-                                           : static_cast<uint8_t>(123 + scale % 4);
-  return repeated(device, block, count);
-}
+  // Makes elements of A or B: bf16, or pairs of four bits.
+  Buffer elements(OperandFormat format, uint64_t seed, int64_t count, float scale) const {
+    if (!has_scales(format)) return random(seed, count, scale);
+    return repeated(random_bytes(seed, std::min(count / 2, kBlock)), count / 2);
+  }
+
+  // Makes scales that are neither zero nor NaN: 2^-4 to 2^-1 in E8M0, 0.06 to 0.23 in E4M3.
+  Buffer scales(OperandFormat format, uint64_t seed, size_t bytes) const {
+    const auto count = static_cast<int64_t>(bytes);
+    std::vector<uint8_t> block = random_bytes(seed, std::min(count, kBlock));
+    for (uint8_t& scale : block)
+      scale = format == OperandFormat::Nvfp4 ? static_cast<uint8_t>(0x18 + scale % 16)
+                                             : static_cast<uint8_t>(123 + scale % 4);
+    return repeated(block, count);
+  }
+};
 
 int64_t out_columns(const GemmDescription& d) { return is_gated(d.activation.function) ? d.n / 2 : d.n; }
 
@@ -103,7 +111,11 @@ double compulsory_bytes(const GemmDescription& d) {
          m * (element * k + columns);
 }
 
-BenchmarkCase::BenchmarkCase(const GroupedGemm& product, bool skewed) : gemm(product) {
+std::vector<int64_t> rows_of_groups(Popularity popularity, int64_t groups, int64_t total, int turn) {
+  return (popularity == Popularity::Skewed ? skewed_rows : equal_rows)(groups, total, turn);
+}
+
+BenchmarkCase::BenchmarkCase(const GroupedGemm& product, Popularity popularity, const GpuClock* clock) : gemm(product) {
   const GemmDescription& d = gemm.description();
   const Device& device = gemm.device();
   const int64_t groups = timed_groups(d).count, rows = rows_of(d), b_count = groups * d.n * d.k;
@@ -116,21 +128,24 @@ BenchmarkCase::BenchmarkCase(const GroupedGemm& product, bool skewed) : gemm(pro
           : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(d) + 1) + 1, 2, 12) / 2 * 2;
   const auto copies =
       std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(b_count * bits_of(d.format) / 8 + 1) + 1, 1, turns);
+  const Filler fill{device, clock};
   for (uint64_t i = 0; i < turns; ++i) {
-    a.push_back(random_elements(device, d.format, 10 * i + 1, rows * d.k, 1.0f));
-    if (i < copies) b.push_back(random_elements(device, d.format, 10 * i + 2, b_count, 0.1f));
+    a.push_back(fill.elements(d.format, 10 * i + 1, rows * d.k, 1.0f));
+    if (i < copies) b.push_back(fill.elements(d.format, 10 * i + 2, b_count, 0.1f));
     const auto results = [&](const std::optional<DataType>& type, int64_t columns) {
       return Buffer(device, type ? static_cast<size_t>(rows * columns * size_of(*type)) : 0);
     };
     pre.push_back(results(d.pre, d.n));
     out.push_back(results(d.out, out_columns(d)));
-    ends.emplace_back(device, (skewed && i % 2 == 1 ? skewed_ends : equal_ends)(groups, rows, static_cast<int>(i)));
+    const bool skewed = popularity == Popularity::Skewed || (popularity == Popularity::Mixed && i % 2 == 1);
+    ends.emplace_back(device, ends_from(rows_of_groups(skewed ? Popularity::Skewed : Popularity::Equal, groups, rows,
+                                                       static_cast<int>(i))));
     workspaces_.emplace_back(device, gemm.workspace_bytes());
   }
-  bias = random_buffer(device, 3, d.bias ? groups * d.n : 0, 1.0f);
+  bias = fill.random(3, d.bias ? groups * d.n : 0, 1.0f);
   if (has_scales(d.format)) {
-    a_scales = random_scales(device, d.format, 4, a_scale_bytes(d));
-    b_scales = random_scales(device, d.format, 5, b_scale_bytes(d));
+    a_scales = fill.scales(d.format, 4, a_scale_bytes(d));
+    b_scales = fill.scales(d.format, 5, b_scale_bytes(d));
   }
 }
 
@@ -138,7 +153,8 @@ void BenchmarkCase::launch(int turn, Stream stream) const {
   launch(gemm, workspaces_[static_cast<size_t>(turn) % a.size()], turn, stream);
 }
 
-void BenchmarkCase::launch(const GroupedGemm& variant, const Workspace& workspace, int turn, Stream stream) const {
+void BenchmarkCase::launch(const GroupedGemm& variant, const Workspace& workspace, int turn, Stream stream,
+                           bool programmatic) const {
   const GemmDescription& d = gemm.description();
   const size_t i = static_cast<size_t>(turn) % a.size();
   GemmTensors tensors;
@@ -150,7 +166,8 @@ void BenchmarkCase::launch(const GroupedGemm& variant, const Workspace& workspac
   if (d.pre) tensors.pre.data = pre[i].as();
   if (d.out) tensors.out.data = out[i].as();
   tensors.rows.ends = ends[i].as<int32_t>();
-  variant.run(tensors, workspace, {.stream = stream, .weights_ready = true});  // no launch writes the weights
+  variant.run(tensors, workspace,
+              {.stream = stream, .programmatic = programmatic, .weights_ready = true});  // no launch writes the weights
 }
 
 }  // namespace moxie::timing

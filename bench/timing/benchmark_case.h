@@ -5,20 +5,30 @@
 #include <vector>
 
 #include "bench/timing/buffer.h"
+#include "bench/timing/gpu_clock.h"
 #include "moxie/gemm.h"
 
 namespace moxie::timing {
 
+// How rows are spread over the groups. Skewed: the group of popularity r has rows in proportion to 1 / sqrt(r), as a
+// router's experts may; every turn has another order of popularity. Mixed: equal and skewed by turns.
+enum class Popularity { Equal, Skewed, Mixed };
+
+// The rows of each group in a turn. Where there are fewer rows than groups, every turn gives them to other groups, so
+// that not always the same weights are read. Not for Mixed.
+std::vector<int64_t> rows_of_groups(Popularity popularity, int64_t groups, int64_t total, int turn);
+
 class BenchmarkCase {
  public:
-  // With `skewed` the group of popularity r has rows in proportion to 1 / sqrt(r) in every other turn, as a router's
-  // experts may. Throws Error(InvalidArgument) when the groups are not given by offsets with a total, or an output is
-  // quantized.
-  explicit BenchmarkCase(const GroupedGemm& gemm, bool skewed = false);
+  // With a clock the operands are filled by copies on the device, which is faster. Throws Error(InvalidArgument) when
+  // the groups are not given by offsets with a total, or an output is quantized.
+  explicit BenchmarkCase(const GroupedGemm& gemm, Popularity popularity = Popularity::Equal,
+                         const GpuClock* clock = nullptr);
 
   void launch(int turn, Stream stream) const;
   // Launches another kernel for the same product with a workspace of its own.
-  void launch(const GroupedGemm& variant, const Workspace& workspace, int turn, Stream stream) const;
+  void launch(const GroupedGemm& variant, const Workspace& workspace, int turn, Stream stream,
+              bool programmatic = true) const;
   int turns() const { return static_cast<int>(a.size()); }
 
   const GroupedGemm gemm;

@@ -15,7 +15,8 @@ using Launch = std::function<void(int turn, Stream stream)>;
 
 struct Contender {
   Launch launch;
-  bool graph = true;  // false for copies: a graph gives them to the copy engine, which is slower than the SMs
+  bool graph = true;         // false for copies: a graph gives them to the copy engine, which is slower than the SMs
+  double rough_seconds = 0;  // of a launch, where the caller has timed one already; 0: the clock does
 };
 
 class GpuClock {
@@ -30,6 +31,9 @@ class GpuClock {
   // so that they share the clock rates. A replay holds every turn equally often and lasts about `graph_seconds`.
   std::vector<double> seconds(const std::vector<Contender>& contenders, int turns, int rounds = 15,
                               double graph_seconds = 2e-3) const;
+
+  // Returns the seconds of a launch, roughly: the first one where it is long, else a few launches without a graph.
+  double rough_seconds(const Launch& launch, int turns) const;
 
   // Returns the seconds that the host spends in one launch without a graph. It is the least mean of several batches, so
   // that no batch counts that waits for the GPU.
