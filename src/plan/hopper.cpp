@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "moxie/error.h"
+#include "plan/hopper_cost.h"
 #include "plan/plan.h"
 #include "plan/row_estimate.h"
 
@@ -15,130 +16,28 @@ namespace {
 
 using kernel::HopperConfig;
 
-// The figures of the cost model, in bytes and in cycles of a clock of 1.5 GHz. They are fitted to the times of 650
-// kernels on one H200 under full load (bench/results/tune-h200.json: error 4% near the best kernel of a shape). That
-// run had balanced groups only. The fit gave 1820 for cooperative_rate and 1.05 for share_a and share_b: these three
-// were then set by hand, so that the choice is also good for skewed groups.
-struct Costs {
-  double clock = 1.5e9;
-  // Multiply-adds a clock and SM. wgmma does 2048. The start of each k loop takes some of it, and the clock falls with
-  // the power that a schedule takes.
-  double cooperative_rate = 1650, pingpong_rate = 1940;
-  // Bytes a clock that an SM gets of its own loads, and of what its peer in the cluster multicasts to it.
-  double own_bytes = 57, multicast_bytes = 200;
-  // From issuing a tensor copy to its mbarrier's completion, under load.
-  double load_latency = 1500;
-  // Two blocks that feed each other wait for the slower one. Two blocks that share A drift further apart in B.
-  double share_a = 1.09, share_b = 1.07;
-  // Cycles of a cooperative epilogue, which nothing hides: those of an instruction on one accumulator, and a fixed part.
-  double epilogue_instruction = 0.0075, epilogue_fixed = 2200;
-  // Ping-pong: the hand-over between the warp groups, and the last tile's epilogue.
-  double turn = 230, last_epilogue_instruction = 0.001;
-  double hbm_bytes = 4.35e12;  // bytes a second from HBM
-  // How far computing and memory traffic overlap: the exponent of a norm, where 1 is not at all.
-  double overlap = 3.7;
-  double launch = 5.8e-6;  // seconds, the first operands' way from HBM included
-};
-constexpr Costs kCosts;
-
-// Instructions per accumulator element, the store included. Those of a gate are shared between gate and up.
-double instructions(const Shape& s) {
-  double per = 2.5 + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + 2.0 * s.custom_sinks.size();
-  switch (s.activation) {
-    case Activation::None:
-      return per;
-    case Activation::Relu:
-      return per + 1;
-    case Activation::Relu2:
-      return per + 2;
-    case Activation::GeluTanh:
-      return per + 10;
-    case Activation::GeluErf:
-      return per + 25;
-    case Activation::Silu:
-      return per + 6;
-    case Activation::Swiglu:
-      return per + 4;
-    case Activation::SwigluOai:
-      return per + 6;
-    case Activation::Geglu:
-      return per + 6;
-    case Activation::Reglu:
-      return per + 1;
-  }
-  return per;
-}
-
 double count_tiles(const Shape& s, const RowEstimate& w, const HopperConfig& c) {
   return c.cluster * count_cluster_tiles(s, w, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c));
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-struct Bound {
-  double cycles;
-  const char* name;
-};
-
-void score(const Shape& s, const DeviceFigures& d, const RowEstimate& w, Candidate<HopperConfig>& candidate) {
-  const HopperConfig& c = candidate.config;
-  const double k_tiles = std::max<double>(1, double(ceil_div(s.k, int64_t{c.block_k})));
-  const double tiles = count_tiles(s, w, c);
-  const double m = c.block_m, n = c.block_n, k = c.block_k;
-  const double rows =
-      c.decode_tile ? std::min(m, std::ceil(mean_rows(w) / kernel::kPartRows) * kernel::kPartRows) : m;  // loaded
-
-  // One k-tile.
-  const double loaded = (rows + n) * k * 2;
-  const bool pairs = kernel::pairs_rows(c) && mean_rows(w) > m;  // of most tiles
-  const bool shares_b = c.multicast == Multicast::B || pairs, shares_a = kernel::may_share_a(c) && !shares_b;
-  const double own = (rows * (shares_a ? 0.5 : 1) + n * (shares_b ? 0.5 : 1)) * k * 2;
-  const bool pingpong = c.schedule == WarpSchedule::PingPong;
-  const std::array<Bound, 3> bounds = {{
-      {std::max(m, 64.0) * n * k / (pingpong ? kCosts.pingpong_rate : kCosts.cooperative_rate), "tensor cores"},
-      {own / kCosts.own_bytes + (loaded - own) / kCosts.multicast_bytes, "loads"},
-      {kCosts.load_latency / (c.stages - 1), "load latency"},
-  }};
-  const Bound slowest = *std::max_element(bounds.begin(), bounds.end(),
-                                          [](const Bound& a, const Bound& b) { return a.cycles < b.cycles; });
-  double stage = 0;  // bounds that are nearly equal slow each other
-  for (const Bound& bound : bounds) stage += std::pow(bound.cycles / slowest.cycles, 8);
-  stage = slowest.cycles * std::pow(stage, 1.0 / 8);
-  const double mainloop = k_tiles * stage * (c.cluster == 1 ? 1 : shares_a ? kCosts.share_a : kCosts.share_b);
-  const double epilogue =
-      m * n * instructions(s) * (pingpong ? kCosts.last_epilogue_instruction : kCosts.epilogue_instruction) +
-      (pingpong ? 0 : kCosts.epilogue_fixed);
-
-  // Each SM works through its share of the tiles.
-  const double slots = d.sm_count / c.cluster * c.cluster;
-  const double waves = tiles == 0 ? 0 : w.exact ? std::ceil(tiles / slots) : std::max(1.0, tiles / slots + 0.5);
-  const double compute =
-      (pingpong ? waves * (mainloop + kCosts.turn) + epilogue : waves * (mainloop + epilogue)) / kCosts.clock;
-
-  double bytes = 0;
-  const double columns_out = (s.pre ? double(s.n) * size_of(*s.pre) : 0) +
-                             (s.out ? double(s.n) * size_of(*s.out) / (is_gated(s.activation) ? 2 : 1) : 0);
-  for (const EqualGroups& r : w.rows) {
-    if (r.rows > 0) bytes += r.groups * (double(s.n) * s.k * 2 + r.rows * (s.k * 2 + columns_out));
+// A candidate's time is the geometric mean over the routings that the product may meet, so that each counts by how much
+// slower a choice makes it.
+void score(const Shape& s, const DeviceFigures& d, const std::vector<RowEstimate>& routings,
+           Candidate<HopperConfig>& candidate) {
+  const int panel = hopper_panel(s, d, candidate.config);
+  double logarithms = 0;
+  HopperTime first;
+  for (const RowEstimate& w : routings) {
+    const HopperTime time = time_of(s, d, w, candidate.config, panel);
+    if (&w == &routings.front()) first = time;
+    logarithms += std::log(time.total);
   }
-  const double memory = bytes / kCosts.hbm_bytes;
-
-  const double most = std::max({compute, memory, 1e-12});
-  const double both =
-      most *
-      std::pow(std::pow(compute / most, kCosts.overlap) + std::pow(memory / most, kCosts.overlap), 1 / kCosts.overlap);
-  candidate.cycles = (kCosts.launch + both) * kCosts.clock;
-  const char* why = memory > compute ? "HBM" : slowest.name;
-  if (memory <= compute && !pingpong && epilogue > mainloop) why = "epilogue";
-  candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM, mainloop {:.0f}, epilogue {:.0f}{}", why, tiles, waves,
-                                 mainloop, epilogue, pingpong ? " (hidden)" : "");
+  candidate.cycles = std::exp(logarithms / double(routings.size())) * d.clock;
+  candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM; compute {:.1f} us, L2 {:.1f}, HBM {:.1f}", first.limit,
+                                 first.tiles, first.waves, first.compute * 1e6, first.l2 * 1e6, first.memory * 1e6);
 }
-
-constexpr int kCooperative[][2] = {{128, 64},  {128, 96},  {128, 128}, {128, 160}, {128, 192},
-                                   {128, 224}, {128, 256}, {256, 64},  {256, 96},  {256, 128}};
-constexpr int kPingPong[][2] = {{64, 64},  {64, 96},  {64, 128}, {64, 160},  {64, 192}, {64, 224},
-                                {64, 256}, {128, 64}, {128, 96}, {128, 128}, {128, 160}};
-constexpr int kOf8Rows[][2] = {{8, 64}, {8, 96}, {8, 128}, {8, 160}, {8, 192}, {8, 224}, {8, 256}};  // ping-pong
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
@@ -242,18 +141,23 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
   return true;
 }
 
-std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigures& d, const RowEstimate& work) {
+}  // namespace
+
+std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const DeviceFigures& d) {
+  const RowEstimate work = estimate_rows(s);
   const bool decode_tile = has_decode_rows(s, work);
   std::vector<Candidate<HopperConfig>> all;
-  const auto add = [&](WarpSchedule schedule, const int(&tile)[2]) {
+  for (const HopperTile& tile : kHopperTiles) {
+    if (tile.schedule == WarpSchedule::PingPong && tile.m == 128 && tile.n > widest_pingpong(s)) continue;
+    if (tile.m == 8 && !(may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8))) continue;
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
       Candidate<HopperConfig> candidate;
       HopperConfig& c = candidate.config;
-      c.schedule = schedule;
+      c.schedule = tile.schedule;
       c.grouping = s.grouping;
-      c.block_m = tile[0];
-      c.block_n = tile[1];
+      c.block_m = tile.m;
+      c.block_n = tile.n;
       c.multicast = multicast;
       c.cluster = multicast == Multicast::None ? 1 : 2;
       c.activation = s.activation;
@@ -268,25 +172,20 @@ std::vector<Candidate<HopperConfig>> enumerate(const Shape& s, const DeviceFigur
       }
       all.push_back(candidate);
     }
-  };
-  for (const auto& tile : kCooperative) add(WarpSchedule::Cooperative, tile);
-  for (const auto& tile : kPingPong) {
-    if (tile[0] == 64 || tile[1] <= widest_pingpong(s)) add(WarpSchedule::PingPong, tile);
-  }
-  if (may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8)) {
-    for (const auto& tile : kOf8Rows) add(WarpSchedule::PingPong, tile);
   }
   return all;
 }
 
 // Clusters of an idle GPU are dealt to its eight GPCs in turn, and a GPC asks L2 once for what its multiprocessors want
 // at the same time. Panels of 8 put c and c + 8 above each other, where both read the same B (bench/notes/hopper.md).
-int panel_of(const Shape& s, const DeviceFigures& d, const HopperConfig& c) {
+int hopper_panel(const Shape& s, const DeviceFigures& d, const HopperConfig& c) {
   constexpr int kGpcs = 8;
   const int columns = kernel::cluster_tile_columns(c);
   if (c.multicast == Multicast::A && c.block_m > 64 && ceil_div(s.n, columns) % kGpcs == 0) return kGpcs;
   return choose_panel(s, d, c.block_m, c.block_n, columns);
 }
+
+namespace {
 
 // The candidate that the table names first for such groups; the end when it names none of them.
 std::vector<Candidate<HopperConfig>>::iterator find_tuned(const Shape& s, double rows,
@@ -311,9 +210,11 @@ HopperPlan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<co
   check_choices(s, d);
   const RowEstimate work = estimate_rows(s);
   HopperPlan plan;
-  plan.candidates = enumerate(s, d, work);
+  plan.clock = d.clock;
+  plan.candidates = hopper_candidates(s, d);
+  const std::vector<RowEstimate> routings = estimate_routings(s);
   for (auto& c : plan.candidates) {
-    if (c.possible) score(s, d, work, c);
+    if (c.possible) score(s, d, routings, c);
   }
   sort_candidates(plan.candidates, d);
 
@@ -325,7 +226,7 @@ HopperPlan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<co
   }
   plan.config = plan.candidates.front().config;
   const HopperConfig& c = plan.config;
-  plan.panel_columns = panel_of(s, d, c);
+  plan.panel_columns = hopper_panel(s, d, c);
   plan.tiles = s.known_rows.empty()
                    ? c.cluster * most_cluster_tiles(s, kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c))
                    : int64_t(count_tiles(s, work, c));
@@ -347,7 +248,7 @@ std::string describe(const HopperConfig& c) {
 HopperTuning tuning_of(const HopperConfig& c) { return {c.schedule, c.block_m, c.block_n, c.cluster, c.multicast}; }
 
 PlanInfo info_of(const Shape& shape, const HopperPlan& plan) {
-  PlanInfo info = make_info(shape, plan, kCosts.clock);
+  PlanInfo info = make_info(shape, plan, plan.clock);
   info.decode_tile = plan.config.decode_tile;
   return info;
 }

@@ -58,22 +58,26 @@ struct Plan {
   int64_t tiles = 0;
   std::vector<Candidate<Config>> candidates;  // best first
   PlanSource source = PlanSource::Model;
+  double clock = 0;  // cycles a second of the candidates' times
 };
 using HopperPlan = Plan<kernel::HopperConfig>;
 using BlackwellPlan = Plan<kernel::BlackwellConfig>;
 
-// The rows of the file that MOXIE_TUNED names, read once in a process, then src/plan/tuned_hopper.inc: the first that
-// fits and names a possible configuration is taken. Throws Error(InvalidArgument) with the file and the line that is
-// wrong.
-std::span<const TunedHopper> tuned_hopper();
+// The rows of the file that MOXIE_TUNED names, read once in a process, then those of src/plan/tuned_hopper.inc for such
+// a device: the first that fits and names a possible configuration is taken. Throws Error(InvalidArgument) with the
+// file and the line that is wrong.
+std::span<const TunedHopper> tuned_hopper(const DeviceFigures& device);
 
 // Throw Error(InvalidArgument) when the caller's choices exclude each other or every configuration. The caller's
 // choices go before the table, the table before the model. Rows enter the choice where the host knows or expects them;
 // with Offsets otherwise through the power of four nearest to m / groups, so that a few kernels serve every m.
 HopperPlan make_hopper_plan(const Shape& shape, const DeviceFigures& device, std::span<const TunedHopper> tuned);
 inline HopperPlan make_hopper_plan(const Shape& shape, const DeviceFigures& device) {
-  return make_hopper_plan(shape, device, tuned_hopper());
+  return make_hopper_plan(shape, device, tuned_hopper(device));
 }
+// What a plan chooses among, without their times, and how many cluster columns of a candidate are walked together.
+std::vector<Candidate<kernel::HopperConfig>> hopper_candidates(const Shape& shape, const DeviceFigures& device);
+int hopper_panel(const Shape& shape, const DeviceFigures& device, const kernel::HopperConfig& config);
 BlackwellPlan make_blackwell_plan(const Shape& shape, const DeviceFigures& device);
 
 // The kernel that a plan names, and the choices that lead to it.

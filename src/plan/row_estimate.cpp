@@ -45,6 +45,50 @@ RowEstimate estimate_rows(const Shape& s) {
   return w;
 }
 
+RowEstimate balanced_rows(int64_t total, int64_t groups) {
+  RowEstimate w;
+  w.exact = true;
+  const int64_t more = total % groups;
+  if (more > 0) w.rows.push_back({double(total / groups + 1), double(more)});
+  w.rows.push_back({double(total / groups), double(groups - more)});
+  return w;
+}
+
+RowEstimate skewed_rows(int64_t total, int64_t groups) {
+  constexpr int64_t kClasses = 16;
+  double sum = 0;
+  for (int64_t r = 1; r <= groups; ++r) sum += 1 / std::sqrt(double(r));
+  std::vector<int64_t> rows;
+  double before = 0;
+  int64_t given = 0;
+  for (int64_t r = 1; r <= groups; ++r) {
+    before += 1 / std::sqrt(double(r));
+    const int64_t end = std::llround(before / sum * double(total));
+    rows.push_back(end - given);
+    given = end;
+  }
+  std::sort(rows.begin(), rows.end());
+  RowEstimate w;
+  w.exact = true;
+  const int64_t classes = std::min(kClasses, groups);
+  for (int64_t i = 0; i < classes; ++i) {
+    const int64_t from = i * groups / classes, to = (i + 1) * groups / classes;
+    w.rows.push_back({double(rows[size_t((from + to) / 2)]), double(to - from)});
+  }
+  return w;
+}
+
+std::vector<RowEstimate> estimate_routings(const Shape& s) {
+  const RowEstimate w = estimate_rows(s);
+  constexpr double kMostGroups = 4096;  // beyond, sorting them would take longer than the choice is worth
+  if (w.exact || w.rows.front().groups > kMostGroups) return {w};
+  const auto groups = int64_t(w.rows.front().groups);
+  if (groups < 2) return {w};
+  const auto total = int64_t(w.rows.front().rows * double(groups));
+  // A mean that nobody has given is that of a range of totals.
+  return {s.expected_rows ? balanced_rows(total, groups) : w, skewed_rows(total, groups)};
+}
+
 int64_t most_cluster_tiles(const ProblemShape& s, int cluster_rows, int cluster_columns) {
   int64_t row_tiles = (s.m + cluster_rows - 1) / cluster_rows;
   // Offsets: every group may end with a started tile. Others: every group may be full.

@@ -29,6 +29,14 @@ struct RowEstimate {
 RowEstimate estimate_rows(const Shape& shape);
 double mean_rows(const RowEstimate& work);
 
+// The rows of groups that share `total` rows evenly, and those where the group of popularity r has rows in proportion
+// to 1 / sqrt(r), as the experts of real routers show. Of many different groups, some stand for the others.
+RowEstimate balanced_rows(int64_t total, int64_t groups);
+RowEstimate skewed_rows(int64_t total, int64_t groups);
+
+// What a product may meet: its rows where the host knows them, else groups of equal rows and skewed ones.
+std::vector<RowEstimate> estimate_routings(const Shape& shape);
+
 // The rows a group for which Offsets are planned when a call has `total` rows of `groups` groups: 16, 64, 256, 1024 or
 // 4096. planned_range() numbers them.
 constexpr int kPlannedRanges = 5;

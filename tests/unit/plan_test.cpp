@@ -366,7 +366,13 @@ TEST(Plan, TheTunedTableOverridesTheModel) {
 }
 
 TEST(Plan, ShippedTableNamesPossibleConfigurations) {
-  for (const TunedHopper& t : tuned_hopper()) {
+  std::vector<TunedHopper> rows;
+  for (std::string_view name : device_names()) {
+    const auto of_device = tuned_hopper(*named_device(name));
+    rows.insert(rows.end(), of_device.begin(), of_device.end());
+  }
+  EXPECT_GT(rows.size(), 10u);
+  for (const TunedHopper& t : rows) {
     Shape s = dense(t.rows_from, t.n, t.k);
     s.grouping = t.grouping;
     s.groups = t.grouping == Grouping::Dense ? 1 : 8;
@@ -375,6 +381,72 @@ TEST(Plan, ShippedTableNamesPossibleConfigurations) {
     s.hopper.multicast = t.multicast;
     EXPECT_NO_THROW(make_hopper_plan(s, {}));
   }
+}
+
+// Groups of 64 rows are of one tile of 64 rows when they are equal, but most have two where they are not.
+TEST(Plan, ExpectedRowsAreAMean) {
+  Shape s = dense(128 * 64, 4096, 4096);
+  s.grouping = Grouping::Offsets;
+  s.groups = 128;
+  const auto routings = [&] { return estimate_routings(s); };
+  EXPECT_EQ(routings().size(), 2u);
+  s.expected_rows = 64;
+  ASSERT_EQ(routings().size(), 2u);
+  for (const RowEstimate& w : routings()) EXPECT_NEAR(mean_rows(w), 64, 4);
+  EXPECT_EQ(routings()[0].rows.back().rows, 64);
+  EXPECT_GT(routings()[1].rows.back().rows, 128);
+  EXPECT_LE(routings()[1].rows.size(), 16u);
+  s.expected_rows.reset();
+  s.known_rows.assign(128, 64);
+  ASSERT_EQ(routings().size(), 1u);
+  EXPECT_TRUE(routings()[0].exact);
+}
+
+TEST(Plan, RowsOfARoutingAddUp) {
+  for (int64_t groups : {1, 3, 16, 100}) {
+    for (int64_t total : {1, 5, 100, 100000}) {
+      const auto sum = [](const RowEstimate& w) {
+        double rows = 0;
+        for (const EqualGroups& r : w.rows) rows += r.rows * r.groups;
+        return rows;
+      };
+      EXPECT_EQ(sum(balanced_rows(total, groups)), double(total));
+      if (groups <= 16) {
+        EXPECT_EQ(sum(skewed_rows(total, groups)), double(total));
+      }
+      if (total > 1000) {
+        EXPECT_NEAR(sum(skewed_rows(total, groups)), double(total), 0.05 * double(total));
+      }
+    }
+  }
+}
+
+// What was measured on an H100: there 128x160 tiles that share nothing read their operands from memory again and again,
+// and take twice the time of 256x128 (bench/results/drawn-h100.json).
+TEST(Plan, LargeProductsOnAnH100TakeTilesThatReadLess) {
+  Shape s = dense(32 * 1682, 8448, 4800);
+  s.grouping = Grouping::Offsets;
+  s.groups = 32;
+  s.expected_rows = 1682;
+  const HopperConfig c = make_hopper_plan(s, *named_device("h100-sxm"), {}).config;
+  EXPECT_TRUE(c.multicast != Multicast::None || c.block_m * c.block_n == 32768) << describe(c);
+}
+
+TEST(Plan, ADevicesFiguresEnterTheTime) {
+  Shape s = dense(64, 8192, 8192);
+  s.grouping = Grouping::Offsets;
+  s.groups = 32;
+  s.expected_rows = 2;
+  const auto seconds = [&](std::string_view name) {
+    const HopperPlan plan = make_hopper_plan(s, *named_device(name), {});
+    return plan.candidates.front().cycles / plan.clock;
+  };
+  EXPECT_GT(seconds("h100-pcie"), 1.4 * seconds("h100-sxm"));  // memory decides
+  EXPECT_GT(seconds("h100-sxm"), 1.3 * seconds("h200"));
+  s.m = 32 * 4096, s.expected_rows = 4096;
+  EXPECT_GT(seconds("h20"), 1.4 * seconds("h200"));  // multiprocessors decide
+  EXPECT_FALSE(named_device("a100"));
+  for (std::string_view name : device_names()) EXPECT_TRUE(named_device(name)) << name;
 }
 
 TEST(Plan, ExplainsItself) {
