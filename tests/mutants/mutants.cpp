@@ -179,7 +179,7 @@ class Subject {
     }
     const ProductSpec& first = problems_.front()->problem();
     const DeviceInfo& info = test::device().info();
-    const auto prepared = test::plan_of(ops::figures_of(info), first);
+    const auto prepared = test::plan_of(figures_of(info), first);
     arch_ = info.arch;
     const bool on_blackwell = std::holds_alternative<plan::BlackwellPlan>(prepared.plan);
     cluster_ = on_blackwell ? prepared.blackwell().config.cluster : prepared.hopper().config.cluster;
@@ -196,7 +196,7 @@ class Subject {
     request.kind = jit::ImageKind::Ptx;
     request.arch = arch_;
     for (const auto& problem : problems_) {
-      if (test::plan_of(ops::figures_of(info), problem->problem()).key != prepared.key)
+      if (test::plan_of(figures_of(info), problem->problem()).key != prepared.key)
         throw std::runtime_error(name_ + ": its problems do not have one kernel");
     }
     ptx_ = jit::obtain(request).bytes;
