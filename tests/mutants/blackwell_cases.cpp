@@ -75,7 +75,8 @@ void add_grouped(const Choice& c, Case& result) {
   if (c.grouping == Grouping::KGroups) {
     // The last group ends within an instruction, and behind it lie NaN: in memory that is K's, and in none.
     const int64_t tail = has_scales(c.format) ? 96 : 40;
-    add(std::vector<int64_t>(4, tile_m + 20), std::vector<int64_t>(4, n), {deep, 0, 2 * stage_elements(c), tail});
+    // Twice as deep as elsewhere: a block whose requests launch control refuses has one tile to fill its ring with.
+    add(std::vector<int64_t>(4, tile_m + 20), std::vector<int64_t>(4, n), {2 * deep, 0, 2 * stage_elements(c), tail});
     add(std::vector<int64_t>(2, tile_m + 9), std::vector<int64_t>(2, n), {0, 0});
     add(std::vector<int64_t>(12, 7), std::vector<int64_t>(12, unit), {32, 64, 0, 32, 96, 32, 32, 64, 0, 32, 32, 64});
   } else {
