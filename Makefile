@@ -4,7 +4,8 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test nightly mutants faults assembly fuzz coverage docs bench bundle format check check-nvrtc install clean
+.PHONY: help setup ready build demo test nightly mutants faults assembly fuzz coverage docs bench bundle format check \
+  check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
@@ -17,11 +18,11 @@ help:
 	@echo "make coverage runs the tests and lists which lines and which instruction forms of the simulator they executed"
 	@echo "make docs    the API reference, build/docs/html/index.html; what the public headers leave unsaid is an error"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
-	@echo "make install the library, the program and the simulator (cmake --install build --prefix FOLDER for another place)"
+	@echo "make install the library, the program and the simulator; cmake --install build --prefix FOLDER: elsewhere"
 	@echo "make check-nvrtc what every NVRTC since 12.8 makes of the kernels: registers, spills, size"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
-	@echo "make format  lay out the sources with clang-format; make check only looks: layout, lint, links, rooms, clang-tidy"
+	@echo "make format  lays the sources out with clang-format; make check only looks: layout, lint, links, rooms, tidy"
 
 setup:
 	@scripts/setup --install
@@ -86,8 +87,8 @@ coverage:
 	rm -f build-coverage/forms.txt
 	MOXIE_SIM_COVERAGE=$(CURDIR)/build-coverage/forms.txt \
 	  ctest --test-dir build-coverage --output-on-failure -j $(JOBS) $(ARGS)
-	gcovr -r . -f include/ -f src/ -f sim/ -f cli/ -f reference/ -f bench/timing/ --exclude-unreachable-branches -j $(JOBS) \
-	  --print-summary --txt build-coverage/lines.txt build-coverage
+	gcovr -r . -f include/ -f src/ -f sim/ -f cli/ -f reference/ -f bench/timing/ --exclude-unreachable-branches \
+	  -j $(JOBS) --print-summary --txt build-coverage/lines.txt build-coverage
 	build-coverage/bin/sim_coverage build-coverage/forms.txt --forms
 	@echo "make coverage: lines of each file are in build-coverage/lines.txt"
 

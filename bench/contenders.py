@@ -25,8 +25,8 @@ class Refused(Exception):
 
 
 class Tensors:
-    """Inputs and outputs of a shape: several turns, so that what one reads and writes has left the L2 cache when it comes
-    round again."""
+    """Inputs and outputs of a shape: several turns, so that what one reads and writes has left the L2 cache when it
+    comes round again."""
 
     def __init__(self, shape: Shape, l2_bytes: int, data: str = "normal", seed: int = 1) -> None:
         self.shape = shape
@@ -91,8 +91,8 @@ def activate(x: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def errors(tensors: Tensors, turn: int, results: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Relative Frobenius error of each result against float32 sums of the same inputs; nan when anything was not written.
-    Group by group, so that the reference of a large shape fits the memory."""
+    """Relative Frobenius error of each result against float32 sums of the same inputs; nan when anything was not
+    written. Group by group, so that the reference of a large shape fits the memory."""
     shape, first = tensors.shape, 0
     off = {name: 0.0 for name in results}
     norm = {name: 0.0 for name in results}
@@ -142,7 +142,8 @@ def parse_kernel(text: str) -> dict[str, int]:
     pingpong:128x128:b, as choices of PeerProblem."""
     found = re.search(r"(cooperative|ping-?pong)[ :](\d+)x(\d+)", text)
     if not found:
-        raise SystemExit(f"peers.py: --kernels: {text} is not SCHEDULE:ROWSxCOLUMNS[:a|b|e], such as pingpong:128x128:b")
+        form = "SCHEDULE:ROWSxCOLUMNS[:a|b|e], such as pingpong:128x128:b"
+        raise SystemExit(f"peers.py: --kernels: {text} is not {form}")
     operand = re.search(r"\((A|B|A or B) multicast\)|:([abe])$", text)
     letter = "-"
     if operand:
@@ -196,8 +197,8 @@ class PeerLibrary:
 
 
 class SameKernel(PeerLibrary):
-    """Moxie storing other outputs than the shape's, by the kernel that the plan chooses for those of the shape: what the
-    fused outputs cost."""
+    """Moxie storing other outputs than the shape's, by the kernel that the plan chooses for those of the shape: what
+    the fused outputs cost."""
 
     def make(self, tensors: Tensors) -> PeerRun:
         outputs, self.outputs, self.choices = self.outputs, None, {}
@@ -287,8 +288,8 @@ def quick_time(run, turns: int, launches: int = 5) -> float:
 
 
 def fastest(runs: list, turns: int, rounds: int = 3):
-    """The run whose launches take least, as medians of graph replays in turn: with launches from Python a short kernel's
-    time is the host's."""
+    """The run whose launches take least, as medians of graph replays in turn: with launches from Python a short
+    kernel's time is the host's."""
     timed = []
     for run in runs:
         rough = quick_time(run.run, turns, 1)

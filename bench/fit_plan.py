@@ -8,7 +8,8 @@ model is the library's own, in libmoxie_plan_costs.so. Needs numpy and scipy.
     python3 bench/fit_plan.py --out src/plan/hopper_costs.inc                 # fit them anew
 
 The regret of a choice is its time over that of the best candidate, less 1. The plan does not know the routing, so it
-takes one kernel for balanced and for skewed groups, and both are counted. Sets called unseen take no part in the fit."""
+takes one kernel for balanced and for skewed groups, and both are counted. Sets called unseen take no part in the
+fit."""
 
 from __future__ import annotations
 
@@ -213,10 +214,12 @@ def describe(values: np.ndarray) -> str:
 def report(times: Times, chosen: np.ndarray, worst: int) -> None:
     for gpu in sorted({r["gpu"] for r in times.records}):
         for name in sorted({r["set"] for r in times.records}):
-            which = np.array([times.records[u[0]]["gpu"] == gpu and times.records[u[0]]["set"] == name for u in times.units])
+            firsts = [times.records[unit[0]] for unit in times.units]
+            which = np.array([first["gpu"] == gpu and first["set"] == name for first in firsts])
             print(f"{gpu:24} {name:8} {describe(regrets(times, chosen, which))}")
     listed = sorted(
-        ((times.regret[times.start[i] + chosen[u]], i, u) for u, unit in enumerate(times.units) for i in unit), reverse=True
+        ((times.regret[times.start[i] + chosen[u]], i, u) for u, unit in enumerate(times.units) for i in unit),
+        reverse=True,
     )
     for regret, i, u in listed[:worst]:
         r = times.records[i]

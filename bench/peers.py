@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Moxie beside what its users would pick instead and beside the machine's ceilings, in one process and on the same
-tensors: medians of CUDA graph replays, contenders taking turns so that they share the clocks. Every contender is checked
-against float32 sums first; one that fails is reported and left out. Needs a Hopper GPU, PyTorch and Triton.
+tensors: medians of CUDA graph replays, contenders taking turns so that they share the clocks. Every contender is
+checked against float32 sums first; one that fails is reported and left out. Needs a Hopper GPU, PyTorch and Triton.
 
-    make bundle     # here; then, where build-bundle/moxie.tar.gz was unpacked on the GPU's machine, in its folder moxie:
+    make bundle     # here; then in the folder moxie of build-bundle/moxie.tar.gz, unpacked on the GPU's machine:
     python3 bench/peers.py --shapes reference --only moxie,cublaslt,copy --out results.json
     python3 bench/peers.py --out results.json     # everything; --list shows the shapes and contenders
     python3 bench/peers.py --shapes 'gpt-oss-20b.*' --kernels pingpong:128x128:b,cooperative:128x256
@@ -283,7 +283,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="*", help="names, patterns or GROUPSxMxNxK, separated by commas")
     parser.add_argument("--only", default="", help="contenders, separated by commas; all by default (see --list)")
-    parser.add_argument("--kernels", default="", help="further contenders: Moxie's kernel SCHEDULE:ROWSxCOLUMNS[:a|b|e]")
+    kernels = "further contenders: Moxie's kernel SCHEDULE:ROWSxCOLUMNS[:a|b|e]"
+    parser.add_argument("--kernels", default="", help=kernels)
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="a library as in peer.h")
     parser.add_argument("--outputs", default="", help="pre, out or pre,out in place of what the shapes store")
     parser.add_argument(

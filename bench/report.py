@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/performance.md and its plots of the files under bench/results, which bench/measure wrote: the latest result
-of each shape counts. Needs matplotlib.
+"""Makes docs/performance.md and its plots of the files under bench/results, which bench/measure wrote: the latest
+result of each shape counts. Needs matplotlib.
 
     python3 bench/report.py"""
 
@@ -91,7 +91,7 @@ def verdict(good: bool) -> str:
 
 
 def at_the_floors(results: Results) -> float:
-    """Over the best peers, if every shape took its floor, or the time of its fastest contender where that is shorter."""
+    """Over the best peers, if every shape took its floor, or its fastest contender's time where that is shorter."""
     ratios = []
     for record in results.shapes.values():
         peers, time, floor = peers_of(record), moxie_seconds(record), floor_of(record)
@@ -236,8 +236,10 @@ def activation_table(results: Results) -> str:
     if "activation" not in results.files:
         return ""
     text = "\n## Arithmetic of the activation\n\n"
-    text += "`out` alone, in bf16. The library takes ex2.approx and rcp.approx; `exact` is expf and a division rounded to\n"
-    text += "nearest, `tanh` the single instruction tanh.approx.f32. Errors: relative Frobenius norm against float32.\n\n"
+    text += (
+        "`out` alone, in bf16. The library takes ex2.approx and rcp.approx; `exact` is expf and a division rounded to\n"
+        "nearest, `tanh` the single instruction tanh.approx.f32. Errors: relative Frobenius norm against float32.\n\n"
+    )
     text += "| shape | arithmetic | time, us | error |\n| --- | --- | --- | --- |\n"
     for record in results.files["activation"]["shapes"]:
         for name, entry in record["contenders"].items():
@@ -306,16 +308,23 @@ def main() -> int:
     machine = latest["machine"]
     text = "# Performance\n\n"
     text += "Written by bench/report.py from bench/results, which bench/measure made. "
-    text += f"{machine['gpu']}, {machine['sms']} multiprocessors; PyTorch {machine['torch']}, Triton {machine['triton']}, "
+    text += f"{machine['gpu']}, {machine['sms']} multiprocessors; "
+    text += f"PyTorch {machine['torch']}, Triton {machine['triton']}, "
     text += f"CUDA {machine['cuda']}; {latest['date']}, commit {latest['commit']}.\n\n"
     text += (
         "Times are medians of CUDA graph replays. All contenders run in one process on the same tensors, which rotate\n"
-        "past the L2 cache, and take turns, so that they share the clocks; each was checked against float32 sums first.\n"
-        "Operands are random (normal where no other data is named). What depends on the routing (pointers of groups, sizes on the host, lists of\n"
-        "row blocks) was prepared for the peers and is not timed. Moxie's launches are programmatic, its default: each begins\n"
-        "while the one before it ends; and `weights_ready` is set, so that weights and sizes, which no contender writes, are read before that end.\n"
-        "Triton's are programmatic for few rows, where that is faster; the other peers launch as they come. The floor of a shape is the larger of two times of the\n"
-        "same run: its compulsory bytes at the rate of a device-to-device copy, and cuBLASLt's dense product of as many\n"
+        "past the L2 cache, and take turns, so that they share the clocks; each was checked against float32 sums "
+        "first.\n"
+        "Operands are random (normal where no other data is named). What depends on the routing (pointers of groups, "
+        "sizes on the host, lists of\n"
+        "row blocks) was prepared for the peers and is not timed. Moxie's launches are programmatic, its default: "
+        "each begins\n"
+        "while the one before it ends; and `weights_ready` is set, so that weights and sizes, which no contender "
+        "writes, are read before that end.\n"
+        "Triton's are programmatic for few rows, where that is faster; the other peers launch as they come. "
+        "The floor of a shape is the larger of two times of the\n"
+        "same run: its compulsory bytes at the rate of a device-to-device copy, and cuBLASLt's dense product of as "
+        "many\n"
         "multiply-adds, without bias and activation.\n\n"
     )
     text += "## Goals\n\n| goal | measured | |\n| --- | --- | --- |\n"

@@ -15,7 +15,8 @@ import numpy as np
 TOKENS = (1, 32, 512, 4096, 16384)
 UNSEEN_TOKENS = (1, 16, 128, 1024, 4096, 16384)
 ROUTINGS = ("balanced", "skewed")
-# Popularity of the expert of rank r is 1 / r^ZIPF: the busiest of 32 gets about three times the mean, of 128 five times.
+# Popularity of the expert of rank r is 1 / r^ZIPF: the busiest of 32 gets about three times the mean, of 128 five
+# times.
 ZIPF = 0.5
 
 

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-# BLOCK_M, BLOCK_N, BLOCK_K, stages, warps, programs of a multiprocessor: for groups of many rows and of few; of few also
-# launched programmatically (PDL), which saves time where a kernel is short.
+# BLOCK_M, BLOCK_N, BLOCK_K, stages, warps, programs of a multiprocessor: for groups of many rows and of few; of few
+# also launched programmatically (PDL), which saves time where a kernel is short.
 LARGE = ((128, 256, 64, 3, 8, 1), (128, 256, 64, 4, 8, 1), (256, 128, 64, 3, 8, 1), (128, 128, 64, 3, 4, 2))
 MEDIUM = ((64, 256, 64, 4, 8, 1), (64, 128, 64, 4, 4, 2), (64, 64, 128, 4, 4, 1), (128, 128, 64, 3, 4, 2))
 SMALL = ((16, 128, 128, 3, 4, 2), (16, 64, 256, 4, 4, 1), (16, 128, 64, 5, 4, 2), (32, 128, 128, 3, 4, 2))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one function of fmt that the library calls, compiled from fmt's headers into the library, so that programs that link
-// libmoxie.a need no fmt.
+// The one function of fmt that the library calls, compiled from fmt's headers into the library, so that programs that
+// link libmoxie.a need no fmt.
 #define FMT_HEADER_ONLY
 #include <fmt/format.h>
 

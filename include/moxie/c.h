@@ -17,8 +17,8 @@
  *   tensors.rows.ends = ends, tensors.rows.has_total = 1, tensors.rows.total = tokens;
  *   if (moxie_grouped_gemm_run(gemm, &tensors, workspace, workspace_bytes, NULL) != MOXIE_OK) ...
  *
- * What a product computes, what shapes, strides and alignments it wants and what a plan is stands in the C++ header that
- * each section names. The structures have the C++ ones' members under the same names.
+ * What a product computes, what shapes, strides and alignments it wants and what a plan is stands in the C++ header
+ * that each section names. The structures have the C++ ones' members under the same names.
  *
  * Errors. Every function that can fail returns a moxie_status and leaves one sentence for moxie_last_error(). It names
  * the argument, what was given and what is allowed. A call that fails writes none of its results. No C++ exception
@@ -28,8 +28,8 @@
  * absent, `no_x` 0 that x is wanted. The first member of most is `size`, which the caller sets to sizeof the structure.
  * New versions of the library add members at the end. A caller that was compiled with an older header has a smaller
  * `size`, and the members that it lacks have their defaults. A caller with a newer header is served as long as the
- * members that the library does not know are 0 (else: MOXIE_ERROR_UNSUPPORTED). A size is a multiple of 8 and reaches at
- * least to the last member that the structure's comment calls required. Structures without `size` never change.
+ * members that the library does not know are 0 (else: MOXIE_ERROR_UNSUPPORTED). A size is a multiple of 8 and reaches
+ * at least to the last member that the structure's comment calls required. Structures without `size` never change.
  * Structures that a function fills need their `size`, too: the function writes so many bytes, and zeros into members
  * that the library does not know.
  *
@@ -382,8 +382,8 @@ MOXIE_API void moxie_plan_release(moxie_plan* plan);
  * the front. */
 MOXIE_API moxie_status moxie_plan_get_info(const moxie_plan* plan, moxie_plan_info* info);
 MOXIE_API moxie_status moxie_plan_get_candidate(const moxie_plan* plan, size_t index, moxie_plan_candidate* candidate);
-/* The tuning that leads to a candidate, or with MOXIE_CHOSEN to the plan's kernel. INVALID_ARGUMENT when the plan is for
- * the other architecture. */
+/* The tuning that leads to a candidate, or with MOXIE_CHOSEN to the plan's kernel. INVALID_ARGUMENT when the plan is
+ * for the other architecture. */
 MOXIE_API moxie_status moxie_plan_get_hopper_tuning(const moxie_plan* plan, int64_t candidate,
                                                     moxie_hopper_tuning* tuning);
 MOXIE_API moxie_status moxie_plan_get_blackwell_tuning(const moxie_plan* plan, int64_t candidate,
@@ -472,8 +472,8 @@ typedef struct moxie_launch_options {
   int32_t weights_ready;   /* 1: the caller's promise of LaunchOptions::weights_ready in moxie/gemm.h */
 } moxie_launch_options;
 
-/* Checks, plans and compiles. INVALID_ARGUMENT: the description breaks a rule; UNSUPPORTED: the device has no kernel for
- * it; COMPILE; DRIVER. */
+/* Checks, plans and compiles. INVALID_ARGUMENT: the description breaks a rule; UNSUPPORTED: the device has no kernel
+ * for it; COMPILE; DRIVER. */
 MOXIE_API moxie_status moxie_grouped_gemm_create(const moxie_device* device, const moxie_gemm_description* description,
                                                  moxie_grouped_gemm** gemm);
 MOXIE_API void moxie_grouped_gemm_release(moxie_grouped_gemm* gemm);

@@ -105,7 +105,8 @@ struct TensorArray {
 // The tensors of one call with Groups = Pointers. The host reads none of these arrays. A group is treated as empty when
 // a pointer of its operands is not aligned to 16 bytes, a leading dimension is not a multiple of 8 elements (MXFP4 and
 // NVFP4, and K_g: 32), or N_g is not a multiple of 8 (16 with a gate). An output is not written where its pointer or
-// leading dimension (float32: multiples of 4) breaks these rules, or the leading dimension is below its width. Sizes are clamped to the description's.
+// leading dimension (float32: multiples of 4) breaks these rules, or the leading dimension is below its width. Sizes
+// are clamped to the description's.
 struct GroupPointers {
   ConstTensorArray a = {};                 // activations
   ConstTensorArray b = {};                 // weights

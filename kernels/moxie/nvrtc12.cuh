@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUDA 13's headers expect of the compiler and NVRTC 12 does not bring along. NVRTC 12 includes this file before every
-// source (src/jit/obtain.cpp), so no kernel has to.
+// What CUDA 13's headers expect of the compiler and NVRTC 12 does not bring along. NVRTC 12 includes this file before
+// every source (src/jit/obtain.cpp), so no kernel has to.
 #pragma once
 
 #define __NV_SILENCE_DEPRECATION_BEGIN

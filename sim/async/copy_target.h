@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the families of asynchronous copies share: where a copy lands and which mbarrier it signals, the bulk groups of a
-// thread, the second half of a copy to global memory.
+// What the families of asynchronous copies share: where a copy lands and which mbarrier it signals, the bulk groups of
+// a thread, the second half of a copy to global memory.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -18,8 +18,8 @@ struct Tile {
   TensorUnit unit{1, 1, 1};          // coordinates of dimension 0 count these
   uint32_t row_bytes = 0, rows = 0;  // in shared memory
   uint32_t pitch = 0;                // from row to row there; under a swizzle its span, as on an H200
-  // These of the address bits 7 to 9 are XORed to the bits from `swizzle_shift` on (5.5.7). With `flip` bit 7 is XORed to
-  // bit 3, too.
+  // These of the address bits 7 to 9 are XORed to the bits from `swizzle_shift` on (5.5.7). With `flip` bit 7 is XORed
+  // to bit 3, too.
   uint32_t swizzle_mask = 0, swizzle_shift = 4;
   bool flip = false;
   uint32_t inside_first = 0, inside_end = 0;  // units of a row inside the tensor along dimension 0
@@ -47,8 +47,8 @@ struct Tile {
     }
   }
 
-  // Calls f(row, inside, address) for each row. The address is that of the row's first element, and means something only
-  // for a row inside the tensor.
+  // Calls f(row, inside, address) for each row. The address is that of the row's first element, and means something
+  // only for a row inside the tensor.
   template <class F>
   void each_row(F f) const {
     std::array<uint32_t, 5> i{};

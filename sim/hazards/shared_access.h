@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judges accesses to shared memory: their bounds, bytes that nobody has written, data in flight, missing proxy fences. The order is happens-before as the warps' views record it, whatever the simulator ran first.
+// Judges accesses to shared memory: their bounds, bytes that nobody has written, data in flight, missing proxy fences.
+// The order is happens-before as the warps' views record it, whatever the simulator ran first.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -25,10 +25,10 @@ inline void each_lane(uint32_t mask, Visit visit) {
 }
 
 // A release by some lanes of a warp stands for the reads of other lanes only where something has brought them together
-// since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). Therefore plain reads of
-// shared memory have agents of their own, one for each set of lanes that read together, and a warp's view is told of
-// their reads when the last of the lanes has come to such a place, or has released or issued something itself. A fence
-// by one lane counts for all.
+// since: a barrier, or any instruction that waits for all of them (shfl.sync, an .aligned one, ...). Therefore plain
+// reads of shared memory have agents of their own, one for each set of lanes that read together, and a warp's view is
+// told of their reads when the last of the lanes has come to such a place, or has released or issued something itself.
+// A fence by one lane counts for all.
 class LaneReads {
  public:
   void reset() { *this = LaneReads{}; }

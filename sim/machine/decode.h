@@ -13,8 +13,8 @@
 
 namespace sim {
 
-// A decoder of one opcode family looks at source.parts and fills `out`: the handler and its form. It uses the context to
-// turn operands into register offsets. It returns false, or throws Unsupported with a sentence, when the form is not
+// A decoder of one opcode family looks at source.parts and fills `out`: the handler and its form. It uses the context
+// to turn operands into register offsets. It returns false, or throws Unsupported with a sentence, when the form is not
 // known.
 struct DecodeContext {
   virtual ~DecodeContext() = default;

@@ -23,7 +23,8 @@ struct PredecessorGrids {
   std::vector<std::shared_ptr<const ByteSet>> unfinished_writes;
   // What they still have to do to memory.
   std::function<void()> remaining_work;
-  // Does the remaining work, once. The first thread that executes griddepcontrol.wait calls it, or the end of the launch.
+  // Does the remaining work, once. The first thread that executes griddepcontrol.wait calls it, or the end of the
+  // launch.
   void complete() {
     if (remaining_work) std::call_once(completed_, remaining_work);
   }

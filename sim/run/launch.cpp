@@ -31,9 +31,9 @@ uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
   return std::min(fitting, (clusters + 2) / 3);
 }
 
-// The clusters i, i + n, i + 2 n, ... of a launch of which n run at once, in the order in which they begin. The first one
-// starts. The others are handed to its try_cancel, and to that of whichever of them starts when it has ended, so that
-// the outcome does not depend on host threads. The ISA names no order in which a GPU takes clusters.
+// The clusters i, i + n, i + 2 n, ... of a launch of which n run at once, in the order in which they begin. The first
+// one starts. The others are handed to its try_cancel, and to that of whichever of them starts when it has ended, so
+// that the outcome does not depend on host threads. The ISA names no order in which a GPU takes clusters.
 std::deque<uint64_t> share_of(const Order& order, uint64_t i, uint64_t n, uint64_t clusters) {
   std::deque<uint64_t> share;
   for (uint64_t number = i; number < clusters; number += n) share.push_back(number);

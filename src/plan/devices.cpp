@@ -16,8 +16,8 @@ struct Named {
 
 // Those of the H100 SXM and the H200 were read from their drivers. The others are published: NVIDIA's H100 and GH200
 // datasheets and the white paper "NVIDIA H100 Tensor Core GPU Architecture" (multiprocessors, L2, memory), clocks and
-// the H20 from TechPowerUp's GPU database. The GH200 is the one with 96 GB of HBM3. Of the B200 only the multiprocessors
-// enter a plan.
+// the H20 from TechPowerUp's GPU database. The GH200 is the one with 96 GB of HBM3. Of the B200 only the
+// multiprocessors enter a plan.
 constexpr int kSharedBytes = 232448;
 constexpr std::array<Named, 6> kDevices = {{
     {"h100-sxm", {90, 132, kSharedBytes, 52428800, 3.35232e12, 1.98e9}},

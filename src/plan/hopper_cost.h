@@ -61,8 +61,8 @@ struct HopperCosts {
   double overlap_l2, overlap;
   // Microseconds of a launch.
   double launch;
-  // What the formulas leave: logarithms of factors for each of kHopperTiles, and for each family of tiles and Multicast,
-  // where time goes to computing, to L2 and to memory.
+  // What the formulas leave: logarithms of factors for each of kHopperTiles, and for each family of tiles and
+  // Multicast, where time goes to computing, to L2 and to memory.
   double tile[kHopperTileCount][3];
   double share[kHopperFamilies][kMulticasts][3];
 };

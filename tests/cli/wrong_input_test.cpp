@@ -218,14 +218,14 @@ INSTANTIATE_TEST_SUITE_P(
          {"'a'", "data_offsets"}},
         {"span_disagrees", entry(R"("dtype":"BF16","shape":[4],"data_offsets":[0,16])"), {"'a'", "span 16"}},
         {"overlap",
-         RawFile::with_header(
-             R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}})",
-             std::string(12, 0)),
+         RawFile::with_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                              R"("b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}})",
+                              std::string(12, 0)),
          {"overlap"}},
         {"gap",
-         RawFile::with_header(
-             R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[12,20]}})",
-             std::string(20, 0)),
+         RawFile::with_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                              R"("b":{"dtype":"U8","shape":[8],"data_offsets":[12,20]}})",
+                              std::string(20, 0)),
          {"'b'", "gap"}},
         {"bytes_of_no_tensor", entry(R"("dtype":"BF16","shape":[4],"data_offsets":[0,8])"), {"8 bytes after"}},
         {"truncated", without_last_byte(grouped().bytes()), {"data_offsets end"}},

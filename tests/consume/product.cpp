@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of three small projects that use Moxie in C++, each in its own way: a product with two groups of integers,
-// exact in float32, on the simulator.
+// The program of three small projects that use Moxie in C++, each in its own way: a product with two groups of
+// integers, exact in float32, on the simulator.
 #include <moxie/moxie.h>
 
 #include <cstdint>

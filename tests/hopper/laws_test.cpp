@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Laws that hold to the last bit whatever the kernel does inside: the product of integers is linear in A, groups may
-// change places or be divided, and what was quantized once stays as it is. The programs of both architectures have these
-// tests.
+// change places or be divided, and what was quantized once stays as it is. The programs of both architectures have
+// these tests.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

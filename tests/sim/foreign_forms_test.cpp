@@ -441,7 +441,8 @@ TEST_P(ForeignForms, TheBytesOfAMulticastLetTheBlockEnd) {
   mul.wide.u32 %rd3, %r2, 128;
   add.s64 %rd3, %rd1, %rd3;
   @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 256;
-  @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r5], [%rd3], 128, [%r4], %h1;
+  @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+    [%r5], [%rd3], 128, [%r4], %h1;
 W:
   mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r4], 0;
   @!%p2 bra W;

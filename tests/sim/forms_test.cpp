@@ -196,7 +196,8 @@ TEST(TensorCopyForms, ScatterOfFourRows) {
   setp.ne.u32 %p, %me, 0;
   @%p bra DONE;
   createpolicy.fractional.L2::evict_first.b64 %policy, 0.5;
-  cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group.L2::cache_hint [%map, {0, 20, 3, 24, 11}], [%s], %policy;
+  cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group.L2::cache_hint
+    [%map, {0, 20, 3, 24, 11}], [%s], %policy;
   cp.async.bulk.commit_group;
   cp.async.bulk.wait_group.read 0;
   cp.async.bulk.wait_group 0;

@@ -82,8 +82,8 @@ TEST(LaneOrder, AnMbarrierOrdersLanes) {
   expect_race(kWrite + "  mbarrier.arrive.shared::cta.b64 _, [%r2];\n" + kRead + kWait);
 }
 
-// What one lane releases is what that lane has stored: lane 5 releases, lane 6 has the word of lane 5 and lane 5 that of
-// lane 4 to read.
+// What one lane releases is what that lane has stored: lane 5 releases, lane 6 has the word of lane 5 and lane 5 that
+// of lane 4 to read.
 TEST(LaneOrder, AReleaseByOneLaneStandsForItsOwnStores) {
   const std::string declared =
       "  .reg .pred %q<3>;\n  setp.eq.u32 %q1, %r3, 6;\n  or.pred %q2, %p2, %q1;\n"

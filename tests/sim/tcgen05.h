@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel around instructions of tcgen05 (PTX ISA 9.7.16), for their tests: it fills shared and tensor memory, runs the
-// instructions and dumps tensor memory. Also operands in shared memory, placed by the canonical layouts of 9.7.16.3.3.
+// A kernel around instructions of tcgen05 (PTX ISA 9.7.16), for their tests: it fills shared and tensor memory, runs
+// the instructions and dumps tensor memory. Also operands in shared memory, placed by the canonical layouts of
+// 9.7.16.3.3.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -190,7 +190,8 @@ TEST(TensorCopySm100, FourRows) {
   ld.global.u32 %r7, [%rows+28];
   mbarrier.init.shared::cta.b64 [%bar], 1;
   mbarrier.arrive.expect_tx.shared::cta.b64 _, [%bar], 256;
-  cp.async.bulk.tensor.2d.tile::gather4.shared::cta.global.mbarrier::complete_tx::bytes [%data], [%from, {8, %r0, %r1, %r2, %r3}], [%bar];
+  cp.async.bulk.tensor.2d.tile::gather4.shared::cta.global.mbarrier::complete_tx::bytes
+    [%data], [%from, {8, %r0, %r1, %r2, %r3}], [%bar];
 WAIT:
   mbarrier.try_wait.parity.shared::cta.b64 %p0, [%bar], 0;
   @!%p0 bra WAIT;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One grouped product on a device with its answer: lays out operands and outputs for any grouping and format, with gaps,
-// guards and NaN wherever nothing may be read or written, launches, and compares every byte. A quantized output must be,
-// byte for byte, what the CPU makes of the same product's float32 output.
+// One grouped product on a device with its answer: lays out operands and outputs for any grouping and format, with
+// gaps, guards and NaN wherever nothing may be read or written, launches, and compares every byte. A quantized output
+// must be, byte for byte, what the CPU makes of the same product's float32 output.
 #pragma once
 #include <cstdint>
 #include <optional>

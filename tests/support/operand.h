@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operand of a grouped product: the rows of each group as they lie in memory, with random values and, in formats that
-// have them, row-major scales. All that is no group's has every bit set: NaN, or elements under scales that are NaN.
+// One operand of a grouped product: the rows of each group as they lie in memory, with random values and, in formats
+// that have them, row-major scales. All that is no group's has every bit set: NaN, or elements under scales that are
+// NaN.
 #pragma once
 #include <cstddef>
 #include <cstdint>
