@@ -3,10 +3,27 @@
 #pragma once
 #include "moxie/c.h"
 #include "moxie/gemm.h"
+#include "moxie/plan.h"
 
 namespace moxie::c {
 
 // `name` stands for the argument in sentences. Refuses what C++ cannot express and leaves all other rules to C++.
 GemmDescription description_of(const moxie_gemm_description* given, const char* name = "description");
+
+// The figures of a device as moxie_device_figures and moxie_pack_options give them: 0 stands for an H200's.
+template <class Given>
+DeviceFigures device_figures_of(const Given& given) {
+  DeviceFigures figures;
+  const auto take = [](auto& figure, auto value) {
+    if (value != 0) figure = value;
+  };
+  take(figures.arch, given.arch);
+  take(figures.sm_count, given.sm_count);
+  if constexpr (requires { given.shared_bytes; }) take(figures.shared_bytes, given.shared_bytes);
+  take(figures.l2_bytes, given.l2_bytes);
+  take(figures.memory_rate, given.memory_rate);
+  take(figures.clock, given.clock);
+  return figures;
+}
 
 }  // namespace moxie::c

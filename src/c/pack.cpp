@@ -65,13 +65,7 @@ moxie_status moxie_pack(const moxie_gemm_description* const* descriptions, size_
     std::vector<moxie::GemmDescription> products;
     for (size_t i = 0; i < description_count; ++i)
       products.push_back(moxie::c::description_of(descriptions[i], fmt::format("descriptions[{}]", i).c_str()));
-    moxie::DeviceFigures device;
-    if (o.arch != 0) device.arch = o.arch;
-    if (o.sm_count != 0) device.sm_count = o.sm_count;
-    if (o.l2_bytes != 0) device.l2_bytes = o.l2_bytes;
-    if (o.memory_rate != 0) device.memory_rate = o.memory_rate;
-    if (o.clock != 0) device.clock = o.clock;
-    const moxie::PackResult packed = moxie::pack(products, folder, device, image, o.threads);
+    const moxie::PackResult packed = moxie::pack(products, folder, moxie::c::device_figures_of(o), image, o.threads);
     if (result == nullptr) return;
     moxie_pack_result figures{};
     figures.bytes = packed.bytes;

@@ -74,14 +74,7 @@ const PlanCandidate& candidate_at(const PlanInfo& plan, size_t index) {
 DeviceFigures figures_of(const moxie_device_figures* given) {
   const moxie_device_figures f = read_optional(given, "figures");
   check_reserved("figures.reserved", f.reserved);
-  DeviceFigures figures;
-  if (f.arch != 0) figures.arch = f.arch;
-  if (f.sm_count != 0) figures.sm_count = f.sm_count;
-  if (f.shared_bytes != 0) figures.shared_bytes = f.shared_bytes;
-  if (f.l2_bytes != 0) figures.l2_bytes = f.l2_bytes;
-  if (f.memory_rate != 0) figures.memory_rate = f.memory_rate;
-  if (f.clock != 0) figures.clock = f.clock;
-  return figures;
+  return device_figures_of(f);
 }
 
 template <class Tuning, class CTuning>

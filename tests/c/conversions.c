@@ -161,8 +161,29 @@ static void plan_of_grouping(moxie_grouping grouping, int64_t count, int64_t m, 
   moxie_plan_release(plan);
 }
 
+static double seconds_on(moxie_device_figures figures) {
+  const moxie_gemm_description d = described();
+  moxie_plan* plan = NULL;
+  moxie_plan_info info = {.size = sizeof info};
+  figures.size = sizeof figures;
+  EXPECT_OK(moxie_plan_create(&d, &figures, MOXIE_NO_TOTAL, &plan));
+  EXPECT_OK(moxie_plan_get_info(plan, &info));
+  moxie_plan_release(plan);
+  return info.predicted_seconds;
+}
+
+static void plan_of_figures(void) {
+  const double usual = seconds_on((moxie_device_figures){.arch = 90});
+  EXPECT(seconds_on((moxie_device_figures){.sm_count = 78}) != usual);
+  EXPECT(seconds_on((moxie_device_figures){.shared_bytes = 120000}) != usual);
+  EXPECT(seconds_on((moxie_device_figures){.l2_bytes = 4 << 20}) != usual);
+  EXPECT(seconds_on((moxie_device_figures){.memory_rate = 2e12}) != usual);
+  EXPECT(seconds_on((moxie_device_figures){.clock = 1e9}) != usual);
+}
+
 void test_plan(void) {
   plan_of_arch(0);
+  plan_of_figures();
   plan_of_arch(100);
   plan_of_grouping(MOXIE_GROUPING_DENSE, 0, 10, 0, 10);
   plan_of_grouping(MOXIE_GROUPING_BATCHED, 3, 10, 0, 30);
