@@ -14,6 +14,7 @@
 #include "cli/gemm_input.h"
 #include "cli/gemm_output.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "moxie/gemm.h"
 #include "moxie/scales.h"
 

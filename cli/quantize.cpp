@@ -14,6 +14,7 @@
 #include "bench/timing/data.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "cli/safetensors.h"
 #include "moxie/quantize.h"
 #include "reference/formats.h"

@@ -16,6 +16,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/output_file.h"
+
 namespace moxie::cli {
 
 using Json = nlohmann::json;
@@ -197,29 +199,9 @@ std::vector<uint8_t> SafetensorsReader::read(const std::string& name) const {
   return data;
 }
 
-void check_writable(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    throw InputError(fmt::format("{}: cannot be written: it exists and is not a regular file", path));
-  }
-  auto folder = std::filesystem::path(path).parent_path();
-  if (folder.empty()) folder = ".";
-  int reason = 0;
-  if (stat(folder.c_str(), &status) != 0) {
-    reason = errno;
-  } else if (!S_ISDIR(status.st_mode)) {
-    reason = ENOTDIR;
-  } else if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    reason = errno;
-  }
-  if (reason != 0) {
-    throw InputError(fmt::format("{}: cannot be written: {}: {}", path, folder.string(), std::strerror(reason)));
-  }
-}
-
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  check_writable(path);
+  OutputFile file(path);
   Json root = Json::object();
   if (!metadata.empty()) root["__metadata__"] = metadata;
   uint64_t at = 0;
@@ -233,33 +215,10 @@ void write_safetensors(const std::string& path, const std::vector<TensorToWrite>
   std::string head(8, '\0');
   for (int i = 0; i < 8; ++i) head[i] = static_cast<char>(header.size() >> (8 * i));
 
-  std::string temporary = path + ".part-XXXXXX";
-  const int file = mkostemp(temporary.data(), O_CLOEXEC);
-  auto refuse = [&](int reason) {
-    if (file >= 0) unlink(temporary.c_str());
-    throw OutputError(fmt::format("{}: cannot be written: {}", path, std::strerror(reason)));
-  };
-  if (file < 0) refuse(errno);
-  auto write_all = [&](const void* data, size_t bytes) {
-    const auto* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t put = write(file, from, std::min<size_t>(bytes, 1u << 30));
-      if (put < 0 && errno == EINTR) continue;
-      if (put <= 0) return false;
-      from += put;
-      bytes -= static_cast<size_t>(put);
-    }
-    return true;
-  };
-  bool good = write_all(head.data(), head.size()) && write_all(header.data(), header.size());
-  for (const auto& tensor : tensors) good = good && write_all(tensor.data.data(), tensor.data.size());
-  const mode_t mask = umask(0);
-  umask(mask);
-  good = good && fchmod(file, 0666 & ~mask) == 0;
-  int reason = good ? 0 : errno;
-  if (close(file) != 0 && reason == 0) reason = errno;
-  if (reason == 0 && rename(temporary.c_str(), path.c_str()) != 0) reason = errno;
-  if (reason != 0) refuse(reason);
+  file.write(head);
+  file.write(header);
+  for (const auto& tensor : tensors) file.write(tensor.data.data(), tensor.data.size());
+  file.finish();
 }
 
 }  // namespace moxie::cli

@@ -47,11 +47,7 @@ struct TensorToWrite {
   std::vector<uint8_t> data;
 };
 
-// Throws InputError when `path` can plainly not be written: no such folder, no permission, not a regular file.
-void check_writable(const std::string& path);
-
-// Writes beside `path` under another name and renames at the end. Throws as check_writable does, or OutputError.
-// After an error the file is as it was.
+// Writes the whole file or, after an error, nothing. Throws as OutputFile does.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <optional>
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include "bench/timing/benchmark_case.h"
@@ -21,6 +19,7 @@
 #include "bench/timing/tuning.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "moxie/moxie.h"
 #include "moxie/tuned.h"
 #include "reference/comparison.h"
@@ -268,9 +267,8 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
 }
 
 void print_times(const TuneOptions& options, const Device& device, const std::vector<std::string>& names,
-                 const std::vector<std::vector<Variant>>& variants) {
+                 const std::vector<std::vector<Variant>>& variants, OutputFile& file) {
   const GpuClock clock(device);
-  std::ofstream file(options.times);
   const DeviceInfo& info = device.info();
   std::vector<std::string> kernels;
   for (const auto& of_product : variants) {
@@ -279,12 +277,12 @@ void print_times(const TuneOptions& options, const Device& device, const std::ve
       if (std::find(kernels.begin(), kernels.end(), name) == kernels.end()) kernels.push_back(name);
     }
   }
-  fmt::print(file,
-             R"({{"gpu": "{}", "sm_count": {}, "shared_bytes": {}, "l2_bytes": {}, "clock": {}, "memory_rate": {}, )"
-             R"("kernels": ["{}"], "times": [)"
-             "\n",
-             info.name, info.sm_count, info.shared_bytes, info.l2_bytes, info.clock, info.memory_rate,
-             fmt::join(kernels, R"(", ")"));
+  file.write(fmt::format(
+      R"({{"gpu": "{}", "sm_count": {}, "shared_bytes": {}, "l2_bytes": {}, "clock": {}, "memory_rate": {}, )"
+      R"("kernels": ["{}"], "times": [)"
+      "\n",
+      info.name, info.sm_count, info.shared_bytes, info.l2_bytes, info.clock, info.memory_rate,
+      fmt::join(kernels, R"(", ")")));
   const auto begun = std::chrono::steady_clock::now();
   bool any = false;
   for (size_t i = 0; i < variants.size(); ++i) {
@@ -292,19 +290,18 @@ void print_times(const TuneOptions& options, const Device& device, const std::ve
       const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
       if (options.limit > 0 && spent > options.limit) continue;
       if (popularity == Popularity::Skewed && timing::rows_of(variants[i].front().description) < 2) continue;
-      fmt::print(file, "{}{}", any ? ",\n" : "", record_times(clock, variants[i], popularity, options, kernels));
-      file.flush();
+      file.write((any ? ",\n" : "") + record_times(clock, variants[i], popularity, options, kernels));
       any = true;
     }
     fmt::print("{} of {}: {}\n", i + 1, variants.size(), names[i]);
     fflush(stdout);
   }
-  fmt::print(file, "\n]}}\n");
-  file.close();
-  if (!file) throw OutputError(options.times + ": cannot be written");
+  file.write("\n]}\n");
+  file.finish();
 }
 
 int run_tune(const TuneOptions& options) {
+  OutputFile file(options.times.empty() ? options.out : options.times);
   const Device device = Device::open();
   if (device.info().simulated) throw InputError("tune needs a GPU: times in the simulator say nothing about one");
   if (device.info().arch != 90) throw InputError("tune chooses among kernels for sm_90a, which this GPU is not");
@@ -324,7 +321,7 @@ int run_tune(const TuneOptions& options) {
   fmt::print("{}: {} problems; compiling\n", device.info().name, products.size());
   compile_all(device, variants);
   if (!options.times.empty()) {
-    print_times(options, device, names, variants);
+    print_times(options, device, names, variants, file);
     return 0;
   }
 
@@ -354,11 +351,9 @@ int run_tune(const TuneOptions& options) {
                                to_string(c.multicast)));
   }
   const std::vector<TunedHopper> table = timing::make_table(measured, chosen);
-  std::ofstream file(options.out);
-  fmt::print(file, "# moxie tune {} on {}\n", options.list, device.info().name);
-  for (const TunedHopper& row : table) fmt::print(file, "{}\n", tuned_line(row));
-  file.close();
-  if (!file) throw OutputError(options.out + ": cannot be written");
+  file.write(fmt::format("# moxie tune {} on {}\n", options.list, device.info().name));
+  for (const TunedHopper& row : table) file.write(tuned_line(row) + "\n");
+  file.finish();
   if (options.include) {
     for (const TunedHopper& row : table) fmt::print("{}\n", timing::include_line(row));
   }

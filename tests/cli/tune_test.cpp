@@ -21,6 +21,37 @@ TEST(Tune, TheSimulatorIsRefused) {
   EXPECT_THAT(finished.err, HasSubstr("needs a GPU"));
 }
 
+// Before anything is timed, and so before a GPU is looked for.
+TEST(Tune, AnOutputThatCannotBeWrittenIsRefusedFirst) {
+  const Folder folder;
+  write_file(folder / "list", "8 64 64 --groups 2\n");
+  Setting setting;
+  setting.environment = {{"MOXIE_DEVICE", "sim"}};
+  for (const char* option : {"--times", "--out"}) {
+    for (const std::string& path : {folder / "none/file", folder.path().string()}) {
+      const Finished finished = run_moxie({"tune", folder / "list", option, path}, setting);
+      EXPECT_EQ(finished.status, 2) << option << ' ' << path;
+      EXPECT_EQ(finished.out, "");
+      EXPECT_EQ(finished.lines_on_stderr(), 1) << finished.err;
+      EXPECT_THAT(finished.err, HasSubstr("moxie: " + path + ": cannot be written: "));
+    }
+  }
+}
+
+TEST(Tune, AFailureLeavesTheFilesAsTheyWere) {
+  const Folder folder;
+  write_file(folder / "list", "8 64 64 --groups 2\n");
+  write_file(folder / "older", "times of yesterday");
+  Setting setting;
+  setting.environment = {{"MOXIE_DEVICE", "sim"}};
+  for (const char* option : {"--times", "--out"}) {
+    EXPECT_EQ(run_moxie({"tune", folder / "list", option, folder / "older"}, setting).status, 2);
+    EXPECT_EQ(run_moxie({"tune", folder / "list", option, folder / "new"}, setting).status, 2);
+    EXPECT_EQ(read_file(folder / "older"), "times of yesterday");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2) << "something was left behind";
+  }
+}
+
 TEST(Tune, ATableOfTheUsersOverridesTheModel) {
   const Folder folder;
   write_file(folder / "table",
