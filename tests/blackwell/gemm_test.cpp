@@ -43,6 +43,7 @@ struct GroupedCase {
   std::vector<int64_t> rows;
   const char* name;
 };
+void PrintTo(const GroupedCase& c, std::ostream* out) { *out << c.name; }
 class Groups : public testing::TestWithParam<std::tuple<GroupedCase, int>> {
  protected:
   Job job(int64_t n, int64_t k) const {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct ReferenceShape {
   int64_t n, k;
   int percent = 100;  // Masked: rows that a group has on average
 };
+inline void PrintTo(const ReferenceShape& shape, std::ostream* out) { *out << shape.name; }
 
 inline std::vector<ReferenceShape> reference_shapes() {
   std::vector<ReferenceShape> all;

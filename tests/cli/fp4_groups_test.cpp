@@ -13,6 +13,7 @@
 #include "reference/product.h"
 #include "reference/splitmix.h"
 #include "tests/cli/program.h"
+#include "tests/support/print.h"
 
 namespace moxie::test {
 namespace {
@@ -68,6 +69,7 @@ struct Rows {
 
 enum class Layout { Batched, Offsets, Masked, KOffsets };
 constexpr const char* kLayoutNames[] = {"Batched", "Offsets", "Masked", "KOffsets"};
+void PrintTo(Layout layout, std::ostream* out) { *out << kLayoutNames[int(layout)]; }
 
 // Format, layout, grouping by pointers, scales blocked in the file.
 using Fp4Case = std::tuple<DataType, Layout, bool, bool>;

@@ -139,6 +139,7 @@ struct Wrong {
   const char* arch;
   const char* says;
 };
+void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
 class Mxfp4Wrong : public testing::TestWithParam<Wrong> {};
 TEST_P(Mxfp4Wrong, IsRefusedInOneSentence) {
   const Wrong& wrong = GetParam();

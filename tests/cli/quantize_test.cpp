@@ -194,6 +194,7 @@ struct Wrong {
   Strings arguments;
   const char* says;
 };
+void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
 class WrongQuantize : public testing::TestWithParam<Wrong> {};
 TEST_P(WrongQuantize, IsRefusedInOneSentence) {
   const Folder folder;

@@ -39,6 +39,7 @@ struct Kind {
   const char* name;
   bool tiny = false;  // tiles of 8 rows
 };
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 constexpr Kind kKinds[] = {
     {WarpSchedule::Cooperative, Grouping::Offsets, "CooperativeOffsets"},
     {WarpSchedule::PingPong, Grouping::Offsets, "PingPongOffsets"},

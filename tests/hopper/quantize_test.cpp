@@ -12,6 +12,7 @@
 #include "moxie/quantize.h"
 #include "reference/formats.h"
 #include "tests/support/device.h"
+#include "tests/support/print.h"
 #include "tests/support/random.h"
 
 namespace moxie::test {
@@ -326,6 +327,7 @@ struct WrongQuantization {
   const char* says;
   void (*spoil)(Quantization&);
 };
+void PrintTo(const WrongQuantization& wrong, std::ostream* out) { *out << wrong.name; }
 class WrongQuantize : public testing::TestWithParam<WrongQuantization> {};
 TEST_P(WrongQuantize, IsRefused) {
   const Buffer values(size_t(4 * 64 * 4)), elements(std::vector<uint8_t>(128, kUntouched)),

@@ -27,6 +27,7 @@ struct Choice {
   GateLayout gate;
   DataType type;
 };
+void PrintTo(const Choice& choice, std::ostream* out) { *out << choice.name; }
 constexpr const char* kGroupings[] = {"Dense", "Batched", "Offsets", "RowGroups", "Masked"};
 
 class QuantizedOutput : public testing::TestWithParam<std::tuple<GroupRows, Choice>> {};

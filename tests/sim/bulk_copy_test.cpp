@@ -9,11 +9,7 @@ namespace {
 using namespace sim_test;
 
 // The tests of this fixture in other files run in these orders too.
-std::string order_name(const testing::TestParamInfo<sim::Order>& info) {
-  const char* const names[] = {"eager", "lazy", "random"};
-  return names[static_cast<int>(info.param.mode)] + std::to_string(info.param.seed);
-}
-INSTANTIATE_TEST_SUITE_P(All, Orders, testing::ValuesIn(sim_test::all_orders()), order_name);
+INSTANTIATE_TEST_SUITE_P(All, Orders, testing::ValuesIn(sim_test::all_orders()), testing::PrintToStringParamName());
 
 // Each lane stores its word of the buffer at offset `at` to out[rank * 32 + lane].
 std::string store_words(int at) {

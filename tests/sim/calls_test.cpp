@@ -32,12 +32,7 @@ class Calls : public testing::TestWithParam<sim::Order> {
   }
   sim::GlobalMemory memory_;
 };
-INSTANTIATE_TEST_SUITE_P(All, Calls, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
-  return std::string(info.param.mode == sim::Mode::Eager  ? "eager"
-                     : info.param.mode == sim::Mode::Lazy ? "lazy"
-                                                          : "random") +
-         std::to_string(info.param.seed);
-});
+INSTANTIATE_TEST_SUITE_P(All, Calls, testing::ValuesIn(sim_test::all_orders()), testing::PrintToStringParamName());
 
 // A kernel that stores what `body` leaves in %r1, which is the thread's number before.
 std::string kernel(const std::string& body) {

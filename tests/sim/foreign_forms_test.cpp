@@ -26,12 +26,8 @@ class ForeignForms : public testing::TestWithParam<sim::Order> {
   }
   sim::GlobalMemory memory_;
 };
-INSTANTIATE_TEST_SUITE_P(All, ForeignForms, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
-  return std::string(info.param.mode == sim::Mode::Eager  ? "eager"
-                     : info.param.mode == sim::Mode::Lazy ? "lazy"
-                                                          : "random") +
-         std::to_string(info.param.seed);
-});
+INSTANTIATE_TEST_SUITE_P(All, ForeignForms, testing::ValuesIn(sim_test::all_orders()),
+                         testing::PrintToStringParamName());
 
 // A struct goes to a function and comes back as bytes, through an array in local memory that is indexed at run time.
 TEST_P(ForeignForms, StructsGoThroughCallsAndLocalMemory) {

@@ -47,12 +47,8 @@ class MachineOrders : public testing::TestWithParam<sim::Order> {
   }
   sim::GlobalMemory memory_;
 };
-INSTANTIATE_TEST_SUITE_P(All, MachineOrders, testing::ValuesIn(sim_test::all_orders()), [](const auto& info) {
-  return std::string(info.param.mode == sim::Mode::Eager  ? "eager"
-                     : info.param.mode == sim::Mode::Lazy ? "lazy"
-                                                          : "random") +
-         std::to_string(info.param.seed);
-});
+INSTANTIATE_TEST_SUITE_P(All, MachineOrders, testing::ValuesIn(sim_test::all_orders()),
+                         testing::PrintToStringParamName());
 
 std::vector<uint32_t> iota(size_t n, uint32_t scale = 1, uint32_t first = 0) {
   std::vector<uint32_t> v(n);

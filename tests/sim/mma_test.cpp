@@ -33,6 +33,7 @@ struct Case {
   Layout layout;
   int products = 1;  // m8n8k4 of f16 computes four
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.mnemonic; }
 
 int bits_of(const std::string& type) {
   if (type == "f64") return 64;

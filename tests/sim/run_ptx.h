@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,15 @@
 #include "sim/ptx/ast.h"
 #include "sim/run/run.h"
 #include "sim/translate/build_kernel.h"
+
+namespace sim {
+
+// "eager0", "random77".
+inline void PrintTo(const Order& order, std::ostream* out) {
+  *out << (order.mode == Mode::Eager ? "eager" : order.mode == Mode::Lazy ? "lazy" : "random") << order.seed;
+}
+
+}  // namespace sim
 
 namespace sim_test {
 

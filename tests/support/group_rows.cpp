@@ -3,7 +3,10 @@
 #include "tests/support/group_rows.h"
 
 #include <algorithm>
+#include <ostream>
 #include <utility>
+
+#include "tests/support/print.h"
 
 namespace moxie::test {
 
@@ -57,6 +60,12 @@ int64_t GroupRows::scale_index(size_t g, int64_t r, int64_t column, int64_t k, i
   int64_t before = 0;
   for (size_t i = 0; i < g; ++i) before += blocked_scale_bytes(stacked() ? m : rows[i], k, block);
   return before + blocked_scale_index(r, column, k, block);
+}
+
+void PrintTo(const GroupRows& rows, std::ostream* out) {
+  PrintTo(rows.grouping, out);
+  *out << ", rows";
+  for (const int64_t r : rows.rows) *out << ' ' << r;
 }
 
 }  // namespace moxie::test

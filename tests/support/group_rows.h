@@ -2,6 +2,7 @@
 // Where the rows of each group lie in A and in the outputs of a product, for every grouping but Pointers.
 #pragma once
 #include <cstdint>
+#include <iosfwd>
 #include <vector>
 
 #include "moxie/scales.h"
@@ -29,5 +30,8 @@ struct GroupRows {
   // Where the scale of row r of group g stands in blocked scales of `k` columns.
   int64_t scale_index(size_t g, int64_t r, int64_t column, int64_t k, int64_t block = kScaleBlock) const;
 };
+
+// "masked, rows 5 0 140"
+void PrintTo(const GroupRows& rows, std::ostream* out);
 
 }  // namespace moxie::test
