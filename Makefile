@@ -4,7 +4,7 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test nightly mutants faults assembly fuzz coverage docs bench bundle format check \
+.PHONY: help setup ready build demo test nightly mutants semantic-mutants faults assembly fuzz coverage docs bench bundle format check \
   check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
@@ -12,6 +12,7 @@ help:
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
+	@echo "make semantic-mutants changes kernels, library, simulator and program line by line: does a test notice? hours"
 	@echo "make faults plants known faults in what is computed: does the test that must notice each of them fail?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
@@ -64,7 +65,11 @@ mutants: build
 	  MOXIE_CACHE_DIR=$(BUILD)/test-cache $(BUILD)/bin/mutants --arch $$arch $(ARGS) || status=$$?; \
 	done; exit $$status
 
-# In a copy of the checkout with a build folder of its own.
+# Both in a copy of the checkout with a build folder of its own.
+semantic-mutants: ready
+	@scripts/setup --mutant-tools
+	scripts/semantic-mutants --folder build-semantic --jobs $(JOBS) $(ARGS)
+
 faults: ready
 	scripts/plant-faults --folder build-semantic --jobs $(JOBS) $(ARGS)
 

@@ -45,8 +45,13 @@ void record_coverage(const Kernel& kernel) {
     std::string line = form + "\t" + test + "\n";
     if (written.insert(line).second) lines += line;
   };
-  for (size_t i = 0; i < kernel.code.size(); ++i)
-    if (kernel.covered[i] && kernel.code[i].source != nullptr) add(kernel.code[i].source->opcode);
+  for (size_t i = 0; i < kernel.code.size(); ++i) {
+    const ptx::Instruction* const source = kernel.code[i].source;
+    if (!kernel.covered[i] || source == nullptr) continue;
+    add(source->opcode);
+    const auto file = kernel.module->files.find(source->file);
+    if (file != kernel.module->files.end()) add("@" + file->second + ":" + std::to_string(source->source_line));
+  }
   for (const std::string& form : details()) add(form);
   details().clear();
   if (lines.empty()) return;

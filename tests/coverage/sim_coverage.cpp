@@ -115,6 +115,7 @@ int run(int count, char** values) {
   if (!in) throw std::runtime_error(std::string("cannot read ") + values[1]);
   std::map<std::string, std::map<std::string, Tests>> opcodes;
   for (std::string line; std::getline(in, line);) {
+    if (line.starts_with('@')) continue;  // a line of a kernel's source
     const size_t tab = line.find('\t');
     if (tab == std::string::npos) continue;
     const std::string form = line.substr(0, tab);
