@@ -143,10 +143,11 @@ def try_change(change: dict, tree: Path) -> dict:
             return {"status": "does not compile", "by": [], "said": said}
         built = time.monotonic() - begin
         outcome, failed = run_stage(stage, tree)
-        if outcome == "rejected":
+        if outcome == "rejected" and change.get("embedded"):
             return {"status": "does not compile", "by": failed}
-        if outcome in ("failed", "none"):
-            return {"status": "killed" if outcome == "failed" else "no test has this name", "by": failed, "built": round(built, 1)}
+        if outcome != "passed":
+            status = "no test has this name" if outcome == "none" else "killed"
+            return {"status": status, "by": failed, "built": round(built, 1)}
     if before:
         # Programs that no stage has built are as they were.
         same = all(before.get(name) == digest for name, digest in outputs(tree).items())
