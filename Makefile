@@ -4,8 +4,8 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test nightly mutants semantic-mutants faults assembly fuzz coverage docs bench bundle format check \
-  check-nvrtc install clean
+.PHONY: help setup ready build demo test nightly mutants semantic-mutants faults assembly fuzz coverage docs bench \
+  bundle format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"

@@ -70,8 +70,8 @@ def call(command: list[str], tree: Path, timeout: float, shards: int = 1) -> tup
     """The exit status (None: it was ended after `timeout` seconds) and the end of what was said."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            command, cwd=tree, env=environment(tree, shards), stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=limit,
+            command, cwd=tree, env=environment(tree, shards), stdin=subprocess.DEVNULL, stdout=said,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limit,
         )  # fmt: skip
         try:
             status = process.wait(timeout)
@@ -88,7 +88,7 @@ def call(command: list[str], tree: Path, timeout: float, shards: int = 1) -> tup
 
 
 def run_stage(stage: dict, tree: Path) -> tuple[str, list[str]]:
-    """Runs the tests of a stage: passed, failed, rejected (a kernel does not compile) or none (no test has the name)."""
+    """Runs the tests of a stage: passed, failed, rejected (a kernel does not compile) or none (no such test)."""
     for command in command_lines(stage):
         status, text = call(command, tree, stage["timeout"], stage.get("shards", 1))
         if status is None:

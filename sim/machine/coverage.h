@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of executed forms of instructions. With MOXIE_SIM_COVERAGE=FILE in the environment every launch appends
-// lines of "form TAB test" to the file, each pair once a process, and "@source:line TAB test" for the lines of a kernel's
-// source that .loc tells. The test is named by MOXIE_SIM_COVERAGE_TEST, else by the kernel. `sim_coverage` lists the
-// forms (tests/coverage); scripts/semantic-mutants reads the lines.
+// lines of "form TAB test" to the file, each pair once a process, and "@source:line TAB test" for the lines of a
+// kernel's source that .loc tells. The test is named by MOXIE_SIM_COVERAGE_TEST, else by the kernel. `sim_coverage`
+// lists the forms (tests/coverage); scripts/semantic-mutants reads the lines.
 #pragma once
 #include <string>
 
