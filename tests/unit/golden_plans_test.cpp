@@ -157,11 +157,20 @@ void add_plans(Lines& lines) {
     lines.push_back(
         fmt::format("{} {} = {}", d.name, words_of(s), line_of([&] { return make_hopper_plan(s, d.figures); })));
   }
-  for (int i = 0; i < 176; ++i) {
+  for (int i = 0; i < 160; ++i) {
     const Shape s = draw_shape(draw, i, true);
     const NamedFigures& d = draw.one_of(blackwell);
     lines.push_back(
         fmt::format("{} {} = {}", d.name, words_of(s), line_of([&] { return make_blackwell_plan(s, d.figures); })));
+  }
+  // Static scheduling has no grid of as many blocks as there are tiles.
+  Shape large;
+  large.grouping = Grouping::Masked, large.groups = 5000, large.m = 1000000, large.n = 28672, large.k = 256;
+  large.out = DataType::Bf16;
+  for (const TileSource source : {TileSource::Static, TileSource::LaunchControl}) {
+    large.blackwell.tile_source = source;
+    lines.push_back(fmt::format("{} {} = {}", to_string(source), words_of(large),
+                                line_of([&] { return make_blackwell_plan(large, *named_device("b200")); })));
   }
 }
 
@@ -315,6 +324,13 @@ void add_rows(Lines& lines) {
     text += " panels";
     for (const int columns : {16, 64, 128, 320, 512})
       text += fmt::format(" {}", choose_panel(s, d, 128, 64 + i, columns));
+    // The widths beside a multiple of a tile's, which drawn ones are not.
+    Shape wider = s;
+    for (const int64_t n : {511, 512, 513}) {
+      wider.n = n;
+      text += fmt::format(" {}/{:.6g}/{}", most_cluster_tiles(wider, 64, 128), count_cluster_tiles(wider, w, 64, 128),
+                          choose_panel(wider, d, 64, 32, 32));
+    }
     lines.push_back(fmt::format("estimate {} = {}, {} scaled{}", words_of(s), text, scaled_columns(s),
                                 has_wide_sinks(s) ? ", wide" : ""));
   }
