@@ -82,7 +82,11 @@ std::vector<double> multiply_all(const Element* a, int64_t lda, const Element* b
 }
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+// x * s, and its limit 0 where x is -infinity and s is 0.
+double times_gate(double x, double s) { return s == 0 ? 0 : x * s; }
+double gelu_tanh(double x) {
+  return times_gate(x, 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))));
+}
 
 }  // namespace
 
@@ -106,14 +110,14 @@ double activate(Activation activation, double x, double up, double alpha, double
     case Activation::GeluTanh:
       return gelu_tanh(x);
     case Activation::GeluErf:
-      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+      return times_gate(x, 0.5 * (1 + std::erf(x / std::sqrt(2.0))));
     case Activation::Silu:
-      return x * sigmoid(x);
+      return times_gate(x, sigmoid(x));
     case Activation::Swiglu:
-      return x * sigmoid(x) * up;
+      return times_gate(x, sigmoid(x)) * up;
     case Activation::SwigluOai: {
       const double gate = std::min(x, limit);
-      return gate * sigmoid(alpha * gate) * (std::clamp(up, -limit, limit) + 1);
+      return times_gate(gate, sigmoid(alpha * gate)) * (std::clamp(up, -limit, limit) + 1);
     }
     case Activation::Geglu:
       return gelu_tanh(x) * up;

@@ -24,7 +24,8 @@ std::vector<double> product(const Group& group, int threads = 1);
 std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, int64_t m, int64_t n,
                             int64_t k);
 
-// Returns activation(x). Gated ones take the gate as x and `up` besides (see Activation in moxie/types.h).
+// Returns activation(x), at an infinity its limit. Gated ones take the gate as x and `up` besides (see Activation in
+// moxie/types.h).
 double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);
 
 // Returns out [m, n], or with a gate [m, n / 2], from pre [m, n].

@@ -71,7 +71,9 @@ using Groups = std::variant<Dense, Batched, Offsets, RowGroups, Masked, Pointers
 constexpr Grouping grouping_of(const Groups& groups) { return static_cast<Grouping>(groups.index()); }
 
 // What a call says of its rows: one of the three arrays (Dense, Batched, Pointers: none), in device memory, read by the
-// kernel and never by the host. Values out of range are clamped by the kernel.
+// kernel and never by the host. The kernel takes any values. An end is brought into 0 to T (KGroups: 0 to K, and down
+// to a multiple of 8 or 32), and then to no less than the end before it; a count into 0 to max_m. A row whose group
+// does not exist counts as one marked -1.
 struct Rows {
   const int32_t* ends = nullptr;          // Offsets, KGroups: [G]
   const int32_t* group_of_row = nullptr;  // RowGroups: [T]

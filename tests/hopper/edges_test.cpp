@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The edges: groups that are empty or hold everything, K of 0, single rows, a block that changes group at every tile,
-// routing data that is wrong, a sink of the caller's own, launches that follow each other, graphs.
+// a sink of the caller's own, launches that follow each other, graphs.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -231,44 +231,6 @@ TEST_P(Edges, TheSameWorkspaceAgainAndAgain) {
   for (int i = 0; i < 3; ++i) product.launch();
   device().synchronize();
   product.check(product.results());
-}
-
-// ---- Routing data that is wrong: no access outside the buffers, nothing written outside the matrices ---------------
-
-TEST_P(Edges, CorruptRoutingDataStaysInside) {
-  constexpr int32_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
-  std::vector<std::vector<int32_t>> corrupt;
-  Job j = job({20, 20, 20, 20}, 48, 40);
-  switch (GetParam().grouping) {
-    case Grouping::Offsets:
-      corrupt = {{40, 20, 60, 10},       {-5, -1, 30, 80},         {kHigh, 3, kLow, 50},
-                 {10, 1000, 2000, 3000}, {kLow, kLow, kLow, kLow}, {0, 0, 0, kHigh}};
-      break;
-    case Grouping::Masked:
-      corrupt = {{-1, 24, 1000, kHigh}, {kLow, kLow, 0, 23}};
-      break;
-    case Grouping::RowGroups: {
-      std::vector<int32_t> indices(size_t(GroupedProduct(j).rows().total));
-      std::mt19937 random(4);
-      for (int32_t wrong : {-1, -7, 4, 1000, kLow, kHigh}) {
-        for (int32_t& index : indices) index = random() % 3 == 0 ? wrong : int32_t(random() % 4);
-        indices[0] = wrong;
-        corrupt.push_back(indices);
-      }
-      break;
-    }
-    default:  // {M, N, K} of each group; the buffers hold 20 x 48 x 40
-      corrupt = {{21, 48, 40, kHigh, kHigh, kHigh, -1, 48, 40, 20, -48, 40},
-                 {20, 44, 40, 20, 48, 36, 20, 24, 40, 20, 0, 40},
-                 {kLow, kLow, kLow, 20, 48, -8, 1, 16, 0, 1000, 1000, 1000}};
-      break;
-  }
-  for (const auto& sizes : corrupt) {
-    SCOPED_TRACE(::testing::PrintToString(sizes));
-    j.corrupt_sizes = sizes;
-    run_in_all_orders(j);
-    if (HasFailure()) return;
-  }
 }
 
 // ---- The comparison itself -----------------------------------------------------------------------------------------

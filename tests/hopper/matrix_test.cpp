@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels over schedule x grouping x outputs x gate layout x activation x tile x cluster, each for several sizes,
-// with sizes known to the host or only to the device, in every order of the simulator.
+// with sizes known to the host or only to the device, in every order of the simulator. Each run draws which of them get
+// routing data that only mean the same (tests/support/routing.h), and where special values stand among the operands.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -130,14 +131,21 @@ std::vector<Job> jobs(const Entry& entry) {
   if (entry.problem.pre == kF32) large.pad_pre = 4;
   Job ready = large;
   ready.weights_ready = true;
-  return {small, large, ready};
+  std::vector<Job> all = {small, large, ready};
+  Random random(run_seed() ^ std::hash<std::string>()(entry.name));
+  for (Job& job : all) {
+    if (random.one_in(2)) job.wild_sizes = random.next() | 1;
+    if (random.one_in(2)) job.specials = random.next() | 1;
+  }
+  return all;
 }
 
 class Matrix : public ::testing::TestWithParam<Entry> {};
 
 TEST_P(Matrix, IsRight) {
   for (const Job& job : jobs(GetParam())) {
-    SCOPED_TRACE(fmt::format("n {}, k {}, {} sizes", job.n, job.k, job.host_sizes ? "host" : "device"));
+    SCOPED_TRACE(fmt::format("n {}, k {}, {} sizes, MOXIE_TEST_SEED={}", job.n, job.k,
+                             job.host_sizes ? "host" : "device", run_seed()));
     run_in_all_orders(job);
     if (HasFatalFailure() || HasFailure()) return;
   }

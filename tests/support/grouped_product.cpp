@@ -2,16 +2,20 @@
 // See grouped_product.h.
 #include "tests/support/grouped_product.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "reference/comparison.h"
 #include "reference/formats.h"
 #include "reference/product.h"
+#include "tests/support/routing.h"
+#include "tests/support/special.h"
 
 namespace moxie::test {
 namespace {
@@ -146,6 +150,26 @@ void GroupedProduct::draw_operands() {
                                  : random_bf16(job_.seed * 1000 + 2, i, 0.5f));
     }
   }
+  if (job_.specials != 0) plant_specials();
+}
+
+// Where a tensor scale becomes special, all of its group does.
+void GroupedProduct::plant_specials() {
+  Random random(job_.specials);
+  a_.plant_specials(random.next());
+  b_.plant_specials(random.next());
+  special_bias_.resize(bias_.size());
+  for (size_t i = 0; job_.problem.bias && i < bias_.size(); ++i) {
+    if (!random.one_in(40)) continue;
+    bias_[i] = random.of(kSpecialBf16);
+    special_bias_[i] = true;
+  }
+  constexpr float kFloats[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                               0x1.fffffep127f, 0x1p-149f, -0.0f};
+  if (!job_.b_tensor_scale.empty() && random.one_in(2)) {
+    special_group_ = random.between(0, int64_t(groups()) - 1);
+    job_.b_tensor_scale[size_t(special_group_)] = random.of(kFloats);
+  }
 }
 
 void GroupedProduct::upload_sizes() {
@@ -156,6 +180,7 @@ void GroupedProduct::upload_sizes() {
     for (size_t g = 0; g < groups(); ++g)
       sizes.insert(sizes.end(), {int32_t(job_.rows[g]), int32_t(group_n(g)), int32_t(group_k(g))});
   }
+  if (job_.wild_sizes != 0) sizes = disguise(job_.problem, std::move(sizes), job_.wild_sizes);
   if (!job_.corrupt_sizes.empty()) sizes = job_.corrupt_sizes;
   if (!sizes.empty()) (by_pointers() ? x_.pointers.sizes : x_.sizes) = upload(sizes);
   if (job_.problem.bias) {
@@ -405,6 +430,76 @@ int64_t GroupedProduct::count_different(const Output& o, const std::vector<uint8
   return different;
 }
 
+std::vector<int64_t> GroupedProduct::sources(const Output& o, size_t g, int64_t column) const {
+  if (!o.gated) return {column};
+  if (job_.problem.gate == GateLayout::Interleaved) return {2 * column, 2 * column + 1};
+  if (job_.problem.gate == GateLayout::Split) return {column, column + o.width[g]};
+  return {column + o.width[g], column};
+}
+
+bool GroupedProduct::is_touched(const Output& o, size_t g, int64_t row, int64_t column) const {
+  if (int64_t(g) == special_group_ || a_.has_special(g, row)) return true;
+  const std::vector<int64_t> columns = sources(o, g, column);
+  return std::any_of(columns.begin(), columns.end(),
+                     [&](int64_t j) { return b_.has_special(g, j) || special_bias_[size_t(first_bias_[g] + j)]; });
+}
+
+void GroupedProduct::check_touched(const Output& o, const std::vector<uint8_t>& got, size_t g) const {
+  const ProductSpec& p = job_.problem;
+  const std::vector<double> a = a_.values(g), b = b_.values(g);
+  const int64_t k = group_k(g);
+  const double factor = (job_.a_tensor_scale.empty() ? 1.0 : double(job_.a_tensor_scale[0])) *
+                        (job_.b_tensor_scale.empty() ? 1.0 : double(job_.b_tensor_scale[g]));
+  int64_t wrong = 0;
+  std::string first;
+  for (int64_t i = 0; i < job_.rows[g]; ++i) {
+    for (int64_t j = 0; j < o.width[g]; ++j) {
+      if (!is_touched(o, g, i, j)) continue;
+      std::vector<PossibleValues> pre;
+      for (const int64_t column : sources(o, g, j)) {
+        const float bias = p.bias ? reference::bf16_to_float(bias_[size_t(first_bias_[g] + column)]) : 0.0f;
+        pre.push_back(possible_sums(a.data() + i * k, b.data() + column * k, k, factor, bias));
+      }
+      const PossibleValues possible = is_pre(o) ? pre[0] : possible_activations(p, pre);
+      const uint8_t* const at = got.data() + o.bytes(o.first[g] + i * o.ld[g] + j);
+      if (possible.has(*o.type, at)) continue;
+      if (wrong++ == 0) first = fmt::format("row {}, column {} of group {}: {}", i, j, g, possible.text(*o.type, at));
+    }
+  }
+  EXPECT_EQ(wrong, 0) << "elements that special values touch: " << first;
+}
+
+void GroupedProduct::check_untouched(const Results& results, const Results& without) const {
+  for (const Output* o : {&pre_, &out_}) {
+    if (!o->type) continue;
+    const std::vector<uint8_t>&got = is_pre(*o) ? results.pre : results.out,
+          &wanted = is_pre(*o) ? without.pre : without.out;
+    ASSERT_EQ(got.size(), wanted.size());
+    // A quantized element depends on its whole block; 32 is a multiple of every one.
+    const int64_t unit = is_quantized(*o->type) ? 32 : 1;
+    int64_t different = 0;
+    for (size_t g = 0; g < groups(); ++g) {
+      std::vector<int64_t> columns;  // that no special value of B or of the bias touches, in units
+      for (int64_t j = 0; j < o->width[g]; j += unit) {
+        bool touched = int64_t(g) == special_group_;
+        for (int64_t c = j; c < j + unit; ++c) {
+          for (const int64_t column : sources(*o, g, c))
+            touched = touched || b_.has_special(g, column) || special_bias_[size_t(first_bias_[g] + column)];
+        }
+        if (!touched) columns.push_back(j);
+      }
+      for (int64_t i = 0; i < job_.rows[g]; ++i) {
+        if (a_.has_special(g, i)) continue;
+        for (const int64_t j : columns) {
+          const auto at = size_t(o->bytes(o->first[g] + i * o->ld[g] + j)), bytes = size_t(o->bytes(unit));
+          different += std::memcmp(&got[at], &wanted[at], bytes) != 0;
+        }
+      }
+    }
+    EXPECT_EQ(different, 0) << "elements that changed although no special value touches them";
+  }
+}
+
 void GroupedProduct::check_elements(const Output& o, const std::vector<uint8_t>& got) const {
   const ProductSpec& p = job_.problem;
   const bool corrupt = !job_.corrupt_sizes.empty();
@@ -427,6 +522,10 @@ void GroupedProduct::check_elements(const Output& o, const std::vector<uint8_t>&
     if (corrupt || job_.rows[g] == 0 || width == 0) continue;
     if (!o.plain.empty()) different += count_different(o, got, g);
     if (is_quantized(*o.type)) continue;
+    if (job_.specials != 0) {
+      check_touched(o, got, g);
+      continue;
+    }
     const std::vector<double> expected = is_pre(o) ? expected_pre(g) : expected_out(g);
     const uint8_t* const first = got.data() + o.bytes(o.first[g]);
     if (!sums) comparison.add(expected, first, *o.type, job_.rows[g], width, ld, by_pointers() ? 0 : rows_.first[g]);
@@ -484,8 +583,24 @@ void GroupedProduct::check_scales(const Output& o, const std::vector<std::vector
   EXPECT_EQ(wrong, 0) << "scales";
 }
 
-void run_in_all_orders(const Job& job) {
+namespace {
+
+void run_with_specials(const Job& job, const Results& without) {
+  SCOPED_TRACE(fmt::format("special values {}", job.specials));
   const GroupedProduct product(job);
+  set_order(Random(job.specials).of(orders()));
+  Results results;
+  ASSERT_NO_THROW(results = product.run());
+  product.check(results);
+  product.check_untouched(results, without);
+}
+
+}  // namespace
+
+void run_in_all_orders(const Job& job) {
+  Job plain = job;
+  plain.specials = 0;  // those come at the end
+  const GroupedProduct product(plain);
   std::optional<Results> first;
   for (const char* order : orders()) {
     SCOPED_TRACE(order);
@@ -500,6 +615,7 @@ void run_in_all_orders(const Job& job) {
     }
     if (::testing::Test::HasFailure()) return;
   }
+  if (job.specials != 0) run_with_specials(job, *first);
 }
 
 }  // namespace moxie::test

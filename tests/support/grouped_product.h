@@ -40,6 +40,11 @@ struct Job {
   // Routing data to hand to the kernel instead of the right ones (Pointers: [groups][3]). Any row of the outputs may
   // then be written, but nothing beside them.
   std::vector<int32_t> corrupt_sizes;
+  // Not 0: routing data are handed over that mean the same, drawn by disguise() (routing.h).
+  uint64_t wild_sizes = 0;
+  // Not 0: run_in_all_orders() computes the product once more with special values in some rows of A and B, in the bias
+  // and in NVFP4's tensor scales. What they touch is checked by special.h, all else has the same bits as without.
+  uint64_t specials = 0;
 };
 Job job_of(OperandFormat format);  // all else as above
 
@@ -92,8 +97,10 @@ class GroupedProduct {
   // What `out` of such results stands for: values of each group.
   std::vector<std::vector<double>> out_values(const Results& results) const;
 
-  // Every element that should be there is right, every other byte is still poison.
+  // Every element that should be there is right, every other byte is still poison. With special values, of the
+  // elements only those that they touch are looked at, and check_untouched() compares the others with `without`.
   void check(const Results& results) const;
+  void check_untouched(const Results& results, const Results& without) const;
 
  private:
   size_t groups() const { return job_.rows.size(); }
@@ -111,12 +118,17 @@ class GroupedProduct {
   void upload_sizes();
   void upload_operand(bool of_a);
   void upload_scales(bool of_a);
+  void plant_specials();
   void make_output(Output& output, int64_t pad);
   void learn_plain_rows();
 
   std::vector<uint8_t> rows_of(const Output& output, const std::vector<uint8_t>& bytes, size_t g) const;
   int64_t scale_index(const Output& output, size_t g, int64_t r, int64_t column) const;
   int64_t count_different(const Output& output, const std::vector<uint8_t>& got, size_t g) const;
+  // The columns of pre that an element of an output is made of: with a gate two.
+  std::vector<int64_t> sources(const Output& output, size_t g, int64_t column) const;
+  bool is_touched(const Output& output, size_t g, int64_t row, int64_t column) const;
+  void check_touched(const Output& output, const std::vector<uint8_t>& got, size_t g) const;
   void check_elements(const Output& output, const std::vector<uint8_t>& got) const;
   void check_scales(const Output& output, const std::vector<std::vector<uint8_t>>& got) const;
 
@@ -133,12 +145,14 @@ class GroupedProduct {
   std::vector<std::vector<double>> other_a_;
   std::vector<uint16_t> bias_;
   std::vector<int64_t> first_bias_;  // of each group
+  std::vector<bool> special_bias_;   // as bias_
+  int64_t special_group_ = -1;       // whose tensor scale is special
   Output pre_, out_;
   std::vector<Buffer> buffers_;
   ProductTensors x_;
 };
 
-// Runs a job in every order: right, and the same bits in all.
+// Runs a job in every order: right, and the same bits in all. Then with special values, where the job has them.
 void run_in_all_orders(const Job& job);
 
 }  // namespace moxie::test

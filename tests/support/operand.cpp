@@ -53,6 +53,33 @@ void Operand::draw_e2m1(uint64_t seed, const ScaleCodes& codes, int nan_each) {
   }
 }
 
+void Operand::plant_specials(uint64_t seed) {
+  constexpr int kE2m1[] = {0, 8, 1, 9, 7, 15};              // zeros, subnormals, the largest
+  constexpr uint8_t kE8m0[] = {255, 255, 0, 254};           // NaN, the smallest, the largest
+  constexpr uint8_t kE4m3[] = {0x7f, 0x7f, 0, 0x01, 0x7e};  // NaN, zero, the smallest, the largest
+  const int64_t block = scale_block(format_);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const OperandRows& rows = groups_[g];
+    Random random(seed * 1000003 + g);
+    std::vector<bool>& special = special_.emplace_back(size_t(rows.rows));
+    if (rows.rows == 0 || rows.k == 0 || random.one_in(4)) continue;
+    for (int64_t count = random.between(1, 4); count > 0; --count) {
+      const int64_t row = random.between(0, rows.rows - 1), k = random.between(0, rows.k - 1);
+      const int64_t at = rows.first + row * rows.ld + k;
+      special[size_t(row)] = true;
+      if (format_ == OperandFormat::Bf16) {
+        const uint16_t value = random.of(kSpecialBf16);
+        std::memcpy(elements_.data() + at * 2, &value, 2);
+      } else if (random.one_in(2)) {
+        put(at, random.of(kE2m1));
+      } else {
+        scales_[size_t(rows.first_scale + row * rows.ld_scale + k / block)] =
+            format_ == OperandFormat::Nvfp4 ? random.of(kE4m3) : random.of(kE8m0);
+      }
+    }
+  }
+}
+
 std::vector<uint8_t> Operand::bytes(int64_t begin, int64_t end) const {
   return {elements_.begin() + begin * bits_of(format_) / 8, elements_.begin() + end * bits_of(format_) / 8};
 }

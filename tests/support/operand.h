@@ -12,6 +12,10 @@
 
 namespace moxie::test {
 
+// NaN of both signs, infinities, the largest numbers, subnormals and zeros.
+constexpr uint16_t kSpecialBf16[] = {0x7fc0, 0xffc0, 0x7f81, 0x7f80, 0xff80, 0x7f7f, 0xff7f,
+                                     0x0001, 0x8001, 0x007f, 0x807f, 0x8000, 0x0000};
+
 // The rows of one group.
 struct OperandRows {
   int64_t rows = 0, k = 0;
@@ -34,6 +38,12 @@ class Operand {
   // Draws values of E2M1, stored in any format, and scales. One scale of `nan_each` is NaN, with 0 none.
   void draw_e2m1(uint64_t seed, const ScaleCodes& codes, int nan_each);
 
+  // Puts values between the others that arithmetic treats apart: NaN, infinities, the largest, subnormals, zeros, and
+  // such scales. Most groups get some, in a few rows.
+  void plant_specials(uint64_t seed);
+  // Whether one of them stands in a row of a group.
+  bool has_special(size_t group, int64_t row) const { return !special_.empty() && special_[group][size_t(row)]; }
+
   const std::vector<OperandRows>& groups() const { return groups_; }
   const std::vector<uint8_t>& scales() const { return scales_; }
   // The stored bytes from element `begin` to element `end`.
@@ -47,6 +57,7 @@ class Operand {
   OperandFormat format_ = OperandFormat::Bf16;
   std::vector<OperandRows> groups_;
   std::vector<uint8_t> elements_, scales_;
+  std::vector<std::vector<bool>> special_;  // of each group's rows
 };
 
 }  // namespace moxie::test
