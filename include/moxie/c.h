@@ -430,8 +430,8 @@ typedef struct moxie_gemm_tensors {
   moxie_const_tensor a;
   moxie_const_tensor b;
   const void* bias; /* bf16 [G, N], aligned to 16 bytes; NULL without a bias */
-  moxie_tensor pre; /* all 0 where it is not stored */
-  moxie_tensor out; /* all 0 where it is not stored */
+  moxie_tensor pre; /* NULLs where it is not stored; its ld is then not read */
+  moxie_tensor out; /* NULLs where it is not stored; its ld is then not read */
   moxie_rows rows;
   const moxie_sink_params* sinks; /* one for each custom sink, in the description's order */
   size_t sink_count;

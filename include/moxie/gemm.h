@@ -73,7 +73,9 @@ struct GemmDescription {
   std::optional<BlackwellTuning> blackwell = {};  // for sm_100a
 };
 
-// The tensors of one call; groups.h has their shapes. Outputs may not overlap inputs, the workspace or each other.
+// The tensors of one call; groups.h has their shapes. Outputs may not overlap inputs, the workspace or each other. What
+// the description has no use for is null, and is refused otherwise; the leading dimension of an output that is not
+// stored is not read. A call without a row or a column requires nothing, and one with a K of 0 neither a nor b.
 struct GemmTensors {
   ConstTensor a = {};          // activations
   ConstTensor b = {};          // weights

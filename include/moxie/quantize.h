@@ -53,7 +53,7 @@ struct Quantization : QuantizedRows {
   void* elements = nullptr;             // receives the elements
   int64_t ld_elements = 0;              // leading dimension of elements
   void* scales = nullptr;               // blocked: aligned to 16 bytes; places of scales that do not exist become 0
-  const float* tensor_scale = nullptr;  // NVFP4: t, positive, in device memory
+  const float* tensor_scale = nullptr;  // NVFP4: t, positive, in device memory; null for others
 };
 
 // The arguments of dequantize().
@@ -61,7 +61,7 @@ struct Dequantization : QuantizedRows {
   const void* elements = nullptr;       // what quantize() wrote
   int64_t ld_elements = 0;              // leading dimension of elements
   const void* scales = nullptr;         // in QuantizedRows::layout
-  const float* tensor_scale = nullptr;  // NVFP4: t, in device memory
+  const float* tensor_scale = nullptr;  // NVFP4: t, in device memory; null for others
   void* values = nullptr;               // receives the values
   int64_t ld_values = 0;                // leading dimension of values
 };

@@ -71,9 +71,13 @@ Range check_scales(const void* scales, const QuantizedRows& x) {
   return range("scales", scales, scale_bytes(x));
 }
 
+// Also where there is nothing to convert.
+void check_stray(const void* tensor_scale, const QuantizedRows& x) {
+  if (x.format != DataType::Nvfp4 && tensor_scale) reject("tensor_scale is given, but only NVFP4 has one");
+}
+
 Range check_tensor_scale(const void* scale, const QuantizedRows& x) {
   if (x.format == DataType::Nvfp4) check_pointer("tensor_scale", scale, 4);
-  if (x.format != DataType::Nvfp4 && scale) reject("tensor_scale is given, but only NVFP4 has one");
   return range("tensor_scale", scale, scale ? 4 : 0);
 }
 
@@ -122,6 +126,7 @@ size_t scale_bytes(const QuantizedRows& x) {
 
 void quantize(const Device& device, const Quantization& x) {
   check_rows(x);
+  check_stray(x.tensor_scale, x);
   if (is_empty(x)) return;
   int64_t ld_values = x.ld_values, ld_elements = x.ld_elements;
   const Range values = check_matrix("values", x.values, ld_values, x.type, x);
@@ -137,6 +142,7 @@ void quantize(const Device& device, const Quantization& x) {
 
 void dequantize(const Device& device, const Dequantization& x) {
   check_rows(x);
+  check_stray(x.tensor_scale, x);
   if (is_empty(x)) return;
   int64_t ld_values = x.ld_values, ld_elements = x.ld_elements;
   const Range values = check_matrix("values", x.values, ld_values, x.type, x);

@@ -2,10 +2,7 @@
 // Groups whose operands have tensor maps of their own on sm_100a: by pointers, and k groups. Every format, one block
 // and pairs, operands swapped and not, either scheduling; sums are exact, so float32 must be equal to the last bit.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <functional>
 
 #include "tests/support/grouped_product.h"
 
@@ -291,49 +288,6 @@ TEST(KGroups, ScalesBothWays) {
         ASSERT_EQ(got[at], c < ends.back() / block ? from[at] : 0x77) << r << " " << c;
       }
     }
-  }
-}
-
-TEST(OwnMaps, WrongCalls) {
-  struct Wrong {
-    Job job;
-    const char* says;
-    std::function<void(ProductSpec&, ProductTensors&)> spoil;
-  };
-  const Wrong all[] = {
-      {k_groups(OperandFormat::Mxfp4), "rows.ends is null", [](auto&, auto& x) { x.sizes = nullptr; }},
-      {k_groups(OperandFormat::Mxfp4), "b.scales is null", [](auto&, auto& x) { x.sfb = nullptr; }},
-      {k_groups(OperandFormat::Mxfp4), "known_rows is given",
-       [](auto& p, auto&) { p.host_rows.assign(size_t(p.groups), p.m); }},
-      {k_groups(OperandFormat::Bf16), "workspace is null", [](auto&, auto& x) { x.workspace = nullptr; }},
-      {k_groups(OperandFormat::Bf16), "b.ld is 8", [](auto&, auto& x) { x.ldb = 8; }},
-      {pointers(OperandFormat::Nvfp4), "a.scales is null", [](auto&, auto& x) { x.pointers.a.scales = nullptr; }},
-      {pointers(OperandFormat::Bf16), "out.scales is null", [](auto& p, auto&) { p.out = DataType::Mxfp4, p.n = 256; }},
-      {k_groups(OperandFormat::Bf16), "out.scales is null",
-       [](auto& p, auto& x) { p.out = DataType::Mxfp4, p.n = 128, x.ld_out = 0; }},
-      {pointers(OperandFormat::Bf16), "b.ld is null", [](auto&, auto& x) { x.pointers.b.ld = nullptr; }},
-  };
-  for (const Wrong& wrong : all) {
-    GroupedProduct product(wrong.job);
-    const Results before = product.run();
-    ProductSpec p = product.problem();
-    ProductTensors x = product.arguments();
-    wrong.spoil(p, x);
-    try {
-      gemm(device(), p, x);
-      ADD_FAILURE() << "was accepted: " << wrong.says;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(wrong.says));
-    }
-    device().synchronize();
-    EXPECT_TRUE(product.results() == before);
-  }
-  try {
-    plan_gemm(describe(GroupedProduct(k_groups(OperandFormat::Bf16)).problem()));
-    FAIL() << "was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-    EXPECT_THAT(error.what(), testing::HasSubstr("k-groups"));
   }
 }
 

@@ -195,14 +195,6 @@ const Misuse kMisuses[] = {
      ErrorCode::Unsupported},
     {"Ampere", "sm_80", [](Call& c) { c.device.arch = 80; }, Grouping::Dense, ErrorCode::Unsupported},
 
-    {"NullA", "a is null", [](Call& c) { c.arguments.a = nullptr; }},
-    {"NullB", "b is null", [](Call& c) { c.arguments.b = nullptr; }},
-    {"NullBias", "bias is null", [](Call& c) { c.arguments.bias = nullptr; }},
-    {"NullPre", "pre is null", [](Call& c) { c.arguments.pre = nullptr; }},
-    {"NullOut", "out is null", [](Call& c) { c.arguments.out = nullptr; }},
-    {"NullOffsets", "rows.ends is null", [](Call& c) { c.arguments.sizes = nullptr; }},
-    {"NullIndices", "rows.group_of_row is null", [](Call& c) { c.arguments.sizes = nullptr; }, Grouping::RowGroups},
-    {"NullMasked", "rows.counts is null", [](Call& c) { c.arguments.sizes = nullptr; }, Grouping::Masked},
     {"AlignA", "aligned to 16", [](Call& c) { c.arguments.a = at(1, 8); }},
     {"AlignB", "aligned to 16", [](Call& c) { c.arguments.b = at(2, 2); }},
     {"AlignBias", "bias is 0x300004", [](Call& c) { c.arguments.bias = at(3, 4); }},
@@ -228,7 +220,6 @@ const Misuse kMisuses[] = {
      [](Call& c) { c.arguments.sizes = at<const int32_t>(5, -396); }, Grouping::RowGroups},
     {"OutOverWorkspace", "out overlaps workspace", [](Call& c) { c.arguments.workspace = at(5, 128); }},
     {"WorkspaceOverA", "workspace overlaps a", [](Call& c) { c.arguments.workspace = at(1, 1024); }},
-    {"NullWorkspace", "workspace is null", [](Call& c) { c.arguments.workspace = nullptr; }},
     {"SmallWorkspace", "workspace has 128 bytes", [](Call& c) { c.arguments.workspace_bytes = 128; }},
     {"AlignWorkspace", "aligned to 128", [](Call& c) { c.arguments.workspace = at(16, 64); }},
     {"LimitZero", "activation.limit is 0", [](Call& c) { c.problem.limit = 0; }},
@@ -236,17 +227,7 @@ const Misuse kMisuses[] = {
     {"LimitNan", "activation.limit is nan", [](Call& c) { c.problem.limit = NAN; }},
     {"AlphaNan", "activation.alpha is nan", [](Call& c) { c.problem.alpha = NAN; }},
 
-    {"ArraysA", "a.data is null", [](Call& c) { c.arguments.pointers.a.data = nullptr; }, Grouping::Pointers},
-    {"ArraysB", "b.data is null", [](Call& c) { c.arguments.pointers.b.data = nullptr; }, Grouping::Pointers},
-    {"ArraysBias", "bias is null", [](Call& c) { c.arguments.pointers.bias = nullptr; }, Grouping::Pointers},
-    {"ArraysLda", "a.ld is null", [](Call& c) { c.arguments.pointers.a.ld = nullptr; }, Grouping::Pointers},
     {"ArraysLdb", "b.ld", [](Call& c) { c.arguments.pointers.b.ld = at<const int64_t>(5, 4); }, Grouping::Pointers},
-    {"ArraysSizes", "sizes is null", [](Call& c) { c.arguments.pointers.sizes = nullptr; }, Grouping::Pointers},
-    {"PrePointers", "pre.data is null", [](Call& c) { c.arguments.pointers.pre.data = nullptr; }, Grouping::Pointers},
-    {"OutPointers", "out.data is null", [](Call& c) { c.arguments.pointers.out.data = nullptr; }, Grouping::Pointers},
-    {"PreLds", "pre.ld is null", [](Call& c) { c.arguments.pointers.pre.ld = nullptr; }, Grouping::Pointers},
-    {"OutLds", "out.ld is null", [](Call& c) { c.arguments.pointers.out.ld = nullptr; }, Grouping::Pointers},
-    {"PointersWorkspace", "workspace is null", [](Call& c) { c.arguments.workspace = nullptr; }, Grouping::Pointers},
 };
 
 class ArgumentsMisuse : public ::testing::TestWithParam<Misuse> {};
@@ -330,106 +311,6 @@ TEST(Arguments, PlansAreCheckedToo) {
   EXPECT_EQ(code_of({.clock = std::numeric_limits<double>::quiet_NaN()}), "InvalidArgument");
   description.k = 7;
   EXPECT_EQ(code_of({}), "InvalidArgument");
-}
-
-// The sentence that a call with changed tensors is refused with.
-template <class Tensors>
-std::string refusal(const Call& call, Tensors tensors, const std::function<void(Tensors&)>& change) {
-  change(tensors);
-  try {
-    ops::check_tensors(test::shape_of(call.problem), test::describe(call.problem), tensors,
-                       {call.arguments.workspace, call.arguments.workspace_bytes}, 0);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "accepted";
-}
-
-// What a description has no use for is refused, whatever the grouping and also where there is nothing to compute:
-// nothing that a caller hands over is silently ignored.
-template <class Tensors>
-void expect_strays_are_refused(const Call& call, const Tensors& tensors) {
-  const auto expect = [&](const Call& with, const char* says, const std::function<void(Tensors&)>& change) {
-    EXPECT_THAT(refusal<Tensors>(with, tensors, change), HasSubstr(says));
-  };
-  const auto scales = [](auto& x) { x.scales = at<std::remove_pointer_t<decltype(x.scales)>>(90); };
-  const auto factor = [](auto& x) { x.tensor_scale = at<const float>(91); };
-  for (const OperandFormat format : {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4}) {
-    SCOPED_TRACE(to_string(format));
-    Call with = call;
-    with.problem.format = format;
-    if (!has_scales(format)) {
-      expect(with, "a.scales is given, but bf16", [&](Tensors& t) { scales(t.a); });
-      expect(with, "b.scales is given, but bf16", [&](Tensors& t) { scales(t.b); });
-    }
-    const auto with_scales = [&](Tensors& t) {
-      if (has_scales(format)) scales(t.a), t.b.scales = at<std::remove_pointer_t<decltype(t.b.scales)>>(95);
-    };
-    if (has_scales(format)) with.problem.k = 96;
-    if (format != OperandFormat::Nvfp4) {
-      expect(with, "a.tensor_scale is given, but only NVFP4", [&](Tensors& t) { with_scales(t), factor(t.a); });
-      expect(with, "b.tensor_scale is given, but only NVFP4", [&](Tensors& t) { with_scales(t), factor(t.b); });
-    }
-    expect(with, "accepted", [&](Tensors& t) {
-      with_scales(t);
-      if (format == OperandFormat::Nvfp4) factor(t.a), factor(t.b);
-    });
-  }
-  expect(call, "pre.scales is given, but pre", [&](Tensors& t) { scales(t.pre); });
-  expect(call, "out.scales is given, but out", [&](Tensors& t) { scales(t.out); });
-  expect(call, "pre.tensor_scale is given, but only NVFP4", [&](Tensors& t) { factor(t.pre); });
-  expect(call, "out.tensor_scale is given, but only NVFP4", [&](Tensors& t) { factor(t.out); });
-  Call scaled = call;  // without a tensor scale
-  scaled.problem.out = DataType::Mxfp8;
-  scaled.problem.n = 64;
-  expect(scaled, "out.tensor_scale is given, but only NVFP4", [&](Tensors& t) { scales(t.out), factor(t.out); });
-  const SinkParams params[] = {{"x", 1}};
-  expect(call, "sinks has 1 entries", [&](Tensors& t) { t.sinks = params; });
-  Call without = call;
-  without.problem.bias = false;
-  expect(without, "bias is given", [](Tensors&) {});
-  without = call;
-  without.problem.pre.reset();
-  expect(without, "pre", [](Tensors&) {});
-  expect(without, "is given, but the description does not store it", [](Tensors&) {});
-  without = call;
-  without.problem.out.reset();
-  expect(without, "is given, but the description does not store it", [](Tensors&) {});
-}
-
-TEST(Arguments, WhatADescriptionDoesNotTakeIsRefused) {
-  for (Grouping grouping : kAll) {
-    for (const bool empty : {false, true}) {
-      SCOPED_TRACE(to_string(grouping));
-      SCOPED_TRACE(empty);
-      Call call = good(grouping);
-      if (empty) call.problem.m = 0;
-      if (grouping == Grouping::Pointers) {
-        expect_strays_are_refused(call, test::pointers_of(call.arguments));
-      } else {
-        expect_strays_are_refused(call, test::tensors_of(call.problem, call.arguments));
-      }
-    }
-  }
-}
-
-// The arrays of Rows that belong to other groupings.
-TEST(Arguments, WhatAGroupingDoesNotTakeIsRefused) {
-  for (Grouping grouping : kAll) {
-    if (grouping == Grouping::Pointers) continue;
-    SCOPED_TRACE(to_string(grouping));
-    const Call call = good(grouping);
-    const auto expect = [&](const char* says, const std::function<void(GemmTensors&)>& change) {
-      EXPECT_THAT(refusal<GemmTensors>(call, test::tensors_of(call.problem, call.arguments), change), HasSubstr(says));
-    };
-    if (grouping != Grouping::Offsets)
-      expect("rows.ends is given", [](GemmTensors& t) { t.rows.ends = at<const int32_t>(9); });
-    if (grouping != Grouping::RowGroups)
-      expect("rows.group_of_row is given", [](GemmTensors& t) { t.rows.group_of_row = at<const int32_t>(9); });
-    if (grouping != Grouping::Masked)
-      expect("rows.counts is given", [](GemmTensors& t) { t.rows.counts = at<const int32_t>(9); });
-  }
 }
 
 TEST(Arguments, AKernelDependsOnTheRangeOfRowsAlone) {
