@@ -46,6 +46,12 @@ Job pointers(OperandFormat format) {
   return job;
 }
 
+// Routing data at their worst, and special values, of this run.
+void add_dimensions(Job& job) {
+  Random random(run_seed() + job.seed);
+  job.wild_sizes = random.next() | 1, job.specials = random.next() | 1;
+}
+
 // format, blocks of a cluster, operands swapped, scheduling
 class OwnMaps : public testing::TestWithParam<std::tuple<int, int, bool, int>> {
  protected:
@@ -54,6 +60,7 @@ class OwnMaps : public testing::TestWithParam<std::tuple<int, int, bool, int>> {
     job.problem.cluster = cluster;
     job.problem.swap_ab = swap;
     job.problem.scheduling = TileSource(scheduling);
+    add_dimensions(job);
   }
   OperandFormat format() const { return kFormats[std::get<0>(GetParam())]; }
 };
@@ -141,6 +148,7 @@ TEST_P(OwnMapsQuantized, IsTheQuantizedFloat32) {
       p.scheduling = gated ? TileSource::LaunchControl : TileSource::Static;
       const int64_t rest = gated ? 0 : 32;
       change_n(job, [&](int64_t n) { return n == 0 ? 0 : n / 64 * 64 + rest; });
+      add_dimensions(job);
       run_in_all_orders(job);
       if (HasFailure()) return;
     }

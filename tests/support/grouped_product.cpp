@@ -166,8 +166,9 @@ void GroupedProduct::plant_specials() {
   }
   constexpr float kFloats[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                                0x1.fffffep127f, 0x1p-149f, -0.0f};
-  if (!job_.b_tensor_scale.empty() && random.one_in(2)) {
-    special_group_ = random.between(0, int64_t(groups()) - 1);
+  if (!job_.b_tensor_scale.empty()) {
+    const auto most = std::max_element(job_.rows.begin(), job_.rows.end());
+    special_group_ = random.one_in(2) ? most - job_.rows.begin() : random.between(0, int64_t(groups()) - 1);
     job_.b_tensor_scale[size_t(special_group_)] = random.of(kFloats);
   }
 }

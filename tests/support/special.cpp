@@ -44,6 +44,7 @@ PossibleValues around(const std::vector<double>& values, double slack) {
   if (nans == int64_t(values.size())) return not_a_number();
   if (nans > 0 || std::isnan(slack)) return anything();
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  if (*least == -kInfinity && *most == kInfinity) return anything();  // an infinity times what may be 0
   PossibleValues p{*least, *most, false, false};
   if (std::isfinite(p.low)) p.low -= slack + 2e-5 * std::fabs(p.low);
   if (std::isfinite(p.high)) p.high += slack + 2e-5 * std::fabs(p.high);
