@@ -4,15 +4,15 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test nightly mutants semantic-mutants faults assembly fuzz coverage docs bench \
+.PHONY: help setup ready build demo test nightly mutants semantic-mutants semantic-sample faults assembly fuzz coverage docs bench \
   bundle format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
-	@echo "make nightly all tests with what CI leaves out, and published products at their full size: hours"
+	@echo "make nightly all tests with what CI leaves out, published products at their full size, semantic-mutants: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
-	@echo "make semantic-mutants changes kernels, library, simulator and program line by line: does a test notice? hours"
+	@echo "make semantic-mutants changes kernels, library, simulator and program line by line: does a test notice? hours; semantic-sample: minutes"
 	@echo "make faults plants known faults in what is computed: does the test that must notice each of them fail?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
@@ -58,6 +58,7 @@ nightly: build
 	  $(BUILD)/bin/test_$$program --gtest_brief=1 --gtest_filter='-*FullSize*' || status=$$?; \
 	done; \
 	MOXIE_SIM_SMS=148 $(BUILD)/bin/test_blackwell --gtest_filter='*FullSize*' || status=$$?; \
+	$(MAKE) semantic-mutants || status=$$?; \
 	exit $$status
 
 mutants: build
@@ -69,6 +70,11 @@ mutants: build
 semantic-mutants: ready
 	@scripts/setup --mutant-tools
 	scripts/semantic-mutants --folder build-semantic --jobs $(JOBS) $(ARGS)
+
+# What CI tries, in views of the checkout's own build folder.
+semantic-sample: build
+	@scripts/setup --mutant-tools
+	scripts/semantic-mutants --here --sample 60 --seconds 110 --jobs $(JOBS) $(ARGS)
 
 faults: ready
 	scripts/plant-faults --folder build-semantic --jobs $(JOBS) $(ARGS)
@@ -137,4 +143,4 @@ check-nvrtc: ready $(BUILD)/CMakeCache.txt
 	scripts/check-nvrtc --build $(BUILD) $(ARGS)
 
 clean:
-	rm -rf build build-asan build-tsan build-coverage build-fuzz build-bundle build-tidy
+	rm -rf build build-semantic build-asan build-tsan build-coverage build-fuzz build-bundle build-tidy

@@ -12,9 +12,11 @@ As a program this is what runs inside a view: it reads one change as JSON and pr
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
+import queue
 import re
 import resource
 import shutil
@@ -59,40 +61,49 @@ def command_lines(stage: dict) -> list[list[str]]:
     return [[path, f"--gtest_filter={tests}", "--gtest_fail_fast", "--gtest_brief=1"]]
 
 
-def limit() -> None:
-    """A mutant may ask for any amount of memory, or write without end."""
+def limit(cpu_seconds: int) -> None:
+    """A mutant may ask for any amount of memory, or never end."""
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (12 << 30, 12 << 30))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 30, 4 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def call(command: list[str], tree: Path, timeout: float, shards: int = 1) -> tuple[int | None, str]:
-    """The exit status (None: it was ended after `timeout` seconds) and the end of what was said."""
+def call(command: list[str], tree: Path, timeout: float, shards: int = 1) -> tuple[int | None, str, float]:
+    """The exit status (None: it did not end), the end of what was said, and the processor's seconds.
+
+    `timeout` is in seconds of the processor, which other work on the machine does not change. What sleeps forever is ended
+    after twenty times as long.
+    """
     with tempfile.TemporaryFile() as said:
+        begin = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(
             command, cwd=tree, env=environment(tree, shards), stdin=subprocess.DEVNULL, stdout=said,
-            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=limit,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=lambda: limit(int(timeout) + 1),
         )  # fmt: skip
         try:
-            status = process.wait(timeout)
+            status = process.wait(20 * timeout)
         except subprocess.TimeoutExpired:
             status = None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
         size = said.seek(0, os.SEEK_END)
         said.seek(max(0, size - (1 << 20)))
-        return status, said.read().decode(errors="replace")
+        text = said.read().decode(errors="replace")
+    if status == -signal.SIGXCPU:
+        status = None
+    return status, text, end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
 
 
 def run_stage(stage: dict, tree: Path) -> tuple[str, list[str]]:
     """Runs the tests of a stage: passed, failed, rejected (a kernel does not compile) or none (no such test)."""
     for command in command_lines(stage):
-        status, text = call(command, tree, stage["timeout"], stage.get("shards", 1))
+        status, text, seconds = call(command, tree, stage["timeout"], stage.get("shards", 1))
+        stage["took"] = stage.get("took", 0) + seconds
         if status is None:
-            return "failed", [f"{stage['program']} (no end in {stage['timeout']:.0f} s)"]
+            begun = re.findall(r"^\[ RUN      \] (\S+)$", text, re.MULTILINE)
+            return "failed", [f"{begun[-1] if begun else stage['program']} (no end in {stage['timeout']:.0f} s)"]
         failed = re.findall(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)$", text, re.MULTILINE)
         if re.search(r"NVRTC .* rejects a kernel", text) and status != 0:
             return "rejected", failed
@@ -106,7 +117,7 @@ def run_stage(stage: dict, tree: Path) -> tuple[str, list[str]]:
 def build(tree: Path, programs: list[str], jobs: int, timeout: float = 3600) -> str:
     """Builds programs. Returns the end of what the compiler said, or nothing when all is well."""
     targets = sorted({target for program in programs for target in NEEDS.get(program, [program])})
-    status, said = call(["cmake", "--build", "build", "-j", str(jobs), "--target", *targets], tree, timeout)
+    status, said = call(["cmake", "--build", "build", "-j", str(jobs), "--target", *targets], tree, timeout)[:2]
     return "" if status == 0 else said[-2000:] or "the build was ended"
 
 
@@ -153,7 +164,8 @@ def try_change(change: dict, tree: Path) -> dict:
         same = all(before.get(name) == digest for name, digest in outputs(tree).items())
         if not same and change.get("embedded"):
             same = set(images(tree).values()) <= known
-    return {"status": "same machine code" if same else "survived", "by": []}
+    took = sum(stage["took"] for stage in change["stages"])
+    return {"status": "same machine code" if same else "survived", "by": [], "cpu": round(took, 1)}
 
 
 class Copy:
@@ -171,6 +183,9 @@ class Copy:
             self.copy_files()
         self.enter = self.find_namespace()
         self.lock = threading.Lock()
+        self.cpus: queue.SimpleQueue = queue.SimpleQueue()
+        for cpu in sorted(os.sched_getaffinity(0)):
+            self.cpus.put(cpu)
 
     def copy_files(self) -> None:
         for name in self.names:
@@ -216,16 +231,20 @@ class Copy:
         """Configures and builds the copy as it stands. Returns what the compiler said when that fails."""
         if not (self.tree / "build/CMakeCache.txt").exists():
             # Of a folder compiled as one file all would be compiled anew for every change.
-            status, said = call(["cmake", "--preset", "default", "-DMOXIE_UNITY=OFF"], self.tree, 600)
+            status, said = call(["cmake", "--preset", "default", "-DMOXIE_UNITY=OFF"], self.tree, 600)[:2]
             if status != 0:
                 return said[-2000:]
         return build(self.tree, programs, self.jobs)
 
     def plant(self, change: dict) -> dict:
-        """What comes of one change, in a view of its own."""
+        """What comes of one change, in a view of its own and on a core of its own."""
         begin = time.monotonic()
         if self.enter:
-            result = self.plant_in_view(change)
+            cpu = self.cpus.get()
+            try:
+                result = self.plant_in_view(change | {"cpu": cpu})
+            finally:
+                self.cpus.put(cpu)
         else:
             with self.lock:
                 good = {name: (self.tree / name).read_text() for name in change["files"]}
@@ -252,7 +271,7 @@ class Copy:
 
     def plant_all(self, changes, workers: int):
         """Yields (change, result) of every change as they end."""
-        workers = workers if self.enter else 1
+        workers = min(workers, len(os.sched_getaffinity(0))) if self.enter else 1
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             pending = {}
             changes = iter(changes)
@@ -305,6 +324,8 @@ def overlay(tree: Path, place: Path) -> list[str]:
 def main() -> int:
     tree, place = Path(sys.argv[1]), Path(sys.argv[2])
     change = json.load(sys.stdin)
+    # Programs that start a thread for each core would otherwise start them all for every change.
+    os.sched_setaffinity(0, {change["cpu"]})
     subprocess.run(overlay(tree, place), check=True)
     # Tests of other views have files of the same names there.
     if not tree.is_relative_to("/tmp"):

@@ -116,8 +116,7 @@ TensorMapShape a_scale_shape(const BlackwellConfig& c, const ProblemShape& p) {
 TensorMapShape b_scale_shape(const BlackwellConfig& c, const ProblemShape& p) {
   const int64_t k_tiles = scale_k_tiles(p), n_tiles = scale_tiles(p.n), row = k_tiles * kScaleTileBytes;
   if (is_gated(p.activation) && kernel::gate_halves(c) == 1) {
-    const int64_t tiles =
-        p.grouping == Grouping::KGroups ? int64_t(b_scale_bytes(p)) / kScaleTileBytes : k_tiles * n_tiles * p.groups;
+    const int64_t tiles = int64_t(b_scale_bytes(p)) / kScaleTileBytes;
     return map_shape(CU_TENSOR_MAP_DATA_TYPE_UINT32, 0,
                      {{4, 0, 4}, {8, 32, 8}, {2, 16, 2}, {2, 256, 2}, {tiles, kScaleTileBytes, stage_scale_tiles(p)}});
   }

@@ -71,6 +71,7 @@ TEST_F(SimTest, OpensAndSaysWhatItIs) {
   const Device device = Device::open(DeviceKind::Sim);
   const DeviceInfo& info = device.info();
   EXPECT_TRUE(info.simulated);
+  EXPECT_EQ(info.name, info.arch == 90 ? "Moxie simulator (sm_90a)" : "Moxie simulator (sm_100a)");
   EXPECT_TRUE(info.arch == 90 || info.arch == 100);
   EXPECT_GT(info.sm_count, 0);
   EXPECT_EQ(info.shared_bytes, 232448);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moxie/error.h"
+#include "ops/gemm.h"
 #include "plan/plan.h"
 #include "plan/row_estimate.h"
 
@@ -497,6 +498,27 @@ TEST(Plan, RangesAreThePowersOfFourNearestToTheMean) {
           << total << " over " << groups;
     }
   }
+}
+
+// Offsets alone are planned for several ranges of rows, and they only where nothing says how many rows there will be.
+TEST(Plan, TotalsThatKernelsAreCompiledFor) {
+  const int64_t typical = 8 * int64_t(kTypicalRows);
+  GemmDescription d{.n = 256, .k = 64};
+  const auto totals_of = [&](const Groups& groups) {
+    d.groups = groups;
+    return ops::planned_totals(d);
+  };
+  for (const Groups& groups :
+       {Groups(RowGroups{8}), Groups(Masked{8, 64}), Groups(Pointers{8, 64}), Groups(KGroups{8, 64})})
+    EXPECT_EQ(totals_of(groups), std::vector<int64_t>{typical}) << groups.index();
+  EXPECT_EQ(totals_of(Offsets{8}), (std::vector<int64_t>{8 * 16, 8 * 64, 8 * 256, 8 * 1024, 8 * 4096}));
+  EXPECT_EQ(totals_of(Offsets{8, 100}), std::vector<int64_t>{100});
+  d.expected_rows = 7;
+  EXPECT_EQ(totals_of(Offsets{8}), std::vector<int64_t>{56});
+  EXPECT_EQ(totals_of(RowGroups{8}), std::vector<int64_t>{56});
+  d.known_rows = {1, 2, 3, 0, 0, 0, 0, 5};
+  EXPECT_EQ(totals_of(Offsets{8}), std::vector<int64_t>{11});
+  EXPECT_EQ(totals_of(Offsets{8, 100}), std::vector<int64_t>{100});
 }
 
 }  // namespace
