@@ -46,6 +46,7 @@ def environment(tree: Path, shards: int = 1) -> dict[str, str]:
         "MOXIE_CACHE_DIR": str(tree / "build/test-cache"),
         "MOXIE_SIM_REPORT": os.devnull,
         "MOXIE_SIM_THREADS": "1",
+        "MOXIE_TEST_SEED": "1",
     }
     if shards > 1:
         values |= {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": "0"}
