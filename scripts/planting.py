@@ -72,8 +72,8 @@ def limit(cpu_seconds: int) -> None:
 def call(command: list[str], tree: Path, timeout: float, shards: int = 1) -> tuple[int | None, str, float]:
     """The exit status (None: it did not end), the end of what was said, and the processor's seconds.
 
-    `timeout` is in seconds of the processor, which other work on the machine does not change. What sleeps forever is ended
-    after twenty times as long.
+    `timeout` is in seconds of the processor, which other work on the machine does not change. What sleeps forever is
+    ended after twenty times as long.
     """
     with tempfile.TemporaryFile() as said:
         begin = resource.getrusage(resource.RUSAGE_CHILDREN)
