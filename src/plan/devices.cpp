@@ -14,9 +14,8 @@ struct Named {
   DeviceFigures figures;
 };
 
-// Those of the H100 SXM and the H200 were read from their drivers. The others are published: NVIDIA's H100 and GH200
-// datasheets and the white paper "NVIDIA H100 Tensor Core GPU Architecture" (multiprocessors, L2, memory), clocks and
-// the H20 from TechPowerUp's GPU database. The GH200 is the one with 96 GB of HBM3. Of the B200 only the
+// Those of the H100 SXM and the H200 were read from their drivers. The others are published, docs/plans.md says where;
+// L2 and clock of the H20 and of the GH200, the one with 96 GB of HBM3, are taken to be an H200's. Of the B200 only the
 // multiprocessors enter a plan.
 constexpr int kSharedBytes = 232448;
 constexpr std::array<Named, 6> kDevices = {{

@@ -49,6 +49,13 @@ double together(double a, double b, double power) {
   const double most = std::max(a, b), least = std::min(a, b);
   return most <= 0 ? 0 : most * std::pow(1 + std::pow(least / most, power), 1 / power);
 }
+// The same with a power of 8, which takes no logarithms.
+double together8(double a, double b) {
+  const double most = std::max(a, b), least = std::min(a, b);
+  if (most <= 0) return 0;
+  const double ratio = least / most, square = ratio * ratio, fourth = square * square;
+  return most * std::sqrt(std::sqrt(std::sqrt(1 + fourth * fourth)));
+}
 
 // Falls from 1 to 0 where x passes 1.
 double kept(double x, double steep) { return 1 / (1 + std::pow(x, steep)); }
@@ -127,8 +134,8 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
     // A is read again for every panel, and B for every wave of a panel's rows, where L2 has lost them.
     const double passes_a = std::max(0.0, panels / wave_panels - 1);
     const double passes_b = std::max(0.0, tile_rows / wave_rows - 1);
-    const double fetched_a = a * (1 + passes_a * (1 - kept((a + panel_b) / l2, steep)));
-    const double fetched_b = b * (1 + passes_b * (1 - kept((panel_b + wave_a) / l2, steep)));
+    const double fetched_a = passes_a > 0 ? a * (1 + passes_a * (1 - kept((a + panel_b) / l2, steep))) : a;
+    const double fetched_b = passes_b > 0 ? b * (1 + passes_b * (1 - kept((panel_b + wave_a) / l2, steep))) : b;
     t.fetched += r.groups * (fetched_a + fetched_b);
     t.reuse.push_back({r.groups * std::max(0.0, of_a * k_bytes - fetched_a), per_row * wave_panels});
     t.reuse.push_back({r.groups * std::max(0.0, of_b * k_bytes - fetched_b), wave_rows});
@@ -160,7 +167,7 @@ HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w,
   const double parts = std::max(0.0, t.rows_loaded / t.cluster_tiles / kernel::kPartRows - 1) * (1 - a_shared / 2);
   const double copies = 2 + parts + (c.multicast == Multicast::Either ? 1 : 0);
   const double least = costs.least_step + costs.copy * copies, latency = costs.load_latency / (c.stages - 1);
-  double step = together(together(products, loads, 8), together(least, latency, 8), 8);
+  double step = together8(together8(products, loads), together8(least, latency));
   if (c.cluster > 1)
     step *=
         1 + pairs * costs.share_b + (1 - pairs) * costs.share_a + (c.multicast == Multicast::Either ? costs.either : 0);
@@ -212,6 +219,8 @@ HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w,
     const double weight = parts_of_time[i] * parts_of_time[i] * parts_of_time[i] / cubes;
     left += weight * (costs.tile[at - kHopperTiles][i] + costs.share[family_of(c)][static_cast<int>(c.multicast)][i]);
   }
+  // The tables are fitted to products that take longer than a launch. They say nothing of shorter ones.
+  left *= std::min(1.0, total / time.total);
   time.total = (time.total + total) * std::exp(left);
   if (time.memory > busy) {
     time.limit = "HBM";
