@@ -14,6 +14,7 @@ fit."""
 from __future__ import annotations
 
 import argparse
+import collections
 import ctypes
 import itertools
 import json
@@ -25,7 +26,7 @@ from scipy.optimize import minimize
 
 HERE = pathlib.Path(__file__).resolve().parent
 MULTICAST = {"none": 0, "a": 1, "b": 2, "either": 3}
-FILES = ("times-h100.json", "times-h200.json")
+FILES = ("times-h100.json", "times-h200.json", "again-h100.json", "again-h200.json")
 
 
 def scalar_names() -> list[str]:
@@ -216,7 +217,7 @@ def report(times: Times, chosen: np.ndarray, worst: int) -> None:
         for name in sorted({r["set"] for r in times.records}):
             firsts = [times.records[unit[0]] for unit in times.units]
             which = np.array([first["gpu"] == gpu and first["set"] == name for first in firsts])
-            print(f"{gpu:24} {name:8} {describe(regrets(times, chosen, which))}")
+            print(f"{gpu:24} {name:12} {describe(regrets(times, chosen, which))}")
     listed = sorted(
         ((times.regret[times.start[i] + chosen[u]], i, u) for u, unit in enumerate(times.units) for i in unit),
         reverse=True,
@@ -225,6 +226,33 @@ def report(times: Times, chosen: np.ndarray, worst: int) -> None:
         r = times.records[i]
         best = r["names"][int(np.argmin(times.seconds[times.start[i] : times.start[i + 1]]))]
         print(f"  {regret:6.1%} {r['gpu']}: {r['problem']}, {r['routing']}: {r['names'][chosen[u]]}, best {best}")
+
+
+def again(times: Times, chosen: np.ndarray) -> None:
+    """Says how the choice and the best kernel compare in later times, where these were taken for this choice: the best
+    of many times is partly luck, and does not win by as much again."""
+    found = collections.defaultdict(list)
+    for u, unit in enumerate(times.units):
+        for i in unit:
+            r = times.records[i]
+            if "again" in r and r["again"][0] == r["names"][chosen[u]]:
+                found[r["gpu"], r["set"]].append(r["again"][1] / r["again"][3] - 1)
+    for (gpu, name), values in sorted(found.items()):
+        print(f"{gpu:24} {name:12} timed again: {describe(np.array(values))}")
+
+
+def write_regrets(path: pathlib.Path, times: Times, chosen: np.ndarray) -> None:
+    """What bench/report_unseen.py shows: the choice for each problem, and its regret."""
+    lines = []
+    for u, unit in enumerate(times.units):
+        for i in unit:
+            r = times.records[i]
+            record = {"gpu": r["gpu"], "set": r["set"], "problem": r["problem"].split("  #")[0], "routing": r["routing"]}
+            record |= {"kernel": r["names"][chosen[u]], "regret": round(times.regret[times.start[i] + chosen[u]], 4)}
+            if "again" in r and r["again"][0] == record["kernel"]:
+                record["again"] = round(r["again"][1] / r["again"][3] - 1, 4)
+            lines.append(json.dumps(record))
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def write(path: pathlib.Path, names: list[str], x: np.ndarray) -> None:
@@ -246,17 +274,18 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="change nothing")
     parser.add_argument("--worst", type=int, default=0, help="list so many of the worst choices")
     parser.add_argument("--steps", type=int, default=12, help="of the fit of the constants that are no tables")
+    parser.add_argument("--regrets", help="write the choice for each problem and its regret, for bench/report_unseen.py")
     parser.add_argument("--out", help="the constants, for src/plan/hopper_costs.inc")
     arguments = parser.parse_args()
 
     times = Times(arguments.library, [pathlib.Path(f) for f in arguments.times])
     names, x = scalar_names(), times.constants()
     if not arguments.report:
-        train = np.array([r["set"] != "unseen" for r in times.records], float)
+        train = np.array([not r["set"].startswith("unseen") for r in times.records], float)
         bare = np.concatenate([x[: len(names)], np.zeros(len(x) - len(names))])
         x = fit_scalars(times, bare, len(names), train, arguments.steps)
         tables = Tables(times, x, len(names))
-        seen = np.array([times.records[u[0]]["set"] != "unseen" for u in times.units])
+        seen = np.array([not times.records[u[0]]["set"].startswith("unseen") for u in times.units])
         problems = sorted({r["problem"] for r in times.records})
         fold = dict(zip(problems, np.random.default_rng(0).integers(5, size=len(problems)), strict=True))
         of = np.array([fold[times.records[u[0]]["problem"]] for u in times.units])
@@ -266,7 +295,11 @@ def main() -> int:
         print(f"cross-validated by problem (the tables alone): {describe(regrets(times, left_out, seen))}")
         x = np.concatenate([x[: len(names)], tables.fit(seen)])
     tables = Tables(times, x, len(names))
-    report(times, tables.chosen(x[len(names) :]), arguments.worst)
+    chosen = tables.chosen(x[len(names) :])
+    report(times, chosen, arguments.worst)
+    again(times, chosen)
+    if arguments.regrets:
+        write_regrets(pathlib.Path(arguments.regrets), times, chosen)
     if arguments.out:
         write(pathlib.Path(arguments.out), names, x)
     return 0
