@@ -247,7 +247,7 @@ def write_regrets(path: pathlib.Path, times: Times, chosen: np.ndarray) -> None:
     for u, unit in enumerate(times.units):
         for i in unit:
             r = times.records[i]
-            record = {"gpu": r["gpu"], "set": r["set"], "problem": r["problem"].split("  #")[0], "routing": r["routing"]}
+            record = {name: r[name] for name in ("gpu", "set", "problem", "routing")}
             record |= {"kernel": r["names"][chosen[u]], "regret": round(times.regret[times.start[i] + chosen[u]], 4)}
             if "again" in r and r["again"][0] == record["kernel"]:
                 record["again"] = round(r["again"][1] / r["again"][3] - 1, 4)
@@ -274,7 +274,7 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="change nothing")
     parser.add_argument("--worst", type=int, default=0, help="list so many of the worst choices")
     parser.add_argument("--steps", type=int, default=12, help="of the fit of the constants that are no tables")
-    parser.add_argument("--regrets", help="write the choice for each problem and its regret, for bench/report_unseen.py")
+    parser.add_argument("--regrets", help="write each problem's choice and regret, for bench/report_unseen.py")
     parser.add_argument("--out", help="the constants, for src/plan/hopper_costs.inc")
     arguments = parser.parse_args()
 

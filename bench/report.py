@@ -35,6 +35,7 @@ VARIANTS = {  # of Moxie, in the reference's table alone
     "moxie-waits": "Moxie, without weights_ready",
     "moxie-serial": "Moxie, launches one after another",
 }
+STEPS = ("activation", "fused", "reference", "reference-integers", "shapes")  # of bench/measure; others are fitted to
 COLOURS = ["#1a1a1a", "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377"]
 
 
@@ -42,7 +43,8 @@ class Results:
     """What bench/measure left: files by the name of their step, and the record of each shape."""
 
     def __init__(self) -> None:
-        self.files: dict[str, dict] = {p.stem: json.loads(p.read_text()) for p in sorted(RESULTS.glob("*.json"))}
+        paths = [RESULTS / f"{name}.json" for name in STEPS]
+        self.files: dict[str, dict] = {p.stem: json.loads(p.read_text()) for p in paths if p.exists()}
         self.shapes: dict[str, dict] = {}
         for name, content in sorted(self.files.items(), key=lambda item: item[1]["date"]):
             if name in ("shapes", "reference"):
@@ -307,6 +309,8 @@ def main() -> int:
     latest = max(results.files.values(), key=lambda content: content["date"])
     machine = latest["machine"]
     text = "# Performance\n\n"
+    text += "Models that took no part in fitting the plan stand on pages of their own: [H100](performance-h100.md), "
+    text += "[H200](performance-h200.md).\n\n"
     text += "Written by bench/report.py from bench/results, which bench/measure made. "
     text += f"{machine['gpu']}, {machine['sms']} multiprocessors; "
     text += f"PyTorch {machine['torch']}, Triton {machine['triton']}, "
