@@ -294,23 +294,55 @@ TEST(Arguments, PlansAreCheckedToo) {
   GemmDescription description = test::describe(good().problem);
   description.hopper.reset();
   EXPECT_EQ(plan_gemm(description).source, PlanSource::Model);
-  const auto code_of = [&](const DeviceFigures& device) {
+  const auto said_of = [&](const DeviceFigures& device) {
     try {
       plan_gemm(description, device);
     } catch (const Error& error) {
-      return std::string(to_string(error.code()));
+      return std::string(to_string(error.code())) + ": " + error.what();
     }
     return std::string("accepted");
   };
-  EXPECT_EQ(code_of({.arch = 80}), "Unsupported");
-  EXPECT_EQ(code_of({.arch = 90, .sm_count = 0}), "InvalidArgument");
-  EXPECT_EQ(code_of({.l2_bytes = 0}), "InvalidArgument");
-  EXPECT_EQ(code_of({.memory_rate = 0}), "InvalidArgument");
-  EXPECT_EQ(code_of({.memory_rate = std::numeric_limits<double>::infinity()}), "InvalidArgument");
-  EXPECT_EQ(code_of({.clock = -1}), "InvalidArgument");
-  EXPECT_EQ(code_of({.clock = std::numeric_limits<double>::quiet_NaN()}), "InvalidArgument");
+  using testing::StartsWith;
+  EXPECT_EQ(said_of({.arch = 80}), "Unsupported: arch is 80, but plans exist for 90 (sm_90a) and 100 (sm_100a)");
+  EXPECT_EQ(said_of({.arch = 90, .sm_count = 0}), "InvalidArgument: sm_count is 0, but must be at least 1");
+  EXPECT_EQ(said_of({.l2_bytes = 0}), "InvalidArgument: l2_bytes is 0, but must be at least 1");
+  EXPECT_EQ(said_of({.memory_rate = 0}), "InvalidArgument: memory_rate is 0, but must be at least 1 and finite");
+  EXPECT_THAT(said_of({.memory_rate = std::numeric_limits<double>::infinity()}),
+              StartsWith("InvalidArgument: memory_rate is inf"));
+  EXPECT_THAT(said_of({.clock = -1}), StartsWith("InvalidArgument: clock is -1, but"));
+  EXPECT_THAT(said_of({.clock = std::numeric_limits<double>::quiet_NaN()}),
+              StartsWith("InvalidArgument: clock is nan"));
   description.k = 7;
-  EXPECT_EQ(code_of({}), "InvalidArgument");
+  EXPECT_THAT(said_of({}), StartsWith("InvalidArgument: k is 7"));
+}
+
+// What another language hands over may be none of the enumerators.
+TEST(Arguments, NumbersThatNameNothingAreRefused) {
+  const GemmDescription good_one = test::describe(good().problem);
+  const auto said_of = [&](const std::function<void(GemmDescription&)>& change) {
+    GemmDescription d = good_one;
+    d.hopper.reset(), d.blackwell.reset();
+    change(d);
+    try {
+      plan_gemm(d);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  using D = GemmDescription;
+  const std::vector<std::pair<std::string, std::function<void(D&)>>> changes = {
+      {"activation", [](D& d) { d.activation.function = Activation(99); }},
+      {"format", [](D& d) { d.format = OperandFormat(99); }},
+      {"gate", [](D& d) { d.gate = GateLayout(99); }},
+      {"pre", [](D& d) { d.pre = DataType(99); }},
+      {"out", [](D& d) { d.out = DataType(99); }},
+      {"hopper.schedule", [](D& d) { d.hopper.emplace().schedule = WarpSchedule(99); }},
+      {"hopper.multicast", [](D& d) { d.hopper.emplace().multicast = Multicast(99); }},
+      {"blackwell.tile_source", [](D& d) { d.blackwell.emplace().tile_source = TileSource(99); }},
+  };
+  EXPECT_EQ(said_of([](D&) {}), "accepted");
+  for (const auto& [name, change] : changes) EXPECT_THAT(said_of(change), testing::StartsWith(name + " is 99")) << name;
 }
 
 TEST(Arguments, AKernelDependsOnTheRangeOfRowsAlone) {
