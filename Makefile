@@ -12,7 +12,7 @@ help:
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, published products at their full size, semantic-mutants: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
-	@echo "make semantic-mutants changes kernels, library, simulator and program line by line: does a test notice? hours; semantic-sample: minutes"
+	@echo "make semantic-mutants changes what is computed line by line: does a test notice? hours; semantic-sample: minutes"
 	@echo "make faults plants known faults in what is computed: does the test that must notice each of them fail?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
