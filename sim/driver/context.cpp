@@ -74,8 +74,8 @@ void check_context_flags(unsigned flags) {
           schedule == CU_CTX_SCHED_BLOCKING_SYNC);
 }
 
-CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
-  API(Initialized, {
+CUresult create(const char* function, CUcontext* result, unsigned flags, CUdevice device) {
+  return call(function, Call::Needs::Initialized, [&](Call&) {
     require(result != nullptr);
     check_device(device);
     check_context_flags(flags);
@@ -146,20 +146,22 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
 
 CUresult cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* params, unsigned int flags, CUdevice device) {
   if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr)) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+    API(Initialized, { fail(CUDA_ERROR_NOT_SUPPORTED, "execution affinity and graphics in a context"); });
   }
-  return create(result, flags, device);
+  return create(__func__, result, flags, device);
 }
 
 CUresult cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsigned int flags, CUdevice device) {
-  if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  return create(result, flags, device);
+  if (count != 0) API(Initialized, { fail(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY); });
+  return create(__func__, result, flags, device);
 }
 
 CUresult cuCtxCreate_v2(CUcontext* result, unsigned int flags, CUdevice device) {
-  return create(result, flags, device);
+  return create(__func__, result, flags, device);
 }
-CUresult cuCtxCreate(CUcontext* result, unsigned int flags, CUdevice device) { return create(result, flags, device); }
+CUresult cuCtxCreate(CUcontext* result, unsigned int flags, CUdevice device) {
+  return create(__func__, result, flags, device);
+}
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   API(Initialized, {

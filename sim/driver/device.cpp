@@ -169,9 +169,10 @@ CUresult cuInit(unsigned int flags) {
 
 CUresult cuDriverGetVersion(int* version) {
   constexpr int kDriverVersion = 13000;
-  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = kDriverVersion;
-  return CUDA_SUCCESS;
+  API(Nothing, {
+    require(version != nullptr);
+    *version = kDriverVersion;
+  });
 }
 
 CUresult cuDeviceGetCount(int* count) {

@@ -168,7 +168,7 @@ CUresult answer_for_current_exception(const char* function) {
   try {
     throw;
   } catch (const ApiError& e) {
-    if (e.code != CUDA_ERROR_NOT_READY) log_error(function, e.code, e.detail);
+    log_error(function, e.code, e.detail);
     return e.code;
   } catch (const std::bad_alloc&) {
     log_error(function, CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory left");

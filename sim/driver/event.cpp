@@ -70,8 +70,8 @@ void check_not_captured(CUevent_st& event) {
   fail(CUDA_ERROR_CAPTURED_EVENT);
 }
 
-CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
-  API(HealthyContext, {
+CUresult elapsed(const char* function, float* milliseconds, CUevent start, CUevent end) {
+  return call(function, Call::Needs::HealthyContext, [&](Call& c) {
     require(milliseconds != nullptr);
     CUevent_st& from = live_event(start);
     CUevent_st& to = live_event(end);
@@ -136,10 +136,10 @@ CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
-  return elapsed(milliseconds, start, end);
+  return elapsed(__func__, milliseconds, start, end);
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  return elapsed(milliseconds, start, end);
+  return elapsed(__func__, milliseconds, start, end);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {

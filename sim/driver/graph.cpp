@@ -118,28 +118,46 @@ void get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeDa
   if (from != nullptr) plain_edges(data, room);
 }
 
+// The edges of a graph, which a call that fails leaves as they were.
+class Unchanged {
+ public:
+  explicit Unchanged(CUgraph_st& graph) : graph_(graph) {
+    for (auto& node : graph.nodes) dependencies_.push_back(node->dependencies);
+  }
+  ~Unchanged() {
+    for (size_t i = 0; i < dependencies_.size(); ++i) graph_.nodes[i]->dependencies = std::move(dependencies_[i]);
+  }
+  void forget() { dependencies_.clear(); }
+
+ private:
+  CUgraph_st& graph_;
+  std::vector<std::vector<CUgraphNode>> dependencies_;
+};
+
 void add_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   CUgraph_st& graph = live_graph(handle);
   const auto tails = given_nodes(handle, from, count), heads = given_nodes(handle, to, count);
+  Unchanged before(graph);
   for (size_t i = 0; i < count; ++i) {
     auto& d = heads[i]->dependencies;
     require(std::find(d.begin(), d.end(), tails[i]) == d.end(), CUDA_ERROR_INVALID_VALUE, "the edge is there already");
+    d.push_back(tails[i]);
   }
-  for (size_t i = 0; i < count; ++i) heads[i]->dependencies.push_back(tails[i]);
-  if (in_order(graph).size() == graph.nodes.size()) return;
-  for (size_t i = 0; i < count; ++i) heads[i]->dependencies.pop_back();
-  fail(CUDA_ERROR_INVALID_VALUE, "the edges would close a cycle");
+  require(in_order(graph).size() == graph.nodes.size(), CUDA_ERROR_INVALID_VALUE, "the edges would close a cycle");
+  before.forget();
 }
 
 void remove_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
-  live_graph(handle);
+  CUgraph_st& graph = live_graph(handle);
   const auto tails = given_nodes(handle, from, count), heads = given_nodes(handle, to, count);
+  Unchanged before(graph);
   for (size_t i = 0; i < count; ++i) {
     auto& d = heads[i]->dependencies;
     auto it = std::find(d.begin(), d.end(), tails[i]);
     require(it != d.end(), CUDA_ERROR_INVALID_VALUE, "there is no such edge");
     d.erase(it);
   }
+  before.forget();
 }
 
 }  // namespace

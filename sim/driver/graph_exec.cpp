@@ -2,6 +2,7 @@
 // Executable graphs: instantiation, launch and update.
 #include "sim/driver/graph_exec.h"
 
+#include <unordered_map>
 #include <utility>
 
 #include "sim/driver/graph.h"
@@ -18,14 +19,15 @@ CUgraphExec_st& live_exec(CUgraphExec handle) {
 }
 
 void fill_exec(CUgraphExec_st& exec, const CUgraph_st& graph) {
-  std::vector<Work> steps;
-  std::vector<CUgraphNode> sources = in_order(graph);
-  for (CUgraphNode node : sources) {
-    steps.push_back(node->work);
+  exec.sources = in_order(graph);
+  std::unordered_map<CUgraphNode, size_t> places;
+  for (CUgraphNode node : exec.sources) {
+    places[node] = exec.steps.size();
+    exec.steps.push_back(node->work);
+    std::vector<size_t>& after = exec.dependencies.emplace_back();
+    for (CUgraphNode d : node->dependencies) after.push_back(places.at(d));
     if (node->memory != nullptr) exec.memory.push_back(node->memory);
   }
-  exec.steps = std::move(steps);
-  exec.sources = std::move(sources);
   exec.enabled.assign(exec.steps.size(), true);
 }
 
@@ -54,25 +56,29 @@ Work& exec_step(CUgraphExec handle, CUgraphNode node) {
   fail(CUDA_ERROR_INVALID_VALUE, "the node has no counterpart in the executable graph");
 }
 
-CUgraphExecUpdateResult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* wrong) {
+// Takes the parameters of the nodes of a graph, unless it differs in more.
+CUgraphExecUpdateResultInfo update(CUgraphExec handle, CUgraph graph_handle) {
   CUgraphExec_st& exec = live_exec(handle);
   CUgraphExec_st next;
   fill_exec(next, live_graph(graph_handle));
-  *wrong = nullptr;
-  if (next.steps.size() != exec.steps.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  if (next.steps.size() != exec.steps.size()) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr, nullptr};
   for (size_t i = 0; i < next.steps.size(); ++i) {
-    *wrong = next.sources[i];
-    if (next.steps[i].index() != exec.steps[i].index()) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    CUgraphNode node = next.sources[i];
+    const auto &after = next.dependencies[i], &before = exec.dependencies[i];
+    if (after.size() != before.size()) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node, nullptr};
+    for (size_t d = 0; d < after.size(); ++d) {
+      if (after[d] != before[d]) return {CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node, next.sources[after[d]]};
+    }
+    if (next.steps[i].index() != exec.steps[i].index())
+      return {CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, node, nullptr};
     const auto* now = std::get_if<KernelWork>(&next.steps[i]);
     const auto* was = std::get_if<KernelWork>(&exec.steps[i]);
-    if (now != nullptr && now->cluster.count() != was->cluster.count()) {
-      return CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED;
-    }
+    if (now != nullptr && now->cluster.count() != was->cluster.count())
+      return {CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED, node, nullptr};
   }
-  *wrong = nullptr;
   exec.steps = std::move(next.steps);
   exec.memory.insert(exec.memory.end(), next.memory.begin(), next.memory.end());
-  return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  return {CU_GRAPH_EXEC_UPDATE_SUCCESS, nullptr, nullptr};
 }
 
 }  // namespace
@@ -92,7 +98,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* wr
   return cuGraphInstantiate(exec, graph, wrong, log, size);
 }
 CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (params == nullptr) API(Initialized, { fail(CUDA_ERROR_INVALID_VALUE, "the parameters are null"); });
   const CUresult result = instantiate(__func__, exec, graph, params->flags);
   params->hErrNode_out = nullptr;
   params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -164,17 +170,16 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node, unsigned in
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   API(HealthyContext, {
     require(info != nullptr);
-    *info = {};
-    info->result = update(exec, graph, &info->errorNode);
+    *info = update(exec, graph);
     require(info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   });
 }
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* wrong, CUgraphExecUpdateResult* result) {
   API(HealthyContext, {
     require(result != nullptr);
-    CUgraphNode node = nullptr;
-    *result = update(exec, graph, &node);
-    if (wrong != nullptr) *wrong = node;
+    const CUgraphExecUpdateResultInfo info = update(exec, graph);
+    *result = info.result;
+    if (wrong != nullptr) *wrong = info.errorNode;
     require(*result == CU_GRAPH_EXEC_UPDATE_SUCCESS, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
   });
 }

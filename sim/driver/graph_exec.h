@@ -12,8 +12,9 @@ struct CUgraphExec_st {
   CUcontext context = nullptr;
   uint64_t flags = 0;
   std::vector<sim::driver::Work> steps;
-  // steps[i] came from sources[i].
+  // steps[i] came from sources[i] and follows the steps whose places are in dependencies[i].
   std::vector<CUgraphNode> sources;
+  std::vector<std::vector<size_t>> dependencies;
   std::vector<bool> enabled;
   std::vector<std::shared_ptr<uint64_t>> memory;
 };

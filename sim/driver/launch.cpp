@@ -118,15 +118,64 @@ std::vector<uint8_t> gather_params(const Kernel& kernel, void** params, void** e
   return bytes;
 }
 
+void submit_launch(Call& c, CUfunction handle, const LaunchRequest& request, CUstream stream, void** params,
+                   void** extra) {
+  CUfunc_st& function = live_function(c, handle);
+  CUstream_st& s = live_stream(c, stream);
+  require(s.context == function.context, CUDA_ERROR_INVALID_HANDLE, "function and stream belong to different contexts");
+  submit(c, s, make_launch(function, request, params, extra), CU_GRAPH_NODE_TYPE_KERNEL);
+}
+
 CUresult launch(const char* name, CUfunction handle, const LaunchRequest& request, CUstream stream, void** params,
                 void** extra) {
-  return call(name, Call::Needs::HealthyContext, [&](Call& c) {
-    CUfunc_st& function = live_function(c, handle);
-    CUstream_st& s = live_stream(c, stream);
-    require(s.context == function.context, CUDA_ERROR_INVALID_HANDLE,
-            "function and stream belong to different contexts");
-    submit(c, s, make_launch(function, request, params, extra), CU_GRAPH_NODE_TYPE_KERNEL);
-  });
+  return call(name, Call::Needs::HealthyContext,
+              [&](Call& c) { submit_launch(c, handle, request, stream, params, extra); });
+}
+
+// What the attributes ask for. `events` gets those that complete with the launch or before.
+LaunchRequest request_of(const CUlaunchConfig& config, std::vector<CUevent>& events) {
+  require(config.attrs != nullptr || config.numAttrs == 0);
+  LaunchRequest request;
+  request.grid = {config.gridDimX, config.gridDimY, config.gridDimZ};
+  request.block = {config.blockDimX, config.blockDimY, config.blockDimZ};
+  request.dynamic_shared = config.sharedMemBytes;
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const CUlaunchAttribute& a = config.attrs[i];
+    switch (a.id) {
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+        request.cluster = {a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z};
+        require(request.cluster.x != 0, CUDA_ERROR_INVALID_VALUE, "a cluster dimension of 0");
+        break;
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        request.cooperative = a.value.cooperative != 0;
+        break;
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+        events.push_back(a.value.programmaticEvent.event);
+        break;
+      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+        events.push_back(a.value.launchCompletionEvent.event);
+        break;
+      // The grid runs when its predecessor is done, and must not rely on that: Executor watches what it reads.
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+        request.programmatic = a.value.programmaticStreamSerializationAllowed != 0;
+        break;
+      // The simulator has nothing that these could change.
+      case CU_LAUNCH_ATTRIBUTE_IGNORE:
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+      case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        break;
+      default:
+        fail(CUDA_ERROR_NOT_SUPPORTED, "launch attribute " + std::to_string(static_cast<int>(a.id)));
+    }
+  }
+  for (CUevent event : events) state().events.get(event);
+  return request;
 }
 
 }  // namespace
@@ -188,55 +237,13 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int g
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params, void** extra) {
-  if (config == nullptr || (config->attrs == nullptr && config->numAttrs != 0)) return CUDA_ERROR_INVALID_VALUE;
-  LaunchRequest request;
-  request.grid = {config->gridDimX, config->gridDimY, config->gridDimZ};
-  request.block = {config->blockDimX, config->blockDimY, config->blockDimZ};
-  request.dynamic_shared = config->sharedMemBytes;
-  // Events that complete with the launch or before.
   std::vector<CUevent> events;
-  for (unsigned i = 0; i < config->numAttrs; ++i) {
-    const CUlaunchAttribute& a = config->attrs[i];
-    switch (a.id) {
-      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-        request.cluster = {a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z};
-        if (request.cluster.x == 0) return CUDA_ERROR_INVALID_VALUE;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        request.cooperative = a.value.cooperative != 0;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-        events.push_back(a.value.programmaticEvent.event);
-        break;
-      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-        events.push_back(a.value.launchCompletionEvent.event);
-        break;
-      // The grid runs when its predecessor is done, and must not rely on that: Executor watches what it reads.
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
-        request.programmatic = a.value.programmaticStreamSerializationAllowed != 0;
-        break;
-      // The simulator has nothing that these could change.
-      case CU_LAUNCH_ATTRIBUTE_IGNORE:
-      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-      case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-      case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-      case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-      case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-      case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        break;
-      default:
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-  }
-  for (CUevent event : events) {
-    State& s = state();
-    std::lock_guard<std::mutex> lock(s.mutex);
-    if (!s.events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
-  }
-  if (CUresult result = launch(__func__, f, request, config->hStream, params, extra); result != CUDA_SUCCESS)
-    return result;
+  const CUresult launched = call(__func__, Call::Needs::HealthyContext, [&](Call& c) {
+    require(config != nullptr);
+    const LaunchRequest request = request_of(*config, events);
+    submit_launch(c, f, request, config->hStream, params, extra);
+  });
+  if (launched != CUDA_SUCCESS) return launched;
   for (CUevent event : events) {
     if (CUresult result = cuEventRecord(event, config->hStream); result != CUDA_SUCCESS) return result;
   }

@@ -325,7 +325,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* result, size_t bytes, CUstream stream) {
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* result, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (pool == nullptr) API(Initialized, { fail(CUDA_ERROR_INVALID_VALUE, "the pool is null"); });
   return allocate_async(__func__, result, bytes, pool, stream);
 }
 
@@ -480,7 +480,12 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
     run_now(c, copy_of(*copy));
   });
 }
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return cuMemcpy2D_v2(copy); }
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
+  API(HealthyContext, {
+    require(copy != nullptr);
+    run_now(c, copy_of(*copy));
+  });
+}
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
   API(HealthyContext, {
     require(copy != nullptr);
