@@ -4,15 +4,15 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test nightly mutants semantic-mutants semantic-sample faults assembly fuzz coverage docs bench \
-  bundle format check check-nvrtc install clean
+.PHONY: help setup ready build demo test nightly mutants semantic-mutants semantic-sample faults assembly fuzz \
+  coverage docs bench bundle format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make nightly all tests with what CI leaves out, published products at their full size, semantic-mutants: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
-	@echo "make semantic-mutants changes what is computed line by line: does a test notice? hours; semantic-sample: minutes"
+	@echo "make semantic-mutants changes what is computed line by line: is it noticed? hours; semantic-sample: minutes"
 	@echo "make faults plants known faults in what is computed: does the test that must notice each of them fail?"
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
