@@ -230,9 +230,19 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-Execute execute_for(Op op, Type type) {
-  const bool bitwise = op == Op::And || op == Op::Or || op == Op::Xor || op == Op::Cas || op == Op::Exch;
-  const bool step = op == Op::Inc || op == Op::Dec;
+// Null for what 9.7.13.5 does not have. Sums of small floats say .noftz, and no other operation does.
+Execute execute_for(Op op, Type type, int vector, bool noftz) {
+  const bool small = type >= Type::F16 && type <= Type::BF16x2;
+  if (noftz != small) return nullptr;
+  const bool extreme = op == Op::Min || op == Op::Max;
+  if (vector > 1) {
+    const int most = type == Type::F16 || type == Type::BF16 ? 8 : type == Type::F32 || small ? 4 : 1;
+    if (vector > most || !(op == Op::Add || (small && extreme))) return nullptr;
+  } else if (small && op != Op::Add) {
+    return nullptr;
+  }
+  const bool swap = op == Op::Cas || op == Op::Exch;
+  const bool bitwise = op == Op::And || op == Op::Or || op == Op::Xor || swap;
   switch (type) {
     case Type::B16:
       return op == Op::Cas ? atomic<uint16_t> : nullptr;
@@ -241,27 +251,27 @@ Execute execute_for(Op op, Type type) {
     case Type::B64:
       return bitwise ? atomic<uint64_t> : nullptr;
     case Type::B128:
-      return op == Op::Cas || op == Op::Exch ? atomic<Quad> : nullptr;
+      return swap ? atomic<Quad> : nullptr;
     case Type::U32:
-      return op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint32_t> : nullptr;
+      return bitwise ? nullptr : atomic<uint32_t>;
     case Type::U64:
-      return step ? nullptr : op == Op::Cas || op == Op::Exch || !bitwise ? atomic<uint64_t> : nullptr;
+      return op == Op::Add || extreme ? atomic<uint64_t> : nullptr;
     case Type::S32:
-      return step || bitwise ? nullptr : atomic<int32_t>;
+      return op == Op::Add || extreme ? atomic<int32_t> : nullptr;
     case Type::S64:
-      return step || bitwise ? nullptr : atomic<int64_t>;
+      return extreme ? atomic<int64_t> : nullptr;
     case Type::F32:
-      return op == Op::Add || op == Op::Exch ? atomic<float> : nullptr;
+      return op == Op::Add ? atomic<float> : nullptr;
     case Type::F64:
-      return op == Op::Add || op == Op::Exch ? atomic<double> : nullptr;
+      return op == Op::Add ? atomic<double> : nullptr;
     case Type::F16:
-      return bitwise || step ? nullptr : atomic<Half>;
+      return atomic<Half>;
     case Type::BF16:
-      return bitwise || step ? nullptr : atomic<Bfloat>;
+      return atomic<Bfloat>;
     case Type::F16x2:
-      return bitwise || step ? nullptr : atomic<Packed<Half>>;
+      return atomic<Packed<Half>>;
     case Type::BF16x2:
-      return bitwise || step ? nullptr : atomic<Packed<Bfloat>>;
+      return atomic<Packed<Bfloat>>;
     default:
       return nullptr;
   }
@@ -273,17 +283,21 @@ bool decode_atomic(const ptx::Instruction& source, DecodeContext& context, Instr
   AtomicForm atomic_form{};
   MemoryForm& form = atomic_form.memory;
   int op = -1;
+  bool noftz = false;
   for (size_t i = 1; i < source.parts.size(); ++i) {
     const auto named = std::find(std::begin(kOps), std::end(kOps), source.parts[i]);
     if (named != std::end(kOps) && op < 0)
       op = static_cast<int>(named - kOps);
-    else if (source.parts[i] != "noftz" && !read_modifier(source.parts[i], &form))
+    else if (source.parts[i] == "noftz")
+      noftz = true;
+    else if (!read_modifier(source.parts[i], &form))
       throw Unsupported("unknown modifier '." + source.parts[i] + "'");
   }
   if (op < 0) throw Unsupported("the operation is missing");
   atomic_form.op = static_cast<Op>(op);
-  out.execute = execute_for(static_cast<Op>(op), form.type);
-  if (out.execute == nullptr) throw Unsupported("the operation is not defined for this type");
+  out.execute = execute_for(atomic_form.op, form.type, form.vector, noftz);
+  if (out.execute == nullptr || (!has_result && (atomic_form.op == Op::Cas || atomic_form.op == Op::Exch)))
+    throw Unsupported("the operation is not defined for this type");
   form.strong = true;  // An atomic operation is .relaxed unless it says otherwise.
 
   size_t next = 0;

@@ -258,14 +258,11 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
   const auto& parts = source.parts;
   const size_t op = parts.size() > 1 && parts[1] == "cta" ? 2 : 1;
   if (op >= parts.size() || parts[op] == "cluster" || parts[op] == "warp") return false;
-  const auto push = [&](const Operand& operand, Type type) {
-    const ValueOperand place{context.pushed()};
-    context.push(operand, type);
-    return place;
-  };
   BarrierForm form;
   form.aligned = parts[0] == "bar" || has_part(source, "aligned");
   const size_t n = source.operands.size();
+  // Behind the operation stand, in any order, .aligned and what a reduction does with which type.
+  size_t known = op + 1 + has_part(source, "aligned");
   if (parts[op] == "red") {
     if (n != 3 && n != 4) throw Unsupported("three or four operands are needed");
     form.has_count = n == 4;
@@ -277,19 +274,22 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
       form.reduction = BarrierReduction::Or;
     else
       return false;
-    form.d = push(source.operands[0], form.reduction == BarrierReduction::Popc ? Type::U32 : Type::Pred);
-    form.barrier = push(source.operands[1], Type::U32);
-    if (form.has_count) form.count = push(source.operands[2], Type::U32);
-    form.predicate = push(source.operands[n - 1], Type::Pred);
+    known += 2;
+    if (!has_part(source, form.reduction == BarrierReduction::Popc ? "u32" : "pred")) return false;
+    if (parts.size() != known) return false;
+    form.d = push_value(context, source.operands[0], form.reduction == BarrierReduction::Popc ? Type::U32 : Type::Pred);
+    form.barrier = push_value(context, source.operands[1], Type::U32);
+    if (form.has_count) form.count = push_value(context, source.operands[2], Type::U32);
+    form.predicate = push_value(context, source.operands[n - 1], Type::Pred);
     form.negated = source.operands[n - 1].negated;
   } else {
-    if (parts[op] != "sync" && parts[op] != "arrive") return false;
+    if ((parts[op] != "sync" && parts[op] != "arrive") || parts.size() != known) return false;
     form.arrives = parts[op] == "arrive";
     if (form.arrives && n != 2) throw Unsupported("a thread count is needed");
     if (n != 1 && n != 2) throw Unsupported("one or two operands are needed");
     form.has_count = n == 2;
-    form.barrier = push(source.operands[0], Type::U32);
-    if (form.has_count) form.count = push(source.operands[1], Type::U32);
+    form.barrier = push_value(context, source.operands[0], Type::U32);
+    if (form.has_count) form.count = push_value(context, source.operands[1], Type::U32);
   }
   out.set(form);
   out.execute = barrier;

@@ -584,7 +584,8 @@ bool packed_form_exists(const PackedConversion& how) {
     if (!small_from || round != Round::Nearest || how.satfinite) return false;
     return scale_from ? to == kBfloatPair && !how.relu : to == kHalfPair;
   }
-  if (scale_to) return (from == kFloats || from == kBfloatPair) && (round == Round::Zero || round == Round::Up);
+  if (scale_to)
+    return (from == kFloats || from == kBfloatPair) && (round == Round::Zero || round == Round::Up) && !how.relu;
   return !small_from && round == Round::Nearest && how.satfinite;
 }
 
@@ -653,7 +654,9 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
 
   if (f.take("tf32")) {
     if (f.type() != Type::F32 || integer_round >= 0 || flush || saturate || named < 0) return f.choose(nullptr);
-    if (round != Round::Nearest && round != Round::Zero && round != Round::NearestAway) return f.choose(nullptr);
+    const bool away = round == Round::NearestAway;
+    if ((round != Round::Nearest && round != Round::Zero && !away) || (away && relu)) return f.choose(nullptr);
+    if (satfinite && !away) f.needs(100);
     f.operands({Type::B32, Type::F32});
     out.set(encoding);
     return f.choose(&convert_tf32);
@@ -671,14 +674,23 @@ bool decode_cvt(const ptx::Instruction& source, DecodeContext& context, Instr& o
   if (!scalar(to) || !scalar(from)) f.unsupported("it needs two scalar types");
   if (round == Round::NearestAway || round == Round::Stochastic) return f.choose(nullptr);
   const bool to_float = is_float(to), from_float = is_float(from);
+  if (saturate && (to == Type::BF16 || from == Type::BF16)) f.unsupported("bf16 has no .sat");
   if (flush && to != Type::F32 && from != Type::F32) f.unsupported(".ftz needs an f32 operand");
-  if ((satfinite || relu) && to != Type::F16 && to != Type::BF16) return f.choose(nullptr);
+  const bool half_from_float = (to == Type::F16 || to == Type::BF16) && from == Type::F32;
+  if ((satfinite || relu) && (!half_from_float || (round != Round::Nearest && round != Round::Zero)))
+    return f.choose(nullptr);
   if (from_float && !to_float && integer_round < 0)
     f.unsupported("a conversion to an integer needs a rounding modifier");
   if (!from_float && to_float && named < 0) f.unsupported("a conversion from an integer needs a rounding modifier");
   if (from_float && to_float && ptx::bytes_of(to) < ptx::bytes_of(from) && named < 0)
     f.unsupported("a conversion to a smaller type needs a rounding modifier");
-  if (integer_round >= 0 && (!from_float || named >= 0)) return f.choose(nullptr);
+  if (integer_round >= 0 && (!from_float || named >= 0 || (to_float && to != from))) return f.choose(nullptr);
+  // A conversion that is exact takes no rounding, but those of bf16 may name one.
+  const bool exact = from_float && (to == from || (from != Type::BF16 && ptx::bytes_of(to) > ptx::bytes_of(from)));
+  if (named >= 0 && (!to_float || exact)) return f.choose(nullptr);
+  if (saturate && !from_float && !to_float && smallest_of(from) >= smallest_of(to) &&
+      largest_of(from) <= largest_of(to))
+    f.unsupported(".sat needs a result that can be out of range");
 
   if (f.count() != 2) f.unsupported("it takes 2 operands");
   // 9.4.1: registers may be wider than the types, if these are integers.

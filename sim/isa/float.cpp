@@ -268,6 +268,7 @@ bool decode_arithmetic(const ptx::Instruction& source, DecodeContext& context, I
                         : with_rounding<Mixed<Bfloat, false>>(f, rounding));
   }
   operands(t, t, t);
+  if (source.parts[0] == "mad" && t != Type::F32 && t != Type::F64) return f.choose(nullptr);
   const bool nearest = rounding <= kRn;
   if constexpr (kFused) {
     if (oob) {
@@ -485,7 +486,6 @@ bool decode_min_max(const ptx::Instruction& source, DecodeContext& context, Inst
   how.nan = f.take("NaN");
   how.xor_sign = f.take("xorsign");
   how.abs = f.take("abs");
-  if (how.xor_sign && !how.abs) f.unsupported(".xorsign needs .abs");
   const bool modified = !how.plain();
   const Type t = f.type();
   out.set(how);
@@ -494,6 +494,7 @@ bool decode_min_max(const ptx::Instruction& source, DecodeContext& context, Inst
     f.operands({t, t, t, t});
     return f.choose(t == Type::F32 && !how.xor_sign ? &lanes<MinMaxOfThree<kMax>> : nullptr);
   }
+  if (how.xor_sign != how.abs) f.unsupported(".xorsign and .abs go together");
   f.operands({t, t, t});
   switch (t) {
     case Type::F32:
@@ -505,9 +506,13 @@ bool decode_min_max(const ptx::Instruction& source, DecodeContext& context, Inst
     case Type::F16x2:
       return f.choose(modified ? &lanes<Both<MinMaxModified<Half, kMax>>> : &lanes<Both<MinMax<Half, kMax>>>);
     case Type::BF16:
-      return f.choose(modified ? &lanes<MinMaxModified<Bfloat, kMax>> : &lanes<MinMax<Bfloat, kMax>>);
+      return f.choose(how.flush  ? nullptr
+                      : modified ? &lanes<MinMaxModified<Bfloat, kMax>>
+                                 : &lanes<MinMax<Bfloat, kMax>>);
     default:
-      return f.choose(modified ? &lanes<Both<MinMaxModified<Bfloat, kMax>>> : &lanes<Both<MinMax<Bfloat, kMax>>>);
+      return f.choose(how.flush  ? nullptr
+                      : modified ? &lanes<Both<MinMaxModified<Bfloat, kMax>>>
+                                 : &lanes<Both<MinMax<Bfloat, kMax>>>);
   }
 }
 

@@ -7,13 +7,6 @@ namespace {
 
 bool is_type_name(const std::string& part) { return ptx::type_from_name(part) != Type::Other; }
 
-// Registers of one row size may stand for each other, as b32 for u32 or f32 and b16 for f16 (PTX ISA 9.4).
-int row_size(Type t) {
-  if (t == Type::Pred) return 0;
-  const int bytes = ptx::bytes_of(t);
-  return bytes == 16 ? 16 : bytes == 8 ? 8 : 4;
-}
-
 }  // namespace
 
 Form::Form(const ptx::Instruction& source, DecodeContext& decoding, Instr& into)
@@ -67,8 +60,7 @@ ValueOperand Form::operand(size_t index, Type type) {
     unsupported(name + " must be a register or a constant");
   if (o.kind == Kind::Register) {
     const Type have = context.register_type(o);
-    if ((have == Type::Pred) != (type == Type::Pred) || row_size(have) != row_size(type))
-      unsupported("the register of " + name + " does not have the size of the instruction's type");
+    if (!fits(have, type)) unsupported("the register of " + name + " does not have the size of the instruction's type");
   }
   const ValueOperand place{context.pushed()};
   context.push(o, type);

@@ -403,19 +403,11 @@ Type wide_type(Type t) {
   }
 }
 
-// Takes the types of packed 16-bit integers, .u16x2 and .s16x2.
-template <template <class> class Op>
-Execute packed_op(Form& f) {
-  if (f.take("u16x2")) return &lanes<Both<Op<uint16_t>>>;
-  if (f.take("s16x2")) return &lanes<Both<Op<int16_t>>>;
-  return nullptr;
-}
-
 bool decode_add(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
-  if (const Execute packed = packed_op<Add>(f)) {
+  if (f.take_one({"u16x2", "s16x2"}) >= 0) {
     f.operands({Type::B32, Type::B32, Type::B32});
-    return f.choose(packed);
+    return f.choose(&lanes<Both<Add<uint16_t>>>);
   }
   if (!is_integer(f.peek_type())) return false;
   const Type t = f.type();
@@ -427,10 +419,6 @@ bool decode_add(const ptx::Instruction& source, DecodeContext& context, Instr& o
 
 bool decode_sub(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
-  if (const Execute packed = packed_op<Sub>(f)) {
-    f.operands({Type::B32, Type::B32, Type::B32});
-    return f.choose(packed);
-  }
   if (!is_integer(f.peek_type())) return false;
   const Type t = f.type();
   f.operands({t, t, t});

@@ -209,6 +209,10 @@ inline bool is_integer(Type t) { return t >= Type::U8 && t <= Type::S64; }
 inline bool is_signed(Type t) { return t >= Type::S8 && t <= Type::S64; }
 inline bool is_bits(Type t) { return t >= Type::B8 && t <= Type::B128; }
 inline bool is_float(Type t) { return t >= Type::F16 && t <= Type::F64; }
+// The types of mov, selp and slct: those of 16 to 64 bits without the small floats.
+inline bool is_moved(Type t) {
+  return t == Type::F32 || t == Type::F64 || (!is_float(t) && ptx::bytes_of(t) >= 2 && ptx::bytes_of(t) <= 8);
+}
 
 class Form {
  public:

@@ -325,6 +325,7 @@ struct ComparisonModifiers {
   Comparison form;
   // a > b is b < a.
   bool exchanged = false;
+  bool flushed = false;
 };
 
 // Takes .CmpOp{.BoolOp}{.ftz}.type, before which set has the type of its destination.
@@ -349,7 +350,7 @@ ComparisonModifiers take_comparison(Form& f) {
   c.exchanged = kOrdered[name].exchanged;
   form.inverted = kOrdered[name].inverted;
   form.boolean = static_cast<BoolOp>(f.take_one({"and", "or", "xor"}) + 1);
-  const bool ftz = f.take("ftz");
+  const bool ftz = c.flushed = f.take("ftz");
   c.type = f.type();
   const bool unsigned_name = name >= 14;
   const bool equality = name < 2;
@@ -446,6 +447,8 @@ bool decode_setp(const ptx::Instruction& source, DecodeContext& context, Instr& 
   Form f(source, context, out);
   ComparisonModifiers c = take_comparison(f);
   if (c.form.packed && !source.dual_destination) f.unsupported("a packed comparison has two destinations");
+  if ((c.type == Type::F16 || c.type == Type::BF16) && source.dual_destination)
+    f.unsupported("a comparison of halves has one destination");
   c.form.p = f.operand(0, Type::Pred);
   c.form.has_q = source.dual_destination;
   if (c.form.has_q) c.form.q = f.operand(1, Type::Pred);
@@ -472,14 +475,33 @@ bool decode_set(const ptx::Instruction& source, DecodeContext& context, Instr& o
   Form f(source, context, out);
   const Type d = f.type();
   ComparisonModifiers c = take_comparison(f);
-  const bool packed = c.form.packed;
+  const bool packed = c.form.packed, halves = c.type == Type::F16 || c.type == Type::BF16;
+  // 9.7.7.1: the small floats go by themselves, and halves besides to integers of 16 bits.
+  bool exists = false;
+  switch (d) {
+    case Type::U16:
+    case Type::S16:
+      exists = halves;
+      break;
+    case Type::U32:
+    case Type::S32:
+      exists = true;
+      break;
+    case Type::F32:
+      exists = !halves && !packed;
+      break;
+    case Type::F16:
+      exists = !packed && c.type != Type::BF16;
+      break;
+    case Type::BF16:
+      exists = !packed && !c.flushed;
+      break;
+    default:
+      exists = packed && d == c.type;
+      break;
+  }
+  if (!exists) return f.choose(nullptr);
   const bool one_half = d == Type::F16 || d == Type::F16x2, one_bfloat = d == Type::BF16 || d == Type::BF16x2;
-  if (d != Type::F32 && d != Type::U32 && d != Type::S32 && d != Type::U16 && d != Type::S16 && !one_half &&
-      !one_bfloat)
-    return f.choose(nullptr);
-  const bool packed_result = d == Type::F16x2 || d == Type::BF16x2;
-  if (packed_result && !packed) return f.choose(nullptr);
-  if (packed && !packed_result && d != Type::U32 && d != Type::S32) return f.choose(nullptr);
   const bool short_integer = d == Type::U16 || d == Type::S16 || packed;
   c.form.value = one_half         ? 0x3c00
                  : one_bfloat     ? 0x3f80
@@ -513,21 +535,21 @@ struct SlctFlushed {
 
 template <template <class> class Op>
 Execute sized_op(Type t) {
-  return ptx::bytes_of(t) == 8 ? &lanes<Op<uint64_t>> : ptx::bytes_of(t) >= 2 ? &lanes<Op<uint32_t>> : nullptr;
+  if (!is_moved(t)) return nullptr;
+  return ptx::bytes_of(t) == 8 ? &lanes<Op<uint64_t>> : &lanes<Op<uint32_t>>;
 }
 
 bool decode_selp(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const Type t = f.type();
   f.operands({t, t, t, Type::Pred});
-  return f.choose(t == Type::Pred || t == Type::B128 ? nullptr : sized_op<Selp>(t));
+  return f.choose(sized_op<Selp>(t));
 }
 bool decode_slct(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   Form f(source, context, out);
   const bool ftz = f.take("ftz");
   const Type t = f.type(), c = f.type();
   f.operands({t, t, t, c});
-  if (t == Type::Pred || t == Type::B128) return f.choose(nullptr);
   if (c == Type::S32) return f.choose(ftz ? nullptr : sized_op<SlctInteger>(t));
   return f.choose(c != Type::F32 ? nullptr : ftz ? sized_op<SlctFlushed>(t) : sized_op<SlctFloat>(t));
 }

@@ -159,12 +159,17 @@ bool for_type(Type type, bool is_signed, Visit visit) {
 
 bool is_signed(Type t) { return t == Type::S8 || t == Type::S16 || t == Type::S32 || t == Type::S64; }
 
-MemoryForm read_form(const ptx::Instruction& source) {
+MemoryForm read_form(const ptx::Instruction& source, const DecodeContext& context) {
   MemoryForm form;
   for (size_t i = 1; i < source.parts.size(); ++i) {
     if (!read_modifier(source.parts[i], &form)) throw Unsupported("unknown modifier '." + source.parts[i] + "'");
   }
-  if (ptx::bytes_of(form.type) == 0) throw Unsupported("the type is missing");
+  const int bytes = ptx::bytes_of(form.type);
+  if (bytes == 0) throw Unsupported("the type is missing");
+  if (form.type >= Type::F16 && form.type <= Type::BF16x2) throw Unsupported("the type is not one of memory");
+  // Vectors have up to 128 bits, and on Blackwell up to 256 in global memory.
+  const int most = context.arch() >= 100 && form.space == AddressSpace::Global ? 32 : 16;
+  if (form.vector > 1 && (bytes == 16 || bytes * form.vector > most)) throw Unsupported("the vector is too long");
   return form;
 }
 
@@ -187,7 +192,7 @@ size_t elements_of(const Operand& operand) {
 }
 
 bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  MemoryForm form = read_form(source);
+  MemoryForm form = read_form(source, context);
   const Operand& d = source.operands.at(0);
   const Operand& address = source.operands.at(1);
   if (elements_of(d) != static_cast<size_t>(form.vector))
@@ -230,7 +235,7 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
 
 bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() > 1 && (source.parts[1] == "async" || source.parts[1] == "bulk")) return false;
-  MemoryForm form = read_form(source);
+  MemoryForm form = read_form(source, context);
   const Operand& address = source.operands.at(0);
   const Operand& b = source.operands.at(1);
   if (elements_of(b) != static_cast<size_t>(form.vector))

@@ -126,19 +126,17 @@ bool decode_mov(const ptx::Instruction& source, DecodeContext& context, Instr& o
     }
     f.unsupported("its vector does not have the size of the type");
   }
+  if (t != Type::Pred && t != Type::B128 && !is_moved(t)) return f.choose(nullptr);
   f.operands({t, t});
   if (f.at(0).kind == Kind::Sink) f.unsupported("its destination must be a register");
   if (t == Type::Pred) return f.choose(&copy_predicate);
   switch (ptx::bytes_of(t)) {
-    case 2:
-    case 4:
-      return f.choose(&copy_row<uint32_t>);
-    case 8:
-      return f.choose(&copy_row<uint64_t>);
     case 16:
       return f.choose(&copy_row<uint128>);
+    case 8:
+      return f.choose(&copy_row<uint64_t>);
     default:
-      return f.choose(nullptr);
+      return f.choose(&copy_row<uint32_t>);
   }
 }
 

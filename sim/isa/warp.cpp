@@ -41,13 +41,6 @@ void write_row(Warp& warp, uint32_t offset, uint32_t mask, uint32_t value) {
   fault(Hazard::IllegalUse, warp, lane, "the lane is not in its own membermask");
 }
 
-// Appends the operand and says where it stands.
-ValueOperand push(DecodeContext& context, const Operand& operand, Type type) {
-  const ValueOperand place{context.pushed()};
-  context.push(operand, type);
-  return place;
-}
-
 // Runs f for each group of lanes that gave one membermask and is complete, which means that every live member is here.
 template <class F>
 Step rendezvous(Warp& warp, const Instr& in, uint32_t mask, uint32_t members_row, F f) {
@@ -140,13 +133,13 @@ Step shfl(Warp& warp, const Instr& in, uint32_t mask) {
 // are.
 template <class Form>
 size_t push_destinations(const ptx::Instruction& source, DecodeContext& context, Form* form) {
-  form->d = push(context, source.operands.at(0), Type::B32);
-  form->p = push(context, source.dual_destination ? source.operands.at(1) : Operand{}, Type::Pred);
+  form->d = push_value(context, source.operands.at(0), Type::B32);
+  form->p = push_value(context, source.dual_destination ? source.operands.at(1) : Operand{}, Type::Pred);
   return source.dual_destination ? 2 : 1;
 }
 
 bool decode_shfl(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.parts.size() != 4 || source.parts[1] != "sync") return false;
+  if (source.parts.size() != 4 || source.parts[1] != "sync" || source.parts[3] != "b32") return false;
   static const char* const kModes[] = {"up", "down", "bfly", "idx"};
   const auto mode = std::find(std::begin(kModes), std::end(kModes), source.parts[2]);
   if (mode == std::end(kModes)) return false;
@@ -155,7 +148,7 @@ bool decode_shfl(const ptx::Instruction& source, DecodeContext& context, Instr& 
   size_t i = push_destinations(source, context, &form);
   if (source.operands.size() != i + 4) throw Unsupported("a, b, c and a membermask are needed");
   for (ValueOperand* operand : {&form.a, &form.b, &form.c, &form.membermask})
-    *operand = push(context, source.operands[i++], Type::B32);
+    *operand = push_value(context, source.operands[i++], Type::B32);
   out.set(form);
   out.execute = shfl;
   return true;
@@ -188,15 +181,16 @@ Step vote(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 bool decode_vote(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.parts.size() < 3 || source.parts[1] != "sync") return false;
+  if (source.parts.size() != 4 || source.parts[1] != "sync") return false;
   static const char* const kModes[] = {"all", "any", "uni", "ballot"};
   const auto mode = std::find(std::begin(kModes), std::end(kModes), source.parts[2]);
   if (mode == std::end(kModes)) return false;
   VoteForm form;
   form.mode = static_cast<VoteMode>(mode - kModes);
-  form.d = push(context, source.operands.at(0), form.mode == kBallot ? Type::B32 : Type::Pred);
-  form.a = push(context, source.operands.at(1), Type::Pred);
-  form.membermask = push(context, source.operands.at(2), Type::B32);
+  if (source.parts[3] != (form.mode == kBallot ? "b32" : "pred")) return false;
+  form.d = push_value(context, source.operands.at(0), form.mode == kBallot ? Type::B32 : Type::Pred);
+  form.a = push_value(context, source.operands.at(1), Type::Pred);
+  form.membermask = push_value(context, source.operands.at(2), Type::B32);
   form.negated = source.operands[1].negated;
   out.set(form);
   out.execute = vote;
@@ -211,7 +205,8 @@ Step activemask(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 bool decode_activemask(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  out.set(ActivemaskForm{push(context, source.operands.at(0), Type::B32)});
+  if (source.opcode != "activemask.b32") return false;
+  out.set(ActivemaskForm{push_value(context, source.operands.at(0), Type::B32)});
   out.execute = activemask;
   return true;
 }
@@ -233,7 +228,7 @@ bool decode_elect(const ptx::Instruction& source, DecodeContext& context, Instr&
   if (source.parts.size() != 2 || source.parts[1] != "sync") return false;
   ElectForm form;
   const size_t i = push_destinations(source, context, &form);
-  form.membermask = push(context, source.operands.at(i), Type::B32);
+  form.membermask = push_value(context, source.operands.at(i), Type::B32);
   out.set(form);
   out.execute = elect;
   return true;
@@ -278,9 +273,10 @@ bool decode_match(const ptx::Instruction& source, DecodeContext& context, Instr&
   if (type != Type::B32 && type != Type::B64) return false;
   MatchForm form;
   form.all = source.parts[1] == "all";
+  if (!form.all && source.dual_destination) throw Unsupported("match.any has one destination");
   const size_t i = push_destinations(source, context, &form);
-  form.a = push(context, source.operands.at(i), type);
-  form.membermask = push(context, source.operands.at(i + 1), Type::B32);
+  form.a = push_value(context, source.operands.at(i), type);
+  form.membermask = push_value(context, source.operands.at(i + 1), Type::B32);
   out.set(form);
   out.execute = type == Type::B64 ? match<uint64_t> : match<uint32_t>;
   return true;
@@ -362,9 +358,9 @@ bool decode_redux(const ptx::Instruction& source, DecodeContext& context, Instr&
   form.abs = has_part(source, "abs");
   form.nan = has_part(source, "NaN");
   const Type type = ptx::type_from_name(source.parts.back());
-  form.d = push(context, source.operands.at(0), type);
-  form.a = push(context, source.operands.at(1), type);
-  form.membermask = push(context, source.operands.at(2), Type::B32);
+  form.d = push_value(context, source.operands.at(0), type);
+  form.a = push_value(context, source.operands.at(1), type);
+  form.membermask = push_value(context, source.operands.at(2), Type::B32);
   out.set(form);
   if (type == Type::F32) {
     if (context.arch() < 100) throw Unsupported("the .f32 form needs sm_100a");
@@ -428,7 +424,7 @@ Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
 
 bool decode_bar_warp(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() != 3 || source.parts[1] != "warp" || source.parts[2] != "sync") return false;
-  out.set(BarWarpForm{push(context, source.operands.at(0), Type::B32)});
+  out.set(BarWarpForm{push_value(context, source.operands.at(0), Type::B32)});
   out.execute = bar_warp;
   return true;
 }
@@ -503,7 +499,7 @@ bool read_matrix_form(const ptx::Instruction& source, MatrixForm* form) {
 void push_fragment(const Operand& operand, DecodeContext& context, MatrixForm* form) {
   const size_t n = operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1;
   if (n != form->matrices) throw Unsupported("the vector has the wrong number of registers");
-  form->fragment = push(context, operand, Type::B32);
+  form->fragment = push_value(context, operand, Type::B32);
 }
 
 bool decode_ldmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -544,8 +540,8 @@ Step movmatrix(Warp& warp, const Instr& in, uint32_t mask) {
 bool decode_movmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.opcode != "movmatrix.sync.aligned.m8n8.trans.b16") return false;
   MovmatrixForm form;
-  form.d = push(context, source.operands.at(0), Type::B32);
-  form.a = push(context, source.operands.at(1), Type::B32);
+  form.d = push_value(context, source.operands.at(0), Type::B32);
+  form.a = push_value(context, source.operands.at(1), Type::B32);
   out.set(form);
   out.execute = movmatrix;
   return true;

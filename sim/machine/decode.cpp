@@ -34,7 +34,18 @@ ptx::Operand immediate_operand(int64_t value) {
   return operand;
 }
 
+bool fits(ptx::Type have, ptx::Type type) {
+  const auto row_size = [](ptx::Type t) {
+    const int bytes = ptx::bytes_of(t);
+    return t == ptx::Type::Pred ? 0 : bytes == 16 ? 16 : bytes == 8 ? 8 : 4;
+  };
+  return row_size(have) == row_size(type);
+}
+
 ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type) {
+  const ptx::Type have = context.register_type(operand);
+  if (have != ptx::Type::None && !fits(have, type))
+    throw Unsupported("a register does not have the size of its operand");
   const ValueOperand value{context.pushed()};
   context.push(operand, type);
   return value;

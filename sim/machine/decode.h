@@ -74,7 +74,10 @@ bool has_part(const ptx::Instruction& source, const char* part);
 // The value of an immediate operand. Throws Unsupported when the operand is not one.
 int64_t immediate_of(const ptx::Instruction& source, const ptx::Operand& operand);
 ptx::Operand immediate_operand(int64_t value);
-// Push an operand and say where it stands.
+// Whether a register of one type may hold an operand of another. Those of one row size may stand for each other, as b32
+// for u32 or f32 and b16 for f16 (PTX ISA 9.4).
+bool fits(ptx::Type have, ptx::Type type);
+// Push an operand and say where it stands. Throws Unsupported when it is a register of another size.
 ValueOperand push_value(DecodeContext& context, const ptx::Operand& operand, ptx::Type type);
 AddressOperand push_address(DecodeContext& context, const ptx::Operand& operand);
 
