@@ -2,6 +2,7 @@
 // A CUDA driver that does nothing and says that it has an H200. It shows the library's own time on the host
 // (bench_host) and which calls the library makes (tests/unit/host_calls_test.cpp). It takes the place of the
 // simulator's library, so MOXIE_SIM_LIBRARY names it. MOXIE_IDLE_VERSION is the CUDA version that it reports.
+// A function can be made to fail.
 #include <cuda.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ constexpr std::string_view kNames[] = {
 #undef MOXIE_NAME
 };
 std::atomic<int> calls[std::size(kNames)];
+std::atomic<int> failures[std::size(kNames)];  // what a function returns instead of doing its work; 0: it works
 
 constexpr size_t index_of(std::string_view name) {
   size_t i = 0;
@@ -40,7 +42,8 @@ template <size_t kIndex, class... Args, CUresult (*kFunction)(Args...)>
 struct Counted<kIndex, kFunction> {
   static CUresult call(Args... args) {
     calls[kIndex].fetch_add(1, std::memory_order_relaxed);
-    return kFunction(args...);
+    const int failure = failures[kIndex].load(std::memory_order_relaxed);
+    return failure == CUDA_SUCCESS ? kFunction(args...) : static_cast<CUresult>(failure);
   }
 };
 
@@ -129,6 +132,11 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char* 
 
 // Returns how often the function was called so far.
 __attribute__((visibility("default"))) int idle_driver_calls(const char* name) { return calls[index_of(name)]; }
+
+// From now on the function returns `result`, and with CUDA_SUCCESS works again.
+__attribute__((visibility("default"))) void idle_driver_fail(const char* name, int result) {
+  failures[index_of(name)] = result;
+}
 
 // Returns whether the last launch may begin before its predecessor in the stream has ended.
 __attribute__((visibility("default"))) int idle_driver_programmatic() { return programmatic.load(); }

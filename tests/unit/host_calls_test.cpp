@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run asks of the driver: the first one tensor maps and the launch, the next one only the launch,
-// and how it asks for that.
+// and how it asks for that. What is said when the driver refuses.
+#include <cuda.h>
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "bench/timing/buffer.h"
 #include "bench/timing/data.h"
@@ -24,6 +27,7 @@ class HostCalls : public testing::Test {
     void* const handle = dlopen(library_.c_str(), RTLD_NOW | RTLD_LOCAL);
     count_ = reinterpret_cast<int (*)(const char*)>(dlsym(handle, "idle_driver_calls"));
     programmatic_ = reinterpret_cast<int (*)()>(dlsym(handle, "idle_driver_programmatic"));
+    fail_ = reinterpret_cast<void (*)(const char*, int)>(dlsym(handle, "idle_driver_fail"));
     problem_.grouping = Grouping::Offsets;
     problem_.groups = 3, problem_.m = 70, problem_.n = 128, problem_.k = 64;
     problem_.bias = true;
@@ -74,6 +78,7 @@ class HostCalls : public testing::Test {
   std::unique_ptr<Device> device_;
   int (*count_)(const char*) = nullptr;
   int (*programmatic_)() = nullptr;
+  void (*fail_)(const char*, int) = nullptr;
   ProductSpec problem_;
   ProductTensors arguments_;
 };
@@ -126,6 +131,60 @@ TEST_F(HostCalls, LaunchesAreProgrammaticFromCuda123On) {
     EXPECT_EQ(device_->info().driver_version, std::stoi(version));
     EXPECT_EQ(launches_programmatically(), programmatic) << version;
   }
+}
+
+TEST_F(HostCalls, WhatTheDriverRefusesIsNamed) {
+  struct Case {
+    const char* function;
+    std::function<void()> work;
+    std::string said;  // how the sentence begins; empty: with the function's name
+  };
+  uint32_t word = 0;
+  const auto opening = [&] { open(); };
+  const auto running = [&] { launch(); };
+  const std::vector<Case> cases = {
+      {"cuInit", opening, "the CUDA driver " + fs::absolute(library_).string() + " does not start: cuInit: "},
+      {"cuDriverGetVersion", opening, {}},
+      {"cuDeviceGetCount", opening, {}},
+      {"cuDeviceGet", opening, {}},
+      {"cuDeviceGetName", opening, {}},
+      {"cuDeviceGetAttribute", opening, {}},
+      {"cuDeviceTotalMem", opening, {}},
+      {"cuDevicePrimaryCtxRetain", opening, {}},
+      {"cuModuleLoadDataEx", running, "cuModuleLoadDataEx (moxie_kernel): "},
+      {"cuModuleGetFunction", running, "cuModuleGetFunction (moxie_kernel): "},
+      {"cuFuncSetAttribute", running, "cuFuncSetAttribute (moxie_kernel, "},
+      {"cuLaunchKernelEx", running, {}},
+      {"cuMemAlloc", [&] { device_->free(device_->allocate(4096)); }, "cuMemAlloc of 4096 bytes: "},
+      {"cuMemcpyHtoDAsync", [&] { device_->upload(buffer(1), &word, 4); }, {}},
+      {"cuMemcpyDtoHAsync", [&] { device_->download(&word, buffer(1), 4); }, {}},
+      {"cuMemsetD8Async", [&] { device_->fill(buffer(1), 0, 4); }, {}},
+      {"cuStreamSynchronize", [&] { device_->upload(buffer(1), &word, 4); }, {}},
+      {"cuStreamSynchronize", [&] { device_->download(&word, buffer(1), 4); }, {}},
+      {"cuStreamSynchronize", [&] { device_->fill(buffer(1), 0, 4); }, {}},
+      {"cuStreamSynchronize", [&] { device_->synchronize(); }, {}},
+      {"cuCtxPushCurrent", [&] { device_->synchronize(); }, {}},
+  };
+  for (const Case& c : cases) {
+    for (const auto& [result, code] :
+         {std::pair{CUDA_ERROR_UNKNOWN, ErrorCode::Driver}, {CUDA_ERROR_OUT_OF_MEMORY, ErrorCode::OutOfMemory}}) {
+      open();  // with nothing loaded
+      fail_(c.function, result);
+      std::optional<ErrorCode> got;
+      std::string said;
+      try {
+        c.work();
+      } catch (const Error& error) {
+        got = error.code(), said = error.what();
+      }
+      fail_(c.function, CUDA_SUCCESS);
+      const bool starts = std::string(c.function) == "cuInit";  // a driver that does not start is no lack of memory
+      EXPECT_EQ(got, starts ? ErrorCode::Driver : code) << c.function;
+      EXPECT_THAT(said, testing::StartsWith(c.said.empty() ? std::string(c.function) + ": " : c.said));
+    }
+  }
+  open();
+  EXPECT_EQ(launch().launches, 1) << "all is well again";
 }
 
 // Two drivers encode in ways of their own: maps of one must not reach the other.
