@@ -108,6 +108,25 @@ TEST_P(Calls, MutualRecursionThroughRegisterParameters) {
 }
 
 // The address of an array of the caller goes down through calls of the same function, each with an array of its own.
+// PTX ISA 9.7.12.5: an input argument is a register, a constant or a .param variable.
+TEST_P(Calls, AnArgumentMayBeANumber) {
+  const std::vector<uint32_t> out = results(R"(
+.func (.reg .b32 r) sum(.reg .b32 a, .reg .b64 b, .param .b32 c)
+{
+  .reg .b32 %x<3>;
+  cvt.u32.u64 %x0, b;
+  shr.u64 b, b, 32;
+  cvt.u32.u64 %x1, b;
+  mad.lo.u32 %x0, %x1, 1000, %x0;
+  ld.param.u32 %x1, [c];
+  add.u32 %x0, %x0, %x1;
+  add.u32 r, %x0, a;
+  ret;
+}
+)" + kernel("call (%r1), sum, (5, 0x300000007, 900000);"));
+  for (const uint32_t value : out) EXPECT_EQ(value, 5u + 7u + 3000u + 900000u);
+}
+
 TEST_P(Calls, EachCallHasItsOwnVariables) {
   const std::vector<uint32_t> out = results(R"(
 .func down(.param .b32 n, .param .b64 above)
