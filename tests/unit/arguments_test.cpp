@@ -343,6 +343,8 @@ TEST(Arguments, NumbersThatNameNothingAreRefused) {
   };
   EXPECT_EQ(said_of([](D&) {}), "accepted");
   for (const auto& [name, change] : changes) EXPECT_THAT(said_of(change), testing::StartsWith(name + " is 99")) << name;
+  EXPECT_EQ(said_of([](D& d) { d.activation = Activation::Swiglu, d.pre = DataType::Mxfp8; }),
+            "pre is quantized, but that of a gated activation can only be bf16 or float32");
 }
 
 TEST(Arguments, AKernelDependsOnTheRangeOfRowsAlone) {
