@@ -17,6 +17,7 @@ constexpr int kMaxOperandDepth = 8;
 constexpr uint64_t kMaxRegisters = 1u << 20;            // of a module
 constexpr uint64_t kMaxMadeNames = 1u << 17;            // of a module's variables and tables of labels
 constexpr uint64_t kMaxVariableBytes = 1ull << 40;      // of one variable
+constexpr uint64_t kOpenDimension = UINT64_MAX;         // of an array that its initialiser sizes
 constexpr uint64_t kMaxInitialisedBytes = 64ull << 20;  // of a module
 
 // Section 10. Those that end in a digit or have components are spelled by their prefix.
@@ -493,7 +494,7 @@ void Parser::variables(Space space, bool is_extern, std::vector<Variable>& out, 
     while (!parameterised && in_.accept('[')) {
       if (in_.accept(']')) {
         if (!dims.empty()) in_.fail("only the first dimension of an array may be left out");
-        dims.push_back(0);
+        dims.push_back(kOpenDimension);
         open = true;
         continue;
       }
@@ -556,13 +557,12 @@ void Parser::reserve_bytes(Variable& v, uint64_t end) {
 }
 
 void Parser::initialiser(Variable& v, std::vector<uint64_t>& dims) {
-  const bool open = !dims.empty() && dims[0] == 0 && v.bytes == 0;
   if (dims.empty()) {
     initialise_element(v, 0);
   } else {
     uint64_t count = 0;
     initialise_level(v, dims, 0, 0, &count);
-    if (open) {
+    if (dims[0] == kOpenDimension) {
       uint64_t stride = static_cast<uint64_t>(bytes_of(v.type));
       for (size_t i = 1; i < dims.size(); ++i) stride *= dims[i];
       v.bytes = count * stride;
@@ -580,8 +580,7 @@ void Parser::initialise_level(Variable& v, const std::vector<uint64_t>& dims, si
   if (in_.accept('}')) return;
   uint64_t n = 0;
   do {
-    if (dims[level] != 0 && n >= dims[level]) in_.fail("this initialiser has more values than the array has elements");
-    if (dims[level] == 0 && !(level == 0 && v.bytes == 0)) in_.fail("an array without elements has no initial values");
+    if (n >= dims[level]) in_.fail("this initialiser has more values than the array has elements");
     const uint64_t at = offset + n * stride;
     ++n;
     if (level + 1 < dims.size()) {
@@ -1053,16 +1052,8 @@ Operand Parser::operand(int scope, int depth) {
     in_.expect(']', "after an address");
     return o;
   }
-  if (c == '!') {
-    // Negation of a predicate; of a number it is part of the constant expression.
+  if (in_.at_negated_name()) {  // Before a number `!` is part of the constant expression.
     in_.accept('!');
-    if (!in_.at_identifier()) {
-      const Constant v = in_.constant();
-      if (!v.is_integer()) in_.fail("'!' needs an integer or a predicate");
-      o.kind = Operand::Kind::Immediate;
-      o.bits = v.bits == 0;
-      return o;
-    }
     o = named_operand(scope);
     if (o.kind != Operand::Kind::Register || f_->registers[o.reg].type != Type::Pred)
       in_.fail("'!' needs a predicate register");

@@ -151,10 +151,12 @@ bool Scanner::at_number() {
   return is_digit(c) || (c == '.' && is_digit(peek_raw(1)));
 }
 
-bool Scanner::at_warp_size() {
-  skip_space();
-  return text_.substr(pos_, 7) == "WARP_SZ" && !is_follow(peek_raw(7));
+bool Scanner::at_negated_name() {
+  Scanner ahead = *this;
+  return ahead.accept('!') && ahead.at_identifier() && !ahead.at_warp_size();
 }
+
+bool Scanner::at_warp_size() const { return text_.substr(pos_, 7) == "WARP_SZ" && !is_follow(peek_raw(7)); }
 
 std::string_view Scanner::identifier(const char* what) {
   if (!at_identifier()) fail(std::string("expected ") + what + ", found " + next_for_message());
@@ -349,6 +351,7 @@ Constant Scanner::binary(int min_precedence, int depth) {
         fail(quoted(o) + " needs integers");
       continue;
     }
+    // The types of results are those of 4.5.6, table 5.
     const uint64_t x = a.bits, y = b.bits;
     const int64_t sx = static_cast<int64_t>(x), sy = static_cast<int64_t>(y);
     const bool is_unsigned = a.kind == Kind::Unsigned || b.kind == Kind::Unsigned;
@@ -358,11 +361,11 @@ Constant Scanner::binary(int min_precedence, int depth) {
     else if (o == "&&")
       a = make_signed(x && y);
     else if (o == "|")
-      a = {converted, x | y};
+      a = make_unsigned(x | y);
     else if (o == "^")
-      a = {converted, x ^ y};
+      a = make_unsigned(x ^ y);
     else if (o == "&")
-      a = {converted, x & y};
+      a = make_unsigned(x & y);
     else if (o == "==")
       a = make_signed(x == y);
     else if (o == "!=")

@@ -32,7 +32,8 @@ class Scanner {
 
   bool at_identifier();
   bool at_number();
-  bool at_warp_size();  // the constant WARP_SZ
+  bool at_negated_name();     // `!` and an identifier
+  bool at_warp_size() const;  // at an identifier: the constant WARP_SZ
   std::string_view identifier(const char* what);
   std::string_view word();         // letters, digits and underscores, as in ".b32"; may be empty
   std::string_view opcode_rest();  // what follows an opcode's first word: ".lo.s32", "::" kept

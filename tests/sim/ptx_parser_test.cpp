@@ -6,6 +6,8 @@
 
 #include <bit>
 #include <random>
+#include <tuple>
+#include <utility>
 
 #include "sim/ptx/ast.h"
 
@@ -264,6 +266,274 @@ TEST(Operand, ConstantExpressions) {
   EXPECT_EQ(first_operand("!5 || 1 && 0").bits, 0u);
 }
 
+// Every operator of PTX ISA 4.5.4, with the operands and results of the table of evaluation rules. C++ has the same rules
+// where a type is named, so that the values beside the texts are computed, not written.
+TEST(Operand, OperatorsOfConstantExpressions) {
+  const uint64_t minus = ~0ull;
+  const auto s = [](int64_t value) { return static_cast<uint64_t>(value); };
+  const struct {
+    const char* text;
+    uint64_t bits;
+  } rows[] = {
+      // Precedence, loosest first, and association to the left.
+      {"2 | 2 ^ 2", 2},
+      {"1 ^ 1 & 2", 1},
+      {"0 == 1 < 2", 0},
+      {"1 != 1 < 2", 0},
+      {"1 < 1 << 1", 1},
+      {"1 <= 1 << 1", 1},
+      {"4 >= 1 << 1", 1},
+      {"0 && 0 | 1", 0},
+      {"16 >> 3 - 1", 4},
+      {"0 || 1 && 0", 0},
+      {"1 || 0 && 0", 1},
+      {"1 && 4 | 2", 1},
+      {"4 | 2 ^ 2", 4},
+      {"1 ^ 3 & 2", 3},
+      {"6 & 2 == 2", 0},
+      {"1 == 1 < 2", 1},
+      {"2 < 1 << 1", 0},
+      {"2 > 1 << 1", 0},
+      {"1 << 1 + 1", 4},
+      {"16 >> 1 + 1", 4},
+      {"7 - 2 * 3", 1},
+      {"7 + 6 / 3", 9},
+      {"7 - 7 % 4", 4},
+      {"20 - 5 - 3", 12},
+      {"64 / 4 / 2", 8},
+      {"64 >> 2 >> 1", 8},
+      {"17 % 10 % 4", 3},
+      {"3 > 2 == 1", 1},
+      {"1 ? 2 : 0 ? 3 : 4", 2},
+      {"0 ? 2 : 0 ? 3 : 4", 4},
+      {"0 ? 2 : 1 ? 3 : 4", 3},
+      {"-2 + 3", 1},
+      {"-(2 + 3)", s(-5)},
+      {"- - 5", 5},
+      {"+5", 5},
+      {"~0", minus},
+      {"~5 & 15", 10},
+      {"2 * (3 + 4)", 14},
+      {"WARP_SZ * 2", 64},
+      {"(WARP_SZ - 1)", 31},
+      // Logic gives 0 or 1.
+      {"5 || 0", 1},
+      {"0 || 0", 0},
+      {"0 || 7", 1},
+      {"5 && 7", 1},
+      {"5 && 0", 0},
+      {"0 && 5", 0},
+      {"!5 + 2", 2},
+      {"1 - !0", 0},
+      // Comparisons of signed and of unsigned integers.
+      {"1 - (-1 < 0)", 0},
+      {"2 + (-1U < 0)", 2},
+      {"2 + (-1 < 0U)", 2},
+      {"2 + (1 < 1)", 2},
+      {"2 + (1 <= 1)", 3},
+      {"2 + (2 <= 1)", 2},
+      {"2 + (1 >= 1)", 3},
+      {"2 + (0 >= 1)", 2},
+      {"2 + (1 > 1)", 2},
+      {"2 + (2 > 1)", 3},
+      {"2 + (-1 > 0)", 2},
+      {"2 + (-1U > 0)", 3},
+      {"2 + (-1 <= 0)", 3},
+      {"2 + (-1U <= 0)", 2},
+      {"2 + (-1 >= 0)", 2},
+      {"2 + (-1U >= 0)", 3},
+      {"2 + (5 == 5)", 3},
+      {"2 + (5 == 6)", 2},
+      {"2 + (5 != 6)", 3},
+      {"2 + (5 != 5)", 2},
+      {"2 + (1.5 < 2)", 3},
+      {"2 + (2.0 < 2)", 2},
+      {"2 + (2 <= 2.0)", 3},
+      {"2 + (2.5 <= 2)", 2},
+      {"2 + (2.5 > 2)", 3},
+      {"2 + (2.0 > 2)", 2},
+      {"2 + (2.0 >= 2)", 3},
+      {"2 + (1.5 >= 2)", 2},
+      {"2 + (1.5 == 1.5)", 3},
+      {"2 + (1.5 == 1)", 2},
+      {"2 + (1.5 != 1)", 3},
+      {"2 + (1.5 != 1.5)", 2},
+      {"2 + (-1.5 < -1)", 3},
+      // Arithmetic: unsigned when one operand is. Its remainder takes both as unsigned, and its result is signed.
+      {"-7 / 2", s(-3)},
+      {"7 / -2", s(-3)},
+      {"-7U / 2", s(-7) / 2},
+      {"-7 / 2U", s(-7) / 2},
+      {"-8 / -1", 8},
+      {"9223372036854775808U / -1", 0},
+      {"(-9223372036854775807 - 1) / -1", 1ull << 63},
+      {"-8 % 5", s(-8) % 5},
+      {"8 % -5", 8},
+      {"(-1 % 16) / 2", 7},
+      {"-3 * 5", s(-15)},
+      {"-3U * 5", s(-15)},
+      {"2 - 3", minus},
+      {"(2U - 3) / 2", minus / 2},
+      {"(2 - 3) / 2", 0},
+      {"(1U + 1 - 3) / 2", minus / 2},
+      {"(0U * 1 - 1) / 2", minus / 2},
+      {"(8U / 4 - 3) / 2", minus / 2},
+      {"(8 / 4 - 3) / 2", 0},
+      {"(18446744073709551615) / 2", minus / 2},
+      {"9223372036854775807 / -1", s(-INT64_MAX)},
+      // Shifts keep the type of the first operand, and the second is unsigned.
+      {"-16 >> 2", s(-4)},
+      {"-16U >> 2", s(-16) >> 2},
+      {"-16 >> 2U", s(-4)},
+      {"-1 >> 63", minus},
+      {"-1 >> 64", minus},
+      {"-1 >> -1", minus},
+      {"1 >> 64", 0},
+      {"-1U >> 63", 1},
+      {"-1U >> 64", 0},
+      {"1 << 63", 1ull << 63},
+      {"1 << 64", 0},
+      {"1 << -1", 0},
+      {"(-1 << 1) / 2", s(-1)},
+      {"(-1U << 1) / 2", (minus << 1) / 2},
+      {"(-2 << 2U) / 2", s(-4)},
+      {"(-2 >> 1U) / 2", 0},
+      {"(-2U >> 0) / 2", s(-2) / 2},
+      // Bits: the result is unsigned.
+      {"12 | 10", 14},
+      {"12 & 10", 8},
+      {"12 ^ 10", 6},
+      {"(-1 | 0) / 2", minus / 2},
+      {"(-1 & -1) / 2", minus / 2},
+      {"(-1 ^ 0) / 2", minus / 2},
+      {"~0 / 2", minus / 2},
+      {"!0 - 2", minus},
+      {"(!0 - 2) / 2", 0},
+      // Casts and conditions.
+      {"(.s64) -1U / 2", 0},
+      {"(.u64) -1 / 2", minus / 2},
+      {"(.s64) ~0 >> 1", minus},
+      {"(1 ? -1 : 1) / 2", 0},
+      {"(1 ? -1 : 1U) / 2", minus / 2},
+      {"(0 ? -1U : -1) / 2", minus / 2},
+      {"(0 ? 1 : -1U) / 2", minus / 2},
+      {"(1 == 1) - 2 < 0", 1},
+      {"(1.5 < 2) - 2 < 0", 1},
+      {"(1 && 1) - 2 < 0", 1},
+      {"(0 || 1) - 2 < 0", 1},
+      {"(2 > 1) - 2 < 0", 1},
+      {"(1 != 2) - 2 < 0", 1},
+      {"(1U < 2) - 2 < 0", 1},
+  };
+  for (const auto& [text, bits] : rows) {
+    const Operand o = first_operand(text);
+    EXPECT_EQ(o.bits, bits) << text;
+    EXPECT_FALSE(o.is_float) << text;
+  }
+  const std::pair<const char*, double> doubles[] = {{"1.5 + 2", 3.5},
+                                                    {"2 + 1.5", 3.5},
+                                                    {"1.5 - 2", -0.5},
+                                                    {"2 - 1.5", 0.5},
+                                                    {"1.5 * 2", 3},
+                                                    {"1.5 / 2", 0.75},
+                                                    {"3 / 2.0", 1.5},
+                                                    {"-(1.5)", -1.5},
+                                                    {"+1.5", 1.5},
+                                                    {"1 ? 1.5 : 2.5", 1.5},
+                                                    {"0 ? 1.5 : 2.5", 2.5},
+                                                    {"-1 + 0.5", -0.5},
+                                                    {"18446744073709551615 + 0.5", 18446744073709551616.0},
+                                                    {"0d4008000000000000 * 2", 6.0},
+                                                    {"- -2.5", 2.5},
+                                                    {"1.0 - 0.5 - 0.25", 0.25},
+                                                    {"8.0 / 2 / 2", 2},
+                                                    {"1 + 2 * 1.5", 4}};
+  for (const auto& [text, value] : doubles) {
+    const Operand o = first_operand(text);
+    EXPECT_EQ(std::bit_cast<double>(o.bits), value) << text;
+    EXPECT_TRUE(o.is_float && o.is_double) << text;
+  }
+}
+
+// The forms of PTX ISA 4.5.1 and 4.5.2.
+TEST(Operand, NumbersOfEveryForm) {
+  const std::pair<const char*, uint64_t> integers[] = {
+      {"0", 0},
+      {"7", 7},
+      {"0U", 0},
+      {"10", 10},
+      {"00", 0},
+      {"07", 7},
+      {"010", 8},
+      {"0777", 511},
+      {"010U", 8},
+      {"0x0", 0},
+      {"0x1f", 31},
+      {"0X1F", 31},
+      {"0xabcdefABCDEF", 0xabcdefabcdef},
+      {"0x12U", 18},
+      {"0b0", 0},
+      {"0b101", 5},
+      {"0B11", 3},
+      {"0b11U", 3},
+      {"9223372036854775807", INT64_MAX},
+      {"9223372036854775808", 1ull << 63},
+      {"0xFFFFFFFFFFFFFFFF", ~0ull},
+      {"01777777777777777777777", ~0ull},
+      {"18446744073709551615U", ~0ull},
+      {"0b1111111111111111111111111111111111111111111111111111111111111111", ~0ull}};
+  for (const auto& [text, value] : integers) {
+    const Operand o = first_operand(text);
+    EXPECT_EQ(o.kind, Kind::Immediate);
+    EXPECT_EQ(o.bits, value) << text;
+    EXPECT_FALSE(o.is_float || o.is_double) << text;
+  }
+  // A number above the largest signed one is unsigned, as one with a U is.
+  EXPECT_EQ(first_operand("9223372036854775808 / 2").bits, 1ull << 62);
+  EXPECT_EQ(first_operand("9223372036854775807 * -1 / 2").bits, static_cast<uint64_t>(-(INT64_MAX / 2)));
+  const std::pair<const char*, double> doubles[] = {{"1.5", 1.5},
+                                                    {"1.", 1},
+                                                    {".5", .5},
+                                                    {"0.5", .5},
+                                                    {"1e3", 1e3},
+                                                    {"1E3", 1e3},
+                                                    {"1e+3", 1e3},
+                                                    {"1e-3", 1e-3},
+                                                    {"1.5e2", 150},
+                                                    {".5E-1", .05},
+                                                    {"0e5", 0},
+                                                    {"00.25", .25},
+                                                    {"010.5", 10.5},
+                                                    {"0d3FF8000000000000", 1.5},
+                                                    {"0D3ff8000000000000", 1.5},
+                                                    {"0dC000000000000000", -2},
+                                                    {"1.e1", 10},
+                                                    {"123456789.25", 123456789.25}};
+  for (const auto& [text, value] : doubles) {
+    const Operand o = first_operand(text);
+    EXPECT_EQ(std::bit_cast<double>(o.bits), value) << text;
+    EXPECT_TRUE(o.is_float && o.is_double) << text;
+  }
+  for (const auto& [text, bits] : {std::pair{"0f3F800000", 0x3f800000u},
+                                   {"0F3f8abCDe", 0x3f8abcdeu},
+                                   {"-0f3F800000", 0xbf800000u},
+                                   {"0fFFFFFFFF", 0xffffffffu},
+                                   {"(0f00000001)", 1u}}) {
+    const Operand o = first_operand(text);
+    EXPECT_EQ(o.bits, bits) << text;
+    EXPECT_TRUE(o.is_float && !o.is_double) << text;
+  }
+  EXPECT_EQ(first_operand("!0").bits, 1u);
+  EXPECT_EQ(first_operand("!7").bits, 0u);
+  EXPECT_EQ(first_operand("!(1 - 1)").bits, 1u);
+  EXPECT_EQ(first_operand("! 0").bits, 1u);
+  EXPECT_EQ(first_operand("!WARP_SZ").bits, 0u);
+  EXPECT_TRUE(first_operand("! %p1").negated);
+  EXPECT_FALSE(first_operand("!0").is_float);
+  EXPECT_EQ(first_operand("WARP_SZ").kind, Kind::Immediate);
+  EXPECT_EQ(one("mov.b32 %r1, WARP_SZX;", ".global .b32 WARP_SZX;\n").operands[1].name, "WARP_SZX");
+}
+
 TEST(Operand, AddressesAndVectors) {
   const Operand a = first_operand("[%rd1+-8]");
   EXPECT_EQ(a.kind, Kind::Address);
@@ -283,12 +553,243 @@ TEST(Operand, AddressesAndVectors) {
   EXPECT_EQ(symbol.addend, 16);
 }
 
+// All of PTX ISA 10 that a kernel of these architectures can read.
 TEST(Operand, SpecialRegisters) {
-  for (const std::string name : {"%tid.x", "%ntid.z", "%cluster_ctarank", "%laneid", "%clock64", "%globaltimer",
-                                 "%lanemask_lt", "%envreg3", "%dynamic_smem_size"}) {
-    EXPECT_EQ(first_operand(name).kind, Kind::Special);
+  std::vector<std::string> names = {"%laneid",
+                                    "%warpid",
+                                    "%nwarpid",
+                                    "%smid",
+                                    "%nsmid",
+                                    "%gridid",
+                                    "%is_explicit_cluster",
+                                    "%cluster_ctarank",
+                                    "%cluster_nctarank",
+                                    "%clock",
+                                    "%clock_hi",
+                                    "%clock64",
+                                    "%globaltimer",
+                                    "%globaltimer_lo",
+                                    "%globaltimer_hi",
+                                    "%total_smem_size",
+                                    "%aggr_smem_size",
+                                    "%dynamic_smem_size",
+                                    "%current_graph_exec",
+                                    "%envreg0",
+                                    "%envreg31",
+                                    "%pm0",
+                                    "%pm7",
+                                    "%pm7_64"};
+  for (const char* mask : {"eq", "le", "lt", "ge", "gt"}) names.push_back(std::string("%lanemask_") + mask);
+  for (const char* what : {"begin", "end", "cap", "0", "1"})
+    names.push_back(std::string("%reserved_smem_offset_") + what);
+  for (const char* vector :
+       {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"})
+    for (const char* component : {".x", ".y", ".z", ".w"}) names.push_back(std::string(vector) + component);
+  for (const std::string& name : names) {
+    EXPECT_EQ(first_operand(name).kind, Kind::Special) << name;
     EXPECT_EQ(first_operand(name).name, name);
   }
+  for (const std::string& name : names) {
+    if (name.starts_with("%envreg") || name.starts_with("%pm")) continue;
+    EXPECT_NE(body_error("mov.b32 %r1, " + name.substr(0, name.find('.')) + "q;"), "") << name;
+  }
+}
+
+TEST(Module, TypesHaveTheirSizes) {
+  const std::tuple<const char*, Type, int> types[] = {
+      {"b8", Type::B8, 1},         {"b16", Type::B16, 2}, {"b32", Type::B32, 4},     {"b64", Type::B64, 8},
+      {"b128", Type::B128, 16},    {"u8", Type::U8, 1},   {"u16", Type::U16, 2},     {"u32", Type::U32, 4},
+      {"u64", Type::U64, 8},       {"s8", Type::S8, 1},   {"s16", Type::S16, 2},     {"s32", Type::S32, 4},
+      {"s64", Type::S64, 8},       {"f16", Type::F16, 2}, {"f16x2", Type::F16x2, 4}, {"bf16", Type::BF16, 2},
+      {"bf16x2", Type::BF16x2, 4}, {"f32", Type::F32, 4}, {"f64", Type::F64, 8}};
+  for (const auto& [name, type, bytes] : types) {
+    EXPECT_EQ(type_from_name(name), type) << name;
+    EXPECT_EQ(bytes_of(type), bytes) << name;
+    const Module m =
+        module_of(std::string(".global .") + name + " x; .global .v4 ." + name + " y[3]; .shared .align 64 ." + name +
+                  " z[2][5]; .func f(.param .v2 ." + name + " p, .param .align 32 ." + name + " q[3]) { ret; }");
+    const auto size = static_cast<uint64_t>(bytes);
+    EXPECT_EQ(m.variables[0].bytes, size) << name;
+    EXPECT_EQ(m.variables[0].align, bytes) << name;
+    EXPECT_EQ(m.variables[1].bytes, 12 * size) << name;
+    EXPECT_EQ(m.variables[1].align, 4 * bytes) << name;
+    EXPECT_EQ(m.variables[2].bytes, 10 * size) << name;
+    EXPECT_EQ(m.variables[2].align, 64) << name;
+    EXPECT_EQ(m.functions[0].params[0].bytes, 2 * size) << name;
+    EXPECT_EQ(m.functions[0].params[0].align, 2 * bytes) << name;
+    EXPECT_EQ(m.functions[0].params[1].bytes, 3 * size) << name;
+    EXPECT_EQ(m.functions[0].params[1].align, 32) << name;
+  }
+  EXPECT_EQ(type_from_name("pred"), Type::Pred);
+  EXPECT_EQ(type_from_name("b7"), Type::Other);
+  EXPECT_EQ(bytes_of(Type::Pred), 0);
+  EXPECT_EQ(bytes_of(Type::None), 0);
+  EXPECT_EQ(module_of(".func f(.reg .pred p) { ret; }").functions[0].params[0].align, 1);
+}
+
+TEST(Module, InitialValuesOfEveryKind) {
+  const auto init = [](const std::string& text) { return module_of(text).variables.back(); };
+  const auto bytes = [&](const std::string& text) { return init(text).init; };
+  using Bytes = std::vector<uint8_t>;
+  EXPECT_EQ(bytes(".global .f32 x = 1;"), (Bytes{0, 0, 0x80, 0x3f}));
+  EXPECT_EQ(bytes(".global .f32 x = 1.5;"), (Bytes{0, 0, 0xc0, 0x3f}));
+  EXPECT_EQ(bytes(".global .f32 x = 0f7F800001;"), (Bytes{1, 0, 0x80, 0x7f}));
+  EXPECT_EQ(bytes(".global .f32 x = 0d3FF0000000000000;"), (Bytes{0, 0, 0x80, 0x3f}));
+  EXPECT_EQ(bytes(".global .f32 x = 18446744073709551615;"), (Bytes{0, 0, 0x80, 0x5f}));
+  EXPECT_EQ(bytes(".global .f32 x = -1;"), (Bytes{0, 0, 0x80, 0xbf}));
+  EXPECT_EQ(bytes(".global .f64 x = 0f3F800000;"), (Bytes{0, 0, 0, 0, 0, 0, 0xf0, 0x3f}));
+  EXPECT_EQ(bytes(".global .f64 x = -2;"), (Bytes{0, 0, 0, 0, 0, 0, 0, 0xc0}));
+  EXPECT_EQ(bytes(".global .b32 x = 0f3F800000;"), (Bytes{0, 0, 0x80, 0x3f}));
+  EXPECT_EQ(bytes(".global .b64 x = 1.5;"), (Bytes{0, 0, 0, 0, 0, 0, 0xf8, 0x3f}));
+  EXPECT_EQ(bytes(".const .s8 x = -2;"), (Bytes{0xfe}));
+  EXPECT_EQ(bytes(".global .b16 x[2] = {0xff00(0x1234), 0xff(0x1234)};"), (Bytes{0x12, 0, 0x34, 0}));
+  EXPECT_EQ(bytes(".global .u8 x = WARP_SZ;"), (Bytes{32}));
+  EXPECT_EQ(bytes(".global .v2 .u8 x[2] = {{1, 2}, {3}};"), (Bytes{1, 2, 3, 0}));
+  EXPECT_EQ(bytes(".global .v4 .u8 x = {1, 2, 3};"), (Bytes{1, 2, 3, 0}));
+  EXPECT_EQ(bytes(".global .u8 x[2][2][2] = {{{1}, {2, 3}}, {{4}}};"), (Bytes{1, 0, 2, 3, 4, 0, 0, 0}));
+  EXPECT_EQ(bytes(".global .u8 x[][2] = {{1}, {2}, {}};"), (Bytes{1, 0, 2, 0, 0, 0}));
+  EXPECT_EQ(init(".global .u16 x[][3] = {{1}, {2}};").bytes, 12u);
+  EXPECT_EQ(bytes(".global .u8 x[4] = {};"), (Bytes{0, 0, 0, 0}));
+  EXPECT_EQ(init(".extern .shared .u16 x[][3];").bytes, 0u);
+  EXPECT_TRUE(init(".global .u8 x[4];").init.empty());
+  // The definition stands for its declaration, in either order.
+  for (const char* text :
+       {".extern .global .u8 x[]; .global .u8 x[2] = {7};", ".global .u8 x[2] = {7}; .extern .global .u8 x[];"}) {
+    const Module m = module_of(text);
+    ASSERT_EQ(m.variables.size(), 1u);
+    EXPECT_FALSE(m.variables[0].is_extern);
+    EXPECT_EQ(m.variables[0].init, (Bytes{7, 0}));
+  }
+  EXPECT_TRUE(module_of(".extern .global .u8 x[]; .extern .global .u8 x[];").variables[0].is_extern);
+
+  // Addresses, whole and in masked bytes.
+  const std::string head = ".global .u8 a[9]; .global .u8 b[9]; ";
+  Variable v = init(head + ".global .u64 x[3] = {a, generic(b)-3+1, b + 2};");
+  ASSERT_EQ(v.relocations.size(), 3u);
+  const struct {
+    uint64_t offset;
+    const char* symbol;
+    int64_t addend;
+    bool generic;
+  } places[] = {{0, "a", 0, false}, {8, "b", -2, true}, {16, "b", 2, false}};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(v.relocations[i].offset, places[i].offset);
+    EXPECT_EQ(v.relocations[i].symbol, places[i].symbol);
+    EXPECT_EQ(v.relocations[i].addend, places[i].addend);
+    EXPECT_EQ(v.relocations[i].generic, places[i].generic);
+    EXPECT_EQ(v.relocations[i].bytes, 8);
+    EXPECT_EQ(v.relocations[i].shift, 0);
+  }
+  EXPECT_EQ(init(head + ".global .u32 x = a;").relocations[0].bytes, 4);
+  const auto masked = [](int byte, const std::string& of) {
+    return "0xFF" + std::string(static_cast<size_t>(2 * byte), '0') + "(" + of + ")";
+  };
+  // Eight bytes of one address in order are that address; with anything else among them each stays alone.
+  for (int odd = -1; odd < 8; ++odd) {
+    for (const std::string of : {"b", "a+1", "generic(a)", "wrong byte"}) {
+      std::string text = head + ".global .b8 x[10] = {5";
+      for (int i = 0; i < 8; ++i) {
+        const bool is_odd = i == odd;
+        text += ", " + masked(is_odd && of == "wrong byte" ? (i + 1) % 8 : i, is_odd && of != "wrong byte" ? of : "a");
+      }
+      v = init(text + ", 6};");
+      if (odd < 0) {
+        ASSERT_EQ(v.relocations.size(), 1u);
+        EXPECT_EQ(v.relocations[0].bytes, 8);
+        EXPECT_EQ(v.relocations[0].offset, 1u);
+      } else {
+        ASSERT_EQ(v.relocations.size(), 8u) << text;
+        for (int i = 0; i < 8; ++i) {
+          const auto& r = v.relocations[static_cast<size_t>(i)];
+          EXPECT_EQ(r.bytes, 1);
+          EXPECT_EQ(r.offset, static_cast<uint64_t>(i + 1));
+          EXPECT_EQ(r.shift, 8 * (i == odd && of == "wrong byte" ? (i + 1) % 8 : i));
+        }
+      }
+    }
+  }
+  // A gap between the bytes, too few of them, and two addresses in a row.
+  std::string gap = head + ".global .b8 x[9] = {", few = head + ".global .b8 x[9] = {",
+              two = head + ".global .b8 x[16] = {";
+  for (int i = 0; i < 8; ++i) gap += (i == 4 ? "0, " : "") + masked(i, "a") + (i < 7 ? ", " : "};");
+  for (int i = 0; i < 7; ++i) few += masked(i, "a") + (i < 6 ? ", " : "};");
+  for (int i = 0; i < 16; ++i) two += masked(i % 8, i < 8 ? "a" : "b") + (i < 15 ? ", " : "};");
+  EXPECT_EQ(init(gap).relocations.size(), 8u);
+  EXPECT_EQ(init(few).relocations.size(), 7u);
+  v = init(two);
+  ASSERT_EQ(v.relocations.size(), 2u);
+  EXPECT_EQ(v.relocations[1].symbol, "b");
+  EXPECT_EQ(v.relocations[1].offset, 8u);
+}
+
+TEST(Function, DirectivesOfEveryKind) {
+  const Function f =
+      module_of(
+          ".entry k(.param .u64 .ptr .shared .align 4 a, .param .u64 .ptr b, .param .align 16 .u32 c) .reqntid 4 "
+          ".maxntid 5, 6, 7 .reqnctapercluster 3, 2 .minnctapersm 2 .maxnctapersm 9 .abi_preserve 8 "
+          ".abi_preserve_control 7 .blocksareclusters .maxclusterrank 4 { .maxnreg 40; ret; }")
+          .functions[0];
+  EXPECT_THAT(f.reqntid, ElementsAre(4, 1, 1));
+  EXPECT_THAT(f.maxntid, ElementsAre(5, 6, 7));
+  EXPECT_THAT(f.reqnctapercluster, ElementsAre(3, 2, 1));
+  EXPECT_EQ(f.minnctapersm, 2);
+  EXPECT_EQ(f.maxclusterrank, 4);
+  EXPECT_EQ(f.maxnreg, 40);
+  EXPECT_TRUE(f.blocks_are_clusters);
+  EXPECT_FALSE(f.explicit_cluster);
+  EXPECT_EQ(f.params[0].align, 8);
+  EXPECT_EQ(f.params[2].align, 16);
+  const Function plain = module_of(".entry k() { ret; }").functions[0];
+  EXPECT_THAT(plain.reqntid, ElementsAre(0, 0, 0));
+  EXPECT_FALSE(plain.blocks_are_clusters || plain.explicit_cluster || plain.is_declaration);
+  EXPECT_FALSE(module_of(".entry k() .explicitcluster { ret; }").functions[0].blocks_are_clusters);
+  EXPECT_TRUE(plain.is_entry);
+  EXPECT_FALSE(module_of(".func k() { ret; }").functions[0].is_entry);
+}
+
+// The same names in scopes that follow or hold one another.
+TEST(Function, NamesOfScopes) {
+  Function f = body_of(
+      "{ .reg .b32 x; mov.b32 x, 1; .shared .b32 v; st.shared.b32 [v], x; { .local .b32 x; st.local.b32 [x], 1; } "
+      "mov.b32 x, 2; }\n"
+      "{ .shared .b32 v; st.shared.b32 [v], 1; .reg .b32 y<12>; .reg .b32 y1<3>; mov.b32 y11, y12; mov.b32 y10, y1; }\n"
+      ".const .b32 c = 5; ld.const.b32 %r1, [c];");
+  const auto& b = f.body;
+  EXPECT_EQ(b[0].operands[0].kind, Kind::Register);
+  EXPECT_EQ(b[1].operands[1].reg, b[0].operands[0].reg);
+  EXPECT_EQ(b[2].operands[0].elements[0].kind, Kind::Symbol) << "a variable of an inner scope hides the register";
+  EXPECT_EQ(b[3].operands[0].reg, b[0].operands[0].reg);
+  EXPECT_NE(b[1].operands[0].elements[0].name, b[4].operands[0].elements[0].name);
+  // y11 is y<12>'s twelfth or y1<3>'s second: the shorter name is asked first.
+  const auto name_of = [&](const Operand& o) { return f.registers[static_cast<size_t>(o.reg)].name; };
+  EXPECT_EQ(name_of(b[5].operands[0]), "y11");
+  EXPECT_EQ(name_of(b[5].operands[1]), "y12");
+  EXPECT_NE(b[5].operands[0].reg, b[5].operands[1].reg);
+  EXPECT_EQ(name_of(b[6].operands[1]), "y1");
+  const Module m = module_of(
+      ".entry a() { .const .b32 c = 5; .reg .b32 r; ld.const.b32 r, [c]; } .entry b() { .const .b32 c = 6; }");
+  ASSERT_EQ(m.variables.size(), 2u);
+  EXPECT_NE(m.variables[0].name, m.variables[1].name);
+  EXPECT_EQ(m.functions[0].body[0].operands[1].elements[0].name, m.variables[0].name);
+  // Tables of scopes keep apart as well.
+  f = body_of(
+      "A: ret;\nB: ret;\n{ t: .branchtargets A; brx.idx %r1, t; }\n{ t: .branchtargets B, A; brx.idx %r1, t; }\n"
+      "{ c: .calltargets k; call %rd1, c; }\n{ c: .callprototype _ (.param .b32 _); call %rd1, (%r1), c; }");
+  EXPECT_THAT(f.branch_targets.at(f.body[2].operands[1].name), ElementsAre(0));
+  EXPECT_THAT(f.branch_targets.at(f.body[3].operands[1].name), ElementsAre(1, 0));
+  const CallTable& list = f.call_tables.at(f.body[4].operands[3].name);
+  EXPECT_FALSE(list.is_prototype);
+  EXPECT_THAT(list.targets, ElementsAre("k"));
+  const CallTable& prototype = f.call_tables.at(f.body[5].operands[3].name);
+  EXPECT_TRUE(prototype.is_prototype);
+  ASSERT_EQ(prototype.params.size(), 1u);
+  EXPECT_EQ(prototype.params[0].bytes, 4u);
+  EXPECT_TRUE(prototype.results.empty());
+  // Labels of two scopes have two names in the function.
+  f = body_of("{ L: bra L; }\n{ L: ret; bra L; }");
+  EXPECT_EQ(f.labels.at("L"), 0);
+  EXPECT_EQ(f.labels.at("L@2"), 1);
+  EXPECT_EQ(f.body[2].operands[0].target, 1);
 }
 
 TEST(Errors, SayWhatAndWhere) {
