@@ -97,7 +97,7 @@ struct Warp {
   // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
   // (sim/async/wgmma.cpp): the loop that runs the warp then checks the registers of each instruction first.
   bool wgmma_pending = false;
-  uint64_t executed = 0;  // warp instructions
+  uint32_t quantum = 0, left = 0;  // of the turn: how many instructions it may execute, and how many of them still
 
   template <class T>
   T* row(uint32_t offset) {

@@ -10,7 +10,7 @@ namespace {
 
 // A clock that advances with the instructions of the cluster, so that a run repeats exactly; also the timer's
 // nanoseconds.
-uint64_t clock_of(const Warp& warp) { return (warp.cta->cluster->instructions + warp.executed) * 4; }
+uint64_t clock_of(const Warp& warp) { return (warp.cta->cluster->instructions + warp.quantum - warp.left) * 4; }
 
 Dim3 divided(const Dim3& a, const Dim3& b) { return {a.x / b.x, a.y / b.y, a.z / b.z}; }
 
@@ -18,22 +18,18 @@ Dim3 divided(const Dim3& a, const Dim3& b) { return {a.x / b.x, a.y / b.y, a.z /
 
 Special special_from_name(std::string_view name) {
   static const std::unordered_map<std::string_view, Special> kNames = {
-      {"%tid", Special::TidX},
       {"%tid.x", Special::TidX},
       {"%tid.y", Special::TidY},
       {"%tid.z", Special::TidZ},
-      {"%ntid", Special::NtidX},
       {"%ntid.x", Special::NtidX},
       {"%ntid.y", Special::NtidY},
       {"%ntid.z", Special::NtidZ},
       {"%laneid", Special::Laneid},
       {"%warpid", Special::Warpid},
       {"%nwarpid", Special::Nwarpid},
-      {"%ctaid", Special::CtaidX},
       {"%ctaid.x", Special::CtaidX},
       {"%ctaid.y", Special::CtaidY},
       {"%ctaid.z", Special::CtaidZ},
-      {"%nctaid", Special::NctaidX},
       {"%nctaid.x", Special::NctaidX},
       {"%nctaid.y", Special::NctaidY},
       {"%nctaid.z", Special::NctaidZ},

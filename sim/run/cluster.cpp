@@ -50,7 +50,7 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.barrier_waits.clear();
   warp.saved_rows.reset();
   warp.max_registers = 0;
-  warp.executed = 0;
+  warp.quantum = warp.left = 0;
   // What a register holds before its first write must not depend on the cluster that used this warp before.
   std::memset(warp.registers.get(), 0, kernel.variable_bytes);
   if (local_bytes != 0) std::memset(warp.local.get(), 0, kLanes * local_bytes);

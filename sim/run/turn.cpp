@@ -41,7 +41,8 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
   uint8_t* const cover = covered.empty() ? nullptr : covered.data();
   const uint8_t* const file = warp.registers.get();
   Warp::Split* split = &warp.splits[warp.current];
-  uint32_t left = quantum;
+  uint32_t& left = warp.left;
+  left = warp.quantum = quantum;
   Turn turn = Turn::Quantum;
   while (left > 0) {
     --left;
@@ -112,7 +113,7 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
     split = &warp.splits[warp.current];
   }
   *executed = quantum - left;
-  warp.executed += *executed;
+  warp.quantum = warp.left = 0;
   warp.last_split = warp.current;
   return turn;
 }
