@@ -316,7 +316,6 @@ void register_memory() {
   register_opcode("ld", decode_ld);
   register_opcode("ldu", decode_ld);
   register_opcode("st", decode_st);
-  register_opcode("prefetch", decode_hint);
   register_opcode("prefetchu", decode_hint);
   register_opcode("applypriority", decode_hint);
   register_opcode("createpolicy", decode_createpolicy);
