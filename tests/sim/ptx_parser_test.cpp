@@ -266,8 +266,8 @@ TEST(Operand, ConstantExpressions) {
   EXPECT_EQ(first_operand("!5 || 1 && 0").bits, 0u);
 }
 
-// Every operator of PTX ISA 4.5.4, with the operands and results of the table of evaluation rules. C++ has the same rules
-// where a type is named, so that the values beside the texts are computed, not written.
+// Every operator of PTX ISA 4.5.4, with the operands and results of the table of evaluation rules. C++ has the same
+// rules where a type is named, so that the values beside the texts are computed, not written.
 TEST(Operand, OperatorsOfConstantExpressions) {
   const uint64_t minus = ~0ull;
   const auto s = [](int64_t value) { return static_cast<uint64_t>(value); };
