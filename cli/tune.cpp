@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <future>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "moxie/moxie.h"
 #include "moxie/tuned.h"
 #include "reference/comparison.h"
+#include "reference/formats.h"
 #include "reference/product.h"
 
 namespace moxie::cli {
@@ -193,8 +195,9 @@ class CheckedRows {
       const int64_t row = checked_row(timing::rows_of(d), i);
       uint16_t* const got = found.data() + i * width;
       device_.download(got, work_.out[0].as<uint16_t>() + row * width, static_cast<size_t>(width) * 2);
-      comparison.add(exact_[static_cast<size_t>(2 * i)], got, DataType::Bf16, 1, part, part, row);
-      comparison.add(exact_[static_cast<size_t>(2 * i + 1)], got + width - part, DataType::Bf16, 1, part, part, row);
+      const size_t at = 2 * static_cast<size_t>(i);
+      comparison.add(exact_[at], got, DataType::Bf16, 1, part, part, row);
+      comparison.add(exact_[at + 1], got + width - part, DataType::Bf16, 1, part, part, row);
     }
     if (!comparison.pass()) return comparison.failure();
     if (first_.empty()) first_ = found;
