@@ -250,9 +250,11 @@ TEST_F(SimRefusals, ContextFlagsAreKept) {
 // A primary context that nobody retains is inactive and empty. A handle to it stays good when it is retained again.
 TEST_F(SimRefusals, AReleasedPrimaryContextIsGone) {
   CUdeviceptr memory = allocate(64);
-  OK(CU(cuDevicePrimaryCtxRelease)(0));
   int active = 1;
-  OK(CU(cuDevicePrimaryCtxGetState)(0, nullptr, &active));
+  for (int i = 0; i < 1000 && active != 0; ++i) {  // Tests before this one may have kept it.
+    OK(CU(cuDevicePrimaryCtxRelease)(0));
+    OK(CU(cuDevicePrimaryCtxGetState)(0, nullptr, &active));
+  }
   EXPECT_EQ(active, 0);
   REFUSED(CUDA_ERROR_INVALID_CONTEXT, "the primary context is not retained", cuDevicePrimaryCtxRelease, 0);
   CUdeviceptr p = 0;
