@@ -281,7 +281,7 @@ void Parser::section() {
   if (in_.at_identifier()) in_.identifier("a section name");
   in_.expect('{', "after a section name");
   for (char c; (c = in_.peek()) != '}';) {
-    if (c == '\0' && in_.at_end()) in_.fail("this section is never closed");
+    if (in_.at_end()) in_.fail("this section is never closed");
     if (c == '"')
       in_.string_literal();
     else
@@ -300,7 +300,7 @@ void Parser::attribute() {
   in_.expect('(', "after .attribute");
   for (int open = 1; open > 0;) {
     const char c = in_.peek();
-    if (c == '\0' && in_.at_end()) in_.fail("this .attribute is never closed");
+    if (in_.at_end()) in_.fail("this .attribute is never closed");
     in_.accept(c);
     if (c == '(') ++open;
     if (c == ')') --open;
@@ -612,8 +612,7 @@ void Parser::initialise_element(Variable& v, uint64_t offset) {
     }
     int64_t addend = 0;
     while (in_.peek() == '+' || in_.peek() == '-') {
-      const bool minus = in_.accept('-');
-      if (!minus) in_.accept('+');
+      const bool minus = in_.accept('-');  // `+` is a sign of the term.
       const Constant c = in_.term();
       if (!c.is_integer()) in_.fail("an offset is an integer");
       addend =
@@ -1016,8 +1015,7 @@ Operand Parser::named_operand(int scope) {
     o.target = scope;
   }
   while (in_.peek() == '+' || in_.peek() == '-') {
-    const bool minus = in_.accept('-');
-    if (!minus) in_.accept('+');
+    const bool minus = in_.accept('-');  // `+` is a sign of the term.
     const Constant c = in_.term();
     if (!c.is_integer()) in_.fail("an offset is an integer");
     o.addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(o.addend) - c.bits
@@ -1041,8 +1039,7 @@ Operand Parser::operand(int scope, int depth) {
       in_.fail("an address begins with a register, a symbol or a number");
     o.addend = std::exchange(base.addend, 0);
     while (base.kind != Operand::Kind::Immediate && (in_.peek() == '+' || in_.peek() == '-')) {
-      const bool minus = in_.accept('-');
-      if (!minus) in_.accept('+');
+      const bool minus = in_.accept('-');  // `+` is a sign of the term.
       const Constant v = in_.term();
       if (!v.is_integer()) in_.fail("an offset is an integer");
       o.addend = static_cast<int64_t>(minus ? static_cast<uint64_t>(o.addend) - v.bits

@@ -548,6 +548,10 @@ TEST(Operand, AddressesAndVectors) {
   ASSERT_EQ(tensor.elements[1].elements.size(), 3u);
   EXPECT_EQ(tensor.elements[1].elements[1].bits, 5u);
   EXPECT_EQ(first_operand("{%r1, %r2, %r3, %r4}").elements.size(), 4u);
+  EXPECT_EQ(first_operand("{%r1, %r2, %r3, %r4}").kind, Kind::Vector);
+  EXPECT_EQ(tensor.elements[1].kind, Kind::Vector);
+  EXPECT_EQ(first_operand("[%rd1 + 2 + -5 - -3]").addend, 0);
+  EXPECT_EQ(first_operand("[k_param_0 - 8 + 2 * 3]").addend, -2);
   const Operand symbol = one("mov.u64 %rd1, table+16;", ".global .b32 table[9];\n").operands[1];
   EXPECT_EQ(symbol.kind, Kind::Symbol);
   EXPECT_EQ(symbol.addend, 16);
