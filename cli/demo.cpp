@@ -296,7 +296,7 @@ int run_mxfp4(int tokens) {
 }  // namespace
 
 Run add_demo(CLI::App& command) {
-  auto tokens = std::make_shared<int>(0);
+  auto tokens = std::make_shared<std::optional<int>>();
   auto arch = std::make_shared<std::string>();
   command.add_option("--tokens", *tokens,
                      fmt::format("Tokens, each routed to {} experts; by default {} on a GPU, {} on the simulator; in "
@@ -306,12 +306,13 @@ Run add_demo(CLI::App& command) {
                      "sm_100a: four experts in MXFP4 with a quantized output, on the simulator where no such GPU is; "
                      "sm_90a: what the simulator is then; by default bf16 on whatever device is there");
   return [tokens, arch] {
-    if (*tokens < 0 || *tokens > 1 << 20)
-      throw InputError(fmt::format("--tokens: {} is not 1 to {}", *tokens, 1 << 20));
-    if (arch->empty()) return run_bf16(*tokens);
-    if (choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1) return run_mxfp4(*tokens);
+    if (*tokens && (**tokens < 1 || **tokens > 1 << 20))
+      throw InputError(fmt::format("--tokens: {} is not 1 to {}", **tokens, 1 << 20));
+    const int count = tokens->value_or(0);  // 0 is the default of what runs
+    if (arch->empty()) return run_bf16(count);
+    if (choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1) return run_mxfp4(count);
     setenv("MOXIE_SIM_ARCH", "sm_90a", 1);
-    return run_bf16(*tokens);
+    return run_bf16(count);
   };
 }
 
