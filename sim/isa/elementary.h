@@ -11,7 +11,7 @@
 
 namespace sim::isa {
 
-constexpr uint64_t kDoubt = 64;
+constexpr uint64_t kDoubt = 8;
 
 // Whether an error of kDoubt could change the float that d is rounded to.
 inline bool in_doubt(double d) {

@@ -267,6 +267,30 @@ TEST(Float, QuickFunctionsRoundAsTheCLibrary) {
   }
 }
 
+// What is not in doubt lies within kDoubt units in the last place of the function, computed in long double.
+TEST(Float, QuickFunctionsKeepTheirBounds) {
+  struct {
+    double (*quick)(float);
+    long double (*exact)(long double);
+  } const functions[] = {
+      {sim::isa::quick_sin, std::sin},   {sim::isa::quick_cos, std::cos},   {sim::isa::quick_log2, std::log2},
+      {sim::isa::quick_exp2, std::exp2}, {sim::isa::quick_tanh, std::tanh},
+  };
+  for (const auto& f : functions) {
+    for (uint32_t code = 0x30000000; code < 0x49800000; code += 16001) {  // from 2^-31 to 2^20
+      for (const float x : {std::bit_cast<float>(code), -std::bit_cast<float>(code)}) {
+        const double quick = f.quick(x);
+        if (sim::isa::in_doubt(quick)) continue;
+        const long double exact = f.exact(x);
+        if (std::fabs(exact) > 0x1p128L) continue;
+        int exponent = 0;
+        std::frexp(quick, &exponent);
+        ASSERT_LE(std::fabs(quick - exact), std::ldexp(static_cast<long double>(sim::isa::kDoubt), exponent - 53)) << x;
+      }
+    }
+  }
+}
+
 TEST(Float, ApproximationsKeepTheirBounds) {
   std::vector<float> values = {0.0f, -0.0f, INFINITY, -INFINITY, NAN};
   std::mt19937 rng(9);
