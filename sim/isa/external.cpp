@@ -56,7 +56,7 @@ std::string read_string(Warp& warp, uint64_t address, int lane) {
 }
 
 // Arguments of vprintf lie in the buffer as in a struct: 4 bytes for int, 8 for long, double and pointers.
-std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int lane) {
+std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int lane, uint32_t* taken) {
   const std::string format = read_string(warp, format_at, lane);
   std::string out;
   uint64_t at = 0;
@@ -65,6 +65,7 @@ std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int la
     uint64_t value = 0;
     read_bytes(warp, arguments + at, &value, size, lane);
     at += size;
+    ++*taken;
     return value;
   };
   for (size_t i = 0; i < format.size(); ++i) {
@@ -131,16 +132,15 @@ void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
       fault(Hazard::IllegalUse, warp, lane,
             "assertion '" + message + "' of " + file + ":" + std::to_string(line) + " failed");
     }
-    const std::string text =
-        formatted(warp, argument(warp, call.arguments.at(0), lane), argument(warp, call.arguments.at(1), lane), lane);
+    uint32_t taken = 0;
+    const std::string text = formatted(warp, argument(warp, call.arguments.at(0), lane),
+                                       argument(warp, call.arguments.at(1), lane), lane, &taken);
     static std::mutex mutex;
     const std::lock_guard<std::mutex> lock(mutex);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-    for (const Kernel::CallCopy& result : call.results) {
-      const auto length = static_cast<uint32_t>(text.size());
-      std::memcpy(place_of(warp, result, lane), &length, 4);
-    }
+    // CUDA's printf returns the number of arguments, unlike that of C (CUDA programming guide, formatted output).
+    for (const Kernel::CallCopy& result : call.results) std::memcpy(place_of(warp, result, lane), &taken, 4);
   }
 }
 

@@ -770,6 +770,67 @@ TEST(Machine, PrintsForTheKernel) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "0042 123456789ab 1.5\n0042 123456789ab 1.5\n");
 }
 
+// Each conversion prints as the C library prints the same value, and the result is the number of arguments.
+TEST(Machine, PrintsEveryConversion) {
+  sim::GlobalMemory memory;
+  Buffer<char> word(memory, std::vector<char>{'w', 'o', 'r', 'd', 0});
+  struct Row {
+    std::string format;
+    std::vector<uint64_t> arguments;
+    uint32_t taken;
+    std::string printed;
+  };
+  const uint64_t minus = static_cast<uint32_t>(-7);
+  const std::vector<Row> rows = {
+      {"%d|%i", {minus | minus << 32}, 2, "-7|-7"},
+      {"%u|%x", {minus | minus << 32}, 2, "4294967289|fffffff9"},
+      {"%o|%X", {8 | 0xabull << 32}, 2, "10|AB"},
+      {"%ld %lld", {~uint64_t{0}, uint64_t{1} << 40}, 2, "-1 1099511627776"},
+      {"%zu", {~uint64_t{0}}, 1, "18446744073709551615"},
+      {"%c%c", {'a' | uint64_t{'b'} << 32}, 2, "ab"},
+      {"%s!", {word.address()}, 1, "word!"},
+      {"%p", {0x1234}, 1, "0x1234"},
+      {"100%% %5d", {42}, 1, "100%    42"},
+      {"%-5d|%+d", {42 | uint64_t{42} << 32}, 2, "42   |+42"},
+      {"%*d", {6 | uint64_t{42} << 32}, 2, "    42"},
+      {"%8.3f|%e", {std::bit_cast<uint64_t>(-2.5), std::bit_cast<uint64_t>(1e10)}, 2, "  -2.500|1.000000e+10"},
+      {"%d %g", {5, std::bit_cast<uint64_t>(0.5)}, 2, "5 0.5"},  // the double is aligned
+      {"none", {0}, 0, "none"},
+      {"half %", {0}, 0, "half "},
+  };
+  for (const Row& row : rows) {
+    std::vector<char> text(row.format.begin(), row.format.end());
+    text.push_back(0);
+    Buffer<char> format(memory, text);
+    Buffer<uint64_t> arguments(memory, row.arguments);
+    Buffer<uint32_t> out(memory, 1, 77u);
+    Shape shape;
+    shape.block = {1, 1, 1};
+    testing::internal::CaptureStdout();
+    sim_test::run_ptx(R"(
+.extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+.visible .entry k(.param .u64 p_format, .param .u64 p_arguments, .param .u64 p_out)
+{
+  .reg .b64 %rd<4>; .reg .b32 %r;
+  ld.param.u64 %rd1, [p_format];
+  ld.param.u64 %rd2, [p_arguments];
+  ld.param.u64 %rd3, [p_out];
+  {
+    .param .b64 f; .param .b64 a; .param .b32 r;
+    st.param.b64 [f], %rd1;
+    st.param.b64 [a], %rd2;
+    call.uni (r), vprintf, (f, a);
+    ld.param.b32 %r, [r];
+  }
+  st.global.u32 [%rd3], %r;
+  ret;
+})",
+                      "k", Params().add(format.address()).add(arguments.address()).add(out.address()), memory, shape);
+    EXPECT_EQ(testing::internal::GetCapturedStdout(), row.printed) << row.format;
+    EXPECT_EQ(out[0], row.taken) << row.format;
+  }
+}
+
 TEST(Machine, NamesTheAllocationThatAnAddressMisses) {
   sim::GlobalMemory memory;
   Buffer<uint32_t> out(memory, 40);
