@@ -74,7 +74,7 @@ semantic-mutants: ready
 # What CI tries, in views of the checkout's own build folder.
 semantic-sample: build
 	@scripts/setup --mutant-tools
-	scripts/semantic-mutants --here --sample 60 --seconds 110 --jobs $(JOBS) $(ARGS)
+	scripts/semantic-mutants --here --sample 60 --seconds 90 --jobs $(JOBS) $(ARGS)
 
 faults: ready
 	scripts/plant-faults --folder build-semantic --jobs $(JOBS) $(ARGS)
