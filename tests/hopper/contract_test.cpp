@@ -13,6 +13,7 @@
 #include "c/handles.h"
 #include "tests/support/contract.h"
 #include "tests/support/grouped_product.h"
+#include "tests/support/print.h"
 #include "tests/support/recorder.h"
 
 namespace moxie::test {

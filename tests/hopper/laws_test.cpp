@@ -14,6 +14,7 @@
 #include "reference/formats.h"
 #include "tests/support/device.h"
 #include "tests/support/group_rows.h"
+#include "tests/support/print.h"
 #include "tests/support/product_spec.h"
 #include "tests/support/random.h"
 

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "tests/support/grouped_product.h"
+#include "tests/support/print.h"
 
 namespace moxie::test {
 namespace {
