@@ -148,7 +148,6 @@ def try_change(change: dict, tree: Path) -> dict:
     begin = time.monotonic()
     before = change.get("outputs", {})
     known = set(change.get("images", []))
-    same = bool(before)
     for stage in change["stages"]:
         said = build(tree, [stage["program"]], change["jobs"])
         if said:
@@ -160,6 +159,7 @@ def try_change(change: dict, tree: Path) -> dict:
         if outcome != "passed":
             status = "no test has this name" if outcome == "none" else "killed"
             return {"status": status, "by": failed, "built": round(built, 1)}
+    same = False
     if before:
         # Programs that no stage has built are as they were.
         same = all(before.get(name) == digest for name, digest in outputs(tree).items())

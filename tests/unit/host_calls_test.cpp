@@ -151,7 +151,7 @@ TEST_F(HostCalls, WhatTheDriverRefusesIsNamed) {
       {"cuDeviceGetAttribute", opening, {}},
       {"cuDeviceTotalMem", opening, {}},
       {"cuDevicePrimaryCtxRetain", opening, {}},
-      {"cuModuleLoadDataEx", running, "cuModuleLoadDataEx (moxie_kernel): "},
+      {"cuModuleLoadDataEx", running, "cuModuleLoadDataEx (moxie_kernel): CUDA error "},
       {"cuModuleGetFunction", running, "cuModuleGetFunction (moxie_kernel): "},
       {"cuFuncSetAttribute", running, "cuFuncSetAttribute (moxie_kernel, "},
       {"cuLaunchKernelEx", running, {}},
