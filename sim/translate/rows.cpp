@@ -18,14 +18,14 @@ using ptx::Operand;
 
 bool writes_first_operand(const ptx::Instruction& in) {
   static const std::unordered_set<std::string_view> kWriters = {
-      "abs",   "activemask", "add",      "addc",  "and",      "atom",  "bfe",          "bfi",        "bfind",
-      "bmsk",  "brev",       "clz",      "cnot",  "copysign", "cos",   "createpolicy", "cvt",        "cvta",
-      "div",   "dp2a",       "dp4a",     "elect", "ex2",      "fma",   "fns",          "getctarank", "isspacep",
-      "ld",    "ldmatrix",   "ldu",      "lg2",   "lop3",     "mad",   "mad24",        "madc",       "mapa",
-      "match", "max",        "mbarrier", "min",   "mma",      "mov",   "mul",          "mul24",      "neg",
-      "not",   "or",         "popc",     "prmt",  "rcp",      "redux", "rem",          "rsqrt",      "sad",
-      "selp",  "set",        "setp",     "shf",   "shfl",     "shl",   "shr",          "sin",        "slct",
-      "sqrt",  "sub",        "subc",     "szext", "tanh",     "testp", "vote",         "xor"};
+      "abs",   "activemask", "add",      "addc",  "and",      "atom", "bfe",          "bfi",        "bfind",
+      "bmsk",  "brev",       "clz",      "cnot",  "copysign", "cos",  "createpolicy", "cvt",        "cvta",
+      "div",   "dp2a",       "dp4a",     "elect", "ex2",      "fma",  "fns",          "getctarank", "isspacep",
+      "ld",    "ldmatrix",   "ldu",      "lg2",   "lop3",     "mad",  "mad24",        "madc",       "mapa",
+      "match", "max",        "mbarrier", "min",   "mma",      "mov",  "movmatrix",    "mul",        "mul24",
+      "neg",   "not",        "or",       "popc",  "prmt",     "rcp",  "redux",        "rem",        "rsqrt",
+      "sad",   "selp",       "set",      "setp",  "shf",      "shfl", "shl",          "shr",        "sin",
+      "slct",  "sqrt",       "sub",      "subc",  "szext",    "tanh", "testp",        "vote",       "xor"};
   return !in.parts.empty() && kWriters.count(in.parts[0]) > 0;
 }
 
