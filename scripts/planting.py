@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
+import fcntl
 import hashlib
 import json
 import os
@@ -29,6 +31,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SHARED_MEMORY = Path("/dev/shm")
 # Which build targets a stage's program needs, where its name alone does not say it.
 NEEDS = {"test_c": ["test_c", "moxie_sim"]}
 
@@ -62,8 +65,15 @@ def command_lines(stage: dict) -> list[list[str]]:
     return [[path, f"--gtest_filter={tests}", "--gtest_fail_fast", "--gtest_brief=1"]]
 
 
+def die_with_parent() -> None:
+    """Called by a new process, so that it does not go on when the run that began it is killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
+
+
 def limit(cpu_seconds: int) -> None:
     """A mutant may ask for any amount of memory, or never end."""
+    die_with_parent()
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (12 << 30, 12 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -176,6 +186,14 @@ class Copy:
         """With `here` the checkout itself, with its build folder, takes the place of the copy: there must be views."""
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Views may lie in a folder that all share, so their names say whose they are.
+        self.prefix = f".view-{key_of(str(self.folder))}-"
+        self.hold = (self.folder / "lock").open("w")
+        try:
+            # The system takes the lock back when this process ends, however it ends.
+            fcntl.flock(self.hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"planting: another run uses {self.folder}; --folder names another place")
         self.tree = ROOT if here else self.folder / "tree"
         self.jobs = jobs
         self.digest = hashlib.sha256()
@@ -183,6 +201,9 @@ class Copy:
         if not here:
             self.copy_files()
         self.enter = self.find_namespace()
+        for scratch in (self.folder, SHARED_MEMORY):
+            for left in scratch.glob(f"{self.prefix}*"):
+                self.remove_view(left)
         self.lock = threading.Lock()
         self.cpus: queue.SimpleQueue = queue.SimpleQueue()
         for cpu in sorted(os.sched_getaffinity(0)):
@@ -207,12 +228,12 @@ class Copy:
 
     def find_namespace(self) -> list[str]:
         """The command that enters a namespace in which an overlay can be mounted here, or nothing."""
-        for scratch in (self.folder, Path("/dev/shm")):
+        for scratch in (self.folder, SHARED_MEMORY):
             for command in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
                 if os.geteuid() != 0 and len(command) == 2:
                     continue
                 try:
-                    with tempfile.TemporaryDirectory(dir=scratch) as place:
+                    with tempfile.TemporaryDirectory(prefix=self.prefix, dir=scratch) as place:
                         for name in ("upper", "work"):
                             (Path(place) / name).mkdir()
                         mount = overlay(self.tree, Path(place))
@@ -257,7 +278,7 @@ class Copy:
         return result | {"seconds": round(time.monotonic() - begin, 1)}
 
     def plant_in_view(self, change: dict) -> dict:
-        place = Path(tempfile.mkdtemp(prefix=".view-", dir=self.scratch))
+        place = Path(tempfile.mkdtemp(prefix=self.prefix, dir=self.scratch))
         try:
             for name in ("upper", "work", "tmp"):
                 (place / name).mkdir()
@@ -267,8 +288,11 @@ class Copy:
                 raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
             return json.loads(done.stdout)
         finally:
-            # The overlay's work folder may hold a folder without permissions, which root alone may remove.
-            subprocess.run([*self.enter, "rm", "-rf", str(place)], capture_output=True)
+            self.remove_view(place)
+
+    def remove_view(self, place: Path) -> None:
+        # The overlay's work folder may hold a folder without permissions, which root alone may remove.
+        subprocess.run([*self.enter, "rm", "-rf", str(place)], capture_output=True)
 
     def plant_all(self, changes, workers: int):
         """Yields (change, result) of every change as they end."""
@@ -323,6 +347,7 @@ def overlay(tree: Path, place: Path) -> list[str]:
 
 
 def main() -> int:
+    die_with_parent()
     tree, place = Path(sys.argv[1]), Path(sys.argv[2])
     change = json.load(sys.stdin)
     # Programs that start a thread for each core would otherwise start them all for every change.
