@@ -4,7 +4,10 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -33,6 +36,28 @@ constexpr char kPtx[] = R"(
   st.global.u32 [launches], %r4;
   ret;
 }
+.global .align 4 .b32 words[4] = {1, 2, 3, 4};
+// What the launch was asked for, as the first thread of the last block sees it.
+.visible .entry shape(.param .u64 p_out)
+{
+  .local .align 4 .b8 room[24];
+  .shared .align 4 .b8 fixed[40];
+  .reg .pred %p;
+  .reg .b32 %r<3>;
+  .reg .b64 %rd;
+  ld.param.u64 %rd, [p_out];
+  mov.u32 %r0, %nctaid.x; st.global.u32 [%rd], %r0;
+  mov.u32 %r0, %nctaid.y; st.global.u32 [%rd+4], %r0;
+  mov.u32 %r0, %nctaid.z; st.global.u32 [%rd+8], %r0;
+  mov.u32 %r0, %ntid.x; st.global.u32 [%rd+12], %r0;
+  mov.u32 %r0, %ntid.y; st.global.u32 [%rd+16], %r0;
+  mov.u32 %r0, %ntid.z; st.global.u32 [%rd+20], %r0;
+  mov.u32 %r0, %dynamic_smem_size; st.global.u32 [%rd+24], %r0;
+  mov.u32 %r0, %cluster_nctaid.x; st.global.u32 [%rd+28], %r0;
+  mov.u32 %r1, fixed; mov.u32 %r2, room; st.local.u32 [room], %r2;
+  ret;
+}
+.visible .entry bounded() .maxntid 96, 1, 1 { ret; }
 )";
 
 template <class F>
@@ -47,19 +72,48 @@ F* symbol(const char* name) {
 }
 #define RT(name) (*symbol<decltype(name)>(#name))
 
-TEST(CudaRuntime, AProgramRuns) {
-  struct {
-    int magic = 0x466243b1, version = 1;
-    const void* image = kPtx;
-    void* unused = nullptr;
-  } wrapper;
-  static char twice, launches;  // The host twins.
-  void** const binary = (*symbol<void**(void*)>("__cudaRegisterFatBinary"))(&wrapper);
-  (*symbol<void(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*)>(
-      "__cudaRegisterFunction"))(binary, &twice, &twice, "twice", -1, nullptr, nullptr, nullptr, nullptr, nullptr);
-  (*symbol<void(void**, char*, char*, const char*, int, size_t, int, int)>("__cudaRegisterVar"))(
-      binary, &launches, &launches, "launches", 0, 4, 0, 0);
+// The program's module is registered once, as before main.
+class CudaRuntime : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (binary != nullptr) return;
+    static struct {
+      int magic = 0x466243b1, version = 1;
+      const void* image = kPtx;
+      void* unused = nullptr;
+    } wrapper;
+    binary = (*symbol<void**(void*)>("__cudaRegisterFatBinary"))(&wrapper);
+    const auto function = symbol<void(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*)>(
+        "__cudaRegisterFunction");
+    for (auto& [host, name] :
+         {std::pair<char*, const char*>{&twice, "twice"}, {&shape, "shape"}, {&bounded, "bounded"}})
+      (*function)(binary, host, host, name, -1, nullptr, nullptr, nullptr, nullptr, nullptr);
+    const auto variable = symbol<void(void**, char*, char*, const char*, int, size_t, int, int)>("__cudaRegisterVar");
+    (*variable)(binary, &launches, &launches, "launches", 0, 4, 0, 0);
+    (*variable)(binary, &words, &words, "words", 0, 16, 0, 0);
+    EXPECT_EQ((*symbol<char(void**)>("__cudaInitModule"))(binary), 1);
+  }
+  void SetUp() override { RT(cudaGetLastError)(); }
 
+  template <class T>
+  std::vector<T> download(const void* from, size_t count) {
+    std::vector<T> data(count);
+    EXPECT_EQ(RT(cudaMemcpy)(data.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return data;
+  }
+  void fails(cudaError_t expected, cudaError_t given) {
+    EXPECT_EQ(given, expected);
+    EXPECT_EQ(RT(cudaPeekAtLastError)(), expected);
+    EXPECT_EQ(RT(cudaGetLastError)(), expected);
+    EXPECT_EQ(RT(cudaPeekAtLastError)(), cudaSuccess);
+  }
+
+  static inline void** binary = nullptr;
+  static inline char twice, shape, bounded, launches, words, unknown;  // The host twins.
+};
+#define RT_OK(call) ASSERT_EQ((call), cudaSuccess)
+
+TEST_F(CudaRuntime, AProgramRuns) {
   std::vector<uint32_t> numbers(32, 14);
   void* data = nullptr;
   ASSERT_EQ(RT(cudaMalloc)(&data, 128), cudaSuccess);
@@ -95,6 +149,279 @@ TEST(CudaRuntime, AProgramRuns) {
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(RT(cudaGetLastError)(), cudaSuccess);
   EXPECT_EQ(RT(cudaFree)(data), cudaSuccess);
+}
+
+using Numbers = std::vector<uint32_t>;
+
+TEST_F(CudaRuntime, ConfigurationsAreTakenLastFirst) {
+  const auto push = symbol<unsigned(dim3, dim3, size_t, void*)>("__cudaPushCallConfiguration");
+  const auto pop = symbol<cudaError_t(dim3*, dim3*, size_t*, void*)>("__cudaPopCallConfiguration");
+  char stream = 0;
+  EXPECT_EQ((*push)({1, 2, 3}, {4, 5, 6}, 7, &stream), 0u);
+  EXPECT_EQ((*push)({8, 9, 10}, {11, 12, 13}, 14, nullptr), 0u);
+  for (const Numbers& expected : {Numbers{8, 9, 10, 11, 12, 13, 14}, Numbers{1, 2, 3, 4, 5, 6, 7}}) {
+    dim3 grid, block;
+    size_t shared = 0;
+    void* at = &grid;
+    RT_OK((*pop)(&grid, &block, &shared, &at));
+    EXPECT_EQ((Numbers{grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<uint32_t>(shared)}), expected);
+    EXPECT_EQ(at, expected[0] == 1 ? &stream : nullptr);
+  }
+  dim3 grid, block;
+  size_t shared = 0;
+  void* at = nullptr;
+  fails(cudaErrorMissingConfiguration, (*pop)(&grid, &block, &shared, &at));
+}
+
+TEST_F(CudaRuntime, EveryLaunchPassesItsShape) {
+  void* out = nullptr;
+  RT_OK(RT(cudaMalloc)(&out, 32));
+  void* args[] = {&out};
+  const dim3 grid(2, 3, 4), block(5, 6, 7);
+  const auto expect = [&](const Numbers& expected) {
+    RT_OK(RT(cudaDeviceSynchronize)());
+    EXPECT_EQ(download<uint32_t>(out, 8), expected);
+    RT_OK(RT(cudaMemset)(out, 0, 32));
+  };
+  RT_OK(RT(cudaLaunchKernel)(&shape, grid, block, args, 16, nullptr));
+  expect({2, 3, 4, 5, 6, 7, 16, 1});
+  RT_OK(RT(cudaLaunchCooperativeKernel)(&shape, grid, block, args, 32, nullptr));
+  expect({2, 3, 4, 5, 6, 7, 32, 1});
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = 48;
+  config.attrs = &cluster, config.numAttrs = 1;
+  RT_OK(RT(cudaLaunchKernelExC)(&config, &shape, args));
+  expect({2, 3, 4, 5, 6, 7, 48, 2});
+  cudaKernel_t kernel = nullptr;
+  const auto get = symbol<cudaError_t(cudaKernel_t*, const void*)>("__cudaGetKernel");
+  RT_OK((*get)(&kernel, &shape));
+  RT_OK((*symbol<cudaError_t(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t)>("__cudaLaunchKernel"))(
+      kernel, grid, block, args, 64, nullptr));
+  expect({2, 3, 4, 5, 6, 7, 64, 1});
+  fails(cudaErrorInvalidDeviceFunction, (*get)(&kernel, &unknown));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaLaunchKernel)(&unknown, grid, block, args, 0, nullptr));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaLaunchKernelExC)(&config, &unknown, args));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaLaunchCooperativeKernel)(&unknown, grid, block, args, 0, nullptr));
+  fails(cudaErrorInvalidValue, RT(cudaLaunchKernel)(&shape, grid, dim3(1025, 1, 1), args, 0, nullptr));
+  RT_OK(RT(cudaFree)(out));
+}
+
+TEST_F(CudaRuntime, FunctionsSayWhatTheyNeed) {
+  cudaFuncAttributes attributes{};
+  RT_OK(RT(cudaFuncGetAttributes)(&attributes, &shape));
+  EXPECT_EQ(attributes.sharedSizeBytes, 40u);
+  EXPECT_EQ(attributes.constSizeBytes, 0u);
+  EXPECT_EQ(attributes.localSizeBytes, 32u);
+  EXPECT_EQ(attributes.maxThreadsPerBlock, 1024);
+  EXPECT_EQ(attributes.numRegs, 16);
+  EXPECT_EQ(attributes.ptxVersion, 90);
+  EXPECT_EQ(attributes.binaryVersion, 90);
+  EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 49152 - 40);
+  RT_OK(RT(cudaFuncSetAttribute)(&shape, cudaFuncAttributeMaxDynamicSharedMemorySize, 100000));
+  RT_OK(RT(cudaFuncGetAttributes)(&attributes, &shape));
+  EXPECT_EQ(attributes.maxDynamicSharedSizeBytes, 100000);
+  RT_OK(RT(cudaFuncGetAttributes)(&attributes, &bounded));
+  EXPECT_EQ(attributes.maxThreadsPerBlock, 96);
+  fails(cudaErrorInvalidResourceHandle, RT(cudaFuncGetAttributes)(&attributes, &unknown));
+
+  int blocks = 0;
+  RT_OK(RT(cudaOccupancyMaxActiveBlocksPerMultiprocessor)(&blocks, &shape, 1024, 0));
+  EXPECT_EQ(blocks, 2);
+  RT_OK(RT(cudaOccupancyMaxActiveBlocksPerMultiprocessor)(&blocks, &shape, 128, 60000));
+  EXPECT_EQ(blocks, 3);
+  RT_OK(RT(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(&blocks, &shape, 512, 0, 0));
+  EXPECT_EQ(blocks, 4);
+  fails(cudaErrorInvalidValue, RT(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(&blocks, &shape, 512, 0, 8));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(2), config.blockDim = dim3(1024), config.dynamicSmemBytes = 100000;
+  config.attrs = &cluster, config.numAttrs = 1;
+  int clusters = 0;
+  RT_OK(RT(cudaOccupancyMaxActiveClusters)(&clusters, &shape, &config));
+  EXPECT_EQ(clusters, 132);
+}
+
+TEST_F(CudaRuntime, MemoryIsCopiedInEveryDirection) {
+  void* a = &a;
+  RT_OK(RT(cudaMalloc)(&a, 0));
+  EXPECT_EQ(a, nullptr);
+  RT_OK(RT(cudaFree)(nullptr));
+  RT_OK(RT(cudaFreeHost)(nullptr));
+  a = &a;
+  fails(cudaErrorMemoryAllocation, RT(cudaMalloc)(&a, size_t{1} << 60));
+  EXPECT_EQ(a, nullptr);
+  void *b = nullptr, *managed = nullptr, *host = nullptr, *other = nullptr;
+  RT_OK(RT(cudaMalloc)(&a, 16));
+  RT_OK(RT(cudaMallocAsync)(&b, 16, nullptr));
+  RT_OK(RT(cudaMallocManaged)(&managed, 16, cudaMemAttachGlobal));
+  RT_OK(RT(cudaMallocHost)(&host, 16));
+  RT_OK(RT(cudaHostAlloc)(&other, 16, cudaHostAllocPortable));
+  uint32_t value = 0;
+  for (const bool async : {false, true}) {
+    const auto copy = [&](void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+      const cudaError_t error =
+          async ? RT(cudaMemcpyAsync)(to, from, bytes, kind, nullptr) : RT(cudaMemcpy)(to, from, bytes, kind);
+      EXPECT_EQ(RT(cudaDeviceSynchronize)(), cudaSuccess);
+      return error;
+    };
+    const Numbers given = {++value, ++value, ++value, ++value};
+    Numbers back(4), between(4);
+    RT_OK(copy(between.data(), given.data(), 16, cudaMemcpyHostToHost));
+    EXPECT_EQ(between, given);
+    RT_OK(copy(a, between.data(), 16, cudaMemcpyHostToDevice));
+    RT_OK(copy(b, a, 16, cudaMemcpyDeviceToDevice));
+    RT_OK(copy(managed, b, 12, cudaMemcpyDefault));
+    std::memcpy(host, managed, 16);
+    RT_OK(copy(back.data(), managed, 12, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(back, (Numbers{given[0], given[1], given[2], 0}));
+    RT_OK(copy(other, b, 16, cudaMemcpyDefault));
+    EXPECT_EQ(std::memcmp(other, given.data(), 16), 0);
+    fails(cudaErrorInvalidValue, copy(a, b, 16, static_cast<cudaMemcpyKind>(5)));
+    for (int kind = 0; kind < 6; ++kind) RT_OK(copy(nullptr, nullptr, 0, static_cast<cudaMemcpyKind>(kind)));
+    RT_OK(async ? RT(cudaMemsetAsync)(a, 0x1fe, 15, nullptr) : RT(cudaMemset)(a, 0x1ff, 15));
+    EXPECT_EQ(download<uint32_t>(a, 4),
+              async ? (Numbers{0xfefefefe, 0xfefefefe, 0xfefefefe, 0x00fefefe}) : (Numbers{~0u, ~0u, ~0u, 0x00ffffff}));
+    RT_OK(async ? RT(cudaMemsetAsync)(nullptr, 1, 0, nullptr) : RT(cudaMemset)(nullptr, 1, 0));
+    fails(cudaErrorInvalidValue, async ? RT(cudaMemsetAsync)(a, 1, 17, nullptr) : RT(cudaMemset)(a, 1, 17));
+  }
+  size_t free = 0, total = 0;
+  RT_OK(RT(cudaMemGetInfo)(&free, &total));
+  EXPECT_GT(free, 0u);
+  EXPECT_GE(total, free);
+  RT_OK(RT(cudaFree)(a));
+  fails(cudaErrorInvalidValue, RT(cudaFree)(a));
+  RT_OK(RT(cudaFreeAsync)(b, nullptr));
+  RT_OK(RT(cudaFree)(managed));
+  RT_OK(RT(cudaFreeHost)(host));
+  RT_OK(RT(cudaFreeHost)(other));
+  fails(cudaErrorInvalidValue, RT(cudaFreeHost)(other));
+}
+
+TEST_F(CudaRuntime, VariablesAreReachedByTheirTwins) {
+  void* at = nullptr;
+  RT_OK(RT(cudaGetSymbolAddress)(&at, &words));
+  EXPECT_EQ(download<uint32_t>(at, 4), (Numbers{1, 2, 3, 4}));
+  const Numbers given = {20, 30};
+  RT_OK(RT(cudaMemcpyToSymbol)(&words, given.data(), 8, 4, cudaMemcpyHostToDevice));
+  Numbers back(3);
+  RT_OK(RT(cudaMemcpyFromSymbol)(back.data(), &words, 12, 4, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(back, (Numbers{20, 30, 4}));
+  const Numbers first = {1, 2, 3, 4};
+  RT_OK(RT(cudaMemcpyToSymbol)(&words, first.data(), 16, 0, cudaMemcpyHostToDevice));
+  fails(cudaErrorSymbolNotFound, RT(cudaGetSymbolAddress)(&at, &unknown));
+  fails(cudaErrorSymbolNotFound, RT(cudaMemcpyToSymbol)(&unknown, given.data(), 4, 0, cudaMemcpyHostToDevice));
+  fails(cudaErrorSymbolNotFound, RT(cudaMemcpyFromSymbol)(back.data(), &unknown, 4, 0, cudaMemcpyDeviceToHost));
+}
+
+TEST_F(CudaRuntime, TheDeviceIsTheDrivers) {
+  int count = 0, device = 7, version = 0;
+  RT_OK(RT(cudaGetDeviceCount)(&count));
+  EXPECT_EQ(count, 1);
+  RT_OK(RT(cudaGetDevice)(&device));
+  EXPECT_EQ(device, 0);
+  RT_OK(RT(cudaSetDevice)(0));
+  fails(cudaErrorInvalidDevice, RT(cudaSetDevice)(1));
+  RT_OK(RT(cudaDriverGetVersion)(&version));
+  EXPECT_GE(version, 13000);
+  RT_OK(RT(cudaRuntimeGetVersion)(&version));
+  EXPECT_EQ(version, CUDART_VERSION);
+  const auto attribute = [&](cudaDeviceAttr which) {
+    int value = 0;
+    EXPECT_EQ(RT(cudaDeviceGetAttribute)(&value, which, 0), cudaSuccess);
+    return value;
+  };
+  cudaDeviceProp all{};
+  const auto properties = symbol<cudaError_t(cudaDeviceProp*, int)>("cudaGetDeviceProperties");
+  RT_OK((*properties)(&all, 0));
+  EXPECT_EQ(std::string(all.name).substr(0, 5), "Moxie");
+  size_t free = 0, total = 0;
+  RT_OK(RT(cudaMemGetInfo)(&free, &total));
+  EXPECT_EQ(all.totalGlobalMem, total);
+  EXPECT_EQ(all.major, 9);
+  EXPECT_EQ(all.minor, 0);
+  EXPECT_EQ(all.multiProcessorCount, 132);
+  EXPECT_EQ(all.warpSize, 32);
+  EXPECT_EQ(all.maxThreadsPerBlock, 1024);
+  EXPECT_EQ(all.maxThreadsPerMultiProcessor, 2048);
+  EXPECT_EQ(all.regsPerBlock, 65536);
+  EXPECT_EQ(all.regsPerMultiprocessor, 65536);
+  EXPECT_EQ(all.sharedMemPerBlock, 49152u);
+  EXPECT_EQ(all.sharedMemPerBlockOptin, 232448u);
+  EXPECT_EQ(all.sharedMemPerMultiprocessor, 233472u);
+  EXPECT_EQ(all.l2CacheSize, attribute(cudaDevAttrL2CacheSize));
+  EXPECT_GT(all.l2CacheSize, 0);
+  EXPECT_EQ(all.unifiedAddressing, 1);
+  EXPECT_EQ(all.cooperativeLaunch, 1);
+  fails(cudaErrorInvalidDevice, (*properties)(&all, 1));
+}
+
+TEST_F(CudaRuntime, EntryPointsOfTheDriver) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  RT_OK(RT(cudaGetDriverEntryPointByVersion)("cuInit", &found, 13000, 0, &result));
+  EXPECT_NE(found, nullptr);
+  EXPECT_EQ(result, cudaDriverEntryPointSuccess);
+  RT_OK(RT(cudaGetDriverEntryPointByVersion)("cuNoSuchThing", &found, 13000, 0, &result));
+  EXPECT_EQ(found, nullptr);
+  EXPECT_EQ(result, cudaDriverEntryPointSymbolNotFound);
+  RT_OK(RT(cudaGetDriverEntryPointByVersion)("cuInit", &found, 13000, 0, nullptr));
+  EXPECT_NE(found, nullptr);
+  fails(cudaErrorInvalidValue, RT(cudaGetDriverEntryPointByVersion)(nullptr, &found, 13000, 0, &result));
+}
+
+TEST_F(CudaRuntime, StreamsAndEvents) {
+  cudaStream_t stream = nullptr, plain = nullptr;
+  cudaEvent_t first = nullptr, second = nullptr;
+  RT_OK(RT(cudaStreamCreateWithFlags)(&stream, cudaStreamNonBlocking));
+  RT_OK(RT(cudaStreamCreate)(&plain));
+  fails(cudaErrorInvalidValue, RT(cudaStreamCreateWithFlags)(&stream, 8));
+  RT_OK(RT(cudaEventCreate)(&first));
+  RT_OK(RT(cudaEventCreateWithFlags)(&second, cudaEventDefault));
+  fails(cudaErrorInvalidValue, RT(cudaEventCreateWithFlags)(&second, 64));
+  RT_OK(RT(cudaEventRecord)(first, stream));
+  RT_OK(RT(cudaStreamWaitEvent)(plain, first, 0));
+  fails(cudaErrorInvalidValue, RT(cudaStreamWaitEvent)(plain, first, 64));
+  RT_OK(RT(cudaEventRecord)(second, plain));
+  RT_OK(RT(cudaEventSynchronize)(second));
+  RT_OK(RT(cudaStreamSynchronize)(stream));
+  float milliseconds = -1;
+  RT_OK(RT(cudaEventElapsedTime)(&milliseconds, first, second));
+  EXPECT_GE(milliseconds, 0);
+  RT_OK(RT(cudaEventDestroy)(first));
+  RT_OK(RT(cudaEventDestroy)(second));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaEventRecord)(first, stream));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaEventSynchronize)(second));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaEventElapsedTime)(&milliseconds, first, second));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaEventDestroy)(first));
+  RT_OK(RT(cudaStreamDestroy)(stream));
+  RT_OK(RT(cudaStreamDestroy)(plain));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaStreamSynchronize)(stream));
+  fails(cudaErrorInvalidResourceHandle, RT(cudaStreamDestroy)(stream));
+}
+
+TEST_F(CudaRuntime, ErrorsHaveNamesAndWords) {
+  EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorInvalidValue), "CUDA_ERROR_INVALID_VALUE");
+  EXPECT_STREQ(RT(cudaGetErrorString)(cudaErrorInvalidValue), "invalid argument");
+  EXPECT_STREQ(RT(cudaGetErrorName)(static_cast<cudaError_t>(12345)), "unrecognized error code");
+  EXPECT_STREQ(RT(cudaGetErrorString)(static_cast<cudaError_t>(12345)), "unrecognized error code");
+}
+
+// A thread that has made no call works in the primary context as well, and has a last error of its own.
+TEST_F(CudaRuntime, EveryThreadHasTheContext) {
+  fails(cudaErrorInvalidDevice, RT(cudaSetDevice)(1));
+  RT(cudaSetDevice)(1);
+  std::thread([&] {
+    EXPECT_EQ(RT(cudaPeekAtLastError)(), cudaSuccess);
+    void* at = nullptr;
+    EXPECT_EQ(RT(cudaMalloc)(&at, 16), cudaSuccess);
+    EXPECT_EQ(RT(cudaFree)(at), cudaSuccess);
+  }).join();
+  EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidDevice);
 }
 
 }  // namespace
