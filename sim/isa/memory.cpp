@@ -16,8 +16,6 @@ template <class To, class From>
 To converted(From from) {
   if constexpr (std::is_same_v<To, From>)
     return from;
-  else if constexpr (std::is_same_v<To, Quad> || std::is_same_v<From, Quad>)
-    return To{};
   else if constexpr (std::is_signed_v<From>)
     return static_cast<To>(static_cast<int64_t>(from));
   else
@@ -133,7 +131,7 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-// Calls visit with a value of the type that memory holds.
+// Calls visit with a value of the type that memory holds, of at most 64 bits.
 template <class Visit>
 bool for_type(Type type, bool is_signed, Visit visit) {
   switch (ptx::bytes_of(type)) {
@@ -148,9 +146,6 @@ bool for_type(Type type, bool is_signed, Visit visit) {
       return true;
     case 8:
       visit(uint64_t{});
-      return true;
-    case 16:
-      visit(Quad{});
       return true;
     default:
       return false;
@@ -218,15 +213,19 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
       throw Unsupported("reads past the kernel's parameters");
     out.set(ParamForm{static_cast<int64_t>(param_at), form.vector});
   }
+  if (register_bytes == 16) {
+    // PTX ISA 9.4.1 has no extension to 128 bits.
+    if (memory_bytes != 16) throw Unsupported("the destination register is wider than the type");
+    out.execute = kernel_parameter ? load_kernel_param<Quad, Quad> : load<Quad, Quad>;
+    return true;
+  }
   return for_type(form.type, is_signed(form.type), [&](auto memory) {
     using Memory = decltype(memory);
     const auto choose = [&](auto reg) {
       using Register = decltype(reg);
       out.execute = kernel_parameter ? load_kernel_param<Memory, Register> : load<Memory, Register>;
     };
-    if (register_bytes == 16)
-      choose(Quad{});
-    else if (register_bytes == 8)
+    if (register_bytes == 8)
       choose(uint64_t{});
     else
       choose(uint32_t{});
@@ -259,11 +258,14 @@ bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& ou
       if (element.kind == Operand::Kind::Immediate) throw Unsupported("a number stands among wider registers");
     }
   }
+  if (register_bytes == 16) {
+    if (memory_bytes != 16) throw Unsupported("the source register is wider than the type");
+    out.execute = store<Quad, Quad>;
+    return true;
+  }
   return for_type(form.type, false, [&](auto memory) {
     using Memory = decltype(memory);
-    if (register_bytes == 16)
-      out.execute = store<Memory, Quad>;
-    else if (register_bytes == 8)
+    if (register_bytes == 8)
       out.execute = store<Memory, uint64_t>;
     else
       out.execute = store<Memory, uint32_t>;

@@ -282,58 +282,166 @@ TEST(WarpForms, AtomicsOfEveryTypeAndOperation) {
   }
 }
 
-// 9.4.1: what is loaded is extended to the register by its sign or zeros, what is stored is cut off.
-TEST(WarpForms, LoadsAndStoresOfEveryWidth) {
-  for (const std::string space : {"shared", "global", "local"}) {
-    const std::string place = space == "shared" ? "[%s]" : space == "global" ? "[%out+16]" : "[own]";
-    const std::string head = std::string("  .local .align 16 .b8 own[16];\n  st.") + space + ".v4.u32 " + place +
-                             ", {%r0, %r1, %r2, %r3};\n";
-    for (const std::string type : {"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"}) {
-      for (const size_t count : {size_t{1}, size_t{2}, size_t{4}}) {
-        const auto bits = static_cast<size_t>(std::stoi(type.substr(1)));
-        if (bits * count > 128) continue;
-        const std::string form = space + (count > 1 ? ".v" + std::to_string(count) : "") + "." + type;
-        std::string vector;
-        for (size_t e = 0; e < count; ++e) vector += (e ? ", %d" : "%d") + std::to_string(e);
-        if (count > 1) vector = "{" + vector + "}";
-        const auto in = random_input();
-        // The bits of element e of the 16 bytes at `words`.
-        const auto element = [&](const uint32_t* words, size_t e) {
-          uint64_t value = 0;
-          for (size_t bit = 0; bit < bits; ++bit)
-            value |= uint64_t{words[(e * bits + bit) / 32] >> (e * bits + bit) % 32 & 1} << bit;
-          return value;
-        };
-        const auto loaded = run_threads(head +
-                                            "  mov.b64 %d0, 0;\n  mov.b64 %d1, 0;\n  mov.b64 %d2, 0;\n"
-                                            "  mov.b64 %d3, 0;\n  ld." +
-                                            form + " " + vector + ", " + place +
-                                            ";\n  st.global.v2.u64 [%out], {%d0, %d1};\n"
-                                            "  st.global.v2.u64 [%out+16], {%d2, %d3};\n",
-                                        in, all_orders()[rng()() % all_orders().size()]);
-        const auto stored =
-            run_threads(head +
-                            "  mov.b64 %d0, {%r4, %r5};\n  mov.b64 %d1, {%r6, %r7};\n"
-                            "  mov.b64 %d2, {%r1, %r2};\n  mov.b64 %d3, {%r3, %r0};\n  st." +
-                            form + " " + place + ", " + vector + ";\n  ld." + space + ".v4.u32 {%x0, %x1, %x2, %x3}, " +
-                            place + ";\n  st.global.v4.u32 [%out], {%x0, %x1, %x2, %x3};\n",
-                        in, all_orders()[rng()() % all_orders().size()]);
-        for (uint32_t t = 0; t < kThreads; ++t) {
-          const uint32_t* const words = &in[t * kWords];
-          const uint32_t sources[] = {words[4], words[5], words[6], words[7], words[1], words[2], words[3], words[0]};
-          std::vector<uint32_t> memory(words, words + 4);
-          for (size_t e = 0; e < count; ++e) {
-            uint64_t want = element(words, e);
-            if (type[0] == 's' && bits < 64 && want >> (bits - 1) != 0) want |= ~uint64_t{0} << bits;
-            const uint32_t* const got = &loaded[t * kWords + 2 * e];
-            EXPECT_EQ(got[0] | uint64_t{got[1]} << 32, want) << "ld." << form;
-            for (size_t bit = 0; bit < bits; ++bit) {
-              const size_t to = e * bits + bit;
-              const uint32_t one = sources[2 * e + bit / 32] >> bit % 32 & 1;
-              memory[to / 32] = (memory[to / 32] & ~(1u << to % 32)) | one << to % 32;
+// 9.4.1: what is loaded is extended to the register by its sign or zeros, what is stored is cut off. This is every type
+// and vector, into and out of registers of every width, by all lanes and by some, for lanes whose bytes follow
+// each other and for lanes in the other direction, in every space by its name and by generic addresses. Elements may be
+// left out.
+TEST(WarpForms, LoadsAndStoresOfEveryLayout) {
+  constexpr size_t kRows = 64, kBytes = 4096;  // threads, and bytes of the memory that they read and write
+  std::vector<uint8_t> in(3 * kBytes);
+  for (uint8_t& byte : in) byte = static_cast<uint8_t>(rng()());
+  const std::string copy =
+      "  mov.b32 %n, 0;\nL:\n  add.u32 %x0, %n, %row;\n  cvt.u64.u32 %d0, %x0;\n"
+      "  add.u64 %d1, %from, %d0;\n  add.u64 %d2, %to, %d0;\n  ld.v4.b32 {%x1, %x2, %x3, %x4}, [%d1];\n"
+      "  st.v4.b32 [%d2], {%x1, %x2, %x3, %x4};\n  add.u32 %n, %n, 16;\n  setp.lt.u32 %q, %n, 64;\n"
+      "  @%q bra L;\n";
+  const auto copied = [&](std::string label, const std::string& from, const std::string& to) {
+    std::string text = "  mov.b64 %from, " + from + ";\n  mov.b64 %to, " + to + ";\n" + copy;
+    for (size_t at; (at = text.find("L:")) != std::string::npos;) text.replace(at, 2, label + ":");
+    for (size_t at; (at = text.find("bra L;")) != std::string::npos;) text.replace(at, 6, "bra " + label + ";");
+    return text + "  bar.sync 0;\n";
+  };
+  size_t number = 0;
+  for (const std::string type :
+       {"b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64", "b128"}) {
+    const auto bytes = static_cast<size_t>(std::stoi(type.substr(1))) / 8;
+    for (const size_t count : {size_t{1}, size_t{2}, size_t{4}}) {
+      if (bytes * count > 16) continue;
+      for (const size_t width : {size_t{4}, size_t{8}, size_t{16}}) {
+        if (width < bytes || (width == 16) != (bytes == 16)) continue;
+        for (const std::string space : {"global", "shared", "shared::cluster", "local", "", " of shared"}) {
+          for (const bool backwards : {false, true}) {
+            for (const bool guarded : {false, true}) {
+              const size_t left_out = count > 1 && ++number % 3 == 0 ? number / 3 % count : count;
+              const size_t size = bytes * count;
+              const std::string w = std::to_string(8 * width),
+                                spelled = space.empty() || space[0] == ' ' ? "" : "." + space,
+                                form = spelled + (count > 1 ? ".v" + std::to_string(count) : "") + "." + type,
+                                guard = guarded ? "@%p " : "";
+              const bool local = space == "local", shared = space.find("shared") != std::string::npos;
+              const auto list = [&](const char* name, bool sink) {
+                std::string text;
+                for (size_t e = 0; e < count; ++e)
+                  text += (e ? ", " : "") + (sink && e == left_out ? "_" : name + std::to_string(e));
+                return count > 1 ? "{" + text + "}" : text;
+              };
+              std::string text =
+                  ".extern .shared .align 128 .b8 smem[];\n.visible .entry k(.param .u64 p_in, .param .u64 "
+                  "p_out) {\n.local .align 16 .b8 own[4096];\n.reg .b32 %n, %me, %row, %lane, %x<5>; .reg "
+                  ".b64 %in, %out, %from, %to, %own, %s, %at, %d<4>; .reg .pred %p, %q; .reg .b" +
+                  w +
+                  " %a<4>, %b<4>;\n  ld.param.u64 %in, [p_in];\n  ld.param.u64 %out, [p_out];\n"
+                  "  mov.u32 %me, %tid.x;\n  mul.lo.u32 %row, %me, 64;\n  mov.u32 %lane, %laneid;\n"
+                  "  and.b32 %x0, %lane, 5;\n  setp.eq.u32 %p, %x0, 4;\n  mov.u64 %s, smem;\n"
+                  "  cvta.shared.u64 %s, %s;\n  mov.u64 %own, own;\n  cvta.local.u64 %own, %own;\n";
+              // The registers hold what stands behind the first 4096 bytes.
+              text += "  cvt.u64.u32 %d0, %row;\n  add.u64 %d0, %in, %d0;\n";
+              for (size_t e = 0; e < count; ++e) {
+                const std::string at = "[%d0+" + std::to_string(16 * e + kBytes);
+                text += "  ld.b" + w + " %a" + std::to_string(e) + ", " + at + "];\n  ld.b" + w + " %b" +
+                        std::to_string(e) + ", [%d0+" + std::to_string(16 * e + 2 * kBytes) + "];\n";
+              }
+              // A thread's local memory is its own: each copies the 64 bytes of its row, and reads them as one row.
+              const std::string begin = shared ? "%s" : local ? "%own" : "%in";
+              if (shared || local) text += copied("FIRST", "%in", begin);
+              text += backwards ? "  sub.u32 %x0, 63, %me;\n" : "  mov.u32 %x0, %me;\n";
+              if (local) text += "  mul.lo.u32 %x0, %me, 64;\n";
+              text += "  mul.wide.u32 %d0, %x0, " + std::to_string(local ? 1 : size) + ";\n";
+              if (spelled.empty() || space == "global")
+                text += "  add.u64 %at, " + begin + ", %d0;\n";
+              else if (local)
+                text += "  mov.u64 %at, own;\n  add.u64 %at, %at, %d0;\n";
+              else
+                text += "  mov.u64 %at, smem;\n  add.u64 %at, %at, %d0;\n";
+              text += "  " + guard + "ld" + form + " " + list("%a", true) + ", [%at];\n  bar.sync 0;\n";
+              text += "  " + guard + "st" + form + " [%at], " + list("%b", false) + ";\n  bar.sync 0;\n";
+              text += "  cvt.u64.u32 %d0, %row;\n  add.u64 %d0, %out, %d0;\n";
+              for (size_t e = 0; e < count; ++e)
+                text += "  st.b" + w + " [%d0+" + std::to_string(16 * e + kBytes) + "], %a" + std::to_string(e) + ";\n";
+              text += copied("LAST", begin, "%out") + "  ret;\n}\n";
+
+              sim::GlobalMemory memory;
+              Buffer<uint8_t> input(memory, in), output(memory, size_t{2} * kBytes, uint8_t{0});
+              Shape shape;
+              shape.block = {kRows, 1, 1};
+              shape.dynamic_shared = kBytes;
+              run_ptx(text, "k", Params().add(input.address()).add(output.address()), memory, shape);
+
+              std::vector<uint8_t> moved(in.begin(), in.begin() + kBytes), registers(kBytes);
+              for (size_t t = 0; t < kRows; ++t) {
+                const bool runs = !guarded || (t & 5) == 4;
+                const size_t at = local ? 64 * t : (backwards ? kRows - 1 - t : t) * size;
+                for (size_t e = 0; e < count; ++e) {
+                  uint8_t* const to = &registers[64 * t + 16 * e];
+                  std::copy_n(&in[kBytes + 64 * t + 16 * e], width, to);
+                  if (!runs) continue;
+                  if (e != left_out) {
+                    const bool negative = type[0] == 's' && in[at + e * bytes + bytes - 1] >= 128;
+                    std::fill_n(to, width, static_cast<uint8_t>(negative ? 255 : 0));
+                    std::copy_n(&in[at + e * bytes], bytes, to);
+                  }
+                  std::copy_n(&in[2 * kBytes + 64 * t + 16 * e], bytes, &moved[at + e * bytes]);
+                }
+              }
+              std::vector<uint8_t> got = output.values();
+              ASSERT_TRUE(std::equal(moved.begin(), moved.end(), got.begin()))
+                  << "st" << form << space << " of " << w << (backwards ? " backwards" : "") << guard;
+              ASSERT_TRUE(std::equal(registers.begin(), registers.end(), got.begin() + kBytes))
+                  << "ld" << form << space << " of " << w << (backwards ? " backwards" : "") << guard;
             }
           }
-          for (size_t word = 0; word < 4; ++word) EXPECT_EQ(stored[t * kWords + word], memory[word]) << "st." << form;
+        }
+      }
+    }
+  }
+}
+
+// The parameters of a kernel, whatever type they are read as, by some lanes and with an element left out.
+TEST(WarpForms, KernelParametersOfEveryWidth) {
+  std::vector<uint8_t> params(64);
+  for (uint8_t& byte : params) byte = static_cast<uint8_t>(rng()());
+  for (const std::string type : {"b8", "u8", "s8", "b16", "s16", "u32", "s32", "f32", "b64", "s64", "b128"}) {
+    const auto bytes = static_cast<size_t>(std::stoi(type.substr(1))) / 8;
+    for (const size_t count : {size_t{1}, size_t{2}, size_t{4}}) {
+      for (const size_t width : {size_t{4}, size_t{8}, size_t{16}}) {
+        if (bytes * count > 16 || width < bytes || (width == 16) != (bytes == 16)) continue;
+        const std::string w = std::to_string(8 * width);
+        for (size_t left_out = 0; left_out <= count; ++left_out) {
+          if (count == 1 && left_out == 0) continue;
+          std::string list, text =
+                                ".entry k(.param .align 16 .b8 p[64], .param .u64 p_out) {\n.reg .b32 %x; .reg .b64 "
+                                "%out, %d; .reg .pred %p; .reg .b" +
+                                w +
+                                " %a<4>;\n  ld.param.u64 %out, [p_out];\n"
+                                "  mov.u32 %x, %tid.x;\n  mul.wide.u32 %d, %x, 64;\n  add.u64 %out, %out, %d;\n"
+                                "  and.b32 %x, %x, 5;\n  setp.eq.u32 %p, %x, 4;\n";
+          for (size_t e = 0; e < count; ++e) {
+            const std::string name = "%a" + std::to_string(e);
+            text += "  ld.global.b" + w + " " + name + ", [%out+" + std::to_string(16 * e) + "];\n";
+            list += (e ? ", " : "") + (e == left_out ? "_" : name);
+          }
+          text +=
+              "  @%p ld.param" +
+              (count > 1 ? ".v" + std::to_string(count) + "." + type + " {" + list + "}" : "." + type + " " + list) +
+              ", [p+32];\n";
+          for (size_t e = 0; e < count; ++e)
+            text += "  st.global.b" + w + " [%out+" + std::to_string(16 * e) + "], %a" + std::to_string(e) + ";\n";
+          sim::GlobalMemory memory;
+          Buffer<uint8_t> out(memory, size_t{2048}, uint8_t{0x5a});
+          Params all;
+          for (const uint8_t byte : params) all.add(byte);
+          run_ptx(text + "  ret;\n}\n", "k", all.add(out.address()), memory, {});
+          std::vector<uint8_t> expected(2048, 0x5a);
+          for (size_t lane = 0; lane < 32; ++lane) {
+            for (size_t e = 0; e < count; ++e) {
+              if ((lane & 5) != 4 || e == left_out) continue;
+              const uint8_t* const from = &params[32 + e * bytes];
+              uint8_t* const to = &expected[64 * lane + 16 * e];
+              std::fill_n(to, width, static_cast<uint8_t>(type[0] == 's' && from[bytes - 1] >= 128 ? 255 : 0));
+              std::copy_n(from, bytes, to);
+            }
+          }
+          ASSERT_EQ(out.values(), expected) << text;
         }
       }
     }
