@@ -124,8 +124,7 @@ std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, in
     if (field(31, 1)) return four ? "K = 96 needs sm_103a" : "bit 31 of the instruction descriptor must be 0";
     if (!s->scale_e8m0 && kind != MmaKind::MXF4NVF4) return "the scale type must be UE8M0" + of_kind;
     if (!s->scale_e8m0 && scale_vector != 4) return "UE4M3 scales need .scale_vec::4X or .block16";
-    const int step = scale_vector == 4 ? 4 : scale_vector;
-    if (s->scale_a_id % step != 0 || s->scale_b_id % step != 0)
+    if (s->scale_a_id % scale_vector != 0 || s->scale_b_id % scale_vector != 0)
       return "scale factor ids " + std::to_string(s->scale_a_id) + " and " + std::to_string(s->scale_b_id) +
              " are not valid for .scale_vec::" + std::to_string(scale_vector) + "X";
   } else {
