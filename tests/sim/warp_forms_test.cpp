@@ -286,7 +286,7 @@ TEST(WarpForms, AtomicsOfEveryTypeAndOperation) {
 // and vector, into and out of registers of every width, by all lanes and by some, for lanes whose bytes follow
 // each other and for lanes in the other direction, in every space by its name and by generic addresses. Elements may be
 // left out.
-TEST(WarpForms, LoadsAndStoresOfEveryLayout) {
+TEST(WarpForms, LoadsAndStoresOfEveryWidth) {
   constexpr size_t kRows = 64, kBytes = 4096;  // threads, and bytes of the memory that they read and write
   std::vector<uint8_t> in(3 * kBytes);
   for (uint8_t& byte : in) byte = static_cast<uint8_t>(rng()());

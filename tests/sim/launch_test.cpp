@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// What surrounds the instructions: the environment's options, launches that are refused, where a fault is said to be,
+// who is said to wait when nobody can go on, and the notes of what was executed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <sstream>
+
+#include "tests/sim/run_ptx.h"
+
+namespace {
+
+using sim_test::Buffer;
+using sim_test::Params;
+using sim_test::Shape;
+
+// ---- options ------------------------------------------------------------------------------------
+
+// Sets a variable, or takes it away, and puts back what was there.
+class Variable {
+ public:
+  Variable(const char* name, std::optional<std::string> value) : name_(name) {
+    if (const char* was = std::getenv(name)) before_ = was;
+    set(value);
+  }
+  ~Variable() { set(before_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  void set(const std::optional<std::string>& value) const {
+    if (value)
+      setenv(name_, value->c_str(), 1);
+    else
+      unsetenv(name_);
+  }
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+// What `read` gives, in words, or what it throws.
+template <class Read>
+std::string with(const char* name, std::optional<std::string> value, Read read) {
+  const Variable variable(name, std::move(value));
+  try {
+    return read();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+}
+
+TEST(Environment, Order) {
+  const auto order = [](std::optional<std::string> value) {
+    return with("MOXIE_SIM_ORDER", std::move(value),
+                [] { return testing::PrintToString(sim::order_from_environment()); });
+  };
+  EXPECT_EQ(order(std::nullopt), "eager0");
+  for (const auto& [value, is] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"", "eager0"},
+           {"eager", "eager0"},
+           {"lazy", "lazy0"},
+           {"random", "random0"},
+           {"random:0", "random0"},
+           {"random:7", "random7"},
+           {"random:18446744073709551615", "random18446744073709551615"}})
+    EXPECT_EQ(order(value), is);
+  for (const std::string value : {"Eager", "lazy ", "random:", "random:x", "random:7x", "random7", "randomly"})
+    EXPECT_EQ(order(value), "MOXIE_SIM_ORDER is '" + value + "', but must be eager, lazy or random:SEED");
+}
+
+TEST(Environment, Threads) {
+  const auto threads = [](std::optional<std::string> value) {
+    return with("MOXIE_SIM_THREADS", std::move(value), [] { return std::to_string(sim::threads_from_environment()); });
+  };
+  EXPECT_EQ(threads(std::nullopt), "0");
+  EXPECT_EQ(threads(""), "0");
+  for (const char* value : {"1", "2", "1024"}) EXPECT_EQ(threads(value), value);
+  for (const std::string value : {"0", "-1", "1025", "two", "2x", " "})
+    EXPECT_EQ(threads(value), "MOXIE_SIM_THREADS is '" + value + "', but must be a number from 1 to 1024");
+}
+
+TEST(Environment, Rules) {
+  struct Rule {
+    const char *name, *usual, *other;
+    bool sim::Rules::*field;
+    bool usually;
+  };
+  const Rule all[] = {{"MOXIE_SIM_EXIT", "undrained", "drained", &sim::Rules::drained_exit, false},
+                      {"MOXIE_SIM_READS", "fenced", "unfenced", &sim::Rules::fenced_reads, true},
+                      {"MOXIE_SIM_TCGEN05_FENCES", "relaxed", "strict", &sim::Rules::strict_tensor_fences, false}};
+  for (const Rule& rule : all) {
+    const auto read = [&] { return std::to_string(sim::rules_from_environment().*rule.field); };
+    const std::string usual = std::to_string(rule.usually), other = std::to_string(!rule.usually);
+    EXPECT_EQ(with(rule.name, std::nullopt, read), usual) << rule.name;
+    EXPECT_EQ(with(rule.name, "", read), usual) << rule.name;
+    EXPECT_EQ(with(rule.name, rule.usual, read), usual) << rule.name;
+    EXPECT_EQ(with(rule.name, rule.other, read), other) << rule.name;
+    EXPECT_EQ(with(rule.name, "perhaps", read),
+              std::string(rule.name) + " is 'perhaps', but must be " + rule.usual + " or " + rule.other);
+    // Each variable has its own rule.
+    for (const Rule& another : all) {
+      if (another.name == rule.name) continue;
+      const Variable variable(another.name, another.other);
+      EXPECT_EQ(with(rule.name, std::nullopt, read), usual) << rule.name << " beside " << another.name;
+    }
+  }
+}
+
+// ---- launches -----------------------------------------------------------------------------------
+
+std::string fault(const std::string& text, const Shape& shape, const Params& params = {}) {
+  sim::GlobalMemory memory;
+  return sim_test::fault_of(text, "k", params, memory, shape);
+}
+
+TEST(Launch, IsRefusedInWords) {
+  const std::string plain = ".entry k() { ret; }",
+                    uses =
+                        ".entry k() { .shared .b8 v[1000]; .reg .b32 %r; mov.u32 %r, v; "
+                        "ret; }",
+                    takes = ".entry k(.param .u64 a, .param .u32 b) { ret; }";
+  const std::string head = "illegal use: kernel 'k': ";
+  const auto shaped = [](sim::Dim3 grid, sim::Dim3 block, sim::Dim3 cluster, uint32_t dynamic = 0) {
+    Shape shape;
+    shape.grid = grid, shape.block = block, shape.cluster = cluster, shape.dynamic_shared = dynamic;
+    return shape;
+  };
+  const sim::Dim3 one{1, 1, 1};
+  EXPECT_EQ(fault(plain, shaped(one, {1024, 1, 1}, one)), "");
+  EXPECT_EQ(fault(plain, shaped(one, {0, 1, 1}, one)), head + "a block of 0 threads is not allowed");
+  EXPECT_EQ(fault(plain, shaped(one, {1025, 1, 1}, one)), head + "a block of 1025 threads is not allowed");
+  EXPECT_EQ(fault(plain, shaped(one, {8, 8, 17}, one)), head + "a block of 1088 threads is not allowed");
+  EXPECT_EQ(fault(plain, shaped({4, 6, 2}, one, {2, 3, 1})), "");
+  for (const sim::Dim3 grid : {sim::Dim3{3, 6, 4}, {4, 5, 4}, {4, 6, 3}})
+    EXPECT_EQ(fault(plain, shaped(grid, one, {2, 3, 2})), head + "the grid is not a whole number of clusters");
+  EXPECT_EQ(fault(plain, shaped(one, one, {0, 1, 1})), head + "the grid is not a whole number of clusters");
+  EXPECT_EQ(fault(plain, shaped(one, one, one, 232448)), "");
+  EXPECT_EQ(fault(plain, shaped(one, one, one, 232449)),
+            head + "a block needs 232449 bytes of shared memory, over the limit of 232448");
+  EXPECT_EQ(fault(uses, shaped(one, one, one, 231449)),
+            head + "a block needs 232449 bytes of shared memory, over the limit of 232448");
+  EXPECT_EQ(fault(takes, {}, Params().add(uint64_t{1}).add(2u)), "");
+  EXPECT_EQ(fault(takes, {}, Params().add(uint64_t{1})), head + "parameters of 8 bytes given, 12 needed");
+}
+
+// A fault names the line of the PTX, that of the source where .loc tells it, the block, the warp and the lane.
+TEST(Launch, AFaultSaysWhereItIs) {
+  const auto text = [](const std::string& files, const std::string& loc) {
+    return files +
+           "\n.entry k() {\n.reg .b32 %a<5>; .reg .pred %p;\nmov.u32 %a0, %ctaid.x; mov.u32 %a1, %ctaid.y; "
+           "mov.u32 %a2, %ctaid.z; mov.u32 %a3, %tid.x;\nmad.lo.u32 %a0, %a0, 10, %a1; mad.lo.u32 %a0, %a0, 10, "
+           "%a2; mad.lo.u32 %a0, %a0, 100, %a3;\nsetp.eq.u32 %p, %a0, 12170;\n" +
+           loc + "\n@%p trap;\nret;\n}\n";
+  };
+  Shape shape;
+  shape.grid = {2, 3, 2}, shape.block = {96, 1, 1};
+  for (const auto& [files, loc, source] : std::initializer_list<std::array<std::string, 3>>{
+           {"", "", ""},
+           {".file 1 \"/some/folder/kernel.cu\"", ".loc 1 42 7", " (kernel.cu:42)"},
+           {".file 1 \"kernel.cu\" .file 2 \"header.cuh\"", ".loc 2 3 1", " (header.cuh:3)"},
+           {"", ".loc 5 42 7", " (file 5:42)"}}) {
+    EXPECT_EQ(fault(text(files, loc), shape),
+              "illegal use: trap at ptx line 11" + source + ", block (1,2,1), warp 2, lane 6");
+  }
+}
+
+// ---- deadlocks ----------------------------------------------------------------------------------
+
+TEST(Deadlock, NamesEveryoneWhoWaits) {
+  const std::string text = R"(
+.shared .align 8 .b64 bar;
+.entry k() {
+  .reg .b32 %r<5>; .reg .pred %p<5>; .reg .b64 %d;
+  mov.u32 %r0, %tid.x;
+  mov.u32 %r1, bar;
+  setp.eq.u32 %p0, %r0, 0;
+  @%p0 mbarrier.init.shared.b64 [%r1], 1;
+  bar.sync 0;
+  setp.lt.u32 %p1, %r0, 32;
+  @%p1 bra FIRST;
+  setp.lt.u32 %p1, %r0, 64;
+  @%p1 bra SECOND;
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  ret;
+FIRST:
+  bar.sync 1, 64;
+  ret;
+SECOND:
+  and.b32 %r2, %r0, 1;
+  setp.eq.u32 %p2, %r2, 0;
+  @%p2 bra EVEN;
+ODD:
+  mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
+  @!%p3 bra ODD;
+  ret;
+EVEN:
+  bar.warp.sync 0xffffffff;
+  ret;
+})";
+  Shape shape;
+  shape.grid = shape.cluster = {2, 1, 1};
+  shape.block = {96, 1, 1};
+  std::string said = "deadlock: no warp can run, 6 warps wait, the first at ptx line 21, block (0,0,0), warp 0";
+  for (const std::string block : {"\n  block (0,0,0) warp ", "\n  block (1,0,0) warp "}) {
+    said += block + "0: ptx line 21: bar.sync: named barrier 1: 32 of 64 threads have arrived";
+    said += block +
+            "1 lanes 0xaaaaaaaa: ptx line 28: mbarrier.try_wait.parity.shared.b64: mbarrier at shared offset "
+            "0x0, phase parity 0 (phase 0), 1 of 1 arrivals missing";
+    said += block +
+            "1 lanes 0x55555555: ptx line 32: bar.warp.sync: lanes 0x55555555 wait for the warp's other lanes "
+            "0xaaaaaaaa";
+    said += block +
+            "2: ptx line 18: barrier.cluster.wait: barrier.cluster, for warp 0 of block rank 0, warp 1 of block "
+            "rank 0, warp 0 of block rank 1, warp 1 of block rank 1";
+  }
+  EXPECT_EQ(fault(text, shape), said + "\n  nothing is pending");
+}
+
+// Lanes that could go on and never get anywhere.
+TEST(Deadlock, NamesThoseWhoPoll) {
+  const std::string text = R"(
+.shared .align 8 .b64 bar;
+.entry k() {
+  .reg .b32 %r<5>; .reg .pred %p<5>;
+  mov.u32 %r0, %tid.x;
+  mov.u32 %r1, bar;
+  setp.eq.u32 %p0, %r0, 0;
+  @%p0 mbarrier.init.shared.b64 [%r1], 1;
+  bar.sync 0;
+AGAIN:
+  mbarrier.test_wait.parity.shared.b64 %p3, [%r1], 0;
+  @!%p3 bra AGAIN;
+  ret;
+})";
+  Shape shape;
+  shape.block = {32, 1, 1};
+  EXPECT_EQ(fault(text, shape),
+            "deadlock: every warp that can run polls in vain, 1 warp waits, the first at ptx line 15, block (0,0,0), "
+            "warp 0\n  block (0,0,0) warp 0: ptx line 15: bra: polls\n  nothing is pending");
+}
+
+// A warp whose lanes wait for each other alone has taken an instruction for the whole warp apart.
+TEST(Deadlock, OfOneWarpIsADivergentInstruction) {
+  const std::string text = R"(
+.entry k() {
+  .reg .b32 %r; .reg .pred %p;
+  mov.u32 %r, %tid.x;
+  setp.lt.u32 %p, %r, 16;
+  @%p bra OTHER;
+  bar.sync 0;
+  ret;
+OTHER:
+  bar.sync 1;
+  ret;
+})";
+  EXPECT_EQ(
+      fault(text, {}),
+      "illegal use: divergent .aligned instruction at ptx line 10, block (0,0,0), warp 0\n"
+      "  block (0,0,0) warp 0 lanes 0xffff0000: ptx line 10: bar.sync: lanes 0xffff0000 wait for the warp's other "
+      "lanes 0x0000ffff\n"
+      "  block (0,0,0) warp 0 lanes 0x0000ffff: ptx line 13: bar.sync: lanes 0x0000ffff wait for the warp's other "
+      "lanes 0xffff0000\n  nothing is pending");
+}
+
+// ---- notes of what was executed -----------------------------------------------------------------
+
+// Run by the test below in a process of its own, for the file's name is read once.
+TEST(CoverageNotes, DISABLED_OfAKernel) {
+  EXPECT_EQ(fault(R"(
+.file 1 "/some/folder/kernel.cu"
+.entry k() {
+  .reg .b32 %r; .reg .pred %p;
+  .loc 1 10 3
+  mov.u32 %r, %tid.x;
+  setp.gt.u32 %p, %r, 99;
+  .loc 1 11 3
+  @%p bra NEVER;
+  .loc 7 12 3
+  bra DONE;
+NEVER:
+  .loc 1 13 3
+  add.u32 %r, %r, 1;
+DONE:
+  .loc 1 14 3
+  ret;
+})",
+                  {}),
+            "");
+  // Without a test's name the notes have the kernel's, and each note stands once.
+  unsetenv("MOXIE_SIM_COVERAGE_TEST");
+  for (int time = 0; time < 2; ++time)
+    EXPECT_EQ(fault(".entry k() { .reg .b32 %r; mov.u32 %r, 1; not.b32 %r, %r; ret; }", {}), "");
+}
+
+TEST(CoverageNotes, AreTheFormsAndLinesThatWereExecuted) {
+  const std::string file = testing::TempDir() + "moxie_sim_notes_" + std::to_string(getpid());
+  std::remove(file.c_str());
+  const std::string command =
+      "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u GTEST_SHARD_STATUS_FILE -u GTEST_OUTPUT MOXIE_SIM_COVERAGE=" +
+      file + " /proc/" + std::to_string(getpid()) +
+      "/exe --gtest_also_run_disabled_tests --gtest_filter=CoverageNotes.DISABLED_OfAKernel >/dev/null 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  std::ifstream in(file);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::remove(file.c_str());
+  std::string expected;
+  for (const char* note :
+       {"mov.u32", "@/some/folder/kernel.cu:10", "setp.gt.u32", "bra", "ret", "@/some/folder/kernel.cu:14"})
+    expected += note + std::string("\tCoverageNotes.DISABLED_OfAKernel\n");
+  EXPECT_EQ(text, expected + "mov.u32\tk\nnot.b32\tk\nret\tk\n");
+}
+
+}  // namespace
