@@ -25,8 +25,8 @@ struct PackResult {
 
 // Plans each product for a device with these figures and writes the kernels that they need into `folder`. With
 // MOXIE_CACHE_DIR naming that folder, products so described need no NVRTC and no CUDA headers. threads 0: as many as
-// there are cores. Throws Error: as GroupedGemm for a description; Compile; InvalidArgument when the folder holds a
-// pack of another compiler; OutOfMemory when it cannot be written.
+// there are cores. Throws Error: as plan_gemm for a description and for the figures; Compile; InvalidArgument when the
+// folder holds a pack of another compiler; OutOfMemory when it cannot be written.
 PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder,
                 const DeviceFigures& device = {}, PackImage image = PackImage::MachineCode, int threads = 0);
 

@@ -273,6 +273,19 @@ void check_description(const GemmDescription& d) {
   if (d.expected_rows) check_size("expected_rows", *d.expected_rows);
 }
 
+void check_figures(const DeviceFigures& device) {
+  if (device.arch != 90 && device.arch != 100)
+    throw Error(ErrorCode::Unsupported,
+                fmt::format("arch is {}, but plans exist for 90 (sm_90a) and 100 (sm_100a)", device.arch));
+  if (device.sm_count < 1) reject("sm_count is {}, but must be at least 1", device.sm_count);
+  if (device.l2_bytes < 1) reject("l2_bytes is {}, but must be at least 1", device.l2_bytes);
+  const auto check_rate = [](const char* name, double rate) {
+    if (!(rate >= 1) || !std::isfinite(rate)) reject("{} is {}, but must be at least 1 and finite", name, rate);
+  };
+  check_rate("memory_rate", device.memory_rate);
+  check_rate("clock", device.clock);
+}
+
 void check_sizes(const ProblemShape& p) {
   const bool total = p.grouping == Grouping::Offsets || p.grouping == Grouping::RowGroups;
   const bool most = p.grouping == Grouping::Masked || p.grouping == Grouping::Pointers;

@@ -2,6 +2,7 @@
 // Checks of what a caller asks for. Each throws Error(InvalidArgument) whose sentence names the argument.
 #pragma once
 #include "moxie/gemm.h"
+#include "moxie/plan.h"
 #include "plan/plan.h"
 
 namespace moxie::ops {
@@ -10,6 +11,9 @@ constexpr int kMaxSinks = 8;
 constexpr int kMaxSinkParams = 1024;  // bytes of a custom sink's Params; a kernel's arguments have 4,096 in all
 
 using plan::ProblemShape;
+
+// What a plan is made for. An architecture without plans is Unsupported.
+void check_figures(const DeviceFigures& device);
 
 // Everything but the sizes that a call brings.
 void check_description(const GemmDescription& description);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -190,17 +189,7 @@ std::string request_key(const jit::Request& request) {
 namespace moxie {
 
 PlanInfo plan_gemm(const GemmDescription& d, const DeviceFigures& device, std::optional<int64_t> total) {
-  if (device.arch != 90 && device.arch != 100)
-    throw Error(ErrorCode::Unsupported,
-                fmt::format("arch is {}, but plans exist for 90 (sm_90a) and 100 (sm_100a)", device.arch));
-  if (device.sm_count < 1)
-    throw Error(ErrorCode::InvalidArgument, fmt::format("sm_count is {}, but must be at least 1", device.sm_count));
-  if (device.l2_bytes < 1)
-    throw Error(ErrorCode::InvalidArgument, fmt::format("l2_bytes is {}, but must be at least 1", device.l2_bytes));
-  for (const auto& [name, rate] : {std::pair("memory_rate", device.memory_rate), std::pair("clock", device.clock)}) {
-    if (!(rate >= 1) || !std::isfinite(rate))
-      throw Error(ErrorCode::InvalidArgument, fmt::format("{} is {}, but must be at least 1 and finite", name, rate));
-  }
+  ops::check_figures(device);
   ops::check_description(d);
   const Grouping grouping = grouping_of(d.groups);
   if (total && grouping != Grouping::Offsets && grouping != Grouping::RowGroups)

@@ -7,12 +7,14 @@
 #include <thread>
 
 #include "jit/pack.h"
+#include "ops/check.h"
 #include "ops/gemm.h"
 
 namespace moxie {
 
 PackResult pack(const std::vector<GemmDescription>& descriptions, const std::string& folder,
                 const DeviceFigures& device, PackImage image, int threads) {
+  ops::check_figures(device);
   std::vector<jit::Request> requests;
   std::set<std::string> known;
   for (const GemmDescription& description : descriptions) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -40,7 +41,11 @@ Answer answer_of(Work&& work) {
 }
 Answer answer_of_c(moxie_status status) {
   if (status == MOXIE_OK) return {};
-  return {false, status == MOXIE_ERROR_INVALID_ARGUMENT ? ErrorCode::InvalidArgument : ErrorCode::Driver,
+  constexpr ErrorCode kOther = ErrorCode::Driver;
+  return {false,
+          status == MOXIE_ERROR_INVALID_ARGUMENT ? ErrorCode::InvalidArgument
+          : status == MOXIE_ERROR_UNSUPPORTED    ? ErrorCode::Unsupported
+                                                 : kOther,
           moxie_last_error()};
 }
 
@@ -51,6 +56,14 @@ void expect_refused(const Answer& answer, std::string_view says) {
   }
   EXPECT_EQ(answer.code, ErrorCode::InvalidArgument) << answer.says;
   EXPECT_THAT(answer.says, ::testing::HasSubstr(std::string(says)));
+}
+
+// The whole sentence.
+void expect_says(const Answer& answer, std::string_view says, ErrorCode code = ErrorCode::InvalidArgument) {
+  EXPECT_EQ(answer.accepted ? "accepted" : answer.says, says);
+  if (!answer.accepted) {
+    EXPECT_EQ(answer.code, code) << answer.says;
+  }
 }
 
 // ---- Products ------------------------------------------------------------------------------------------------------
@@ -228,6 +241,12 @@ class Refusals {
     expect_refused(answer, says);
   }
   template <class Call>
+  void expect_whole(std::string_view says, Call&& call) {
+    Answer answer;
+    EXPECT_EQ(recorder_.launches([&](CUstream stream) { answer = call(stream); }), 0u);
+    expect_says(answer, says);
+  }
+  template <class Call>
   void expect_accepted(Call&& call) {
     Answer answer;
     EXPECT_GE(recorder_.launches([&](CUstream stream) { answer = call(stream); }), 1u);
@@ -278,6 +297,30 @@ TEST_P(ProductContract, RequiredAndRefused) {
         } else {
           refusals.expect_accepted(run);
         }
+      }
+    }
+  });
+}
+
+// Every pointer that lies between the places where it may lie.
+TEST_P(ProductContract, Alignment) {
+  for_all_cases([&](const GroupedProduct& product, const GroupedGemm& gemm, const ProductSituation& situation) {
+    Refusals refusals;
+    for (const ProductField& field : kProductFields) {
+      const size_t alignment = product_alignment(field.name, GetParam());
+      if (!is_there(field, GetParam()) || alignment == 1) continue;
+      const Use use = product_rule(field.name, situation).use;
+      if (use != Use::Required && use != Use::Optional) continue;
+      for (const bool in_c : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} in {}", field.name, in_c ? "C" : "C++"));
+        ProductArguments x = arguments_of(product);
+        void* const at = GetParam() == Grouping::Pointers ? field.of_pointers(x) : field.of_tensors(x);
+        uint64_t address = 0;
+        std::memcpy(&address, at, sizeof(address));
+        address += alignment / 2;
+        std::memcpy(at, &address, sizeof(address));
+        refusals.expect(fmt::format(" is {:#x}, but must be aligned to {} bytes", address, alignment),
+                        [&](CUstream stream) { return call(in_c, gemm, x, {.stream = stream}); });
       }
     }
   });
@@ -401,6 +444,231 @@ INSTANTIATE_TEST_SUITE_P(Groups, ProductContract,
                            return std::string(names<Grouping>()[size_t(info.param)].identifier);
                          });
 
+// ---- Descriptions --------------------------------------------------------------------------------------------------
+
+// An operation that takes a description. Those that make kernels are called with what they must refuse alone.
+struct Operation {
+  const char* name;
+  bool plans, makes_kernels;
+  Answer (*in_cpp)(const GemmDescription&, std::optional<int64_t> total);
+  Answer (*in_c)(const moxie_gemm_description*, std::optional<int64_t> total);
+};
+
+// Nothing may lie in this folder.
+std::string pack_folder() { return ::testing::TempDir() + fmt::format("moxie-refused-pack-{}", getpid()); }
+GemmDescription sound_description() { return {.groups = Dense{40}, .n = 64, .k = 64}; }
+
+template <auto InCpp, auto InC>
+constexpr Operation kScaleBytes = {
+    "", false, false,
+    [](const GemmDescription& d, std::optional<int64_t> total) { return answer_of([&] { InCpp(d, total); }); },
+    [](const moxie_gemm_description* d, std::optional<int64_t> total) {
+      size_t bytes = 12345;
+      const Answer answer = answer_of_c(InC(d, total.value_or(MOXIE_NO_TOTAL), &bytes));
+      EXPECT_TRUE(answer.accepted || bytes == 12345u);
+      return answer;
+    }};
+template <class Function>
+constexpr Operation named(const char* name, Function operation) {
+  Operation result = operation;
+  result.name = name;
+  return result;
+}
+
+const Operation kOperations[] = {
+    {"a product", true, true,
+     [](const GemmDescription& d, std::optional<int64_t>) { return answer_of([&] { GroupedGemm(device(), d); }); },
+     [](const moxie_gemm_description* d, std::optional<int64_t>) {
+       const moxie_device handle{device()};
+       moxie_grouped_gemm* gemm = nullptr;
+       const Answer answer = answer_of_c(moxie_grouped_gemm_create(&handle, d, &gemm));
+       EXPECT_EQ(gemm != nullptr, answer.accepted);
+       moxie_grouped_gemm_release(gemm);
+       return answer;
+     }},
+    {"a plan", true, false,
+     [](const GemmDescription& d, std::optional<int64_t>) {
+       return answer_of([&] { plan_gemm(d, figures_of(device().info())); });
+     },
+     [](const moxie_gemm_description* d, std::optional<int64_t>) {
+       moxie_device_figures figures{};
+       figures.size = sizeof figures, figures.arch = device().info().arch;
+       moxie_plan* plan = nullptr;
+       const Answer answer = answer_of_c(moxie_plan_create(d, &figures, MOXIE_NO_TOTAL, &plan));
+       EXPECT_EQ(plan != nullptr, answer.accepted);
+       moxie_plan_release(plan);
+       return answer;
+     }},
+    {"a pack", true, true,
+     [](const GemmDescription& d, std::optional<int64_t>) {
+       return answer_of([&] { pack({sound_description(), d}, pack_folder(), figures_of(device().info())); });
+     },
+     [](const moxie_gemm_description* d, std::optional<int64_t>) {
+       const GemmDescription sound = sound_description();
+       const CDescription first(sound);
+       const moxie_gemm_description* const both[] = {&first.d, d};
+       moxie_pack_options options{};
+       options.size = sizeof options, options.arch = device().info().arch;
+       moxie_pack_result result{};
+       result.size = sizeof result, result.kernels = -1;
+       const Answer answer = answer_of_c(moxie_pack(both, 2, pack_folder().c_str(), &options, &result));
+       EXPECT_EQ(result.kernels, -1);
+       return answer;
+     }},
+    named("bytes of a's scales", kScaleBytes<[](auto&... x) { a_scale_bytes(x...); }, moxie_a_scale_bytes>),
+    named("bytes of b's scales", kScaleBytes<[](auto&... x) { b_scale_bytes(x...); }, moxie_b_scale_bytes>),
+    named("bytes of pre's scales", kScaleBytes<[](auto&... x) { pre_scale_bytes(x...); }, moxie_pre_scale_bytes>),
+    named("bytes of out's scales", kScaleBytes<[](auto&... x) { out_scale_bytes(x...); }, moxie_out_scale_bytes>),
+};
+
+Groups sound_groups(Grouping grouping) {
+  ProductSpec p;
+  p.grouping = grouping, p.groups = 2, p.m = 40;
+  Groups groups = groups_of(p);
+  if (auto* offsets = std::get_if<Offsets>(&groups)) offsets->total.reset();
+  return groups;
+}
+
+class DescriptionContract : public ::testing::TestWithParam<Grouping> {};
+
+TEST_P(DescriptionContract, EveryRule) {
+  const int arch = device().info().arch;
+  const bool brings_total = GetParam() == Grouping::Offsets || GetParam() == Grouping::RowGroups;
+  const std::optional<int64_t> total = brings_total ? std::optional<int64_t>(80) : std::nullopt;
+  for (const DescriptionRule& rule : description_rules()) {
+    if (!rule.where(GetParam(), arch)) continue;
+    for (const Operation& operation : kOperations) {
+      GemmDescription d = sound_description();
+      d.groups = sound_groups(GetParam());
+      if (rule.change) rule.change(d);
+      for (const bool in_c : {false, true}) {
+        if (!in_c && !rule.change) continue;
+        SCOPED_TRACE(fmt::format("{} of {} in {}", operation.name, rule.name, in_c ? "C" : "C++"));
+        std::string_view says = in_c && !rule.says_in_c.empty() ? rule.says_in_c : rule.says;
+        ErrorCode code = rule.code;
+        if (rule.change && code == ErrorCode::Unsupported && !operation.plans) says = "";
+        if (says.empty() && operation.plans && GetParam() == Grouping::KGroups && arch == 90) {
+          says = "groups are k-groups, which need sm_100a, but the device is of architecture sm_90a";
+          code = ErrorCode::Unsupported;
+        }
+        if (says.empty() && operation.makes_kernels) continue;
+        Answer answer;
+        if (in_c) {
+          CDescription x(d);
+          if (rule.change_in_c) rule.change_in_c(x);
+          answer = operation.in_c(&x.d, total);
+        } else {
+          answer = operation.in_cpp(d, total);
+        }
+        const std::string sentence = fmt::format(fmt::runtime(says), to_string(GetParam()));
+        expect_says(answer, says.empty() ? "accepted" : sentence, code);
+      }
+    }
+  }
+  EXPECT_NE(access(pack_folder().c_str(), F_OK), 0) << "a refused pack has made its folder";
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, DescriptionContract,
+                         ::testing::Values(Grouping::Dense, Grouping::Batched, Grouping::Offsets, Grouping::RowGroups,
+                                           Grouping::Masked, Grouping::Pointers, Grouping::KGroups),
+                         [](const auto& info) {
+                           return std::string(names<Grouping>()[size_t(info.param)].identifier);
+                         });
+
+// The figures of a device that nobody has, for the two operations that take figures.
+TEST(FiguresContract, EveryRule) {
+  struct Rule {
+    void (*change)(DeviceFigures&);
+    std::string_view says;
+    ErrorCode code = ErrorCode::InvalidArgument;
+  };
+  constexpr Rule kRules[] = {
+      {[](auto& f) { f.arch = 80; }, "arch is 80, but plans exist for 90 (sm_90a) and 100 (sm_100a)",
+       ErrorCode::Unsupported},
+      {[](auto& f) { f.sm_count = -1; }, "sm_count is -1, but must be at least 1"},
+      {[](auto& f) { f.l2_bytes = -1; }, "l2_bytes is -1, but must be at least 1"},
+      {[](auto& f) { f.memory_rate = 0.5; }, "memory_rate is 0.5, but must be at least 1 and finite"},
+      {[](auto& f) { f.memory_rate = HUGE_VAL; }, "memory_rate is inf, but must be at least 1 and finite"},
+      {[](auto& f) { f.clock = -1; }, "clock is -1, but must be at least 1 and finite"},
+      {[](auto& f) { f.clock = std::nan(""); }, "clock is nan, but must be at least 1 and finite"},
+  };
+  const GemmDescription d = sound_description();
+  const CDescription in_c(d);
+  const moxie_gemm_description* const list[] = {&in_c.d};
+  for (const Rule& rule : kRules) {
+    DeviceFigures figures;
+    rule.change(figures);
+    expect_says(answer_of([&] { plan_gemm(d, figures); }), rule.says, rule.code);
+    expect_says(answer_of([&] { pack({d}, pack_folder(), figures); }), rule.says, rule.code);
+    moxie_device_figures of_plan{};
+    of_plan.size = sizeof of_plan, of_plan.arch = figures.arch, of_plan.sm_count = figures.sm_count;
+    of_plan.l2_bytes = figures.l2_bytes, of_plan.memory_rate = figures.memory_rate, of_plan.clock = figures.clock;
+    moxie_plan* plan = nullptr;
+    expect_says(answer_of_c(moxie_plan_create(&in_c.d, &of_plan, MOXIE_NO_TOTAL, &plan)), rule.says, rule.code);
+    moxie_pack_options of_pack{};
+    of_pack.size = sizeof of_pack, of_pack.arch = figures.arch, of_pack.sm_count = figures.sm_count;
+    of_pack.l2_bytes = figures.l2_bytes, of_pack.memory_rate = figures.memory_rate, of_pack.clock = figures.clock;
+    expect_says(answer_of_c(moxie_pack(list, 1, pack_folder().c_str(), &of_pack, nullptr)), rule.says, rule.code);
+  }
+  moxie_pack_options options{};
+  options.size = sizeof options, options.image = 2;
+  expect_says(answer_of_c(moxie_pack(list, 1, pack_folder().c_str(), &options, nullptr)),
+              "options.image is 2, but only 0 and 1 have a meaning");
+  moxie_device_figures reserved{};
+  reserved.size = sizeof reserved, reserved.reserved = -1;
+  moxie_plan* plan = nullptr;
+  expect_says(answer_of_c(moxie_plan_create(&in_c.d, &reserved, MOXIE_NO_TOTAL, &plan)),
+              "figures.reserved is -1, but this version of the library, " MOXIE_VERSION ", knows only 0",
+              ErrorCode::Unsupported);
+  EXPECT_NE(access(pack_folder().c_str(), F_OK), 0) << "a refused pack has made its folder";
+}
+
+// The total that a plan or a size of scales is asked for.
+TEST(TotalContract, EveryGrouping) {
+  for (const auto& [grouping, name, identifier] : names<Grouping>()) {
+    GemmDescription d = sound_description();
+    d.groups = sound_groups(grouping);
+    const CDescription in_c(d);
+    const bool taken = grouping == Grouping::Offsets || grouping == Grouping::RowGroups;
+    const bool sums = grouping == Grouping::KGroups;
+    struct Case {
+      std::optional<int64_t> total;
+      std::string of_plan, of_bytes;
+    };
+    const std::string not_taken = fmt::format("total is given, but {} groups do not take it", to_string(grouping));
+    const std::string needed = fmt::format("total is absent, but {} groups need it", to_string(grouping));
+    const Case cases[] = {
+        {std::nullopt, "accepted", taken ? needed : "accepted"},
+        {80, taken ? "accepted" : not_taken, "accepted"},
+        {-5, taken ? "rows.total is -5, but cannot be negative" : not_taken,
+         taken  ? "rows.total is -5, but cannot be negative"
+         : sums ? "k is -5, but cannot be negative"
+                : "accepted"},
+        {2147482625, taken ? "rows.total is 2147482625, but at most 2147482624 is possible" : not_taken,
+         taken  ? "rows.total is 2147482625, but at most 2147482624 is possible"
+         : sums ? "k is 2147482625, but at most 2147482624 is possible"
+                : "accepted"},
+    };
+    DeviceFigures figures;
+    figures.arch = 100;
+    moxie_device_figures figures_in_c{};
+    figures_in_c.size = sizeof figures_in_c, figures_in_c.arch = 100;
+    for (const auto& [total, of_plan, of_bytes] : cases) {
+      SCOPED_TRACE(fmt::format("{}, total {}", to_string(grouping), total.value_or(MOXIE_NO_TOTAL)));
+      expect_says(answer_of([&] { plan_gemm(d, figures, total); }), of_plan);
+      moxie_plan* plan = nullptr;
+      expect_says(answer_of_c(moxie_plan_create(&in_c.d, &figures_in_c, total.value_or(MOXIE_NO_TOTAL), &plan)),
+                  of_plan);
+      moxie_plan_release(plan);
+      for (const Operation& operation : kOperations) {
+        if (operation.plans) continue;
+        expect_says(operation.in_cpp(d, total), of_bytes);
+        expect_says(operation.in_c(&in_c.d, total), of_bytes);
+      }
+    }
+  }
+}
+
 // A rule without a field would test nothing.
 TEST(ProductTable, EveryRuleHasAField) {
   for (const ProductRule& rule : product_rules()) {
@@ -412,12 +680,6 @@ TEST(ProductTable, EveryRuleHasAField) {
 
 // ---- Conversions ---------------------------------------------------------------------------------------------------
 
-struct ConversionArguments {
-  Quantization quantize;
-  Dequantization dequantize;
-  ScaleBlocking blocking;
-  float* to = nullptr;
-};
 struct ConversionField {
   std::string_view name;
   Conversion of;
@@ -556,7 +818,7 @@ struct ConversionCalls {
 
 // Every format with and without offsets, and scales along K.
 template <class Check>
-void for_all_conversions(Check&& check) {
+void for_all_situations(Check&& check) {
   for (const Conversion conversion : {Conversion::Quantize, Conversion::Dequantize, Conversion::FindTensorScale,
                                       Conversion::BlockScales, Conversion::UnblockScales}) {
     for (const DataType format : {DataType::Mxfp4, DataType::Mxfp8, DataType::Nvfp4}) {
@@ -565,18 +827,26 @@ void for_all_conversions(Check&& check) {
         if ((blocks && format != DataType::Mxfp4) || (!blocks && offsets == 2)) continue;
         const ConversionSituation situation{conversion, format, offsets > 0, offsets == 2};
         SCOPED_TRACE(fmt::format("conversion {} of {}, offsets {}", int(conversion), to_string(format), offsets));
-        for (const ConversionField& field : kConversionFields) {
-          if (field.of != conversion) continue;
-          for (const bool in_c : {false, true}) {
-            SCOPED_TRACE(fmt::format("{} in {}", field.name, in_c ? "C" : "C++"));
-            ConversionCalls calls(situation);
-            check(calls, field, situation, in_c);
-            if (::testing::Test::HasFailure()) return;
-          }
-        }
+        check(situation);
+        if (::testing::Test::HasFailure()) return;
       }
     }
   }
+}
+
+template <class Check>
+void for_all_conversions(Check&& check) {
+  for_all_situations([&](const ConversionSituation& situation) {
+    for (const ConversionField& field : kConversionFields) {
+      if (field.of != situation.conversion) continue;
+      for (const bool in_c : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} in {}", field.name, in_c ? "C" : "C++"));
+        ConversionCalls calls(situation);
+        check(calls, field, situation, in_c);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  });
 }
 
 TEST(ConversionContract, RequiredAndRefused) {
@@ -613,6 +883,31 @@ TEST(ConversionContract, WhatIsIgnoredChangesNothing) {
         put(field, calls.arguments, true);
         EXPECT_TRUE(bytes(calls.arguments) == wanted);
       });
+}
+
+// Every value that no conversion takes, in a call that is right otherwise.
+TEST(ConversionContract, Faults) {
+  std::set<std::string_view> met;
+  for_all_situations([&](const ConversionSituation& situation) {
+    Refusals refusals;
+    for (const ConversionFault& fault : conversion_faults()) {
+      if (!fault.where(situation)) continue;
+      met.insert(fault.name);
+      for (const bool in_c : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} in {}", fault.name, in_c ? "C" : "C++"));
+        ConversionCalls calls(situation);
+        const void* const pointer = fault.change(calls.arguments);
+        const auto run = [&](CUstream stream) { return call(in_c, situation.conversion, calls.arguments, stream); };
+        const std::string_view says = in_c && !fault.says_in_c.empty() ? fault.says_in_c : fault.says;
+        if (says == "accepted") {
+          refusals.expect_accepted(run);
+        } else {
+          refusals.expect_whole(fmt::format(fmt::runtime(says), fmt::ptr(pointer)), run);
+        }
+      }
+    }
+  });
+  EXPECT_EQ(met.size(), conversion_faults().size());
 }
 
 TEST(ConversionTable, EveryRuleHasAField) {
