@@ -60,10 +60,9 @@ void place_variables(Image& image) {
       if ((to == image.symbols.end() && function == 0) || from == image.symbols.end()) {
         reject_ptx("the initializer of '" + v.name + "' refers to '" + r.symbol + "', which has no address in memory");
       }
-      require(r.offset + sizeof(uint64_t) <= from->second.bytes, CUDA_ERROR_INVALID_PTX,
-              "an address outside of '" + v.name + "'");
       const uint64_t value = (function != 0 ? function : to->second.address) + static_cast<uint64_t>(r.addend);
-      std::memcpy(reinterpret_cast<void*>(from->second.address + r.offset), &value, sizeof value);
+      const uint64_t part = value >> r.shift;  // a mask selects one of its bytes (PTX ISA 5.4.4)
+      std::memcpy(reinterpret_cast<void*>(from->second.address + r.offset), &part, static_cast<size_t>(r.bytes));
     }
   }
 }

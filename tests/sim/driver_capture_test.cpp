@@ -227,21 +227,38 @@ TEST_F(SimCapture, GraphsAreBuiltByHandAndUpdated) {
 }
 
 TEST_F(SimDriver, AGraphOverFreedMemoryFails) {
-  CUstream stream = nullptr;
-  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-  CUdeviceptr memory = allocate(64);
-  CUgraph graph = nullptr;
-  CUgraphExec exec = nullptr;
-  OK(CU(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  OK(CU(cuMemsetD8Async)(memory, 0, 64, stream));
-  OK(CU(cuStreamEndCapture)(stream, &graph));
-  OK(CU(cuGraphInstantiate)(&exec, graph, 0));
-  OK(CU(cuMemFree)(memory));
-  testing::internal::CaptureStderr();
-  OK(CU(cuGraphLaunch)(exec, stream));
-  testing::internal::GetCapturedStderr();
-  FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, CU(cuStreamSynchronize)(stream));
-  OK(CU(cuDevicePrimaryCtxReset)(0));
+  // What a graph did with the memory, and whether the memory that was freed is where it would have read or written.
+  struct Row {
+    bool fills, source;
+    const char* said;
+  };
+  for (const Row& row : {Row{true, false, "memory: a fill of memory that was freed"},
+                         Row{false, false, "memory: a copy of memory that was freed"},
+                         Row{false, true, "memory: a copy of memory that was freed"}}) {
+    CUstream stream = nullptr;
+    OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr memory = allocate(64), other = allocate(64);
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    OK(CU(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    if (row.fills)
+      OK(CU(cuMemsetD8Async)(memory, 0, 64, stream));
+    else
+      OK(CU(cuMemcpyDtoDAsync)(row.source ? other : memory, row.source ? memory : other, 64, stream));
+    OK(CU(cuStreamEndCapture)(stream, &graph));
+    OK(CU(cuGraphInstantiate)(&exec, graph, 0));
+    OK(CU(cuGraphLaunch)(exec, stream));
+    OK(CU(cuStreamSynchronize)(stream));
+    OK(CU(cuMemFree)(memory));
+    testing::internal::CaptureStderr();
+    OK(CU(cuGraphLaunch)(exec, stream));
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), std::string(row.said) + "\n");
+    FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, CU(cuStreamSynchronize)(stream));
+    const char* text = nullptr;
+    OK(CU(cuGetErrorString)(CUDA_ERROR_ILLEGAL_ADDRESS, &text));
+    EXPECT_EQ(text, std::string("an illegal memory access was encountered: ") + row.said);
+    OK(CU(cuDevicePrimaryCtxReset)(0));
+  }
 }
 
 }  // namespace

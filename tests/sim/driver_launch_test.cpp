@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -226,11 +227,15 @@ TEST_F(SimDriver, ADeadlockIsALaunchFailure) {
   testing::internal::CaptureStderr();
   OK(launch("wait_for_nobody", 1, 64));
   const std::string report = testing::internal::GetCapturedStderr();
-  EXPECT_NE(report.find("deadlock"), std::string::npos) << report;
+  const int line = 1 + static_cast<int>(std::count(kPtx, std::strstr(kPtx, "bar.sync 1, 64"), '\n'));
+  const std::string at = "ptx line " + std::to_string(line),
+                    first = "deadlock: no warp can run, 1 warp waits, the first at " + at + ", block (0,0,0), warp 0";
+  EXPECT_EQ(report, first + "\n  block (0,0,0) warp 0: " + at +
+                        ": bar.sync: named barrier 1: 32 of 64 threads have arrived\n  nothing is pending\n");
   FAILS(CUDA_ERROR_LAUNCH_FAILED, CU(cuStreamSynchronize)(nullptr));
   const char* text = nullptr;
   OK(CU(cuGetErrorString)(CUDA_ERROR_LAUNCH_FAILED, &text));
-  EXPECT_EQ(std::string(text).rfind("unspecified launch failure: deadlock", 0), 0u) << text;
+  EXPECT_EQ(text, "unspecified launch failure: " + first);
   // Another context does not share the failure.
   CUcontext second = nullptr;
   OK(CU(cuCtxCreate)(&second, nullptr, 0, 0));

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string>
 
-#include "tests/sim/driver.h"
+#include "tests/sim/refusals.h"
 
 namespace sim_test {
 namespace {
@@ -128,8 +128,9 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// A fat binary with one entry.
-std::string fatbin(uint16_t kind, uint64_t flags, const std::string& payload, uint64_t unpacked) {
+// An entry of a fat binary.
+std::string fatbin_entry(uint16_t kind, uint64_t flags, const std::string& payload, uint64_t unpacked,
+                         uint32_t arch = 90) {
   std::string entry;
   put<uint16_t>(entry, kind);
   put<uint16_t>(entry, 0x101);
@@ -138,21 +139,28 @@ std::string fatbin(uint16_t kind, uint64_t flags, const std::string& payload, ui
   put<uint32_t>(entry, static_cast<uint32_t>(unpacked ? payload.size() : 0));
   put<uint32_t>(entry, 0);
   put<uint32_t>(entry, 0);
-  put<uint32_t>(entry, 90);
+  put<uint32_t>(entry, arch);
   put<uint64_t>(entry, 0);
   put<uint64_t>(entry, flags);
   put<uint64_t>(entry, 0);
   put<uint64_t>(entry, unpacked);
+  return entry + payload;
+}
+std::string fatbin_of(const std::string& entries) {
   std::string bytes;
   put<uint32_t>(bytes, 0xba55ed50);
   put<uint16_t>(bytes, 1);
   put<uint16_t>(bytes, 16);
-  put<uint64_t>(bytes, entry.size() + payload.size());
-  bytes += entry + payload;
+  put<uint64_t>(bytes, entries.size());
+  bytes += entries;
   // The folder MOXIE_TEST_IMAGES, when it is set, gets each image as a seed for scripts/fuzz.
   if (const char* folder = std::getenv("MOXIE_TEST_IMAGES"))
     std::ofstream(folder + ("/" + std::to_string(std::hash<std::string>()(bytes)) + ".fatbin")) << bytes;
   return bytes;
+}
+// A fat binary with one entry.
+std::string fatbin(uint16_t kind, uint64_t flags, const std::string& payload, uint64_t unpacked) {
+  return fatbin_of(fatbin_entry(kind, flags, payload, unpacked));
 }
 
 // Appends what a length needs beyond its four bits of the token.
@@ -235,29 +243,6 @@ TEST_F(SimDriver, FatBinariesCarryPtx) {
             CUDA_ERROR_NO_BINARY_FOR_GPU);
 }
 
-// Null pointers, wrappers that lead nowhere or to themselves, and variables larger than any memory.
-TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
-  CUmodule module = nullptr;
-  CUlibrary library = nullptr;
-  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(nullptr, kPtx));
-  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(&module, nullptr));
-  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadDataEx)(&module, kPtx, 1, nullptr, nullptr));
-  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoad)(&module, nullptr));
-  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuLibraryLoadData)(&library, nullptr, nullptr, nullptr, 0, nullptr, nullptr, 0));
-  struct {
-    uint32_t magic = 0x466243b1, version = 1;
-    const void* data = nullptr;
-    const void* file = nullptr;
-  } wrapper;
-  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
-  wrapper.data = &wrapper;
-  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
-  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
-  FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[1000000000000];").c_str()));
-  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[100000000000000];").c_str()));
-  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".const .b8 x[100000];").c_str()));
-}
-
 // Gives what cuModuleLoad answers for the file. cuLibraryLoadFromFile must answer the same.
 CUresult load_path(const std::string& path) {
   CUmodule module = nullptr;
@@ -282,6 +267,235 @@ class TemporaryFile {
   }
   const std::string path;
 };
+
+class SimImages : public SimRefusals {
+ protected:
+  // Loads what is handed over as text or bytes.
+  void expect(CUresult code, const std::string& said, const std::string& image) {
+    SCOPED_TRACE(said);
+    CUmodule module = nullptr;
+    if (code != CUDA_SUCCESS) return REFUSED(code, said, cuModuleLoadData, &module, image.c_str());
+    EXPECT_EQ(CU(cuModuleLoadData)(&module, image.c_str()), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuModuleUnload)(module), CUDA_SUCCESS);
+  }
+};
+
+TEST_F(SimImages, AreRefusedInWords) {
+  constexpr auto kInvalid = CUDA_ERROR_INVALID_IMAGE, kNotForIt = CUDA_ERROR_NO_BINARY_FOR_GPU,
+                 kInvalidPtx = CUDA_ERROR_INVALID_PTX;
+  const auto ptx = [](const std::string& target, const std::string& body = "", const std::string& version = "8.0") {
+    return ".version " + version + "\n.target " + target + "\n.address_size 64\n" + body + ".entry k() { ret; }\n";
+  };
+  expect(kInvalid, "an empty image", "");
+  expect(kNotForIt, "the image is machine code; the simulator runs PTX",
+         "\x7f"
+         "ELF");
+  for (const char* text : {"\x01", "a\x1f", "\x0e"})
+    expect(kInvalid, "the image is neither PTX nor a fat binary", text);
+  for (const char* space : {"\n", "\r", "\t", "\f", "\v", " "}) expect(CUDA_SUCCESS, "", space + ptx("sm_90a"));
+  expect(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "PTX version 10.1", ptx("sm_90a", "", "10.1"));
+  expect(kNotForIt, "the image is for sm_100a, the device is sm_90a", ptx("sm_100a"));
+  expect(kNotForIt, "the image is for sm_100, the device is sm_90a", ptx("sm_100"));
+  for (const char* target : {"sm_90a", "sm_90", "sm_80", "sm_20"}) expect(CUDA_SUCCESS, "", ptx(target));
+  expect(kInvalidPtx, "the variable 'v' is extern and nothing defines it", ptx("sm_90a", ".extern .global .b32 v;"));
+  expect(kInvalidPtx, ".const variables take more than 64 KB", ptx("sm_90a", ".const .b8 a[65530]; .const .b8 b[7];"));
+  expect(CUDA_SUCCESS, "", ptx("sm_90a", ".const .b8 a[65530]; .const .b8 b[6];"));
+  expect(kInvalidPtx, "the initializer of 'v' refers to 's', which has no address in memory",
+         ptx("sm_90a", ".shared .b8 s[4]; .global .b64 v = s;"));
+
+  const auto plain = [&](const std::string& text, uint32_t arch) {
+    return fatbin_entry(1, 0x11, text + std::string(8 - text.size() % 8, '\0'), 0, arch);
+  };
+  const std::string machine = fatbin_entry(2, 0x11,
+                                           "\x7f"
+                                           "ELF....",
+                                           0);
+  const auto load = [&](CUresult code, const std::string& said, const std::string& bytes,
+                        const char* kernel = nullptr) {
+    SCOPED_TRACE(said);
+    CUmodule module = nullptr;
+    if (code != CUDA_SUCCESS) return REFUSED(code, said, cuModuleLoadData, &module, bytes.data());
+    ASSERT_EQ(CU(cuModuleLoadData)(&module, bytes.data()), CUDA_SUCCESS);
+    CUfunction function = nullptr;
+    EXPECT_EQ(CU(cuModuleGetFunction)(&function, module, kernel), CUDA_SUCCESS) << kernel;
+    OK(CU(cuModuleUnload)(module));
+  };
+  const auto named = [&](const char* target, const std::string& kernel) {
+    return std::string(".version 8.0\n.target ") + target + "\n.address_size 64\n.entry " + kernel + "() { ret; }\n";
+  };
+  load(kNotForIt, "the fat binary has no PTX for sm_90a", fatbin_of(""));
+  load(kNotForIt, "the fat binary has machine code but no PTX for sm_90a", fatbin_of(machine));
+  load(kNotForIt, "the fat binary has machine code but no PTX for sm_90a",
+       fatbin_of(plain(named("sm_100a", "a"), 100) + machine));
+  load(kNotForIt, "the fat binary has no PTX for sm_90a", fatbin_of(plain(named("sm_100a", "a"), 100)));
+  load(kNotForIt, "the fat binary has no PTX for sm_90a", fatbin_of(plain("text without a target", 80)));
+  // Of those that fit the one for the latest architecture is taken, and of two for one the last.
+  const std::string old = plain(named("sm_80", "of_80"), 80), now = plain(named("sm_90a", "of_90"), 90),
+                    later = plain(named("sm_100", "of_100"), 100), again = plain(named("sm_90a", "again"), 90);
+  load(CUDA_SUCCESS, "", fatbin_of(old + now + later + machine), "of_90");
+  load(CUDA_SUCCESS, "", fatbin_of(now + old), "of_90");
+  load(CUDA_SUCCESS, "", fatbin_of(machine + old), "of_80");
+  load(CUDA_SUCCESS, "", fatbin_of(now + again), "again");
+
+  const std::string whole = fatbin_of(now);
+  const auto changed = [&](size_t at, uint64_t value, size_t bytes) {
+    std::string image = whole;
+    std::memcpy(image.data() + at, &value, bytes);
+    return image;
+  };
+  const uint64_t entries = whole.size() - 16, payload = entries - 64;
+  load(kInvalid, "a fat binary with a damaged header", changed(6, 15, 2));
+  load(kInvalid, "a fat binary with a damaged header", changed(8, (uint64_t{1} << 40) + 1, 8));
+  load(kInvalid, "a fat binary whose entries do not fit", changed(20, 63, 4));
+  load(kInvalid, "a fat binary whose entries do not fit", changed(20, entries + 1, 4));
+  load(kInvalid, "a fat binary whose entries do not fit", changed(24, payload + 1, 8));
+  load(kInvalid, "a fat binary whose entries do not fit", changed(32, payload + 1, 4));
+  load(kInvalid, "a fat binary whose entries do not fit", changed(72, (uint64_t{1} << 28) + 1, 8));
+
+  const std::string head = "// text\n", tail = named("sm_90a", "packed") + '\0', packed = lz4(head, 300, tail);
+  const size_t unpacked = head.size() + 1 + 300 + tail.size();
+  const std::string damaged = "a damaged LZ4 block in the fat binary";
+  load(CUDA_SUCCESS, "", fatbin(1, 0x2011, packed, unpacked), "packed");
+  load(kInvalid, damaged, fatbin(1, 0x2011, packed, unpacked - 1));
+  load(kInvalid, damaged, fatbin(1, 0x2011, packed, unpacked + 1));
+  for (size_t n = 1; n < packed.size(); n += 7)
+    load(kInvalid, damaged, fatbin(1, 0x2011, packed.substr(0, n), unpacked));
+  load(kInvalid, "a fat binary whose entries do not fit", fatbin(1, 0x2011, packed, 255 * (packed.size() + 1)));
+  load(kInvalid, damaged, fatbin(1, 0x2011, packed, 255 * packed.size() + 254));
+  // A match before the text or of no distance.
+  load(kInvalid, damaged,
+       fatbin(1, 0x2011,
+              std::string("\x10"
+                          "a\x02\x00",
+                          4),
+              5));
+  load(kInvalid, damaged,
+       fatbin(1, 0x2011,
+              std::string("\x10"
+                          "a\x00\x00",
+                          4),
+              5));
+  if (load_with_log(fatbin(1, 0x8011, packed, unpacked).data()).code == kInvalid)
+    load(kInvalid, "a damaged Zstandard frame in the fat binary", fatbin(1, 0x8011, packed, unpacked));
+
+  // Files, whose end is known.
+  const TemporaryFile file("words");
+  const auto from_file = [&](CUresult code, const std::string& said, const std::string& bytes) {
+    std::ofstream(file.path, std::ios::binary) << bytes;
+    CUmodule module = nullptr;
+    if (code != CUDA_SUCCESS) return REFUSED(code, said, cuModuleLoad, &module, file.path.c_str());
+    OK(CU(cuModuleLoad)(&module, file.path.c_str()));
+    OK(CU(cuModuleUnload)(module));
+  };
+  const std::string cut = "a fat binary that is cut off";
+  from_file(CUDA_SUCCESS, "", whole);
+  from_file(kInvalid, cut, whole.substr(0, whole.size() - 1));
+  from_file(kInvalid, cut, whole.substr(0, 15));
+  from_file(kInvalid, cut, changed(6, whole.size() + 1, 2));
+  from_file(kInvalid, "the image is a pointer to a fat binary in a file",
+            std::string("\xb1\x43\x62\x46") + std::string(20, '\1'));
+  CUmodule module = nullptr;
+  const std::string missing = file.path + "_missing";
+  REFUSED(CUDA_ERROR_FILE_NOT_FOUND, "'" + missing + "' is not a file", cuModuleLoad, &module, missing.c_str());
+  REFUSED(kInvalidValue, "", cuModuleLoad, &module, nullptr);
+  const TemporaryFile sparse("sparse_words");
+  std::ofstream(sparse.path) << "";
+  if (truncate(sparse.path.c_str(), (off_t{1} << 31) + 1) == 0)
+    REFUSED(kInvalid, "'" + sparse.path + "' is larger than any image", cuModuleLoad, &module, sparse.path.c_str());
+}
+
+TEST_F(SimImages, PointersToFatBinaries) {
+  struct {
+    uint32_t magic = 0x466243b1, version = 1;
+    const void* data = nullptr;
+    const void* file = nullptr;
+  } wrapper;
+  CUmodule module = nullptr;
+  REFUSED(CUDA_ERROR_INVALID_IMAGE, "a wrapper without a fat binary", cuModuleLoadFatBinary, &module, &wrapper);
+  wrapper.data = &wrapper;
+  REFUSED(CUDA_ERROR_INVALID_IMAGE, "a wrapper without a fat binary", cuModuleLoadFatBinary, &module, &wrapper);
+}
+
+// 5.4.4: addresses in initial values, whole, in part and byte by byte; what stands beside them stays.
+TEST_F(SimImages, VariablesMayHoldAddresses) {
+  const std::string text = R"(
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .global .align 8 .b8 target[32];
+.visible .global .align 8 .b64 whole[3] = {target, target+5, 77};
+.visible .global .align 4 .b32 low[3] = {target, 78, 79};
+.visible .global .align 8 .b8 bytes[12] = {1, 0xff(target), 0xff00(target), 0xff0000(target+3), 0xff00000000000000(target),
+                                           6, 7, 8, 9, 10, 11, 12};
+.visible .global .align 8 .b8 merged[12] = {0xff(target+9), 0xff00(target+9), 0xff0000(target+9), 0xff000000(target+9),
+  0xff00000000(target+9), 0xff0000000000(target+9), 0xff000000000000(target+9), 0xff00000000000000(target+9), 1, 2, 3, 4};
+.entry k() { ret; }
+)";
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, text.c_str()));
+  const auto content = [&](const char* name, size_t bytes) {
+    CUdeviceptr at = 0;
+    size_t size = 0;
+    EXPECT_EQ(CU(cuModuleGetGlobal)(&at, &size, module, name), CUDA_SUCCESS);
+    EXPECT_EQ(size, bytes);
+    std::vector<uint8_t> data(size);
+    EXPECT_EQ(CU(cuMemcpyDtoH)(data.data(), at, size), CUDA_SUCCESS);
+    return data;
+  };
+  CUdeviceptr target = 0;
+  OK(CU(cuModuleGetGlobal)(&target, nullptr, module, "target"));
+  const auto bytes_of = [](const auto& values) {
+    std::vector<uint8_t> all(sizeof values);
+    std::memcpy(all.data(), &values, sizeof values);
+    return all;
+  };
+  EXPECT_EQ(content("whole", 24), bytes_of(std::array<uint64_t, 3>{target, target + 5, 77}));
+  EXPECT_EQ(content("low", 12), bytes_of(std::array<uint32_t, 3>{static_cast<uint32_t>(target), 78, 79}));
+  const auto byte = [](uint64_t value, int index) { return static_cast<uint8_t>(value >> 8 * index); };
+  EXPECT_EQ(content("bytes", 12), (std::vector<uint8_t>{1, byte(target, 0), byte(target, 1), byte(target + 3, 2),
+                                                        byte(target, 7), 6, 7, 8, 9, 10, 11, 12}));
+  std::vector<uint8_t> merged = bytes_of(target + 9);
+  merged.insert(merged.end(), {1, 2, 3, 4});
+  EXPECT_EQ(content("merged", 12), merged);
+  OK(CU(cuModuleUnload)(module));
+}
+
+TEST_F(SimImages, WhatAModuleLacksIsNamed) {
+  CUmodule module = load();
+  CUfunction f = nullptr;
+  CUdeviceptr at = 0;
+  REFUSED(CUDA_ERROR_NOT_FOUND, "no kernel 'absent'", cuModuleGetFunction, &f, module, "absent");
+  REFUSED(CUDA_ERROR_NOT_FOUND, "no variable 'absent'", cuModuleGetGlobal, &at, nullptr, module, "absent");
+  REFUSED(kInvalidValue, "", cuModuleGetGlobal, nullptr, nullptr, module, "counter");
+  REFUSED(kInvalidValue, "", cuModuleGetGlobal, &at, nullptr, module, nullptr);
+  size_t bytes = 0;
+  OK(CU(cuModuleGetGlobal)(nullptr, &bytes, module, "counter"));
+  EXPECT_EQ(bytes, 4u);
+  OK(CU(cuModuleUnload)(module));
+}
+
+// Null pointers, wrappers that lead nowhere or to themselves, and variables larger than any memory.
+TEST_F(SimDriver, ImagesThatPointNowhereAreErrors) {
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(nullptr, kPtx));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadData)(&module, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoadDataEx)(&module, kPtx, 1, nullptr, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuModuleLoad)(&module, nullptr));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuLibraryLoadData)(&library, nullptr, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  struct {
+    uint32_t magic = 0x466243b1, version = 1;
+    const void* data = nullptr;
+    const void* file = nullptr;
+  } wrapper;
+  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  wrapper.data = &wrapper;
+  FAILS(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadFatBinary)(&module, &wrapper));
+  const std::string header = ".version 8.0\n.target sm_90a\n.address_size 64\n";
+  FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[1000000000000];").c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".global .b8 x[100000000000000];").c_str()));
+  FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadData)(&module, (header + ".const .b8 x[100000];").c_str()));
+}
 
 constexpr char kSmallPtx[] =
     ".version 8.0\n.target sm_90a\n.address_size 64\n"

@@ -410,33 +410,27 @@ TEST(EveryType, AtomicExchangesOfOddWidths) {
               return 3 * (a & 0xffff) + (same ? (a & ~uint64_t{0xffff}) | (c & 0xffff) : a);
             });
     }
-    // Only when both halves are equal.
-    for (const int wrong : {0, 1, 2, 3}) {
-      const std::string compare = std::string(wrong & 1 ? "%b" : "%a") + ", " + (wrong & 2 ? "%a" : "%b");
-      check(
-          ".shared .align 16 .b8 s[2048]; .reg .b32 %at; .reg .b128 %q<4>; .reg .b64 "
-          "%v<4>; mov.u32 %at, %tid.x; "
-          "mad.lo.u32 %at, %at, 16, s; st.shared.v2.u64 [%at], {%a, %b}; mov.b128 %q0, {" +
-              compare +
-              "}; mov.b128 %q1, {%c, %a}; "
-              "atom.relaxed." +
-              scope +
-              ".shared.cas.b128 %q2, [%at], %q0, %q1; mov.b128 {%v0, %v1}, %q2; ld.shared.v2.u64 {%v2, %v3}, [%at]; "
-              "mad.lo.u64 %v0, %v1, 3, %v0; mad.lo.u64 %v0, %v2, 5, %v0; mad.lo.u64 %d, %v3, 7, %v0;",
-          "dddd", [&](uint64_t a, uint64_t b, uint64_t c) {
-            const bool same = a == (wrong & 1 ? b : a) && b == (wrong & 2 ? a : b);
-            return a + 3 * b + 5 * (same ? c : a) + 7 * (same ? a : b);
-          });
+    for (const bool generic : {false, true}) {
+      const std::string space = generic ? "" : ".shared", at = generic ? "[%g]" : "[%at]";
+      const std::string head =
+          ".shared .align 16 .b8 s[2048]; .reg .b32 %at; .reg .b128 %q<4>; .reg .b64 %v<4>, %g; mov.u32 %at, %tid.x; "
+          "mad.lo.u32 %at, %at, 16, s; cvt.u64.u32 %g, %at; cvta.shared.u64 %g, %g; st.shared.v2.u64 [%at], {%a, %b}; ";
+      const std::string tail =
+          "mov.b128 {%v0, %v1}, %q2; ld.shared.v2.u64 {%v2, %v3}, [%at]; mad.lo.u64 %v0, %v1, 3, %v0; mad.lo.u64 %v0, "
+          "%v2, 5, %v0; mad.lo.u64 %d, %v3, 7, %v0;";
+      // Only when both halves are equal.
+      for (const int wrong : {0, 1, 2, 3}) {
+        const std::string compare = std::string(wrong & 1 ? "%b" : "%a") + ", " + (wrong & 2 ? "%a" : "%b");
+        check(head + "mov.b128 %q0, {" + compare + "}; mov.b128 %q1, {%c, %a}; atom.relaxed." + scope + space +
+                  ".cas.b128 %q2, " + at + ", %q0, %q1; " + tail,
+              "dddd", [&](uint64_t a, uint64_t b, uint64_t c) {
+                const bool same = a == (wrong & 1 ? b : a) && b == (wrong & 2 ? a : b);
+                return a + 3 * b + 5 * (same ? c : a) + 7 * (same ? a : b);
+              });
+      }
+      check(head + "mov.b128 %q1, {%c, %a}; atom.relaxed." + scope + space + ".exch.b128 %q2, " + at + ", %q1; " + tail,
+            "dddd", [](uint64_t a, uint64_t b, uint64_t c) { return a + 3 * b + 5 * c + 7 * a; });
     }
-    check(
-        ".shared .align 16 .b8 s[2048]; .reg .b32 %at; .reg .b128 %q<4>; .reg .b64 %v<4>; mov.u32 %at, %tid.x; "
-        "mad.lo.u32 %at, %at, 16, s; "
-        "st.shared.v2.u64 [%at], {%a, %b}; mov.b128 %q1, {%c, %a}; atom.relaxed." +
-            scope +
-            ".shared.exch.b128 %q2, [%at], %q1; "
-            "mov.b128 {%v0, %v1}, %q2; ld.shared.v2.u64 {%v2, %v3}, [%at]; mad.lo.u64 %v0, %v1, 3, %v0; mad.lo.u64 "
-            "%v0, %v2, 5, %v0; mad.lo.u64 %d, %v3, 7, %v0;",
-        "dddd", [](uint64_t a, uint64_t b, uint64_t c) { return a + 3 * b + 5 * c + 7 * a; });
   }
   // Sums of floats flush subnormals in global memory, as an H200 does, and not in shared memory. Both kinds of address.
   for (const bool generic : {false, true}) {

@@ -246,7 +246,7 @@ TEST(WarpForms, AtomicsOfEveryTypeAndOperation) {
       {"max.s64", 64, [=](uint64_t a, uint64_t b, uint64_t) { return i64(a) > i64(b) ? a : b; }},
   };
   for (const auto& op : operations) {
-    for (const std::string space : {"shared", "global"}) {
+    for (const std::string space : {"shared", "global", "sys.global"}) {
       for (const bool result : {true, false}) {
         const std::string name = op.name;
         const bool cas = name.starts_with("cas"), wide = op.bits == 64;
@@ -260,12 +260,14 @@ TEST(WarpForms, AtomicsOfEveryTypeAndOperation) {
         const auto operand = [&](int word) {
           return wide ? "%d" + std::to_string(word / 2) : "%r" + std::to_string(word);
         };
+        const std::string plain = space == "shared" ? "shared" : "global";
         const std::string body =
-            "  mov.b64 %d0, {%r0, %r1};\n  mov.b64 %d1, {%r2, %r3};\n  mov.b64 %d2, {%r4, %r5};\n  st." + space +
-            ".b64 " + place + ", %d0;\n  mov.b64 %d4, 0;\n  " + (result ? "atom." : "red.") + space + "." + name + " " +
+            "  mov.b64 %d0, {%r0, %r1};\n  mov.b64 %d1, {%r2, %r3};\n  mov.b64 %d2, {%r4, %r5};\n  st." + plain +
+            ".b64 " + place + ", %d0;\n  mov.b64 %d4, 0;\n  " + (result ? "atom." : "red.") +
+            (plain == space ? "" : "relaxed.") + space + "." + name + " " +
             (result ? (wide ? "%d4, " : "%x0, ") : std::string()) + place + ", " + operand(2) +
             (cas ? ", " + operand(4) : "") + ";\n" + (result && !wide ? "  cvt.u64.u32 %d4, %x0;\n" : "") + "  ld." +
-            space + ".b64 %d5, " + place + ";\n  st.global.b64 [%out], %d4;\n  st.global.b64 [%out+8], %d5;\n";
+            plain + ".b64 %d5, " + place + ";\n  st.global.b64 [%out], %d4;\n  st.global.b64 [%out+8], %d5;\n";
         const auto got = run_threads(body, in, all_orders()[rng()() % all_orders().size()]);
         for (uint32_t t = 0; t < kThreads; ++t) {
           const uint32_t* const words = &in[t * kWords];
