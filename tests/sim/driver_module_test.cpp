@@ -425,10 +425,12 @@ TEST_F(SimImages, VariablesMayHoldAddresses) {
 .visible .global .align 8 .b8 target[32];
 .visible .global .align 8 .b64 whole[3] = {target, target+5, 77};
 .visible .global .align 4 .b32 low[3] = {target, 78, 79};
-.visible .global .align 8 .b8 bytes[12] = {1, 0xff(target), 0xff00(target), 0xff0000(target+3), 0xff00000000000000(target),
+.visible .global .align 8 .b8 bytes[12] = {1, 0xff(target), 0xff00(target), 0xff0000(target+3),
+  0xff00000000000000(target),
                                            6, 7, 8, 9, 10, 11, 12};
 .visible .global .align 8 .b8 merged[12] = {0xff(target+9), 0xff00(target+9), 0xff0000(target+9), 0xff000000(target+9),
-  0xff00000000(target+9), 0xff0000000000(target+9), 0xff000000000000(target+9), 0xff00000000000000(target+9), 1, 2, 3, 4};
+  0xff00000000(target+9), 0xff0000000000(target+9), 0xff000000000000(target+9), 0xff00000000000000(target+9),
+  1, 2, 3, 4};
 .entry k() { ret; }
 )";
   CUmodule module = nullptr;

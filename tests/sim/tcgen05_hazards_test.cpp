@@ -430,6 +430,7 @@ END:
   Hazard kind{};
   const std::string one_warp = fault_in(hang, {Mode::Lazy, 0}, &kind, 2, 32);
   EXPECT_EQ(kind, Hazard::Deadlock) << one_warp;
+  EXPECT_NE(one_warp.find(": tcgen05.dealloc.cta_group::2 of the peer block"), std::string::npos) << one_warp;
   EXPECT_EQ(fault_in(hang, {Mode::Eager, 0}, nullptr, 2, 32), "");
 }
 
@@ -622,6 +623,208 @@ END:
 )";
   std::string zeroed = "  mov.u32 %w7, 0;\n" + body;
   expect_fault(zeroed, Hazard::IllegalUse, "of which one block has finished", 2);
+}
+
+// What the operands of an instruction must be beside their order.
+TEST(Tcgen05Faults, OfOperands) {
+  // `%w8` is an instruction descriptor, `%d8` and `%d9` are descriptors of matrices.
+  const auto mma = [](const std::string& before, const std::string& instruction) {
+    return kAlloc +
+           std::string(
+               "  @%pe0 bra MULTIPLIED;\n  .reg .b64 %d<10>;\n  mov.u64 %d8, %sa;\n  mov.u64 %d9, %sb;\n"
+               "  mov.u32 %w8, %idesc;\n  setp.ne.u32 %p0, %me, %me;\n") +
+           before + "  " + instruction +
+           ";\n  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\nMULTIPLIED:\n  "
+           "bar.sync "
+           "0;\n" +
+           kWaitMma + kFree;
+  };
+  const std::string plain = "tcgen05.mma.cta_group::1.kind::f16 [%t], %d8, %d9, %w8, %p0",
+                    in_tensor = "tcgen05.mma.cta_group::1.kind::f16 [%t], [%t+64], %d9, %w8, %p0";
+  const auto number = [](uint32_t value) { return std::to_string(value); };
+  const auto set = [&](uint32_t idesc) { return "  mov.u32 %w8, " + number(idesc) + ";\n"; };
+  const std::string atoms = "  xor.b64 %d8, %d8, 0x6000000000000000;\n  xor.b64 %d9, %d9, 0x6000000000000000;\n";
+  expect_clean(mma("", plain));
+  expect_clean(mma(atoms, plain));
+  expect_fault(mma(atoms + set(idesc_f16(128, 64, true)), plain), Hazard::IllegalUse,
+               "a transposed matrix of .kind::f16 cannot have 128-byte swizzling of 32-byte atoms");
+  expect_fault(mma(atoms + set(idesc_f16(128, 64, false, true)), plain), Hazard::IllegalUse,
+               "a transposed matrix of .kind::f16 cannot have 128-byte swizzling of 32-byte atoms");
+  const uint32_t tf32 = 1u << 4 | 2u << 7 | 2u << 10 | 8u << 17 | 8u << 24;
+  const std::string of_tf32 = "tcgen05.mma.cta_group::1.kind::tf32 [%t], %d8, %d9, %w8, %p0";
+  expect_clean(mma(set(tf32), of_tf32));
+  expect_fault(mma(set(tf32 | 1u << 15), of_tf32), Hazard::IllegalUse,
+               "a transposed matrix of .kind::tf32 needs 128-byte swizzling of 32-byte atoms");
+  expect_fault(mma(set(tf32 | 1u << 16), of_tf32), Hazard::IllegalUse,
+               "a transposed matrix of .kind::tf32 needs 128-byte swizzling of 32-byte atoms");
+  expect_fault(mma(set(idesc_f16(128, 64, true)), in_tensor), Hazard::IllegalUse,
+               "matrix A in tensor memory cannot be transposed");
+  expect_fault(mma(set(idesc_f16(64, 64)), "tcgen05.mma.cta_group::1.kind::f16.ashift [%t], [%t+64], %d9, %w8, %p0"),
+               Hazard::IllegalUse, ".ashift needs M = 128 or 256");
+  expect_fault(mma(set(idesc_f16(64, 64)) + "  add.u32 %w9, %t, 0x100000;\n",
+                   "tcgen05.mma.cta_group::1.kind::f16 [%w9], [%t+64], %d9, %w8, %p0"),
+               Hazard::TensorMemory, "matrices A and D must have the same lane alignment in tensor memory");
+  for (const int m : {64, 128}) {
+    expect_fault(mma(set(idesc_f16(m, 64)) + "  add.u32 %w9, %t, 0x080000;\n",
+                     "tcgen05.mma.cta_group::1.kind::f16 [%w9], %d8, %d9, %w8, %p0"),
+                 Hazard::TensorMemory, "the layout must begin at lane 0");
+  }
+  const std::string ws = "tcgen05.mma.ws.cta_group::1.kind::f16 [%t], %d8, %d9, %w8, %p0, %wide";
+  expect_clean(mma("  mov.u64 %wide, 0;\n", ws));
+  for (const int bit : {39, 56, 61}) {
+    expect_fault(mma("  mov.u64 %wide, " + std::to_string(uint64_t{1} << bit) + ";\n", ws), Hazard::IllegalUse,
+                 "zero-column masks are not supported");
+  }
+  const uint32_t scaled = 8u << 17 | 1u << 23 | 1u << 27;
+  for (const int wrong : {0, 1}) {
+    expect_fault(mma(set(scaled) + "  add.u32 %w9, %t, 64;\n  add.u32 %w10, %t, 0x100050;\n",
+                     std::string("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%t], %d8, %d9, %w8, ") +
+                         (wrong == 0 ? "[%w10], [%w9]" : "[%w9], [%w10]") + ", %p0"),
+                 Hazard::TensorMemory, "a scale factor matrix must begin at lane 0");
+  }
+
+  const std::string copy = "tcgen05.cp.cta_group::1.", at = " [%w9], %d8";
+  const std::string lane1 = "  add.u32 %w9, %t, 0x010000;\n", lane32 = "  add.u32 %w9, %t, 0x200000;\n";
+  expect_fault(mma(lane1, copy + "128x256b" + at), Hazard::TensorMemory, "which its shape does not allow");
+  expect_fault(mma(lane32, copy + "4x256b" + at), Hazard::TensorMemory, "which its shape does not allow");
+  expect_fault(mma("  xor.b64 %d8, %d8, 0x400000000000;\n", copy + "128x256b [%t], %d8"), Hazard::IllegalUse,
+               "must be 0b001");
+  expect_fault(mma(lane1, "tcgen05.shift.cta_group::1.down [%w9]"), Hazard::TensorMemory, "is not a multiple of 32");
+}
+
+// Every way along which operands are read ends at the end of shared memory.
+TEST(Tcgen05Faults, OfMatricesThatLeaveSharedMemory) {
+  struct Row {
+    const char* kind;
+    uint32_t types;
+    bool transposed;
+    Swizzle swizzle;
+    uint32_t bytes;  // of an element
+    int k;
+  };
+  for (const Row& row :
+       {Row{"f16", 1u << 7 | 1u << 10, false, k128, 2, 16}, Row{"f16", 1u << 7 | 1u << 10, false, kNone, 2, 16},
+        Row{"f16", 1u << 7 | 1u << 10, true, k128, 2, 16}, Row{"f16", 1u << 7 | 1u << 10, true, kNone, 2, 16},
+        Row{"f8f6f4", 5u << 7 | 5u << 10, false, k128, 1, 32}, Row{"f8f6f4", 3u << 7 | 3u << 10, false, k64, 1, 32}}) {
+    for (const bool of_a : {false, true}) {
+      const uint32_t rows = of_a ? 128 : 64, piece = 16 / row.bytes, size = 64 * 1024;
+      const Placement good = place(0, row.swizzle, row.transposed, 128, row.bytes);
+      Placement placement = place(size - 1024, row.swizzle, row.transposed, rows, row.bytes);
+      // In the order of the instruction: row by row, or for a transposed matrix k by k.
+      const uint32_t read = std::string(row.kind) == "f16" ? 16 : row.types == (5u << 7 | 5u << 10) ? 8 : 12;
+      uint32_t first = 0;
+      const uint32_t outer = row.transposed ? static_cast<uint32_t>(row.k) : rows,
+                     inner = row.transposed ? rows / piece : static_cast<uint32_t>(row.k) / piece;
+      for (uint32_t i = 0; i < outer * inner && first == 0; ++i) {
+        const uint32_t x = i / inner, y = i % inner * piece;
+        const uint32_t offset =
+            1024 + (row.transposed ? placement.offset(y, x, row.bytes) : placement.offset(x, y, row.bytes));
+        if (offset + read > 1024 + size) first = offset;
+      }
+      ASSERT_NE(first, 0u);
+      std::vector<Block> blocks(1);
+      blocks[0].shared.assign(size, 0);
+      const uint32_t idesc = 1u << 4 | row.types | (row.transposed ? 3u << 15 : 0u) | 8u << 17 | 8u << 24;
+      std::string said;
+      try {
+        run_machine("  mov.u32 %w0, 0;\n  setp.ne.u32 %p0, %w0, 0;\n  tcgen05.mma.cta_group::1.kind::" +
+                        std::string(row.kind) + " [%t], %a0, %a1, %x2, %p0;\n" + commit(),
+                    blocks,
+                    {of_a ? placement.descriptor() : good.descriptor(),
+                     of_a ? good.descriptor() : placement.descriptor(), idesc});
+      } catch (const sim::Fault& fault) {
+        said = fault.what();
+      }
+      char hex[16];
+      std::snprintf(hex, sizeof hex, "0x%x", first);
+      EXPECT_EQ(said.substr(0, said.find(" at ptx line")), "memory: a matrix descriptor leads to shared offset " +
+                                                               std::string(hex) + ", past the end of the block's " +
+                                                               std::to_string(1024 + size) + " bytes")
+          << row.kind << (row.transposed ? " transposed" : "") << " swizzle " << row.swizzle;
+    }
+  }
+}
+
+TEST(Tcgen05Faults, OfWholeWarps) {
+  const std::string alloc = "  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem], %w9;\n";
+  const std::string one = "  @%pw0 bra END;\n", end = "END:\n";
+  expect_fault(one + "  mov.u32 %w9, 32;\n  setp.eq.u32 %p0, %lane, 5;\n  @%p0 mov.u32 %w9, 64;\n" + alloc + end,
+               Hazard::IllegalUse, "the lanes of a warp give different values of nCols");
+  const std::string held =
+      one + "  mov.u32 %w9, 32;\n" + alloc + "  ld.shared.u32 %t, [smem];\n  setp.eq.u32 %p0, %lane, 5;\n";
+  const std::string free = "  tcgen05.dealloc.cta_group::1.sync.aligned.b32 %t, %w9;\n";
+  expect_clean(held + free + end);
+  expect_fault(held + "  @%p0 mov.u32 %w9, 64;\n" + free + end, Hazard::IllegalUse, "different values of nCols");
+  expect_fault(held + "  @%p0 mov.u32 %t, 32;\n" + free + end, Hazard::IllegalUse, "different values of taddr");
+  expect_fault(held + "  @%p0 exit;\n" + free + end, Hazard::IllegalUse, "in a warp with exited threads");
+  expect_fault(one + "  mov.u32 %w9, 32;\n  setp.eq.u32 %p0, %lane, 5;\n  @%p0 exit;\n" + alloc + end,
+               Hazard::IllegalUse, "in a warp with exited threads");
+  expect_fault(one + "  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem+2], 32;\n" + end, Hazard::Memory,
+               "writes to a misaligned address: 0x2");
+  expect_fault(one +
+                   "  mapa.shared::cluster.u32 %w9, %s, 1;\n  setp.eq.u32 %p0, %rank, 1;\n  @%p0 bra END;\n"
+                   "  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%w9], 32;\n" +
+                   end + "  barrier.cluster.arrive;\n  barrier.cluster.wait;\n",
+               Hazard::Memory, "writes to the shared memory of another block", 2, 32);
+  const std::string load = "  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w4}, [%q];\n";
+  expect_fault(kAlloc + std::string("  setp.eq.u32 %p0, %lane, 5;\n  @%p0 exit;\n") + load + kWaitLoad,
+               Hazard::IllegalUse, "in a warp with exited threads");
+  expect_fault(
+      kAlloc + std::string("  setp.eq.u32 %p0, %lane, 5;\n  @%p0 add.u32 %q, %q, 1;\n") + load + kWaitLoad + kFree,
+      Hazard::IllegalUse, "the lanes of a warp give tcgen05.ld.sync.aligned.32x32b.x1.b32 different addresses");
+  expect_fault(kAlloc +
+                   std::string("  add.u32 %q, %q, 0x080000;\n  tcgen05.ld.sync.aligned.16x64b.x1.b32 {%w4}, [%q];\n") +
+                   kWaitLoad + kFree,
+               Hazard::TensorMemory, "which is not aligned");
+}
+
+TEST(Tcgen05Faults, OfPairs) {
+  const std::string alloc = "  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], ",
+                    one = "  @%pw0 bra END;\n", end = "END:\n";
+  expect_fault(
+      one + "  mov.u32 %w9, 32;\n  setp.eq.u32 %p0, %rank, 1;\n  @%p0 mov.u32 %w9, 64;\n" + alloc + "%w9;\n" + end,
+      Hazard::TensorMemory, "columns, the peer block's of ", 2, 32);
+  // Two warps of one block ask, and none of the other.
+  expect_fault("  setp.eq.u32 %p0, %rank, 1;\n  @%p0 bra END;\n" + alloc + "32;\n" + end +
+                   "  barrier.cluster.arrive;\n  barrier.cluster.wait;\n",
+               Hazard::Deadlock, "tcgen05.alloc behind that of another warp", 2, 64);
+  std::string body = R"(
+  @%pw0 bra ALLOCATED;
+  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], 64;
+  ld.shared.u32 %t, [smem];
+ALLOCATED:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  setp.eq.u32 %p0, %rank, 1;
+  @%p0 bra END;
+  @%pe0 bra END;
+  mov.u32 %w7, 0;
+LONG:
+  ld.shared.u32 %t, [smem];
+  add.u32 %w7, %w7, 1;
+  setp.lt.u32 %p1, %w7, 20000;
+  @%p1 bra LONG;
+  mov.u32 %idesc, )" +
+                     std::to_string(idesc_f16(128, 64)) + R"(;
+  tcgen05.mma.cta_group::2.kind::f16 [%t], %sa, %sb, %idesc, 0;
+END:
+)";
+  expect_fault(body, Hazard::IllegalUse, "a tcgen05.mma of a block pair of which one block has finished", 2);
+}
+
+TEST(Tcgen05Faults, OfCommitsThatFindNoBarrier) {
+  std::string mma = kMma, wait = kWaitMma;
+  mma.insert(mma.find("MULTIPLIED:"), "  mbarrier.inval.shared::cta.b64 [%bar0];\n");
+  wait.replace(wait.find("%bar0"), 5, "%bar1");  // where nothing arrives
+  for (const sim::Order order : {sim::Order{Mode::Lazy, 0}, sim::Order{Mode::Eager, 0}}) {
+    Hazard kind{};
+    const std::string said = fault_in(kAlloc + mma + wait + kFree, order, &kind);
+    EXPECT_EQ(kind, Hazard::MbarrierMisuse) << said;
+    EXPECT_NE(said.find("a tcgen05.commit arrives at the mbarrier at shared offset 0x10, which was invalidated, by "
+                        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 at ptx line"),
+              std::string::npos)
+        << said;
+  }
 }
 
 }  // namespace
