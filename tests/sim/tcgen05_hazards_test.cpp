@@ -816,15 +816,14 @@ TEST(Tcgen05Faults, OfCommitsThatFindNoBarrier) {
   std::string mma = kMma, wait = kWaitMma;
   mma.insert(mma.find("MULTIPLIED:"), "  mbarrier.inval.shared::cta.b64 [%bar0];\n");
   wait.replace(wait.find("%bar0"), 5, "%bar1");  // where nothing arrives
-  for (const sim::Order order : {sim::Order{Mode::Lazy, 0}, sim::Order{Mode::Eager, 0}}) {
-    Hazard kind{};
-    const std::string said = fault_in(kAlloc + mma + wait + kFree, order, &kind);
-    EXPECT_EQ(kind, Hazard::MbarrierMisuse) << said;
-    EXPECT_NE(said.find("a tcgen05.commit arrives at the mbarrier at shared offset 0x10, which was invalidated, by "
-                        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 at ptx line"),
-              std::string::npos)
-        << said;
-  }
+  // The lazy order performs it when nothing else can go on.
+  Hazard kind{};
+  const std::string said = fault_in(kAlloc + mma + wait + kFree, {Mode::Lazy, 0}, &kind);
+  EXPECT_EQ(kind, Hazard::MbarrierMisuse);
+  EXPECT_NE(said.find("a tcgen05.commit arrives at the mbarrier at shared offset 0x10, which was invalidated, by "
+                      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 at ptx line"),
+            std::string::npos)
+      << said;
 }
 
 }  // namespace
