@@ -33,6 +33,24 @@ TEST_F(SimDriver, StreamsRunHostFunctionsInOrder) {
   OK(CU(cuStreamSynchronize)(stream));
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
   EXPECT_EQ(inside, CUDA_ERROR_NOT_PERMITTED);
+  // Meanwhile other threads may have the device.
+  static CUresult beside;
+  static CUcontext of_all;
+  of_all = context;
+  OK(CU(cuLaunchHostFunc)(
+      stream,
+      [](void*) {
+        std::thread([] {
+          CU(cuCtxSetCurrent)(of_all);
+          CUdeviceptr p = 0;
+          beside = CU(cuMemAlloc)(&p, 64);
+          if (beside == CUDA_SUCCESS) beside = CU(cuMemsetD8)(p, 1, 64);
+          if (beside == CUDA_SUCCESS) beside = CU(cuMemFree)(p);
+        }).join();
+      },
+      nullptr));
+  OK(CU(cuStreamSynchronize)(stream));
+  EXPECT_EQ(beside, CUDA_SUCCESS);
   OK(CU(cuStreamQuery)(stream));
   CUcontext owner = nullptr;
   OK(CU(cuStreamGetCtx)(stream, &owner));

@@ -896,6 +896,7 @@ TEST_F(SimRefusals, OccupancyByEveryResource) {
   EXPECT_EQ(potential(f, nullptr, 0, 500), (std::pair{8 * 132, 256}));
   EXPECT_EQ(potential(f, nullptr, 0, 20), (std::pair{32 * 132, 20}));
   EXPECT_EQ(potential(f, nullptr, 232448, 0), (std::pair{132, 1024}));
+  EXPECT_EQ(potential(f, nullptr, 232448, 1), (std::pair{132, 1}));
   EXPECT_EQ(potential(fat, nullptr, 0, 0), (std::pair{132, 512}));
   // 128 bytes for each thread: 1024 threads leave room for one block, 896 for two of 114688 + 1024 bytes.
   EXPECT_EQ(potential(

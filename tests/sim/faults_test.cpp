@@ -4,11 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "async.h"
+#include "sim/memory/tensor_map.h"
 
 namespace {
 
@@ -280,6 +283,307 @@ TEST(Faults, OfBarriersAndBranches) {
        ""},
       {"setp.lt.u32 %p2, %r3, 16;\nselp.b32 %r5, 0xffff, 0xfffe0000, %p2;\nshfl.sync.idx.b32 %r6, %r3, 0, 31, %r5;\n",
        "illegal use: the lane is not in its own membermask"},
+  });
+}
+
+// ---- tensor maps --------------------------------------------------------------------------------
+
+// The map stands at the start of the input, the tensor 1024 bytes behind it.
+std::string fault_with_map(sim::TensorMapFields map, const std::string& body) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> in(memory, size_t{1024}, 7u), out(memory, size_t{1024}, 0u);
+  map.address += in.address() + 1024;
+  sim::encode(map, reinterpret_cast<uint8_t*>(in.data()));
+  Shape shape;
+  shape.arch = 100;
+  const std::string said =
+      fault_of(bulk_kernel(body), "k", Params().add(in.address()).add(out.address()), memory, shape);
+  return said.substr(0, said.find(" at ptx line"));
+}
+
+TEST(Faults, OfTensorMaps) {
+  using Fields = sim::TensorMapFields;
+  using Element = sim::TensorElement;
+  struct MapRow {
+    std::function<void(Fields&)> change;
+    std::string said;
+    std::string coordinates = "0, 0";
+    std::string form = "2d", mode = "tile";
+  };
+  const std::string illegal = "illegal use: ";
+  const auto packed = [](Fields& m) {
+    m.element = Element::B4x16;
+    m.dims = {64, 8, 1, 1, 1};
+    m.strides[0] = 32;
+    m.box = {32, 2, 1, 1, 1};
+  };
+  const auto padded = [](Fields& m) {
+    m.element = Element::B4x16Padded;
+    m.dims = {128, 8, 1, 1, 1};
+    m.strides[0] = 64;
+    m.box = {128, 1, 1, 1, 1};
+  };
+  const std::vector<MapRow> rows = {
+      {[](Fields&) {}, ""},
+      {[](Fields&) {}, illegal + "a 1-dimensional copy with a tensor map of rank 2", "0", "1d"},
+      {[](Fields& m) { m.interleave = sim::TensorInterleave::Bytes16; },
+       illegal + "tensor maps with an interleaved layout are not simulated"},
+      {[](Fields& m) { m.box[1] = 0; },
+       illegal + "the tensor map has a box or element stride out of range in dimension 1"},
+      {[](Fields& m) { m.box[0] = 257; },
+       illegal + "the tensor map has a box or element stride out of range in dimension 0"},
+      {[](Fields& m) { m.box[1] = 256, m.element_strides[1] = 8; }, ""},
+      {[](Fields& m) { m.element_strides[1] = 9; },
+       illegal + "the tensor map has a box or element stride out of range in dimension 1"},
+      {[](Fields& m) { m.element_strides[1] = 0; },
+       illegal + "the tensor map has a box or element stride out of range in dimension 1"},
+      {[](Fields& m) { m.element_strides[0] = 0; }, ""},
+      {[](Fields& m) { m.strides[0] = 40; },
+       illegal + "the tensor map's stride of dimension 1 is not a multiple of 16"},
+      {[](Fields& m) { m.box[0] = 9; }, illegal + "the inner dimension of the box is not a multiple of 16 bytes"},
+      {[](Fields& m) { m.address = 8; }, illegal + "the tensor's address is not a multiple of 16"},
+      {[](Fields&) {}, illegal + "the box begins 4 bytes into a row; it must be a multiple of 16", "2, 0"},
+      {[](Fields&) {}, illegal + "the box begins -2 bytes into a row; it must be a multiple of 16", "-1, 0"},
+      {[](Fields&) {}, "", "-8, -1"},
+      {[](Fields& m) { m.fill = sim::TensorFill::Nan; }, illegal + "NaN fill with an integer type"},
+      {[](Fields& m) { m.fill = sim::TensorFill::Nan, m.element = Element::F16; }, ""},
+      {[](Fields& m) { m.box[0] = 24, m.swizzle = sim::TensorSwizzle::Bytes32; },
+       illegal + "the inner dimension of the box, 48 bytes, is wider than the swizzle of 32"},
+      {[](Fields& m) { m.box[0] = 40, m.dims[0] = 40, m.strides[0] = 80, m.swizzle = sim::TensorSwizzle::Bytes64; },
+       illegal + "the inner dimension of the box, 80 bytes, is wider than the swizzle of 64"},
+      {[](Fields& m) { m.atom = sim::TensorAtom::Bytes32, m.swizzle = sim::TensorSwizzle::Bytes64; },
+       illegal + "swizzle atoms of 32 and 64 bytes need the 128-byte swizzle"},
+      {[](Fields& m) { m.atom = sim::TensorAtom::Bytes64, m.swizzle = sim::TensorSwizzle::Bytes128; }, ""},
+      {packed, ""},
+      {packed, illegal + "the first coordinate, 1, must be a multiple of 2 for a type of 4 or 6 bits", "1, 0"},
+      {padded, ""},
+      {padded, illegal + "the first coordinate, 64, must be a multiple of 128 for a type of 4 or 6 bits", "64, 0"},
+      {[&](Fields& m) {
+         padded(m);
+         m.box[0] = 64;
+       },
+       illegal + "the tensor map is not valid: the inner dimension of the box of a padded type must be 128 elements"},
+      {[&](Fields& m) {
+         packed(m);
+         m.fill = sim::TensorFill::Nan;
+       },
+       illegal + "the tensor map is not valid: types of 4 and 6 bits have no NaN fill"},
+      {[](Fields& m) { m.box[1] = 1; }, "", "0, 0, 1, 2, 3", "2d", "tile::gather4"},
+      {[](Fields&) {}, illegal + "a tensor map for four rows must have a box of one row", "0, 0, 1, 2, 3", "2d",
+       "tile::gather4"},
+  };
+  for (const MapRow& row : rows) {
+    Fields map;
+    map.element = Element::U16;
+    map.rank = 2;
+    map.dims = {16, 8, 1, 1, 1};
+    map.strides[0] = 32;
+    map.box = {16, 2, 1, 1, 1};
+    row.change(map);
+    // The bytes of the copy do not matter to what is refused; the barrier is not waited for then.
+    const uint32_t rows_copied =
+        row.mode == "tile" ? (map.box[1] + map.element_strides[1] - 1) / std::max(1u, map.element_strides[1]) : 4;
+    const uint32_t unit = sim::unit_of(map.element).shared_bytes, elements = sim::unit_of(map.element).elements;
+    const uint32_t bytes = map.box[0] / elements * unit * rows_copied;
+    const std::string said =
+        fault_with_map(map, "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], " + std::to_string(bytes) +
+                                ";\n@%p1 cp.async.bulk.tensor." + row.form + ".shared::cta.global." + row.mode +
+                                ".mbarrier::complete_tx::bytes [%r1], [%rd2, {" + row.coordinates + "}], [%r2];\n" +
+                                wait("%r2", "0", "W"));
+    EXPECT_EQ(said, row.said) << row.coordinates << " of " << bytes;
+  }
+}
+
+TEST(Faults, OfTensorStores) {
+  sim::TensorMapFields map;
+  map.element = sim::TensorElement::U16;
+  map.rank = 2;
+  map.dims = {16, 8, 1, 1, 1};
+  map.strides[0] = 32;
+  map.box = {16, 2, 1, 1, 1};
+  const auto store = [](const std::string& opcode, const std::string& at) {
+    return "mad.lo.u32 %r5, %r3, 16, %r1;\nst.shared.v4.b32 [%r5], {0, 0, 0, 0};\nfence.proxy.async.shared::cta;\n"
+           "bar.warp.sync -1;\n@%p1 " +
+           opcode + ".bulk_group [%rd2, {" + at +
+           "}], [%r1];\n@%p1 cp.async.bulk.commit_group;\n"
+           "@%p1 cp.async.bulk.wait_group 0;\n";
+  };
+  const std::string plain = "cp.async.bulk.tensor.2d.global.shared::cta.tile",
+                    sum = "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile";
+  EXPECT_EQ(fault_with_map(map, store(plain, "0, 0")), "");
+  EXPECT_EQ(fault_with_map(map, store(plain, "-8, 0")), "illegal use: a tensor store at the negative coordinate -8");
+  EXPECT_EQ(fault_with_map(map, store(plain, "0, -1")), "illegal use: a tensor store at the negative coordinate -1");
+  EXPECT_EQ(fault_with_map(map, store(sum, "0, 0")),
+            "illegal use: " + sum + ".bulk_group has no such operation on the tensor map's type");
+  map.element = sim::TensorElement::F16;
+  EXPECT_EQ(fault_with_map(map, store(sum, "0, 0")), "");
+  map.element = sim::TensorElement::B4x16Padded;
+  map.dims[0] = map.box[0] = 128;
+  map.box[1] = 1;
+  map.strides[0] = 64;
+  EXPECT_EQ(fault_with_map(map, store(plain, "0, 0")),
+            "illegal use: a tensor store with a tensor map of type b4x16_p64, which only loads have");
+}
+
+TEST(Faults, OfReplacedFields) {
+  sim::TensorMapFields map;
+  map.rank = 2;
+  const std::string place = "illegal use: tensormap.replace.tile.";
+  struct FieldRow {
+    std::string field, value, said;
+    bool wide = false;
+  };
+  for (const FieldRow& row : {
+           FieldRow{"global_address", "0x120", "", true},
+           FieldRow{"global_address", "0x128", "0x128: a tensor's address is a multiple of 16", true},
+           FieldRow{"rank", "4", ""},
+           FieldRow{"rank", "5", "0x5: the rank less one is 0 to 4"},
+           FieldRow{"box_dim", "1", ""},
+           FieldRow{"box_dim", "256", ""},
+           FieldRow{"box_dim", "0", "0x0: a box dimension is 1 to 256"},
+           FieldRow{"box_dim", "257", "0x101: a box dimension is 1 to 256"},
+           FieldRow{"global_dim", "0", ""},
+           FieldRow{"global_stride", "0xfffffffff0", "", true},
+           FieldRow{"global_stride", "24", "0x18: a stride is a multiple of 16 below 2^40", true},
+           FieldRow{"global_stride", "0x10000000000", "0x10000000000: a stride is a multiple of 16 below 2^40", true},
+           FieldRow{"element_stride", "1", ""},
+           FieldRow{"element_stride", "8", ""},
+           FieldRow{"element_stride", "0", "0x0: an element stride is 1 to 8"},
+           FieldRow{"element_stride", "9", "0x9: an element stride is 1 to 8"},
+       }) {
+    const std::string opcode = "tensormap.replace.tile." + row.field + ".global.b1024." + (row.wide ? "b64" : "b32");
+    const bool ordinal = row.field != "global_address" && row.field != "rank";
+    EXPECT_EQ(fault_with_map(map, "mov.u64 %rd5, " + row.value + ";\ncvt.u32.u64 %r5, %rd5;\n@%p1 " + opcode +
+                                      " [%rd2], " + (ordinal ? "1, " : "") + (row.wide ? "%rd5" : "%r5") + ";\n"),
+              row.said.empty() ? "" : "illegal use: " + opcode + " with " + row.said);
+  }
+}
+
+// ---- warps and warpgroups -----------------------------------------------------------------------
+
+TEST(Faults, OfWarpgroups) {
+  const std::string begin = R"(
+  mov.u32 %r5, %tid.x;
+  shr.u32 %r6, %r5, 5;
+  mad.lo.u32 %r7, %r5, 64, %r1;
+  st.shared.v4.b32 [%r7], {0, 0, 0, 0};
+  st.shared.v4.b32 [%r7+16], {0, 0, 0, 0};
+  st.shared.v4.b32 [%r7+32], {0, 0, 0, 0};
+  st.shared.v4.b32 [%r7+48], {0, 0, 0, 0};
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  shr.u32 %r7, %r1, 4;
+  cvt.u64.u32 %rd20, %r7;
+  or.b64 %rd20, %rd20, 0x1000080000;
+  mov.u64 %rd21, %rd20;
+  mov.b32 %r40, 0; mov.b32 %r41, 0; mov.b32 %r42, 0; mov.b32 %r43, 0; mov.b32 %r44, 0; mov.b32 %r45, 0;
+  mov.b32 %r46, 0; mov.b32 %r47, 0;
+  setp.eq.u32 %p3, %r5, %r5;
+  setp.eq.u32 %p4, %r6, 0;
+  wgmma.fence.sync.aligned;
+)";
+  const auto mma = [](const std::string& type, const std::string& d, const std::string& a,
+                      const std::string& enable = "%p3") {
+    return "wgmma.mma_async.sync.aligned.m64n8k16.f32." + type + "." + type + " {" + d + "}, " +
+           (a.empty() ? "%rd20" : "{" + a + "}") + ", %rd21, " + enable +
+           (a.empty() ? ", 1, 1, 0, 0;\n" : ", 1, 1, 0;\n");
+  };
+  const std::string first = "%r40, %r41, %r42, %r43", second = "%r44, %r45, %r46, %r47",
+                    end = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n";
+  const auto rows = std::vector<Row>{
+      {begin + mma("bf16", first, "") + mma("bf16", first, "") + end, "", 1, 128},
+      {begin + mma("bf16", first, second) + mma("bf16", first, second) + end, "", 1, 128},
+      {begin + "setp.ne.u32 %p3, %r5, 69;\n" + mma("bf16", first, "") + end,
+       "illegal use: the scale-d predicate of a wgmma differs between lanes", 1, 128},
+      {begin + "@%p4 bra OTHER;\n" + mma("bf16", first, "") + "bra END;\nOTHER:\n" + mma("f16", first, "") + "END:\n" +
+           end,
+       "illegal use: the warps of a warpgroup execute different wgmma.mma_async", 1, 128},
+      {begin + "@%p4 bra END;\n" + mma("bf16", first, "") + "END:\n" + end,
+       "illegal use: the warps of a warpgroup commit different numbers of wgmma.mma_async", 1, 128},
+      {begin + "@%p4 add.u64 %rd21, %rd21, 8;\n" + mma("bf16", first, "") + end,
+       "illegal use: the warps of a warpgroup give a wgmma different descriptors or scale-d", 1, 128},
+      {begin + "@%p4 setp.ne.u32 %p3, %r5, %r5;\n" + mma("bf16", first, "") + end,
+       "illegal use: the warps of a warpgroup give a wgmma different descriptors or scale-d", 1, 128},
+      {begin + mma("bf16", first, "") + mma("bf16", second, first) + end,
+       "registers in flight: registers of a wgmma in flight are used by one of another shape without wgmma.wait_group",
+       1, 128},
+      {begin + mma("bf16", first, "") + mma("bf16", "%r41, %r42, %r43, %r44", "") + end,
+       "registers in flight: registers of a wgmma in flight are used by another one as a different operand without "
+       "wgmma.wait_group",
+       1, 128},
+      {begin + mma("bf16", first, "") + "mov.b32 %r5, %r42;\n" + end,
+       "registers in flight: accesses an accumulator of a wgmma that no wgmma.wait_group has waited for", 1, 128},
+      {begin + mma("bf16", first, second) + "mov.b32 %r46, 1;\n" + end,
+       "registers in flight: accesses a register of matrix A of a wgmma that no wgmma.wait_group has waited for", 1,
+       128},
+      {begin + "mov.b32 %r42, 1;\n" + mma("bf16", first, "") + end,
+       "registers in flight: the accumulator registers were accessed after the last wgmma.fence", 1, 128},
+      {begin + "mov.b32 %r46, 1;\n" + mma("bf16", first, second) + end,
+       "registers in flight: the registers of matrix A were accessed after the last wgmma.fence", 1, 128},
+      // The fence counts for registers that were operands in another grouping, too.
+      {begin + mma("bf16", first, "") + end + "wgmma.fence.sync.aligned;\nmov.b32 %r43, 1;\n" +
+           mma("bf16", "%r41, %r42, %r43, %r44", "") + end,
+       "registers in flight: the accumulator registers were accessed after the last wgmma.fence", 1, 128},
+      {begin + mma("bf16", first, "") + end + "wgmma.fence.sync.aligned;\n" +
+           mma("bf16", "%r41, %r42, %r43, %r44", "") + end,
+       "", 1, 128},
+      {begin + "add.u64 %rd21, %rd21, 512;\n" + mma("bf16", first, "") + end,
+       "memory: a matrix descriptor leads to shared offset 0x2000, past the end of the block's 8200 bytes", 1, 128},
+  };
+  for (Row row : rows) {
+    row.body = ".reg .b32 %unused;\n" + row.body;
+    check({row});
+  }
+}
+
+TEST(Faults, OfRegisterCounts) {
+  check({
+      {"setmaxnreg.dec.sync.aligned.u32 248;\nsetmaxnreg.dec.sync.aligned.u32 256;\n",
+       "illegal use: setmaxnreg.dec.sync.aligned.u32 to 256 where the warp has 248: a decrease must not raise the "
+       "count"},
+      {"setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 56;\n",
+       "illegal use: setmaxnreg.inc.sync.aligned.u32 to 56 where the warp has 64: an increase must not lower the "
+       "count"},
+      {"setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 64;\nsetmaxnreg.dec.sync.aligned.u32 "
+       "64;\n",
+       ""},
+      {"setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 248;\n", ""},
+  });
+}
+
+TEST(Faults, OfLaunchControl) {
+  const std::string cancel = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 ",
+                    expect = "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;\n";
+  const std::string seen = wait("%r2", "0", "W") + "fence.proxy.async.shared::cta;\n";
+  check({
+      {expect + "@%p1 " + cancel + "[%r1], [%r2];\n" + seen, "", 1, 32, 100},
+      {expect + "@%p1 " + cancel + "[%r1+8], [%r2];\n",
+       "memory: clusterlaunchcontrol.try_cancel writes to a misaligned address: 0x8", 1, 32, 100},
+      {kOther + "@%p1 " + cancel + "[%r5], [%r2];\n",
+       "memory: clusterlaunchcontrol.try_cancel names the shared memory of another block", 2, 32, 100},
+      {kOther + "@%p1 " + cancel + "[%r1], [%r6];\n",
+       "memory: clusterlaunchcontrol.try_cancel names the shared memory of another block", 2, 32, 100},
+      {expect + "@%p1 " + cancel + "[%r1], [%r2];\n" + seen + expect + "@%p1 " + cancel + "[%r1], [%r2];\n",
+       "illegal use: clusterlaunchcontrol.try_cancel after one that was seen to fail", 1, 32, 100},
+      {expect + "@%p1 " + cancel + "[%r1], [%r2];\n" + seen +
+           ".reg .b128 %q;\nld.shared.b128 %q, [%r1];\n"
+           "clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r5, %q;\n",
+       "illegal use: clusterlaunchcontrol.query_cancel.get_first_ctaid of a response that says no cluster was "
+       "cancelled",
+       1, 32, 100},
+  });
+}
+
+TEST(Faults, OfLocalMemoryAndStacks) {
+  const std::string own = ".local .align 8 .b8 own[24];\n";
+  check({
+      {own + "st.local.u32 [own+28], 1;\n", ""},
+      {own + "mov.u64 %rd5, 4096;\nst.local.u32 [%rd5], 1;\n",
+       "memory: access of 4 bytes at local address 0x1000 passes the thread's 32 bytes of local memory"},
+      {own + "mov.u64 %rd5, 0xfffffffffffffffc;\nst.local.u32 [%rd5], 1;\n",
+       "memory: access of 4 bytes at local address 0xfffffffffffffffc passes the thread's 32 bytes of local memory"},
+      {own + "mov.u64 %rd5, 28;\nld.local.u64 %rd6, [%rd5+4];\n",
+       "memory: access of 8 bytes at local address 0x20 passes the thread's 32 bytes of local memory"},
   });
 }
 

@@ -124,6 +124,35 @@ END:
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], expected[i % 4]);
 }
 
+// Three parts of a warp run into each other, and each goes on with those it meets: no instruction is executed twice.
+TEST(Machine, LanesMeetWhereTheyFirstCan) {
+  const std::string arms = R"(
+  and.b32 %r6, %r2, 3;
+  mov.u32 %r7, 0;
+targets: .branchtargets A, B, C, B;
+  brx.idx %r6, targets;
+A: add.u32 %r7, %r7, 1;
+  add.u32 %r7, %r7, 1;
+B: add.u32 %r7, %r7, 10;
+  add.u32 %r7, %r7, 10;
+C: add.u32 %r7, %r7, 100;
+  st.global.u32 [%rd2], %r7;
+  ret;)";
+  const auto count = [](const std::string& body) {
+    sim::GlobalMemory memory;
+    Buffer<uint32_t> out(memory, 32);
+    const uint64_t instructions = sim_test::run_ptx(kernel(body), "k", Params().add(out.address()).add(0u), memory, {});
+    if (body.find("brx") != std::string::npos) {
+      const uint32_t expected[] = {122, 120, 100, 120};
+      for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], expected[i % 4]);
+    }
+    return instructions;
+  };
+  std::string straight = arms;
+  straight.replace(straight.find("brx.idx %r6, targets"), 20, "mov.u32 %r8, 0");
+  EXPECT_EQ(count(arms), count(straight));
+}
+
 TEST_P(MachineOrders, CallsFunctionsWithParameters) {
   // Only some lanes call; the callee branches and calls another one.
   const auto out = run(kernel(R"(

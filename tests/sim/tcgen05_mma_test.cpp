@@ -77,11 +77,15 @@ void run_f16(const F16Case& c, sim::Order order) {
     }
   }
   const std::string group = ".cta_group::" + std::to_string(c.group);
+  // enable-input-d is a predicate, negated or not, or a number.
+  const std::string enable = order.mode == sim::Mode::Lazy                        ? (c.accumulate ? "1" : "0")
+                             : order.mode == sim::Mode::Random && order.seed != 1 ? "!%p1"
+                                                                                  : "%p0";
   const std::string body =
-      "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w0, %t, %x4;\n  add.u32 %w1, %w0, 480;\n"
+      "  setp.ne.u32 %p0, %x3, 0;\n  not.pred %p1, %p0;\n  add.u32 %w0, %t, %x4;\n  add.u32 %w1, %w0, 480;\n"
       "  tcgen05.mma" +
       std::string(c.ws ? ".ws" : "") + group + ".kind::f16 [%w0], " + (c.a_in_tensor ? "[%w1]" : "%a0") +
-      ", %a1, %x2, %p0;\n" + commit(c.group);
+      ", %a1, %x2, " + enable + ";\n" + commit(c.group);
   const auto got = run_machine(body, blocks,
                                {pa.descriptor(), pb.descriptor(), idesc_f16(c.m, c.n, c.mn_a, c.mn_b),
                                 uint64_t{c.accumulate}, static_cast<uint64_t>(c.lane) << 16},
