@@ -199,11 +199,8 @@ std::shared_ptr<Kernel> KernelBuilder::build(const std::string& entry) {
   finish();
 
   // A kernel gets what it was compiled for; else what it needs, at most what its block size leaves (a multiple of 8).
-  const int threads =
-      std::max(1, function->reqntid[0]) * std::max(1, function->reqntid[1]) * std::max(1, function->reqntid[2]);
-  const int most =
-      std::max(1, function->maxntid[0]) * std::max(1, function->maxntid[1]) * std::max(1, function->maxntid[2]);
-  const int bound = function->reqntid[0] > 0 ? threads : function->maxntid[0] > 0 ? most : 0;
+  const auto product = [](const int(&sizes)[3]) { return sizes[0] * sizes[1] * sizes[2]; };
+  const int bound = product(function->reqntid[0] > 0 ? function->reqntid : function->maxntid);
   const int limit =
       bound == 0 ? 255
                  : std::min(255, 65536 / (((bound + 31) / 32 * 32) * std::max(1, function->minnctapersm)) / 8 * 8);

@@ -364,6 +364,27 @@ TEST_P(MachineOrders, OneShuffleWithADifferentMaskForEachHalf) {
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i ^ 15);
 }
 
+// Lanes whose members are all there go on; the others wait for theirs, and all execute what follows.
+TEST_P(MachineOrders, APartOfAShuffleGoesAhead) {
+  const auto out = run(kernel(R"(
+  setp.lt.u32 %p1, %r2, 16;
+  selp.b32 %r6, 0x0000ffff, 0xffff0000, %p1;
+  mov.u32 %r8, 0;
+  setp.lt.u32 %p2, %r2, 24;
+  @!%p2 bra LATE;
+HERE:
+  shfl.sync.bfly.b32 %r7, %r2, 1, 31, %r6;
+  add.u32 %r8, %r8, 1000;
+  add.u32 %r8, %r8, %r7;
+  st.global.u32 [%rd2], %r8;
+  ret;
+LATE:
+  add.u32 %r8, %r8, 500;
+  bra HERE;)"),
+                       0);
+  for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], (i ^ 1) + (i < 24 ? 1000 : 1500)) << i;
+}
+
 TEST_P(MachineOrders, WarpBarrierInBothArms) {
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 tile[128];
@@ -1032,17 +1053,30 @@ TEST(Memory, ExplainsAddresses) {
   EXPECT_FALSE(memory.contains(a + 999, 2));
   EXPECT_EQ(memory.find(a + 5).begin, a);
   EXPECT_EQ(memory.find(a + 1000).end, 0u);
-  EXPECT_THAT(memory.explain(a + 1016, 4), HasSubstr("is 16 bytes past the end of the allocation of 1000 bytes"));
-  EXPECT_THAT(memory.explain(a - 4, 4), HasSubstr("is 4 bytes before the allocation"));
-  EXPECT_THAT(memory.explain(a + 996, 8), HasSubstr("begins 4 bytes before the end"));
-  EXPECT_THAT(memory.explain(16, 8), HasSubstr("belongs to no allocation"));
+  char at[24];
+  std::snprintf(at, sizeof at, "0x%llx", static_cast<unsigned long long>(a));
+  const std::string name = std::string("the allocation of 1000 bytes at ") + at;
+  constexpr uint64_t kNear = 16u << 20;
+  EXPECT_EQ(memory.explain(a + 1000, 4), "is just past the end of " + name);
+  EXPECT_EQ(memory.explain(a + 1001, 4), "is 1 byte past the end of " + name);
+  EXPECT_EQ(memory.explain(a + 1016, 4), "is 16 bytes past the end of " + name);
+  EXPECT_EQ(memory.explain(a + 1000 + kNear - 1, 4), "is 16777215 bytes past the end of " + name);
+  EXPECT_EQ(memory.explain(a + 1000 + kNear, 4), "belongs to no allocation");
+  EXPECT_EQ(memory.explain(a - 4, 4), "is 4 bytes before " + name);
+  EXPECT_EQ(memory.explain(a - kNear + 1, 4), "is 16777215 bytes before " + name);
+  EXPECT_EQ(memory.explain(a - kNear, 4), "belongs to no allocation");
+  EXPECT_EQ(memory.explain(a + 996, 4), "is inside " + name);
+  EXPECT_EQ(memory.explain(a + 996, 8), "begins 4 bytes before the end of " + name + " and passes it");
+  EXPECT_EQ(memory.explain(16, 8), "belongs to no allocation");
   EXPECT_EQ(memory.used(), 1000u);
   EXPECT_FALSE(memory.free(a + 256));
   const uint64_t before = memory.version();
   EXPECT_TRUE(memory.free(a));
   EXPECT_NE(memory.version(), before);
   EXPECT_FALSE(memory.free(a));
-  EXPECT_THAT(memory.explain(a, 4), HasSubstr("was freed"));
+  EXPECT_EQ(memory.explain(a, 4), "was freed: it belonged to " + name);
+  EXPECT_EQ(memory.explain(a + 999, 4), "was freed: it belonged to " + name);
+  EXPECT_EQ(memory.explain(a + 1000, 4), "belongs to no allocation");
   EXPECT_EQ(memory.allocate(memory.limit() + 1), 0u);
 }
 

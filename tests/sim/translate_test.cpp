@@ -110,6 +110,50 @@ TEST(Translate, CallsAreRefusedInWords) {
   }
 }
 
+// ---- operands -----------------------------------------------------------------------------------
+
+TEST(Translate, OperandsAreRefusedInWords) {
+  struct Row {
+    std::string instruction, said;
+  };
+  for (const Row& row : {
+           Row{"ld.global.u32 %w0", "'ld.global.u32' has too few operands"},
+           Row{"st.global.u32 [%d0]", "'st.global.u32' has too few operands"},
+           Row{"atom.global.add.u32 %w0, [%d0]", "'atom.global.add.u32' has too few operands"},
+           Row{"discard.global.L2 [%d0]", "'discard.global.L2' has too few operands"},
+           Row{"frobnicate %w0", "instruction 'frobnicate' is not supported"},
+           Row{"stackrestore.u64 %d0, %d1",
+               "'stackrestore.u64': instruction 'stackrestore.u64' cannot be simulated: it takes 1 operand"},
+           Row{"stackrestore.u64 %w0",
+               "'stackrestore.u64': instruction 'stackrestore.u64' cannot be simulated: its operand must be a "
+               "register of the instruction's type"},
+           Row{"alloca.u64 %d0",
+               "'alloca.u64': instruction 'alloca.u64' cannot be simulated: it takes 2 or 3 operands"},
+           Row{"alloca.u64 _, %d1",
+               "'alloca.u64': instruction 'alloca.u64' cannot be simulated: its destination must be a "
+               "register"},
+           Row{"alloca.u64 %d0, %d1, 8388608", ""},
+           Row{"alloca.u64 %d0, %d1, 16777216",
+               "'alloca.u64': instruction 'alloca.u64' cannot be simulated: its alignment "
+               "must be a power of two up to 2^23"},
+           Row{"alloca.u64 %d0, %d1, 24",
+               "'alloca.u64': instruction 'alloca.u64' cannot be simulated: its alignment must be "
+               "a power of two up to 2^23"},
+           Row{"lop3.b32 %w0, %w1, %w2, %w3, 255", ""},
+           Row{"lop3.b32 %w0, %w1, %w2, %w3, 256",
+               "'lop3.b32': instruction 'lop3.b32' cannot be simulated: its table must "
+               "be a constant from 0 to 255"},
+           Row{"lop3.b32 %w0, %w1, %w2, %w3, %w4",
+               "'lop3.b32': instruction 'lop3.b32' cannot be simulated: its table must "
+               "be a constant from 0 to 255"},
+           Row{"brx.idx %w0, elsewhere", "'brx.idx': 'elsewhere' is no list of branch targets"},
+       }) {
+    const std::string said = said_of(".global .b32 elsewhere;\n.entry k() {\n.reg .b32 %w<5>; .reg .b64 %d<3>;\n" +
+                                     row.instruction + ";\nret;\n}\n");
+    EXPECT_EQ(said, row.said.empty() ? "" : "line 7, column 1: " + row.said) << row.instruction;
+  }
+}
+
 // ---- variables ----------------------------------------------------------------------------------
 
 TEST(Translate, ParametersStandAtTheirAlignment) {
