@@ -138,6 +138,7 @@ struct Wrong {
   const char* sfa_type;
   const char* arch;
   const char* says;
+  std::vector<std::tuple<const char*, const char*, std::vector<int64_t>>> more = {};
 };
 void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
 class Mxfp4Wrong : public testing::TestWithParam<Wrong> {};
@@ -147,7 +148,8 @@ TEST_P(Mxfp4Wrong, IsRefusedInOneSentence) {
   RawFile file;
   file.add("a", "U8", wrong.a).add("b", "U8", {16, wrong.a.back()});
   if (!wrong.sfa.empty()) file.add("sfa", wrong.sfa_type, wrong.sfa);
-  file.add("sfb", "U8", {16, wrong.a.back() / 16});
+  file.add("sfb", wrong.sfa_type, {16, wrong.a.back() / (wrong.sfa_type == std::string("U8") ? 16 : 8)});
+  for (const auto& [name, type, shape] : wrong.more) file.add(name, type, shape);
   write_file(folder / "in", file.bytes());
   std::vector<std::string> arguments = {"gemm", folder / "in", folder / "out"};
   arguments.insert(arguments.end(), wrong.arguments.begin(), wrong.arguments.end());
@@ -155,19 +157,43 @@ TEST_P(Mxfp4Wrong, IsRefusedInOneSentence) {
   setting.environment["MOXIE_SIM_ARCH"] = wrong.arch;
   setting.environment["MOXIE_DEVICE"] = "sim";
   const Finished finished = run_moxie(arguments, setting);
-  EXPECT_NE(finished.status, 0);
-  EXPECT_NE(finished.err.find(wrong.says), std::string::npos) << finished.err;
-  EXPECT_EQ(finished.lines_on_stderr(), 1) << finished.err;
+  EXPECT_EQ(finished.status, 2);
+  EXPECT_EQ(folder.without_path(finished.err), "moxie: " + std::string(wrong.says) + "\n");
 }
 INSTANTIATE_TEST_SUITE_P(
     Cli, Mxfp4Wrong,
     testing::Values(
-        Wrong{"NoScales", {}, {8, 32}, {}, "U8", "sm_100a", "tensor 'sfa' is missing"},
+        Wrong{"NoScales",
+              {},
+              {8, 32},
+              {},
+              "U8",
+              "sm_100a",
+              "tensor 'sfa' is missing, which operands of U8 (MXFP4, NVFP4) need"},
         Wrong{"ScaleType", {}, {8, 32}, {8, 2}, "I8", "sm_100a", "tensor 'sfa' is I8, it must be U8"},
-        Wrong{"ScaleShape", {}, {8, 32}, {8, 4}, "U8", "sm_100a", "tensor 'sfa' is [8, 4], it must be [8, 2]"},
-        Wrong{"BlockedSize", {"--scales", "blocked"}, {8, 32}, {8, 2}, "U8", "sm_100a", "has 16 bytes"},
-        Wrong{"Depth", {}, {8, 24}, {8, 1}, "U8", "sm_100a", "k is 48, but must be a multiple of 32"},
-        Wrong{"Hopper", {}, {8, 32}, {8, 2}, "U8", "sm_90a", "mxfp4 operands need sm_100a"},
+        Wrong{"ScaleShape",
+              {},
+              {8, 32},
+              {8, 4},
+              "U8",
+              "sm_100a",
+              "tensor 'sfa' is [8, 4], it must be [8, 2]: a scale for 32 elements along K"},
+        Wrong{"BlockedSize",
+              {"--scales", "blocked"},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_100a",
+              "tensor 'sfa' has 16 bytes, the blocked scales of this product have 512"},
+        Wrong{
+            "Depth", {}, {8, 24}, {8, 1}, "U8", "sm_100a", "k is 48, but must be a multiple of 32 with mxfp4 operands"},
+        Wrong{"Hopper",
+              {},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_90a",
+              "the device is of architecture sm_90a, but mxfp4 operands need sm_100a"},
         Wrong{"Format",
               {"--format", "nvfp4"},
               {8, 32},
@@ -189,7 +215,61 @@ INSTANTIATE_TEST_SUITE_P(
               "U8",
               "sm_100a",
               "--schedule: the kernels of sm_100a have only one schedule"},
-        Wrong{"Tile", {"--tile", "128x40"}, {8, 32}, {8, 2}, "U8", "sm_100a", "tile_n is 40"}),
+        Wrong{"Tile",
+              {"--tile", "128x40"},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_100a",
+              "tile_n is 40, but only 16 to 256 in steps of 16 are possible"},
+        Wrong{"ScaleShapeOfNvfp4",
+              {},
+              {8, 32},
+              {8, 2},
+              "F8_E4M3",
+              "sm_100a",
+              "tensor 'sfa' is [8, 2], it must be [8, 4]: a scale for 16 elements along K"},
+        Wrong{"TensorScaleOfA",
+              {},
+              {8, 32},
+              {8, 4},
+              "F8_E4M3",
+              "sm_100a",
+              "tensor 'a_tensor_scale' is [2], it must be [1]",
+              {{"a_tensor_scale", "F32", {2}}}},
+        Wrong{"TensorScaleOfB",
+              {},
+              {8, 32},
+              {8, 4},
+              "F8_E4M3",
+              "sm_100a",
+              "tensor 'b_tensor_scale' is [3], it must be [1]",
+              {{"b_tensor_scale", "F32", {3}}}},
+        Wrong{"TensorScaleType",
+              {},
+              {8, 32},
+              {8, 4},
+              "F8_E4M3",
+              "sm_100a",
+              "tensor 'a_tensor_scale' is BF16, it must be F32",
+              {{"a_tensor_scale", "BF16", {1}}}},
+        Wrong{"TensorScaleRank",
+              {},
+              {8, 32},
+              {8, 4},
+              "F8_E4M3",
+              "sm_100a",
+              "tensor 'b_tensor_scale' is [1, 1], it must be [1]",
+              {{"b_tensor_scale", "F32", {1, 1}}}},
+        Wrong{"Bias",
+              {},
+              {8, 32},
+              {8, 2},
+              "U8",
+              "sm_100a",
+              "tensor 'bias' is [8], with this 'b' it must be [16]",
+              {{"bias", "BF16", {8}}}},
+        Wrong{"Bf16", {"--format", "bf16"}, {8, 32}, {8, 2}, "U8", "sm_100a", "tensor 'a' is U8, it must be BF16"}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -79,9 +79,16 @@ Folder::~Folder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+std::string Folder::without_path(std::string text) const {
+  const std::string path = path_.string();
+  for (size_t at = text.find(path); at != std::string::npos; at = text.find(path)) text.replace(at, path.size(), "DIR");
+  return text;
+}
+
 RawFile& RawFile::add(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
                       const std::string& data) {
-  size_t bytes = dtype == "F32" || dtype == "I32" ? 4 : dtype == "I64" ? 8 : dtype == "U8" || dtype == "I8" ? 1 : 2;
+  const bool one = dtype == "U8" || dtype == "I8" || dtype == "F8_E4M3";
+  size_t bytes = dtype == "F32" || dtype == "I32" ? 4 : dtype == "I64" ? 8 : one ? 1 : 2;
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
   if (!entries_.empty()) entries_ += ",";
   entries_ += fmt::format(R"("{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", name, dtype,

@@ -38,6 +38,8 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   const std::filesystem::path& path() const { return path_; }
+  // `text` with DIR in place of the folder, whose name is another one each time.
+  std::string without_path(std::string text) const;
 
  private:
   std::filesystem::path path_;
