@@ -15,8 +15,8 @@ namespace {
 using Strings = std::vector<std::string>;
 using testing::HasSubstr;
 
-// `says`: the whole sentence, in which DIR stands for the folder of the test's files, and "(..." at the end for words of
-// the JSON library.
+// `says` is the whole sentence. DIR stands for the folder of the test's files.
+// "(..." at its end stands for what the JSON library says.
 void expect_refused(const Finished& finished, const Folder& folder, const std::string& says, int status = 2) {
   EXPECT_EQ(finished.status, status) << finished.err;
   EXPECT_EQ(finished.out, "");
