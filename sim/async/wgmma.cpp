@@ -609,8 +609,7 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   const auto& parts = source.parts;
   const auto& operands = source.operands;
   if (context.arch() != 90) unsupported(source, "wgmma needs target sm_90a");
-  if (parts.size() < 4 || !has_part(source, "sync") || !has_part(source, "aligned"))
-    unsupported(source, "the form is not known");
+  if (!has_part(source, "sync") || !has_part(source, "aligned")) unsupported(source, "the form is not known");
   if (parts[1] == "fence") {
     out.execute = execute_wgmma_fence;
     return true;

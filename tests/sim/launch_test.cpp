@@ -9,9 +9,10 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
+#include <set>
 #include <sstream>
 
-#include "tests/sim/run_ptx.h"
+#include "tests/sim/tcgen05.h"
 
 namespace {
 
@@ -298,17 +299,121 @@ DONE:
     EXPECT_EQ(fault(".entry k() { .reg .b32 %r; mov.u32 %r, 1; not.b32 %r, %r; ret; }", {}), "");
 }
 
-TEST(CoverageNotes, AreTheFormsAndLinesThatWereExecuted) {
+// What the descriptors of tensor memory's products choose: the instruction, its descriptors and all that is noted of it.
+struct NotedMma {
+  std::string kind, operands;  // %a0 and %a1 are the descriptors, %x2 is the instruction's
+  sim_test::Placement a, b;
+  uint32_t idesc;
+  std::vector<std::string> notes;
+};
+const std::vector<NotedMma>& noted() {
+  using namespace sim_test;
+  const auto k = [](Swizzle swizzle) { return place(0, swizzle, false, 128, 1); };
+  const auto mn = [](Swizzle swizzle, uint32_t bytes) { return place(0, swizzle, true, 128, bytes); };
+  constexpr uint32_t k128x64 = 8u << 17 | 8u << 24, kScaled = 8u << 17 | 1u << 27;
+  static const std::vector<NotedMma> all = {
+      {"f16",
+       "[%t], %a0, %a1, %x2, %p0",
+       k(k128),
+       mn(kNone, 2),
+       k128x64 | 1u << 13 | 1u << 16,
+       {"M 128 N 64", "f16 x f16 -> f16", "A K-major, 128-byte swizzle", "negated A", "B MN-major, no swizzle",
+        "D not read"}},
+      {"f16",
+       "[%t], [%w1], %a1, %x2, 1, 3",
+       k(k128),
+       k(k64),
+       1u << 4 | 1u << 7 | 1u << 10 | 1u << 14 | 1u << 17 | 4u << 24,
+       {"M 64 N 8", "bf16 x bf16 -> f32", "A in tensor memory", "B K-major, 64-byte swizzle", "negated B",
+        "scale of D 3", "D read"}},
+      {"tf32",
+       "[%t], %a0, %a1, %x2, {%w2, %w2, %w2, %w2}, %p0",
+       mn(kAtom32, 4),
+       k(k32),
+       1u << 4 | 2u << 7 | 2u << 10 | 1u << 15 | k128x64,
+       {"M 128 N 64", "tf32 x tf32 -> f32", "A MN-major, 128-byte swizzle of 32-byte atoms",
+        "B K-major, 32-byte swizzle", "output lanes disabled", "D not read"}},
+      {"f8f6f4",
+       "[%t], %a0, %a1, %x2, %p0",
+       k(kNone),
+       k(kNone),
+       1u << 4 | 1u << 10 | k128x64,
+       {"M 128 N 64", "e4m3 x e5m2 -> f32", "A K-major, no swizzle", "B K-major, no swizzle", "D not read"}},
+      {"f8f6f4",
+       "[%t], %a0, %a1, %x2, %p0",
+       k(k128),
+       k(k128),
+       3u << 7 | 4u << 10 | k128x64,
+       {"M 128 N 64", "e2m3 x e3m2 -> f16", "A K-major, 128-byte swizzle", "B K-major, 128-byte swizzle",
+        "D not read"}},
+      {"i8",
+       "[%t], %a0, %a1, %x2, %p0",
+       k(k128),
+       k(k128),
+       2u << 4 | 1u << 7 | 1u << 3 | k128x64,
+       {"M 128 N 64", "s8 x u8 -> s32", "saturated", "A K-major, 128-byte swizzle", "B K-major, 128-byte swizzle",
+        "D not read"}},
+      {"mxf8f6f4.block_scale",
+       "[%t], %a0, %a1, %x2, [%w3], [%w4], %p0",
+       k(k128),
+       k(k128),
+       1u << 23 | 5u << 7 | 5u << 10 | 2u << 4 | 1u << 29 | kScaled,
+       {"M 128 N 64", "e2m1 x e2m1 -> f32", "A K-major, 128-byte swizzle", "B K-major, 128-byte swizzle",
+        "ue8m0 scales, ids 1 and 2", "D not read"}},
+      {"mxf4nvf4.block_scale.scale_vec::4X",
+       "[%t], %a0, %a1, %x2, [%w3], [%w4], %p0",
+       k(k128),
+       k(k128),
+       1u << 7 | 1u << 10 | kScaled,
+       {"M 128 N 64", "e2m1 packed x e2m1 packed -> f32", "A K-major, 128-byte swizzle", "B K-major, 128-byte swizzle",
+        "ue4m3 scales, ids 0 and 0", "D not read"}},
+  };
+  return all;
+}
+
+TEST(CoverageNotes, DISABLED_OfTensorMemory) {
+  for (const NotedMma& c : noted()) {
+    std::vector<sim_test::Block> blocks(1);
+    for (uint32_t& word : blocks[0].tensor) word = 0;
+    sim_test::run_machine(
+        "  setp.ne.u32 %p0, %t, %t;\n  add.u32 %w1, %t, 256;\n  mov.u32 %w2, 0;\n  add.u32 %w3, %t, 384;\n"
+        "  add.u32 %w4, %t, 400;\n  tcgen05.mma.cta_group::1.kind::" +
+            c.kind + " " + c.operands + ";\n" + sim_test::commit(),
+        blocks, {c.a.descriptor(), c.b.descriptor(), c.idesc});
+  }
+}
+
+// What another process writes that runs the test with its notes in a file.
+std::string notes_of(const std::string& test) {
   const std::string file = testing::TempDir() + "moxie_sim_notes_" + std::to_string(getpid());
   std::remove(file.c_str());
   const std::string command =
       "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u GTEST_SHARD_STATUS_FILE -u GTEST_OUTPUT MOXIE_SIM_COVERAGE=" +
-      file + " /proc/" + std::to_string(getpid()) +
-      "/exe --gtest_also_run_disabled_tests --gtest_filter=CoverageNotes.DISABLED_OfAKernel >/dev/null 2>&1";
+      file + " /proc/" + std::to_string(getpid()) + "/exe --gtest_also_run_disabled_tests --gtest_filter=" + test +
+      " >/dev/null 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0);
   std::ifstream in(file);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   std::remove(file.c_str());
+  return text;
+}
+
+TEST(CoverageNotes, SayWhatDescriptorsChoose) {
+  std::set<std::string> expected, got;
+  for (const NotedMma& c : noted()) {
+    const std::string opcode = "tcgen05.mma.cta_group::1.kind::" + c.kind;
+    expected.insert(opcode);
+    for (const std::string& note : c.notes) expected.insert(opcode + " " + note);
+  }
+  std::istringstream text(notes_of("CoverageNotes.DISABLED_OfTensorMemory"));
+  for (std::string line; std::getline(text, line);) {
+    if (line.rfind("tcgen05.mma", 0) == 0) got.insert(line.substr(0, line.find('\t')));
+  }
+  EXPECT_EQ(got, expected);
+}
+
+TEST(CoverageNotes, AreTheFormsAndLinesThatWereExecuted) {
+  const std::string text = notes_of("CoverageNotes.DISABLED_OfAKernel");
   std::string expected;
   for (const char* note :
        {"mov.u32", "@/some/folder/kernel.cu:10", "setp.gt.u32", "bra", "ret", "@/some/folder/kernel.cu:14"})

@@ -480,7 +480,11 @@ std::vector<Row> rows() {
        {{".e5m2", ".f16", "types and shape do not fit"}, {"1, 1, 1", "1, 1, 1, 0, 0", kCount}}},
       {90,
        "wgmma.wait_group.sync.aligned 0",
-       {{" 0", "", kCount}, {" 0", " %w0", "an operand must be an integer constant and is not"}}},
+       {{".wait_group", "", "the form is not known"},
+        {".sync", "", "the form is not known"},
+        {".aligned", "", "the form is not known"},
+        {" 0", "", kCount},
+        {" 0", " %w0", "an operand must be an integer constant and is not"}}},
       // ---- tcgen05
       {100,
        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%w0], 32",

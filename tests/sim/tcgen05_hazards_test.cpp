@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 
 #include "tests/sim/tcgen05.h"
@@ -623,6 +624,72 @@ END:
 )";
   std::string zeroed = "  mov.u32 %w7, 0;\n" + body;
   expect_fault(zeroed, Hazard::IllegalUse, "of which one block has finished", 2);
+}
+
+// Which lanes an mma writes and reads, half a quarter at a time: a store there must wait for it, and no other.
+TEST(Tcgen05Hazards, LanesOfAnMma) {
+  struct Row {
+    const char* name;
+    std::string instruction;
+    uint32_t idesc;
+    std::function<bool(int)> touched;  // by the half, 0 to 7
+    int column = 0;
+  };
+  const std::string plain = "tcgen05.mma.cta_group::1.kind::f16 [%w10], %sa, %sb, %w8, 0",
+                    with_a = "tcgen05.mma.cta_group::1.kind::f16 [%w10], [%w10+64], %sb, %w8, 0",
+                    ws = "tcgen05.mma.ws.cta_group::1.kind::f16 [%w10], %sa, %sb, %w8, 0",
+                    scaled =
+                        "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%w10], %sa, %sb, %w8, [%w9], [%w9+8], 0";
+  const auto all = [](int) { return true; };
+  const auto none = [](int) { return false; };
+  const auto even = [](int half) { return half % 2 == 0; };
+  const auto odd = [](int half) { return half % 2 == 1; };
+  const uint32_t mx = 8u << 17 | 1u << 23 | 1u << 27;
+  for (const Row& row : {
+           Row{"M 128", plain, idesc_f16(128, 64), all},
+           Row{"M 128, last column", plain, idesc_f16(128, 64), all, 63},
+           Row{"M 128, behind it", plain, idesc_f16(128, 64), none, 64},
+           Row{"M 64", plain, idesc_f16(64, 64), even},
+           Row{"M 64 at lane 16", "add.u32 %w10, %w10, 0x100000;\n  " + plain, idesc_f16(64, 64), odd},
+           Row{"M 64 of .ws", ws, idesc_f16(64, 64), all, 31},
+           Row{"M 64 of .ws, behind it", ws, idesc_f16(64, 64), none, 32},
+           Row{"M 32 of .ws", ws, idesc_f16(32, 64), all, 15},
+           Row{"M 32 of .ws, behind it", ws, idesc_f16(32, 64), none, 16},
+           Row{"A of M 128", with_a, idesc_f16(128, 64), all, 71},
+           Row{"A of M 128, behind it", with_a, idesc_f16(128, 64), none, 72},
+           Row{"A of M 64", with_a, idesc_f16(64, 64), even, 64},
+           Row{"scales of A", scaled, mx, all, 67},
+           Row{"between the scales", scaled, mx, none, 68},
+           Row{"scales of B", scaled, mx, all, 73},
+           Row{"behind the scales of B", scaled, mx, none, 74},
+       }) {
+    for (int half = 0; half < 8; ++half) {
+      // All of tensor memory is written first, for operands must be.
+      std::string body =
+          kAlloc +
+          std::string(
+              "  mov.u32 %w4, 0;\n  mov.u32 %w5, 0;\nZERO:\n  add.u32 %w6, %q, %w5;\n"
+              "  tcgen05.st.sync.aligned.32x32b.x32.b32 [%w6], ZEROS;\n  add.u32 %w5, %w5, 32;\n"
+              "  setp.lt.u32 %p3, %w5, 128;\n  @%p3 bra ZERO;\n  tcgen05.wait::st.sync.aligned;\n") +
+          kBefore + "  bar.sync 0;\n" + kAfter + "  @%pe0 bra MULTIPLIED;\n  mov.u32 %w8, " +
+          std::to_string(row.idesc) + ";\n  add.u32 %w9, %t, 64;\n  mov.u32 %w10, %t;\n  " + row.instruction +
+          ";\n  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\nMULTIPLIED:\n"
+          "  bar.sync 0;\n  setp.ne.u32 %p4, %warp, " +
+          std::to_string(half / 2) + ";\n  @%p4 bra STORED;\n  add.u32 %w6, %q, " +
+          std::to_string((half % 2 * 16 << 16) + row.column) +
+          ";\n  tcgen05.st.sync.aligned.16x32bx2.x1.b32 [%w6], 0, {%w4};\n  tcgen05.wait::st.sync.aligned;\nSTORED:\n" +
+          kWaitMma + kFree;
+      body.replace(body.find("ZEROS"), 5, vector_of("%v", 32));
+      Hazard kind{};
+      const std::string said = fault_in(body, {}, &kind);
+      const std::string expected =
+          row.touched(half) ? "data in flight: tcgen05.st.sync.aligned.16x32bx2.x1.b32 writes tensor memory at lane " +
+                                  std::to_string(16 * half) + ", column " + std::to_string(row.column) + " while "
+                            : "";
+      EXPECT_EQ(said.substr(0, expected.empty() ? said.size() : expected.size()), expected)
+          << row.name << ", half " << half;
+    }
+  }
 }
 
 // What the operands of an instruction must be beside their order.
