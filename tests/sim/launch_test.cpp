@@ -299,7 +299,7 @@ DONE:
     EXPECT_EQ(fault(".entry k() { .reg .b32 %r; mov.u32 %r, 1; not.b32 %r, %r; ret; }", {}), "");
 }
 
-// What the descriptors of tensor memory's products choose: the instruction, its descriptors and all that is noted of it.
+// What the descriptors of tensor memory's products choose: an instruction, its descriptors and all that is noted of it.
 struct NotedMma {
   std::string kind, operands;  // %a0 and %a1 are the descriptors, %x2 is the instruction's
   sim_test::Placement a, b;
