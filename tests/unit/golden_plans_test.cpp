@@ -126,7 +126,9 @@ std::string words_of(const Shape& s) {
 std::string staging_of(const kernel::HopperConfig& c) {
   return fmt::format("buffers {}x{}{}", c.store_buffers, c.epilogue_n, c.decode_tile ? " decode" : "");
 }
-std::string staging_of(const kernel::BlackwellConfig& c) { return fmt::format("buffers {}", c.store_buffers); }
+std::string staging_of(const kernel::BlackwellConfig& c) {
+  return fmt::format("buffers {}, {} columns", c.store_buffers, kernel::tensor_layout(c).columns);
+}
 
 // The chosen kernel with its reason, and the sum of the logarithms of all candidates' times, which no change of one
 // estimate leaves as it was.
