@@ -60,7 +60,9 @@ class SimTensorMaps : public SimRefusals {
       EXPECT_EQ(fields->box[i], i < a.rank ? a.box[i] : 1);
       const bool ignored = i >= a.rank || (i == 0 && a.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
       EXPECT_EQ(fields->element_strides[i], ignored ? 1 : a.steps[i]);
-      if (i < 4) EXPECT_EQ(fields->strides[i], i + 1 < a.rank ? a.strides[i] : 0);
+      if (i < 4) {
+        EXPECT_EQ(fields->strides[i], i + 1 < a.rank ? a.strides[i] : 0);
+      }
     }
     EXPECT_EQ(static_cast<int>(fields->interleave), static_cast<int>(a.interleave));
     EXPECT_EQ(static_cast<int>(fields->l2), static_cast<int>(a.l2));
