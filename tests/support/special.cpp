@@ -106,9 +106,11 @@ PossibleValues possible_activations(const ProductSpec& p, const std::vector<Poss
   if (x.nan || up.nan) return not_a_number();
   if (x.any || up.any) return anything();
   if (p.activation == Activation::None) return x;
-  // What a gate that is almost closed leaves of an infinity depends on when its sigmoid becomes 0.
+  // What a gate that is almost closed leaves of an infinity depends on when its sigmoid becomes 0. That of a GELU,
+  // whose argument has a cube, does so earlier, and the reference's 1 + tanh earlier still.
+  const double closed = p.activation == Activation::Geglu ? -5 : -30;
   const bool wide_up = !std::isfinite(float(up.low)) || !std::isfinite(float(up.high));
-  if (wide_up && x.low < -30 && x.high > -kInfinity) return anything();
+  if (wide_up && x.low < closed && x.high > -kInfinity) return anything();
   const auto held = [](double value) { return double(float(value)); };
   std::vector<double> values;
   for (const double gate : {x.low, (x.low + x.high) / 2, x.high}) {
