@@ -129,6 +129,10 @@ const driver::LoadedKernel& DeviceState::quantize_kernel(jit::QuantizeKernel ker
 
 const driver::LoadedKernel& DeviceState::block_scales_kernel() { return keep(block_scales_, jit::block_scales_source); }
 
+const driver::LoadedKernel& DeviceState::pack_weights_kernel(bool unpack) {
+  return keep(pack_weights_[unpack ? 1 : 0], [=] { return jit::pack_weights_source(unpack); });
+}
+
 driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {
   request.arch = context_.info().arch;
   if (!context_.wants_ptx()) {

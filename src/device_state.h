@@ -26,10 +26,11 @@ class DeviceState {
   driver::LoadedKernel get_kernel(const std::string& key, const jit::Request& request, const char* entry,
                                   int dynamic_shared_bytes);
 
-  // The kernels of moxie/quantize.h and moxie/scales.h, which need no plan. The first call of each gets it as
-  // get_kernel does; later ones take no lock.
+  // The kernels of moxie/quantize.h, moxie/scales.h and moxie/weights.h, which need no plan. The first call of each
+  // gets it as get_kernel does; later ones take no lock.
   const driver::LoadedKernel& quantize_kernel(jit::QuantizeKernel kernel, DataType format, DataType type);
   const driver::LoadedKernel& block_scales_kernel();
+  const driver::LoadedKernel& pack_weights_kernel(bool unpack);
 
  private:
   // A kernel that stays for good once it is there.
@@ -45,6 +46,7 @@ class DeviceState {
   std::unordered_map<std::string, std::shared_future<driver::LoadedKernel>> kernels_;
   Kept quantize_[jit::kQuantizeKernels][names<DataType>().size()][names<DataType>().size()];
   Kept block_scales_;
+  Kept pack_weights_[2];
 };
 
 }  // namespace moxie::detail

@@ -49,11 +49,15 @@ struct GemmDescription {
   // Columns of the product before a gate halves them: a multiple of 8, of 16 with a gate. Pointers: the most of any
   // group.
   int64_t n = 0;
-  // Length of the sums: a multiple of 8 (bf16) or 32 (MXFP4, NVFP4), may be 0. Pointers: the most of any group.
+  // Length of the sums: a multiple of 8 (bf16) or 32 (MXFP4, NVFP4, of either operand), may be 0. Pointers: the most of
+  // any group.
   // KGroups: of all groups together.
   int64_t k = 0;
   // Of A and B. MXFP4 and NVFP4 need sm_100a, and n a multiple of 64 with a split gate.
   OperandFormat format = OperandFormat::Bf16;
+  // Of B where it is not A's: Mxfp4 beside an A of bf16, on sm_90a. b is then packed weights (moxie/weights.h), and k a
+  // multiple of 32. The values of A stay bf16, and a weight is exactly what its code and its scale say.
+  std::optional<OperandFormat> b_format = {};
   bool bias = false;                          // whether GemmTensors::bias is added
   ActivationSpec activation = {};             // applied to pre; a gated one halves the width
   GateLayout gate = GateLayout::Interleaved;  // where gate and up lie in B; read with a gated activation alone

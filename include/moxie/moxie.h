@@ -16,3 +16,4 @@
 #include "moxie/tuning.h"
 #include "moxie/types.h"
 #include "moxie/version.h"
+#include "moxie/weights.h"

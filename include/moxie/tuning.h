@@ -9,7 +9,9 @@
 namespace moxie {
 
 // sm_90a. tile_m is 64, 128 or 256, also 8 (ping-pong, one block, groups of fewer than 256 rows that are not given by
-// pointers, bf16 or float32 outputs, no custom sinks). tile_n is 64 to 256 in steps of 32.
+// pointers, bf16 or float32 outputs, no custom sinks). tile_n is 64 to 256 in steps of 32. With packed weights
+// (GemmDescription::b_format) tile_m is also 16 and 32, under the conditions of 8, tile_n is 64, 128 or 256, and A
+// alone is shared.
 struct HopperTuning {
   std::optional<WarpSchedule> schedule = {};  // how consumer warp groups share tiles
   std::optional<int> tile_m = {};             // rows of a tile

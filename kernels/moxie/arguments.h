@@ -40,12 +40,12 @@ struct GemmParams {
   float limit = 7.0f;
   // Offsets, KGroups: the end of each group. RowGroups: the group of each row. Masked: the rows of each group.
   const int32_t* sizes = nullptr;
-  const void* bias = nullptr;    // bf16 [groups][n], 16-byte aligned, or null
-  int64_t bias_stride = 0;       // elements between groups, a multiple of 8
-  GroupArrays arrays;            // Pointers only
-  uint8_t* workspace = nullptr;  // per-group maps: see workspace_maps in layout.h
-  const void* a_base = nullptr;  // KGroups: A and B themselves
-  const void* b_base = nullptr;
+  const void* bias = nullptr;                     // bf16 [groups][n], 16-byte aligned, or null
+  int64_t bias_stride = 0;                        // elements between groups, a multiple of 8
+  GroupArrays arrays;                             // Pointers only
+  uint8_t* workspace = nullptr;                   // per-group maps: see workspace_maps in layout.h
+  const void* a_base = nullptr;                   // KGroups: A and B themselves
+  const void* b_base = nullptr;                   // and packed weights, but for Pointers
   const void* const* a_scale_pointers = nullptr;  // Pointers with scales: those of each group
   const void* const* b_scale_pointers = nullptr;
 };
@@ -94,6 +94,18 @@ struct QuantizeParams {
   int32_t blocked = 1;  // 1: the scales lie in tiles; 0: row by row
 };
 constexpr int kQuantizeThreads = 256;
+
+// Argument of the kernels of scaling/pack_weights.cuh; see moxie/weights.h.
+struct PackWeightsParams {
+  uint8_t* codes = nullptr;   // [groups][n][k / 2]
+  uint8_t* scales = nullptr;  // [groups][n][k / 32]
+  uint8_t* packed = nullptr;
+  unsigned long long* refused = nullptr;
+  int32_t n = 0, k = 0;
+  int32_t gated = 0;
+  GateLayout gate = GateLayout::Interleaved;
+};
+constexpr int kPackWeightsThreads = 128;  // a block has 16 packed rows of a group
 
 // Argument of a standard output sink (epilogue/store.cuh).
 struct StoreParams {

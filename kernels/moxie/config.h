@@ -29,6 +29,9 @@ struct HopperConfig {
   // For groups of about one tile of rows, as in decoding: rows of A that do not exist are not loaded, and B is loaded
   // evict_first where it is read once.
   bool decode_tile = false;
+  // Of B. With Mxfp4 the warps multiply packed weights (moxie/weights.h) from their registers, on the side of wgmma
+  // that has 64 rows. Then block_m, on the other side, is 8, 16, 32, 64, 128 or 256, and block_n 64, 128 or 256.
+  OperandFormat b_format = OperandFormat::Bf16;
 
   bool operator==(const HopperConfig&) const = default;
 };
@@ -78,6 +81,7 @@ constexpr void visit_fields(const HopperConfig& c, F&& f) {
   f("store_buffers", c.store_buffers);
   f("epilogue_n", c.epilogue_n);
   f("decode_tile", c.decode_tile);
+  f("b_format", c.b_format);
 }
 template <class F>
 constexpr void visit_fields(const BlackwellConfig& c, F&& f) {
@@ -139,6 +143,9 @@ constexpr bool meets_between_tiles(const BlackwellConfig&) { return false; }
 
 // ---- Operand formats ----
 
+// Whether B is in a format of its own, packed weights, beside an A of bf16.
+constexpr bool has_packed_b(const HopperConfig& c) { return has_scales(c.b_format); }
+constexpr bool has_packed_b(const BlackwellConfig&) { return false; }
 constexpr bool has_scales(const HopperConfig&) { return false; }
 constexpr bool has_scales(const BlackwellConfig& c) { return has_scales(c.format); }
 constexpr bool has_tensor_scales(const BlackwellConfig& c) { return c.format == OperandFormat::Nvfp4; }
@@ -197,8 +204,11 @@ constexpr int gate_halves(const BlackwellConfig& c) { return has_scales(c.format
 constexpr bool is_transposed(const HopperConfig&) { return false; }
 constexpr bool is_transposed(const BlackwellConfig& c) { return c.swap_ab; }
 
-// Columns of the product in a block's tile.
-constexpr int block_columns(const HopperConfig& c) { return c.block_n; }
+// Columns of the product in the part of a tile that one epilogue has: cooperative warp groups halve the rows of a tile,
+// but where B is packed its columns.
+constexpr int block_columns(const HopperConfig& c) {
+  return has_packed_b(c) && c.schedule == WarpSchedule::Cooperative ? c.block_n / kConsumerWarpGroups : c.block_n;
+}
 constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 * gate_halves(c) : c.block_n; }
 
 // Which operands the two blocks of a cluster may share. Each block then loads half of the shared one.
@@ -228,9 +238,10 @@ constexpr int rank_columns(const BlackwellConfig& c) { return c.cluster == 2 && 
 constexpr bool pairs_rows(const HopperConfig& c) { return c.multicast == Multicast::Either; }
 constexpr bool pairs_rows(const BlackwellConfig&) { return false; }
 
-// Rows of one consumer warp group's accumulators. wgmma has no fewer than 64, of which a tile of 8 rows uses 8.
+// Rows of one consumer warp group's accumulators. wgmma has no fewer than 64, of which a tile of 8 rows uses 8. Where
+// the accumulators hold columns of the product in their rows, the epilogue is handed 64 rows of it at a time.
 constexpr int warp_group_rows(const HopperConfig& c) {
-  if (c.block_m < 64) return 64;
+  if (c.block_m < 64 || has_packed_b(c)) return 64;
   return c.schedule == WarpSchedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
 }
 constexpr int warp_group_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128; }

@@ -135,8 +135,8 @@ class GroupWalk {
     } else {
       n_ = clamp(n_, 0, gemm_.n);
       k_ = clamp(k_, 0, gemm_.k);
-      const bool good =
-          group < gemm_.groups && n_ % kColumnUnit == 0 && (!has_scales(C) || k_ % k_unit(C) == 0) && usable(group);
+      const bool good = group < gemm_.groups && n_ % kColumnUnit == 0 &&
+                        (!(has_scales(C) || has_packed_b(C)) || k_ % kScaledUnit == 0) && usable(group);
       sizes_[0] = good ? clamp(sizes_[0], 0, gemm_.m) : 0;
     }
     uint32_t count = 0;
@@ -221,7 +221,8 @@ class GroupWalk {
     if (k_ > 0) {
       const GroupArrays& arrays = gemm_.arrays;
       good = good && valid_map_address(arrays.a[group]) && valid_map_address(arrays.b[group]) &&
-             valid_leading_dimension(arrays.lda[group]) && valid_leading_dimension(arrays.ldb[group]);
+             valid_leading_dimension(arrays.lda[group]);
+      if constexpr (!has_packed_b(C)) good = good && valid_leading_dimension(arrays.ldb[group]);
       if constexpr (has_scales(C)) {
         good = good && valid_map_address(gemm_.a_scale_pointers[group]) &&
                valid_map_address(gemm_.b_scale_pointers[group]);

@@ -143,6 +143,22 @@ MOXIE_DEVICE float max_nan(float x, float y) {
   return z;
 }
 
+// 9.7.4.3: the products of two pairs of bf16, to nearest even. Subnormals are kept.
+MOXIE_DEVICE uint32_t mul_bf16x2(uint32_t x, uint32_t y) {
+  uint32_t z;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+
+// 9.7.9.25.4.1: cp.async.bulk from global memory to this block's shared memory, with a policy of createpolicy.
+MOXIE_DEVICE void copy_bulk_hinted(void* to, const void* from, uint32_t bytes, uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(bytes), "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier))), "l"(policy)
+      : "memory");
+}
+
 // 9.7.15.7: order and completion of wgmma.
 MOXIE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOXIE_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -202,6 +218,38 @@ MOXIE_WGMMA(192, MOXIE_R96, MOXIE_D96, "%96", "%97", "%98");
 MOXIE_WGMMA(224, MOXIE_R112, MOXIE_D112, "%112", "%113", "%114");
 MOXIE_WGMMA(256, MOXIE_R128, MOXIE_D128, "%128", "%129", "%130");
 #undef MOXIE_WGMMA
+
+// 9.7.15.5, with the fragment of a in registers: lane l has of rows r = l / 4 and r + 8 of its warp's 16 the pairs of
+// columns 2 (l % 4) and 2 (l % 4) + 8, as a[0] (r, first), a[1] (r + 8, first), a[2] (r, second), a[3] (r + 8, second)
+// (figure of 9.7.15.5.1.1). The registers may change only after wgmma.wait_group.
+template <int kN>
+struct WgmmaFromRegisters;
+
+#define MOXIE_D4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define MOXIE_D8 MOXIE_D4, "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+#define MOXIE_R4 "%0,%1,%2,%3"
+#define MOXIE_R8 MOXIE_R4 ",%4,%5,%6,%7"
+#define MOXIE_WGMMA(n, registers, operands, a_operands, b_operand, flag)                                         \
+  template <>                                                                                                    \
+  struct WgmmaFromRegisters<n> {                                                                                 \
+    static MOXIE_DEVICE void multiply(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {  \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " flag ", 0; wgmma.mma_async.sync.aligned.m64n" #n             \
+                   "k16.f32.bf16.bf16 {" registers "}, {" a_operands "}, " b_operand ", p, 1, 1, 0;}"            \
+                   : operands                                                                                    \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate))); \
+    }                                                                                                            \
+  }
+MOXIE_WGMMA(8, MOXIE_R4, MOXIE_D4, "%4,%5,%6,%7", "%8", "%9");
+MOXIE_WGMMA(16, MOXIE_R8, MOXIE_D8, "%8,%9,%10,%11", "%12", "%13");
+MOXIE_WGMMA(32, MOXIE_R16, MOXIE_D16(0), "%16,%17,%18,%19", "%20", "%21");
+MOXIE_WGMMA(64, MOXIE_R32, MOXIE_D32, "%32,%33,%34,%35", "%36", "%37");
+MOXIE_WGMMA(128, MOXIE_R64, MOXIE_D64, "%64,%65,%66,%67", "%68", "%69");
+MOXIE_WGMMA(256, MOXIE_R128, MOXIE_D128, "%128,%129,%130,%131", "%132", "%133");
+#undef MOXIE_WGMMA
+#undef MOXIE_R4
+#undef MOXIE_R8
+#undef MOXIE_D4
+#undef MOXIE_D8
 #undef MOXIE_D16
 #undef MOXIE_D32
 #undef MOXIE_D48

@@ -30,6 +30,55 @@ constexpr int b_box_rows(const BlackwellConfig& c) {
   return c.block_n > 16 ? whole_groups(c.block_n) : 16;
 }
 
+// ---- Packed weights ----
+
+// How a Hopper kernel wants MXFP4 weights (moxie/weights.h): in units of 16 rows, which one warp has as wgmma's operand
+// A, in blocks of 64 rows and 64 columns of K. A block of `rows` rows is
+//
+//   codes    [unit][lane][16 bytes]     a lane's fragments of four steps of wgmma
+//   scales   [unit][8][4 bytes]         of rows r and r + 8 of the unit, for either half of the block
+//
+// Blocks of the same rows follow each other along K. Where K is no multiple of 64 the last of them holds 32 columns, in
+// half the bytes: [unit][lane][8 bytes] and [unit][8][2 bytes]. Where the padded rows are no multiple of 64 the last
+// blocks have fewer units. Behind the blocks of a group stands a byte for each padded row: bits 0 to 6 are the row's
+// shift, bit 7 says that a scale of the row is NaN, or that the row cannot be represented. Groups follow each other.
+//
+// The scales of a row are stored as the exponent field of the bf16 2^(e - 1 - shift), e the E8M0 code: the factor that
+// makes of a code's bits, placed in a bf16, the weight times 2^-shift. A code is placed with its exponent in the lowest
+// exponent bits, which makes it 2^-126 of its value. A scale of NaN is stored as 0.
+constexpr int kPackUnit = 16;     // rows
+constexpr int kPackRows = 64;     // of a block
+constexpr int kPackColumns = 64;  // of K in a block
+constexpr int kPackLaneBytes = 16;
+constexpr int kPackUnitScales = 32;  // bytes of a unit's scales
+// Bytes of a unit of a whole block, and of a whole block.
+constexpr int kPackUnitBytes = 32 * kPackLaneBytes + kPackUnitScales;
+constexpr int kPackBlockBytes = kPackRows / kPackUnit * kPackUnitBytes;
+constexpr int kPackNan = 0x80;  // of a row's byte
+constexpr int64_t packed_rows(int64_t n) { return (n + kPackUnit - 1) / kPackUnit * kPackUnit; }
+// Bytes of k columns of a row with their scales, of a group's blocks, and of all of a group.
+constexpr int64_t packed_row_bytes(int64_t k) { return k / 2 + k / kScaleBlock; }
+constexpr int64_t packed_block_bytes(int64_t n, int64_t k) { return packed_rows(n) * packed_row_bytes(k); }
+constexpr int64_t packed_group_bytes(int64_t n, int64_t k) { return packed_block_bytes(n, k) + packed_rows(n); }
+
+// Where the block of a row lies in its group: `row` is the first of 64, `k` the first column of 64.
+constexpr int64_t packed_block(int64_t n, int64_t k_of_group, int64_t row, int64_t k) {
+  const int64_t left = packed_rows(n) - row;
+  return row * packed_row_bytes(k_of_group) + (left < kPackRows ? left : kPackRows) * packed_row_bytes(k);
+}
+
+// Bytes of a stage of B.
+constexpr int b_stage_bytes(const HopperConfig& c) {
+  return has_packed_b(c) ? c.block_n / kPackRows * kPackBlockBytes : c.block_n * kStageRowBytes;
+}
+// Accumulators lie with the product's columns in their rows where B is packed. Each consumer warp group brings 64 rows
+// of the product by epilogue_columns through this many bytes of shared memory into the order of a Fragment.
+constexpr int kExchangePadding = 4;  // floats between rows: writes of a warp meet every bank once
+constexpr int exchange_stride(const HopperConfig& c) { return epilogue_columns(c) + kExchangePadding; }
+constexpr int exchange_bytes(const HopperConfig& c) {
+  return has_packed_b(c) ? (c.block_m < 64 ? c.block_m : 64) * exchange_stride(c) * 4 : 0;
+}
+
 // Elements of K in a stage of a Blackwell kernel, and how many tiles of scales lie along them.
 constexpr int stage_elements(const BlackwellConfig& c) { return kStageRowBytes * 8 / bits_of(c.format); }
 constexpr int stage_scale_tiles(const BlackwellConfig& c) {
@@ -101,9 +150,11 @@ constexpr int kExchangeBytes = 128 * 8 * 4;  // of each of 128 threads half of a
 constexpr int kMapBytes = 128;
 constexpr int kMapSlots = 2;  // alternating copies of every per-group tensor map
 
-// How many maps of operands change from group to group: those of A and B, of B's half group, and with
-// Grouping::Pointers those of the scales of A and of B.
-constexpr int operand_maps(const HopperConfig& c) { return operands_need_group_maps(c.grouping) ? 2 : 0; }
+// How many maps of operands change from group to group: those of A and B (packed weights have none), of B's half group,
+// and with Grouping::Pointers those of the scales of A and of B.
+constexpr int operand_maps(const HopperConfig& c) {
+  return !operands_need_group_maps(c.grouping) ? 0 : has_packed_b(c) ? 1 : 2;
+}
 constexpr int operand_maps(const BlackwellConfig& c) {
   if (!operands_need_group_maps(c.grouping)) return 0;
   return 2 + (has_half_group(c) ? 1 : 0) + (has_scales(c) && c.grouping == Grouping::Pointers ? 2 : 0);
@@ -125,8 +176,9 @@ constexpr int kMaxSharedBytes = 232448;  // of a block
 // lie. The host and the kernel both ask shared_layout().
 struct HopperSharedLayout {
   int a;             // ring of A tiles: stages x block_m x 128 bytes
-  int b;             // ring of B tiles: stages x block_n x 128 bytes
+  int b;             // ring of B tiles: stages x b_stage_bytes
   int staging;       // sink after sink, each kConsumerWarpGroups x store_buffers x staging_bytes
+  int exchange;      // kConsumerWarpGroups x exchange_bytes
   int operand_maps;  // per-group maps of A and B under construction, 128 bytes each
   int sink_maps;     // mapped sink after mapped sink, each kConsumerWarpGroups x 128 bytes
   int bias;          // kConsumerWarpGroups x block_n bf16
@@ -137,14 +189,15 @@ struct HopperSharedLayout {
 constexpr HopperSharedLayout shared_layout(const HopperConfig& c, const SinkNeeds* needs, int count) {
   HopperSharedLayout at{};
   at.b = at.a + c.stages * c.block_m * kStageRowBytes;
-  at.staging = at.b + c.stages * c.block_n * kStageRowBytes;
-  at.operand_maps = at.staging;
+  at.staging = (at.b + c.stages * b_stage_bytes(c) + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
+  at.exchange = at.staging;
   int mapped = 0;
   for (int i = 0; i < count; ++i) {
-    at.operand_maps += kConsumerWarpGroups * c.store_buffers * needs[i].staging_bytes;
+    at.exchange += kConsumerWarpGroups * c.store_buffers * needs[i].staging_bytes;
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
-  at.sink_maps = at.operand_maps + (operands_need_group_maps(c.grouping) ? 2 * kMapBytes : 0);
+  at.operand_maps = at.exchange + kConsumerWarpGroups * exchange_bytes(c);
+  at.sink_maps = at.operand_maps + operand_maps(c) * kMapBytes;
   at.bias = at.sink_maps + mapped * kConsumerWarpGroups * kMapBytes;
   at.full = at.bias + (c.bias ? kConsumerWarpGroups * c.block_n * 2 : 0);
   at.empty = at.full + c.stages * kBarrierBytes;

@@ -98,6 +98,14 @@ std::string block_scales_source() {
          "moxie::kernel::block_scales(params);\n}\n";
 }
 
+std::string pack_weights_source(bool unpack) {
+  return fmt::format(
+      "#include \"moxie/scaling/pack_weights.cuh\"\n\nextern \"C\" __global__ void "
+      "__launch_bounds__(moxie::kernel::kPackWeightsThreads)\n{}(const __grid_constant__ "
+      "moxie::kernel::PackWeightsParams params) {{\n  moxie::kernel::{}(params);\n}}\n",
+      kKernelName, unpack ? "unpack_weights" : "pack_weights");
+}
+
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {
   const bool step = kernel == QuantizeKernel::TensorScale;
   std::ostringstream text;

@@ -32,4 +32,7 @@ enum class QuantizeKernel { Quantize, Dequantize, TensorScale };
 inline constexpr int kQuantizeKernels = 3;
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type);
 
+// The kernels of moxie/weights.h, whose argument is PackWeightsParams.
+std::string pack_weights_source(bool unpack);
+
 }  // namespace moxie::jit

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "moxie/scales.h"
+#include "moxie/weights.h"
 #include "ops/gemm.h"
 
 namespace moxie::ops {
@@ -182,8 +183,14 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
   const int operand_bits = bits_of(p.format);
   const bool k_groups = p.grouping == Grouping::KGroups;
   inputs.push_back(check_matrix("a", "a.ld", t.a.data, t.a.ld, k_groups ? p.m : rows, p.k, operand_bits, work));
-  inputs.push_back(
-      check_matrix("b", "b.ld", t.b.data, t.b.ld, k_groups ? p.n : p.groups * p.n, p.k, operand_bits, work));
+  if (plan::has_packed_b(p)) {
+    if (t.b.ld) reject("b.ld is {}, but packed weights have no leading dimension", t.b.ld);
+    const auto bytes = int64_t(packed_weight_bytes(p.groups, p.n, p.k));
+    inputs.push_back(check_array("b", t.b.data, work && p.k > 0, 16, bytes, work));
+  } else {
+    inputs.push_back(
+        check_matrix("b", "b.ld", t.b.data, t.b.ld, k_groups ? p.n : p.groups * p.n, p.k, operand_bits, work));
+  }
   if (has_scales(p.format)) {
     const size_t a_bytes = a_scale_bytes(p), b_bytes = b_scale_bytes(p);
     inputs.push_back(check_array("a.scales", t.a.scales, work && a_bytes > 0, 16, int64_t(a_bytes), work));
@@ -231,6 +238,7 @@ void check_description(const GemmDescription& d) {
   const ProblemShape p = shape_of(d, 0);
   check_enum("activation", p.activation);
   check_enum("format", p.format);
+  check_enum("b_format", p.b_format);
   check_enum("gate", p.gate);
   if (p.pre) check_enum("pre", *p.pre);
   if (p.out) check_enum("out", *p.out);
@@ -243,6 +251,11 @@ void check_description(const GemmDescription& d) {
     if (!std::isfinite(parameters.alpha)) reject("activation.alpha is {}, but must be finite", parameters.alpha);
   }
 
+  if (p.b_format != p.format && (p.format != OperandFormat::Bf16 || p.b_format != OperandFormat::Mxfp4))
+    reject("b_format is {} and format {}, but only mxfp4 beside bf16 differs", to_string(p.b_format),
+           to_string(p.format));
+  if (plan::has_packed_b(p) && p.grouping == Grouping::KGroups)
+    reject("b_format is given, but k-groups have operands of one format");
   if (p.groups < 1 || p.groups > kMaxGroups) reject("groups.count is {}, but must be 1 to {}", p.groups, kMaxGroups);
   check_size("n", p.n);
   const int64_t n_multiple = is_gated(p.activation) ? 16 : 8;
@@ -292,8 +305,8 @@ void check_sizes(const ProblemShape& p) {
   check_size(total ? "rows.total" : most ? "max_m" : "m", p.m);
   check_size("k", p.k);
   // Rows of four-bit elements are whole 16 bytes.
-  if (p.k % k_unit(p.format) != 0)
-    reject("k is {}, but must be a multiple of {} with {} operands", p.k, k_unit(p.format), to_string(p.format));
+  if (p.k % plan::k_unit(p) != 0)
+    reject("k is {}, but must be a multiple of {} with {} operands", p.k, plan::k_unit(p), to_string(p.b_format));
   if (total_rows(p) > kMaxSize) reject("groups * m is {}, but at most {} rows are possible", total_rows(p), kMaxSize);
   // The kernel counts tiles in 32 bits. The smallest tile has 2,048 elements (sm_100a: 16 x 128), and every group may
   // add a started row of tiles. (Tiles of 8 x 64 on sm_90a are for plain outputs only, which lie below 2^40 bytes.)
@@ -325,7 +338,8 @@ void check_tensors(const ProblemShape& p, const GemmDescription& d, const GroupP
   array("a.data", t.a.data, 8);
   array("b.data", t.b.data, 8);
   array("a.ld", t.a.ld, 8);
-  array("b.ld", t.b.ld, 8);
+  if (!plan::has_packed_b(p)) array("b.ld", t.b.ld, 8);
+  if (plan::has_packed_b(p) && t.b.ld) reject("b.ld is given, but packed weights have no leading dimension");
   array("sizes", t.sizes, 4);
   if (has_scales(p.format)) array("a.scales", t.a.scales, 8), array("b.scales", t.b.scales, 8);
   check_pointer("a.tensor_scale", t.a.tensor_scale, false, 4);

@@ -119,7 +119,8 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   if constexpr (std::is_same_v<Config, HopperConfig>) {
     if (kernel::loads_in_parts(c)) params.a_part = make_a_map(kernel::kPartRows);
   }
-  params.b = driver::make_tensor_map(context, "b", encodable(t.b.data), b_shape(c, p, ldb, kernel::b_box_rows(c)));
+  if (!kernel::has_packed_b(c))
+    params.b = driver::make_tensor_map(context, "b", encodable(t.b.data), b_shape(c, p, ldb, kernel::b_box_rows(c)));
   params.groups = int32_t(p.groups);
   params.m = int32_t(p.m);
   params.n = int32_t(p.n);

@@ -8,6 +8,7 @@
 
 #include "moxie/error.h"
 #include "plan/hopper_cost.h"
+#include "plan/packed.h"
 #include "plan/plan.h"
 #include "plan/row_estimate.h"
 
@@ -30,7 +31,8 @@ void score(const Shape& s, const DeviceFigures& d, const std::vector<RowEstimate
   double logarithms = 0;
   HopperTime first;
   for (const RowEstimate& w : routings) {
-    const HopperTime time = time_of(s, d, w, candidate.config, panel);
+    const HopperTime time =
+        has_packed_b(s) ? packed_time_of(s, d, w, candidate.config) : time_of(s, d, w, candidate.config, panel);
     if (&w == &routings.front()) first = time;
     logarithms += std::log(time.total);
   }
@@ -66,6 +68,10 @@ int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf
 
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
+  if (has_packed_b(s)) {
+    check_packed_choices(s, d);
+    return;
+  }
   if (s.hopper.tile_m && *s.hopper.tile_m != 8 && *s.hopper.tile_m != 64 && *s.hopper.tile_m != 128 &&
       *s.hopper.tile_m != 256)
     reject(fmt::format("tile_m is {}, but only 8, 64, 128 and 256 are possible", *s.hopper.tile_m));
@@ -131,7 +137,7 @@ bool choose_staging(const Shape& s, const DeviceFigures& d, HopperConfig& c) {
     for (int buffers : {1, 2}) {
       c.epilogue_n = epilogue_n;
       c.store_buffers = buffers;
-      if (deepest_ring(s, d, c, c.block_m == 8 ? kMostStagesOf8 : kMostStages) > 0 &&
+      if (deepest_ring(s, d, c, c.block_m < 64 ? kMostStagesOf8 : kMostStages) > 0 &&
           (best.stages == 0 || rank(c) > rank(best)))
         best = c;
     }
@@ -147,10 +153,17 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
   const RowEstimate work = estimate_rows(s);
   const bool decode_tile = has_decode_rows(s, work);
   std::vector<Candidate<HopperConfig>> all;
-  for (const HopperTile& tile : kHopperTiles) {
-    if (tile.schedule == WarpSchedule::PingPong && tile.m == 128 && tile.n > widest_pingpong(s)) continue;
-    if (tile.m == 8 && !(may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8))) continue;
+  const bool packed = has_packed_b(s);
+  const std::span<const HopperTile> tiles = packed ? std::span<const HopperTile>(kPackedTiles) : kHopperTiles;
+  for (const HopperTile& tile : tiles) {
+    if (!packed && tile.schedule == WarpSchedule::PingPong && tile.m == 128 && tile.n > widest_pingpong(s)) continue;
+    if (!packed && tile.m == 8 && !(may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8)))
+      continue;
+    if (packed && tile.m < 64 && !may_take_8_rows(s, work)) continue;
+    // Two blocks of accumulators and what a group with pointers needs would spill.
+    if (packed && tile.m == 128 && tile.n == 256 && s.grouping == Grouping::Pointers) continue;
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
+      if (packed && multicast != Multicast::None && (multicast != Multicast::A || tile.m < 64)) continue;
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
       Candidate<HopperConfig> candidate;
       HopperConfig& c = candidate.config;
@@ -165,6 +178,7 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
       c.bias = s.bias;
       c.quantized = scaled_columns(s) > 1;
       c.decode_tile = decode_tile;
+      c.b_format = s.b_format;
       if (!allowed(s, c) || c.cluster > d.sm_count || (c.block_m == 8 && c.cluster > 1)) continue;
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;
@@ -213,13 +227,15 @@ HopperPlan make_hopper_plan(const Shape& s, const DeviceFigures& d, std::span<co
   plan.clock = d.clock;
   plan.candidates = hopper_candidates(s, d);
   const std::vector<RowEstimate> routings = estimate_routings(s);
+  if (has_packed_b(s) && plan.candidates.empty())
+    reject("no kernel for packed weights has this schedule, tile and multicast for such rows and sinks");
   for (auto& c : plan.candidates) {
     if (c.possible) score(s, d, routings, c);
   }
   sort_candidates(plan.candidates, d);
 
   if (s.hopper != HopperTuning{}) plan.source = PlanSource::Caller;
-  const auto match = find_tuned(s, mean_rows(work), tuned, plan.candidates);
+  const auto match = has_packed_b(s) ? plan.candidates.end() : find_tuned(s, mean_rows(work), tuned, plan.candidates);
   if (match != plan.candidates.end()) {
     std::rotate(plan.candidates.begin(), match, match + 1);
     if (plan.source == PlanSource::Model) plan.source = PlanSource::TunedTable;
@@ -237,6 +253,7 @@ std::string describe(const HopperConfig& c) {
   std::string text =
       fmt::format("{} {}x{}x{}, {} stages", c.schedule == WarpSchedule::Cooperative ? "cooperative" : "ping-pong",
                   c.block_m, c.block_n, c.block_k, c.stages);
+  if (kernel::has_packed_b(c)) text = "mxfp4 weights " + text;
   if (c.cluster > 1)
     text += fmt::format(", cluster {} ({} multicast)", c.cluster,
                         c.multicast == Multicast::A   ? "A"

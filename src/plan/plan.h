@@ -2,6 +2,7 @@
 // Planning: a pure function from a problem and a device's figures to a kernel configuration.
 // Deterministic, no device calls; it can explain itself.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,12 +26,17 @@ struct ProblemShape {
   // (Masked), the most that any group has (Pointers), those of A and of each group's result (KGroups).
   int64_t m = 0;
   int64_t n = 0, k = 0;
-  OperandFormat format = OperandFormat::Bf16;
+  OperandFormat format = OperandFormat::Bf16;    // of A
+  OperandFormat b_format = OperandFormat::Bf16;  // of B: A's, or Mxfp4 in packed weights beside an A of bf16
   bool bias = false;
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   std::optional<DataType> pre, out;
 };
+
+// Whether B is packed weights (moxie/weights.h).
+inline bool has_packed_b(const ProblemShape& p) { return p.b_format != p.format; }
+inline int k_unit(const ProblemShape& p) { return std::max(moxie::k_unit(p.format), moxie::k_unit(p.b_format)); }
 
 // What of a product matters to the choice of a kernel.
 struct Shape : ProblemShape {

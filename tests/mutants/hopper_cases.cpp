@@ -82,7 +82,8 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   // Weights that the kernel before does not write.
   if (!own) {
     large.weights_ready = empty.weights_ready = true;
-    if (tile_m <= 64 && tile_n == 64) large.k = (tile_m == 8 ? 26 : 16) * 64 + 24;  // more than the ring holds
+    if (tile_m < 64 || (tile_m == 64 && tile_n == 64))
+      large.k = (tile_m < 64 ? 26 : 16) * 64 + 24;  // more than the ring holds
     c.jobs.insert(c.jobs.end(), {large, empty});
     if (multicast == Multicast::Either) {  // the first tile alone in its group, so that the cluster shares A
       std::swap(large.rows[0], large.rows[1]);
@@ -112,6 +113,23 @@ Case with_plain_sink(Case c) {
     c.sink_outputs.push_back(std::make_shared<test::Buffer>(size_t(rows * ld) * sizeof(float)));
     job.problem.sinks = {test::row_max_sink({c.sink_outputs.back()->get<float>(), ld, 0, 0})};
   }
+  return c;
+}
+
+// The same product with packed weights.
+Case with_packed_b(Case c) {
+  c.name += ", packed B";
+  const auto whole = [](int64_t k) { return (k + 31) / 32 * 32; };
+  for (Job& job : c.jobs) {
+    job.problem.b_format = OperandFormat::Mxfp4;
+    job.k = whole(job.k);
+    for (int64_t& k : job.group_k) k = whole(k);
+  }
+  // An even number of k tiles: which set of fragments comes last depends on it.
+  Job even = c.jobs.front();
+  even.k = 128;
+  even.group_k.assign(even.group_k.size(), 128);
+  c.jobs.push_back(even);
   return c;
 }
 
@@ -180,6 +198,30 @@ std::vector<Case> hopper_cases() {
       with_quantized_out(make_case(kPingPong, Grouping::Pointers, Multicast::None, 64, 128, Activation::Swiglu, kSplit,
                                    {{}, {}}, true),
                          DataType::Mxfp4),
+      // Weights unpacked in registers, accumulators that go through shared memory.
+      with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128, kOai, kInterleaved,
+                              {kBf16, kBf16}, true)),
+      with_packed_b(
+          make_case(kCooperative, Grouping::Offsets, Multicast::A, 256, 128, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(make_case(kCooperative, Grouping::Dense, Multicast::None, 128, 256, Activation::None, kInterleaved,
+                              {{}, kF32}, false)),
+      with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::A, 128, 128, Activation::Swiglu, kSplit,
+                              {{}, kBf16}, true)),
+      with_packed_b(make_case(kPingPong, Grouping::Masked, Multicast::A, 128, 128, Activation::None, kInterleaved,
+                              {{}, kBf16}, true)),
+      with_packed_b(make_case(kPingPong, Grouping::Pointers, Multicast::None, 128, 64, Activation::None, kInterleaved,
+                              {kF32, {}}, false)),
+      with_packed_b(
+          make_case(kPingPong, Grouping::Offsets, Multicast::None, 64, 64, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(
+          make_case(kPingPong, Grouping::Offsets, Multicast::None, 8, 64, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(make_case(kPingPong, Grouping::Batched, Multicast::None, 32, 128, Activation::None, kInterleaved,
+                              {{}, kF32}, true)),
+      with_quantized_out(with_packed_b(make_case(kPingPong, Grouping::Offsets, Multicast::A, 128, 128, kOai,
+                                                 kInterleaved, {{}, {}}, true)),
+                         DataType::Mxfp8),
+      with_plain_sink(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128,
+                                              Activation::None, kInterleaved, {{}, {}}, true))),
   };
 }
 

@@ -14,6 +14,7 @@
 #include "reference/comparison.h"
 #include "reference/formats.h"
 #include "reference/product.h"
+#include "tests/support/packed_weights.h"
 #include "tests/support/routing.h"
 #include "tests/support/special.h"
 
@@ -57,6 +58,10 @@ GroupedProduct::GroupedProduct(Job job) : job_(std::move(job)) {
   draw_operands();
   upload_sizes();
   for (const bool of_a : {true, false}) {
+    if (!of_a && packed_b()) {
+      upload_packed_b();
+      continue;
+    }
     upload_operand(of_a);
     if (has_scales(job_.problem.format)) upload_scales(of_a);
   }
@@ -101,7 +106,8 @@ void GroupedProduct::set_sizes() {
 
 Operand GroupedProduct::lay_out(bool of_a) const {
   const ProductSpec& p = job_.problem;
-  const int64_t unit = Operand::unit(p.format), block = scale_block(p.format);
+  const bool packed = !of_a && packed_b();  // whose rows lie without gaps before they are packed
+  const int64_t unit = Operand::unit(format(of_a)), block = scale_block(format(of_a));
   std::vector<OperandRows> all;
   int64_t end = unit, scales = 0, k_begin = 0;
   for (size_t g = 0; g < groups(); ++g) {
@@ -110,7 +116,7 @@ Operand GroupedProduct::lay_out(bool of_a) const {
     r.k = group_k(g);
     const int64_t width = by_pointers() ? r.k : p.k;
     // Each group of Pointers has a leading dimension of its own.
-    r.ld = width + (of_a ? unit : 2 * unit) + (by_pointers() ? unit * int64_t(g % 3) : 0);
+    r.ld = packed ? r.k : width + (of_a ? unit : 2 * unit) + (by_pointers() ? unit * int64_t(g % 3) : 0);
     r.ld_scale = width / block;
     if (by_pointers()) {
       r.first = end, r.first_scale = scales;
@@ -128,7 +134,7 @@ Operand GroupedProduct::lay_out(bool of_a) const {
     const int64_t rows = along_k() ? all[0].rows : of_a ? rows_.total : p.groups * p.n;
     end = unit + rows * all[0].ld, scales = rows * all[0].ld_scale;
   }
-  return {p.format, std::move(all), end, has_scales(p.format) ? scales : 0};
+  return {format(of_a), std::move(all), end, has_scales(format(of_a)) ? scales : 0};
 }
 
 void GroupedProduct::draw_operands() {
@@ -140,7 +146,11 @@ void GroupedProduct::draw_operands() {
   } else {
     // pre of a standard deviation near one, so that every activation shows its curve and the clamps are met.
     a_.draw_bf16(job_.seed * 1000, job_.scale, false);
-    b_.draw_bf16(job_.seed * 1000 + 1, 3, true);
+    if (packed_b()) {
+      b_.draw_e2m1(job_.seed + 1, job_.b_scales.value_or(ScaleCodes{122, 125, 1}), job_.nan_scale_each);
+    } else {
+      b_.draw_bf16(job_.seed * 1000 + 1, 3, true);
+    }
   }
   for (size_t g = 0; g < groups(); ++g) {
     first_bias_.push_back(int64_t(bias_.size()));
@@ -218,6 +228,28 @@ void GroupedProduct::upload_operand(bool of_a) {
   if (!along_k()) all.rows = of_a ? rows_.total : job_.problem.groups * job_.problem.n;
   (of_a ? x_.a : x_.b) = upload(o.bytes(0, all.end())) + kLeadBytes;
   (of_a ? x_.lda : x_.ldb) = all.ld;
+}
+
+void GroupedProduct::upload_packed_b() {
+  const ProductSpec& p = job_.problem;
+  std::vector<uint8_t> all(kLeadBytes, 0xff);
+  std::vector<const void*> data;
+  for (size_t g = 0; g < groups(); ++g) {
+    const OperandRows& r = b_.groups()[g];
+    const int64_t scales = r.rows * r.ld_scale;
+    const std::vector<uint8_t> packed =
+        pack_reference(b_.bytes(r.first, r.first + r.rows * r.k),
+                       {b_.scales().begin() + r.first_scale, b_.scales().begin() + r.first_scale + scales}, r.rows, r.k,
+                       is_gated(p.activation) ? std::optional(p.gate) : std::nullopt);
+    if (by_pointers()) all.resize(kLeadBytes);
+    all.insert(all.end(), packed.begin(), packed.end());
+    if (by_pointers()) data.push_back(upload(all) + kLeadBytes);
+  }
+  if (by_pointers()) {
+    x_.pointers.b.data = upload(data);
+  } else {
+    x_.b = upload(all) + kLeadBytes;
+  }
 }
 
 void GroupedProduct::upload_scales(bool of_a) {

@@ -108,6 +108,10 @@ class GroupedProduct {
   bool along_k() const { return job_.problem.grouping == Grouping::KGroups; }
   bool quantized() const { return (pre_.type && is_quantized(*pre_.type)) || (out_.type && is_quantized(*out_.type)); }
   bool has_e2m1() const { return has_scales(job_.problem.format) || job_.e2m1; }
+  bool packed_b() const { return job_.problem.b_format.has_value(); }
+  OperandFormat format(bool of_a) const {
+    return of_a ? job_.problem.format : job_.problem.b_format.value_or(job_.problem.format);
+  }
   bool is_pre(const Output& output) const { return &output == &pre_; }
   int64_t group_n(size_t g) const { return by_pointers() ? job_.group_n[g] : job_.problem.n; }
   int64_t group_k(size_t g) const { return by_pointers() || along_k() ? job_.group_k[g] : job_.problem.k; }
@@ -118,6 +122,7 @@ class GroupedProduct {
   void upload_sizes();
   void upload_operand(bool of_a);
   void upload_scales(bool of_a);
+  void upload_packed_b();
   void plant_specials();
   void make_output(Output& output, int64_t pad);
   void learn_plain_rows();

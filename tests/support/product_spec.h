@@ -39,6 +39,7 @@ struct ProductSpec {
   std::optional<Multicast> multicast;
   std::optional<TileSource> scheduling;
   std::optional<bool> swap_ab;
+  std::optional<OperandFormat> b_format;  // packed weights
 };
 
 // GemmTensors and GroupPointers with the workspace and the options of the launch.
@@ -90,6 +91,7 @@ inline GemmDescription describe(const ProductSpec& s) {
   d.groups = groups_of(s);
   d.n = s.n, d.k = s.k;
   d.format = s.format;
+  d.b_format = s.b_format;
   d.bias = s.bias;
   d.activation = {s.activation, {s.alpha, s.limit}};
   d.gate = s.gate;

@@ -123,6 +123,58 @@ class Epilogue {
     });
   }
 
+  // The same for the accumulators of packed weights, which hold the product transposed: acc[block] has 64 columns of
+  // the product in its rows, and block_m rows of it in its columns. The values are multiplied by `factors`, one for
+  // either row of a fragment. They go through shared memory into the order of a Fragment, 64 rows by epilogue_columns
+  // at a time.
+  template <int kAccumulators, int kValues>
+  MOXIE_DEVICE void run_transposed(const float (&acc)[kAccumulators][kValues], const float (&factors)[kAccumulators][2],
+                                   const Tile& tile) {
+    static_assert(kAccumulators * 64 == kTileColumns && kValues * 2 == C.block_m);
+    constexpr int kStride = exchange_stride(C);
+    Chunk chunk = chunk_of(tile, 16, 64);
+    if constexpr (C.block_m < 64) chunk.rows = min(chunk.rows, C.block_m);
+    if (!begin(chunk, tile)) return;
+    const int warp = chunk.warp(), lane = chunk.thread % 32;
+    float* const buffer =
+        reinterpret_cast<float*>(shared_ + Traits::kShared.exchange + warp_group_ * exchange_bytes(C));
+    // A thread's first place where it fills the buffer, [row][column], and where it reads it.
+    float* const own = buffer + lane % 4 * 2 * kStride + lane / 4;
+    const float* const wanted = buffer + (warp * 16 + lane / 4) * kStride + lane % 4 * 2;
+#pragma unroll
+    for (int row = 0; row < C.block_m; row += 64) {
+      if (row > 0) chunk.row += 64, chunk.rows -= 64;
+      if (chunk.rows <= 0) break;
+      run_chunks(chunk, tile, [&](Fragment<kColumns>& values, int first, int) {
+        // The warp that has columns 16 warp .. 16 warp + 15 of an accumulator.
+        const int column = warp * 16 - first % 64;
+        // The buffer has been read. With staging the warps have met since, and so they have behind a tile's last chunk.
+        if (!Traits::kStaged && (row > 0 || first > 0)) bar_sync(barrier_, 128);
+        if (column >= 0 && column < kColumns) {
+#pragma unroll
+          for (int j = 0; j < min(C.block_m, 64) / 8; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              own[(8 * j + i % 2) * kStride + column + i / 2 * 8] =
+                  acc[first / 64][(row / 8 + j) * 4 + i] * factors[first / 64][i / 2];
+          }
+        }
+        bar_sync(barrier_, 128);
+#pragma unroll
+        for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            float2 pair = {0.0f, 0.0f};
+            if (warp * 16 + h * 8 < C.block_m)
+              pair = *reinterpret_cast<const float2*>(wanted + h * 8 * kStride + 8 * j);
+            values.v[j][2 * h] = pair.x, values.v[j][2 * h + 1] = pair.y;
+          }
+        }
+      });
+    }
+    end();
+  }
+
   // The tile's first chunk. For warp_rows and block_rows see Chunk.
   MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
     // The compiler must not know the thread's number: addresses that depend on it would be computed before the k loop
@@ -145,15 +197,41 @@ class Epilogue {
   // is where the chunk begins in the tile, its column or, where the accumulator is transposed, its row.
   template <class Load>
   MOXIE_DEVICE void run(Chunk chunk, const Tile& tile, Load&& load) {
-    const int32_t thread = chunk.thread;
-    if (chunk.rows <= 0 || chunk.column >= chunk.n) return;
+    if (!begin(chunk, tile)) return;
+    run_chunks(chunk, tile, load);
+    end();
+  }
+
+  // Called before the block may end: waits until all copies have read its shared memory.
+  MOXIE_DEVICE void finish() {
+    if constexpr (Traits::kStaged) {
+      if (issuing_warp_ && elect()) cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
+    }
+  }
+
+ private:
+  // What comes before the first chunk of a tile. False where the tile has nothing to store.
+  MOXIE_DEVICE bool begin(const Chunk& chunk, const Tile& tile) {
+    if (chunk.rows <= 0 || chunk.column >= chunk.n) return false;
     if constexpr (Traits::kGroupMaps > 0) {
       if (chunk.group != mapped_group_) move_to_group(chunk, tile);
     }
     if constexpr (C.bias) {
-      if (2 * thread < kTileColumns) bias_words()[thread] = bias_;
-      if constexpr (!Traits::kStaged) bar_sync(barrier_, 128);
+      if (2 * chunk.thread < kTileColumns) bias_words()[chunk.thread] = bias_;
+      if constexpr (!Traits::kStaged && !has_packed_b(C)) bar_sync(barrier_, 128);
     }
+    return true;
+  }
+
+  // What comes behind the last chunk: all warps have read the bias, and transposed accumulators, before those of the
+  // next tile take their place.
+  MOXIE_DEVICE void end() const {
+    if constexpr ((C.bias || has_packed_b(C)) && !Traits::kStaged && !meets_between_tiles(C)) bar_sync(barrier_, 128);
+  }
+
+  // All chunks of `chunk`'s rows, or with a transposed accumulator of its columns.
+  template <class Load>
+  MOXIE_DEVICE void run_chunks(Chunk chunk, const Tile& tile, Load&& load) {
     constexpr int kEnd = kTransposed ? kRows : kTileColumns;
     constexpr int kStep = kTransposed ? epilogue_rows(C) : kColumns;
 #pragma unroll
@@ -170,9 +248,9 @@ class Epilogue {
       }
       if constexpr (Traits::kStaged) {
         // The copies that were issued from this buffer have read it. The barrier tells all warps, and makes the bias
-        // visible to them.
+        // visible to them; with transposed accumulators the one of their exchange does.
         if (issuing_warp_ && elect()) wait_for_staging();
-        bar_sync(barrier_, 128);
+        if constexpr (!has_packed_b(C)) bar_sync(barrier_, 128);
       }
       Fragment<kColumns / 2> narrow[Traits::kExchanges ? kBlocks : 1];
 #pragma unroll
@@ -201,18 +279,8 @@ class Epilogue {
         if constexpr (C.store_buffers == 2) buffer_ ^= 1;
       }
     }
-    // All warps have read the bias before that of the next tile takes its place.
-    if constexpr (C.bias && !Traits::kStaged && !meets_between_tiles(C)) bar_sync(barrier_, 128);
   }
 
-  // Called before the block may end: waits until all copies have read its shared memory.
-  MOXIE_DEVICE void finish() {
-    if constexpr (Traits::kStaged) {
-      if (issuing_warp_ && elect()) cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
-    }
-  }
-
- private:
   static MOXIE_DEVICE void wait_for_staging() {
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<C.store_buffers - 1>{});
   }

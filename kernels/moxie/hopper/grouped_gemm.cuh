@@ -26,6 +26,7 @@
 #include "moxie/epilogue/store.cuh"
 #include "moxie/hopper/loader.cuh"
 #include "moxie/hopper/mainloop.cuh"
+#include "moxie/hopper/packed_mainloop.cuh"
 #include "moxie/scheduler.cuh"
 
 namespace moxie::kernel {
@@ -41,13 +42,13 @@ constexpr int kConsumerRegisters = 232;
 // The prologue, first half: prefetches tensor maps and initializes barriers.
 template <HopperConfig C, class... Sinks>
 MOXIE_DEVICE void initialize(const GemmParams& gemm, SinkList<Sinks...>& sinks,
-                             const typename HopperMainloop<C>::Ring& ring, int warp) {
+                             const typename MainloopOf<C>::Ring& ring, int warp) {
   // Decode kernels run one or two tiles per block, so the time before the first copy matters: warp 1 does this while
   // warp 0 prepares to load.
   if (warp == (C.decode_tile ? 1 : 0) && elect()) {
     if constexpr (!operands_need_group_maps(C.grouping)) {
       prefetch_tensormap(&gemm.a);
-      prefetch_tensormap(&gemm.b);
+      if constexpr (!has_packed_b(C)) prefetch_tensormap(&gemm.b);
       if constexpr (loads_in_parts(C)) prefetch_tensormap(&gemm.a_part);
     }
     sinks.for_each([](auto& sink) {
@@ -83,7 +84,7 @@ MOXIE_DEVICE void synchronize(Scheduler<C>& scheduler, bool early) {
 
 template <HopperConfig C, class... Sinks>
 MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sinks::Params&... params) {
-  using Loop = HopperMainloop<C>;
+  using Loop = MainloopOf<C>;
   using Traits = SinkTraits<C, Sinks...>;
   constexpr HopperSharedLayout kShared = Traits::kShared;
   static_assert(kShared.bytes <= kMaxSharedBytes, "fewer stages or a smaller tile");
@@ -130,20 +131,43 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     setmaxnreg_inc<kConsumerRegisters>();
     if (early) griddepcontrol_wait();  // before outputs and the workspace are written
     const int warp_group = warp / 4 - 1;
-    constexpr int kOperandSlots = operands_need_group_maps(C.grouping) ? 2 * kMapSlots * kMapBytes : 0;
+    constexpr int kOperandSlots = operand_maps(C) * kMapSlots * kMapBytes;
     Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, warp_group,
                                    kEpilogueBarrier + warp_group);
     typename Loop::Position at;
 
-    if constexpr (C.schedule == WarpSchedule::Cooperative) {
-      // Both consumers take every tile, each half of its rows.
-      const uint8_t* a = shared + kShared.a + warp_group * warp_group_rows(C) * kStageRowBytes;
-      while (scheduler.next(tile)) {
-        typename Loop::Accumulator acc;  // declared here, so that it is not carried from tile to tile
-        epilogue.prefetch(tile);
-        Loop::multiply(acc, ring, at, tile.k_tiles(), a, shared + kShared.b, lane, [] {});
-        epilogue.run(acc, tile);
+    // One tile from its first stage to its sinks. wait_turn() is called before the first stage, all_issued() when the
+    // tensor cores have the last.
+    const auto compute = [&](const Tile& of, auto&& wait_turn, auto&& all_issued) {
+      typename Loop::Accumulator acc;  // declared here, so that it is not carried from tile to tile
+      if constexpr (has_packed_b(C)) {
+        const typename Loop::Part part = Loop::part_of(gemm, of, warp_group);
+        Tile own = of;
+        own.column = part.column;
+        epilogue.prefetch(own);
+        const typename Loop::Shifts shifts(part, threadIdx.x % 128);
+        wait_turn();
+        const uint8_t* b = shared + kShared.b + (part.column - of.column) / kPackRows * kPackBlockBytes;
+        Loop::multiply(acc, ring, at, of.k_tiles(), part, shared + kShared.a, b, threadIdx.x % 128, all_issued);
+        typename Loop::Factors factors;
+        shifts.get(factors);
+        epilogue.run_transposed(acc, factors, own);
+      } else {
+        // Cooperative: this consumer's half of the tile's rows.
+        constexpr int kHalf = C.schedule == WarpSchedule::Cooperative ? warp_group_rows(C) * kStageRowBytes : 0;
+        epilogue.prefetch(of);
+        wait_turn();
+        Loop::multiply(acc, ring, at, of.k_tiles(), shared + kShared.a + warp_group * kHalf, shared + kShared.b, lane,
+                       all_issued);
+        epilogue.run(acc, of);
       }
+    };
+
+    if constexpr (C.schedule == WarpSchedule::Cooperative) {
+      // Both consumers take every tile, each half of it.
+      while (scheduler.next(tile))
+        compute(
+            tile, [] {}, [] {});
     } else {
       // Each consumer takes every other tile and skips the stages of the tiles between. A consumer may wait for full
       // stages only after the other one has waited for all stages of its tile. Until then the barrier of a stage could
@@ -155,16 +179,17 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
         more = scheduler.next(tile);
       }
       while (more) {
-        typename Loop::Accumulator acc;
         Tile others;  // the next tile, which the other consumer computes
         const bool another = scheduler.next(others);
-        epilogue.prefetch(tile);
-        if (!first) bar_sync(kTurnBarrier + warp_group, 256);
-        first = false;
-        Loop::multiply(acc, ring, at, tile.k_tiles(), shared + kShared.a, shared + kShared.b, lane, [&] {
-          if (another) bar_arrive(kTurnBarrier + (warp_group ^ 1), 256);
-        });
-        epilogue.run(acc, tile);
+        compute(
+            tile,
+            [&] {
+              if (!first) bar_sync(kTurnBarrier + warp_group, 256);
+              first = false;
+            },
+            [&] {
+              if (another) bar_arrive(kTurnBarrier + (warp_group ^ 1), 256);
+            });
         if (!another) break;
         at.advance(others.k_tiles());
         more = scheduler.next(tile);

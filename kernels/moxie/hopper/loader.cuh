@@ -20,6 +20,7 @@
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/hopper/mainloop.cuh"
+#include "moxie/hopper/packed_mainloop.cuh"
 #include "moxie/tensor_map.cuh"
 #include "moxie/tile.cuh"
 
@@ -27,10 +28,10 @@ namespace moxie::kernel {
 
 template <HopperConfig C>
 class HopperLoader {
-  using Loop = HopperMainloop<C>;
+  using Loop = MainloopOf<C>;
   using Ring = typename Loop::Ring;
   static constexpr int kStageA = Loop::kStageA, kStageB = Loop::kStageB;
-  static constexpr bool kGroupMaps = operands_need_group_maps(C.grouping);
+  static constexpr bool kGroupMaps = operands_need_group_maps(C.grouping), kPacked = has_packed_b(C);
 
  public:
   MOXIE_DEVICE HopperLoader(const GemmParams& gemm, const Ring& ring, uint8_t* a, uint8_t* b, uint8_t* maps,
@@ -39,7 +40,7 @@ class HopperLoader {
     if constexpr (kHints) evict_first_ = evict_first_policy(), evict_normal_ = evict_normal_policy();
     if constexpr (kGroupMaps) {
       copy_map_template(maps_, gemm.a, threadIdx.x % 32);
-      copy_map_template(maps_ + kMapBytes, gemm.b, threadIdx.x % 32);
+      if constexpr (!kPacked) copy_map_template(maps_ + kMapBytes, gemm.b, threadIdx.x % 32);
       __syncwarp();
     }
   }
@@ -47,10 +48,10 @@ class HopperLoader {
   MOXIE_DEVICE void load_b_ahead(const Tile& tile) {
     ahead_ = min(tile.k_tiles(), static_cast<uint32_t>(C.stages));
     if (elect()) {
-      choose_policy(tile);
+      begin_b(tile);
 #pragma unroll 1
       for (uint32_t tile_k = 0; tile_k < ahead_; ++tile_k) {
-        ring_.expect(at_.stage, kStageA + kStageB);
+        ring_.expect(at_.stage, kStageA + b_bytes(tile, tile_k * C.block_k));
         load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, tile_k * C.block_k);
         at_.advance();
       }
@@ -71,7 +72,7 @@ class HopperLoader {
     }
     if (elect()) {
       const int parts = parts_of(tile);
-      choose_policy(tile);
+      begin_b(tile);
       // The first use of a stage loads the whole tile, so that wgmma reads no shared memory that nothing has written.
       const uint32_t whole = parts == kParts ? k_tiles : min(unfilled_, k_tiles);
       uint32_t tile_k = 0;
@@ -85,7 +86,7 @@ class HopperLoader {
       // Whole tiles of A.
       for (; tile_k < whole; ++tile_k) {
         ring_.wait_empty(at_.stage, at_.phase ^ 1);
-        ring_.expect(at_.stage, kStageA + kStageB);
+        ring_.expect(at_.stage, kStageA + b_bytes(tile, tile_k * C.block_k));
         load_a(map_a, tile, tile_k * C.block_k);
         load_b(map_b, tile, tile_k * C.block_k);
         at_.advance();
@@ -94,7 +95,7 @@ class HopperLoader {
       if constexpr (kInParts) {
         for (; tile_k < k_tiles; ++tile_k) {
           ring_.wait_empty(at_.stage, at_.phase ^ 1);
-          ring_.expect(at_.stage, parts * kPartBytes + kStageB);
+          ring_.expect(at_.stage, parts * kPartBytes + b_bytes(tile, tile_k * C.block_k));
           load_a_parts(parts, tile, tile_k * C.block_k);
           load_b(map_b, tile, tile_k * C.block_k);
           at_.advance();
@@ -112,8 +113,15 @@ class HopperLoader {
 
   // The weights of a group that has one tile of rows are read once, and should not push others out of L2.
   static constexpr bool kHints = C.decode_tile && C.multicast != Multicast::B;
-  MOXIE_DEVICE void choose_policy(const Tile& tile) {
+  // Called by the loading thread before the first load_b() of a tile.
+  MOXIE_DEVICE void begin_b(const Tile& tile) {
     if constexpr (kHints) policy_ = tile.row + tile.rows <= C.block_m ? evict_first_ : evict_normal_;
+    if constexpr (kPacked) packed_ = PackedTile<C>(gemm_, tile);
+  }
+  // Bytes of B that load_b() brings to this block's stage.
+  MOXIE_DEVICE uint32_t b_bytes(const Tile& tile, int32_t k) const {
+    if constexpr (kPacked) return packed_.bytes(tile, k);
+    return kStageB;
   }
 
   // How many parts of A's tile have rows of the group. What an earlier tile left in place of the other parts reaches
@@ -158,12 +166,31 @@ class HopperLoader {
   }
 
   MOXIE_DEVICE void load_b(const uint8_t* map, const Tile& tile, int32_t k) const {
+    if constexpr (kPacked) {
+      load_packed(tile, k);
+      return;
+    }
     constexpr int kBox = b_box_rows(C);
     const bool shared = shares_b(tile);
     const int from = shared ? rank_ * kBox : 0;
     uint8_t* to = b_ + at_.stage * kStageB + from * kStageRowBytes;
     load_columns(shared, to, map, tile, tile.column + from, k);
     if (may_share_b(C) && !shared) load_columns(false, to + kBox * kStageRowBytes, map, tile, tile.column + kBox, k);
+  }
+
+  MOXIE_DEVICE void load_packed(const Tile& tile, int32_t k) const {
+#pragma unroll
+    for (int block = 0; block < C.block_n / kPackRows; ++block) {
+      const uint32_t bytes = packed_.block_bytes(tile, block, k);
+      if (bytes == 0) break;
+      uint8_t* to = b_ + at_.stage * kStageB + block * kPackBlockBytes;
+      if constexpr (kHints) {
+        copy_bulk_hinted(to, packed_.block(tile, block, k), bytes, ring_.full + at_.stage, policy_);
+      } else {
+        cuda::ptx::cp_async_bulk(cuda::ptx::space_cluster, cuda::ptx::space_global, to, packed_.block(tile, block, k),
+                                 bytes, ring_.full + at_.stage);
+      }
+    }
   }
 
   // One box of B from the row of column `column` of the product on.
@@ -216,30 +243,33 @@ class HopperLoader {
     }
     group_begin_ = issued_;
     if (elect()) {
-      const int64_t lda = gemm_.arrays.lda[tile.group] * 2, ldb = gemm_.arrays.ldb[tile.group] * 2;
-      const MapEditor a{maps_}, b{maps_ + kMapBytes};
+      const MapEditor a{maps_};
       a.address(gemm_.arrays.a[tile.group]);
       a.template size<0>(tile.k);
       a.template size<1>(tile.row + tile.rows);
-      a.template stride<1>(lda);
-      b.address(gemm_.arrays.b[tile.group]);
-      b.template size<0>(tile.k);
-      if constexpr (!is_gated(C.activation)) {
-        b.template size<1>(tile.n);
-        b.template stride<1>(ldb);
-      } else {
-        b.template size<3>(tile.n / 16);
-        b.template stride<1>(C.gate == GateLayout::Interleaved ? 2 * ldb : ldb);
-        b.template stride<2>(C.gate == GateLayout::Interleaved ? ldb : ldb * (tile.n / 2));
-        b.template stride<3>(C.gate == GateLayout::Interleaved ? 16 * ldb : 8 * ldb);
-      }
+      a.template stride<1>(gemm_.arrays.lda[tile.group] * 2);
+      if constexpr (!kPacked) describe_b(MapEditor{maps_ + kMapBytes}, tile);
     }
     __syncwarp();
     uint8_t* slot = slots_ + slot_ * kMapBytes;
     publish_map(slot, maps_);
-    publish_map(slot + kMapSlots * kMapBytes, maps_ + kMapBytes);
+    if constexpr (!kPacked) publish_map(slot + kMapSlots * kMapBytes, maps_ + kMapBytes);
     acquire_map(slot);
-    acquire_map(slot + kMapSlots * kMapBytes);
+    if constexpr (!kPacked) acquire_map(slot + kMapSlots * kMapBytes);
+  }
+  MOXIE_DEVICE void describe_b(const MapEditor& b, const Tile& tile) const {
+    const int64_t ldb = gemm_.arrays.ldb[tile.group] * 2;
+    b.address(gemm_.arrays.b[tile.group]);
+    b.template size<0>(tile.k);
+    if constexpr (!is_gated(C.activation)) {
+      b.template size<1>(tile.n);
+      b.template stride<1>(ldb);
+    } else {
+      b.template size<3>(tile.n / 16);
+      b.template stride<1>(C.gate == GateLayout::Interleaved ? 2 * ldb : ldb);
+      b.template stride<2>(C.gate == GateLayout::Interleaved ? ldb : ldb * (tile.n / 2));
+      b.template stride<3>(C.gate == GateLayout::Interleaved ? 16 * ldb : 8 * ldb);
+    }
   }
 
   const GemmParams& gemm_;
@@ -253,6 +283,7 @@ class HopperLoader {
   uint32_t ahead_ = 0;            // stages of the next tile whose B is on its way
   uint32_t unfilled_ = C.stages;  // stages that have held nothing yet
   uint64_t evict_first_ = 0, evict_normal_ = 0, policy_ = 0;
+  PackedTile<C> packed_;  // the tile's weights, where B is packed
   int32_t mapped_group_ = -1;
   uint32_t slot_ = 1;
   uint32_t issued_ = 0;  // stages of all tiles

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bf16 activations and packed MXFP4 weights over tile x grouping x gate layout x activation x outputs, each
+// for sizes that are drawn anew in every run, in every order of the simulator.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "tests/support/grouped_product.h"
+#include "tests/support/packed_weights.h"
+
+namespace moxie::test {
+namespace {
+
+constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
+constexpr Grouping kGroupings[] = {Grouping::Dense,     Grouping::Batched, Grouping::Offsets,
+                                   Grouping::RowGroups, Grouping::Masked,  Grouping::Pointers};
+struct Tile {
+  WarpSchedule schedule;
+  int m, n;
+  Multicast multicast;
+};
+constexpr auto kCooperative = WarpSchedule::Cooperative, kPingPong = WarpSchedule::PingPong;
+constexpr auto kAlone = Multicast::None, kShareA = Multicast::A;
+constexpr Tile kTiles[] = {
+    {kCooperative, 256, 128, kAlone},  {kCooperative, 256, 128, kShareA}, {kCooperative, 128, 256, kAlone},
+    {kCooperative, 128, 256, kShareA}, {kCooperative, 128, 128, kAlone},  {kCooperative, 64, 256, kAlone},
+    {kCooperative, 64, 128, kShareA},  {kPingPong, 128, 128, kAlone},     {kPingPong, 128, 128, kShareA},
+    {kPingPong, 128, 64, kAlone},      {kPingPong, 64, 128, kShareA},     {kPingPong, 64, 64, kAlone},
+    {kPingPong, 32, 128, kAlone},      {kPingPong, 32, 64, kAlone},       {kPingPong, 16, 128, kAlone},
+    {kPingPong, 16, 64, kAlone},       {kPingPong, 8, 128, kAlone},       {kPingPong, 8, 64, kAlone},
+};
+constexpr int kTileCount = int(std::size(kTiles));
+struct Outputs {
+  std::optional<DataType> pre, out;
+};
+constexpr Outputs kOutputs[] = {{{}, kBf16}, {kBf16, kBf16}, {kF32, {}}, {{}, kF32}, {kF32, kBf16}, {kBf16, kF32}};
+
+struct Entry {
+  ProductSpec problem;
+  std::string name;
+};
+
+// Four of every tile. Grouping, gate, outputs and activation come in turn, each at a step of its own.
+std::vector<Entry> entries() {
+  std::vector<Entry> all;
+  int plain = 0, gated = 0;
+  for (int i = 0; i < 4 * kTileCount; ++i) {
+    const Tile& tile = kTiles[i % kTileCount];
+    const int turn = i / kTileCount, gate = (i + turn) % 4;
+    Entry e;
+    ProductSpec& p = e.problem;
+    p.b_format = OperandFormat::Mxfp4;
+    p.schedule = tile.schedule, p.tile_m = tile.m, p.tile_n = tile.n, p.multicast = tile.multicast;
+    // Tiles of fewer than 64 rows, and those of 128x256, are not for pointers.
+    p.grouping = kGroupings[(i % kTileCount + i / 6) % (tile.m < 64 || (tile.m == 128 && tile.n == 256) ? 5 : 6)];
+    p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + gated % 4);
+    if (gate > 0) p.gate = GateLayout(gate - 1), ++gated;
+    const int of_outputs = (2 * i + i / 6 + 5 * turn) % 6;
+    const Outputs& outputs = kOutputs[of_outputs];
+    p.pre = outputs.pre, p.out = outputs.out;
+    p.bias = (i + i / 8) % 3 != 0;
+    if (tile.m < 64) {
+      p.expected_rows = 1;
+    } else if (turn % 2 == 0 && p.grouping != Grouping::Pointers) {
+      p.expected_rows = 16;  // a kernel for few rows
+    }
+    e.name = fmt::format("{}{}x{}{}{}{}{}Outputs{}{}", tile.schedule == kPingPong ? "PingPong" : "Cooperative", tile.m,
+                         tile.n, tile.multicast == kShareA ? "ShareA" : "", fmt::format("Grouping{}", int(p.grouping)),
+                         fmt::format("Activation{}", int(p.activation)), gate ? fmt::format("Gate{}", gate - 1) : "",
+                         of_outputs, p.bias ? "Bias" : "");
+    all.push_back(e);
+  }
+  return all;
+}
+
+// Extents with tails in every direction: empty groups, one row, one over a tile, half a block of K, half a unit of
+// rows.
+Job draw_job(const ProductSpec& problem, Random& random) {
+  Job job;
+  job.problem = problem;
+  const int m = *problem.tile_m;
+  const int64_t rows[] = {0, 1, 7, 8, m - 1, m, m + 1, 67, 130}, unit = is_gated(problem.activation) ? 16 : 8;
+  const int64_t columns[] = {unit, 3 * unit, 48, 64, 80, 128, 176, 272}, depths[] = {32, 64, 96, 160, 192, 416};
+  job.n = random.of(columns), job.k = random.of(depths);
+  const size_t groups = problem.grouping == Grouping::Dense ? 1 : size_t(random.between(2, 5));
+  const bool alike = problem.grouping == Grouping::Batched;
+  for (size_t g = 0; g < groups; ++g) {
+    job.rows.push_back(alike && g > 0 ? job.rows[0] : random.of(rows));
+    if (problem.grouping != Grouping::Pointers) continue;
+    job.group_n.push_back(random.of(columns));
+    job.group_k.push_back(random.one_in(6) ? 0 : random.of(depths));
+  }
+  // The plan must stay one that the tile is possible with.
+  job.host_sizes = m >= 64 && !problem.expected_rows && random.one_in(2);
+  job.weights_ready = random.one_in(2);
+  job.seed = random.next() % 1000;
+  // Exact sums, or products of any bf16. Activations of sums that large underflow.
+  job.e2m1 = random.one_in(2) && (!problem.out || problem.activation == Activation::None);
+  if (random.one_in(3)) job.wild_sizes = random.next() | 1;
+  if (random.one_in(3)) job.specials = random.next() | 1;
+  return job;
+}
+
+class PackedMatrix : public ::testing::TestWithParam<Entry> {};
+
+TEST_P(PackedMatrix, IsRight) {
+  Random random(run_seed() ^ std::hash<std::string>()(GetParam().name));
+  for (int i = 0; i < 5; ++i) {
+    const Job job = draw_job(GetParam().problem, random);
+    SCOPED_TRACE(fmt::format("n {}, k {}, rows {}, {} sizes, MOXIE_TEST_SEED={}", job.n, job.k,
+                             ::testing::PrintToString(job.rows), job.host_sizes ? "host" : "device", run_seed()));
+    run_in_all_orders(job);
+    if (HasFatalFailure() || HasFailure()) return;
+  }
+}
+
+void PrintTo(const Entry& entry, std::ostream* stream) { *stream << entry.name; }
+
+INSTANTIATE_TEST_SUITE_P(Kernels, PackedMatrix, ::testing::ValuesIn(entries()),
+                         [](const auto& info) { return info.param.name; });
+
+// The table itself: what is claimed above to meet does meet.
+TEST(PackedMatrixTable, CoversThePairs) {
+  std::set<std::pair<int, int>> tile_gate, grouping_gate, grouping_outputs, gate_outputs, grouping_schedule;
+  std::set<int> activations;
+  for (const Entry& e : entries()) {
+    const ProductSpec& p = e.problem;
+    const int gate = is_gated(p.activation) ? 1 + int(p.gate) : 0;
+    const int outputs = (p.pre ? 1 + int(*p.pre) : 0) * 8 + (p.out ? 1 + int(*p.out) : 0);
+    tile_gate.insert({*p.tile_m * 1000 + *p.tile_n + int(*p.multicast) * 1000000 + int(*p.schedule) * 10000000, gate});
+    grouping_gate.insert({int(p.grouping), gate});
+    grouping_outputs.insert({int(p.grouping), outputs});
+    gate_outputs.insert({gate, outputs});
+    grouping_schedule.insert({int(p.grouping), int(*p.schedule)});
+    activations.insert(int(p.activation));
+  }
+  EXPECT_EQ(entries().size(), 72u);
+  EXPECT_EQ(tile_gate.size(), 72u);
+  EXPECT_EQ(grouping_gate.size(), 24u);
+  EXPECT_GE(grouping_outputs.size(), 34u);
+  EXPECT_EQ(gate_outputs.size(), 24u);
+  EXPECT_EQ(grouping_schedule.size(), 12u);
+  EXPECT_EQ(activations.size(), 10u);
+}
+
+// ---- Packing -------------------------------------------------------------------------------------------------------
+
+struct Packing {
+  WeightShape shape;
+  std::vector<uint8_t> codes, scales;
+};
+
+// Codes are random, scales are drawn from those of `lowest` to `highest`; one of `nan_each` is NaN.
+Packing draw_packing(const WeightShape& shape, Random& random, int lowest, int highest, int nan_each) {
+  Packing p{shape, {}, {}};
+  p.codes.resize(size_t(shape.groups * shape.n * shape.k / 2));
+  p.scales.resize(size_t(shape.groups * shape.n * shape.k / 32));
+  for (uint8_t& code : p.codes) code = uint8_t(random.next());
+  for (uint8_t& scale : p.scales) {
+    const bool nan = nan_each > 0 && random.one_in(uint64_t(nan_each));
+    scale = nan ? 255 : uint8_t(random.between(lowest, highest));
+  }
+  return p;
+}
+
+std::vector<uint8_t> reference_of(const Packing& p) {
+  const WeightShape& s = p.shape;
+  std::vector<uint8_t> all;
+  const int64_t codes = s.n * s.k / 2, scales = s.n * s.k / 32;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    const std::vector<uint8_t> group =
+        pack_reference({p.codes.begin() + g * codes, p.codes.begin() + (g + 1) * codes},
+                       {p.scales.begin() + g * scales, p.scales.begin() + (g + 1) * scales}, s.n, s.k,
+                       s.gated ? std::optional(s.gate) : std::nullopt);
+    all.insert(all.end(), group.begin(), group.end());
+  }
+  return all;
+}
+
+uint64_t pack_on_device(const Packing& p, std::vector<uint8_t>& packed) {
+  const Buffer codes(p.codes), scales(p.scales), to(packed_weight_bytes(p.shape) + 16);
+  const Buffer refused(std::vector<uint64_t>{~uint64_t{0}});
+  to.fill(0xab);
+  WeightPacking packing{p.shape, codes.get(), scales.get(), to.get(), refused.get<uint64_t>()};
+  pack_weights(device(), packing);
+  device().synchronize();
+  packed = to.download();
+  const std::vector<uint8_t> bytes = refused.download();
+  uint64_t row;
+  std::memcpy(&row, bytes.data(), 8);
+  return row;
+}
+
+Packing unpack_on_device(const WeightShape& shape, const std::vector<uint8_t>& packed) {
+  Packing p{shape, {}, {}};
+  const Buffer from(packed), codes(size_t(shape.groups * shape.n * shape.k / 2) + 16),
+      scales(size_t(shape.groups * shape.n * shape.k / 32) + 16);
+  codes.fill(0xab), scales.fill(0xab);
+  unpack_weights(device(), WeightUnpacking{shape, from.get(), codes.get(), scales.get()});
+  device().synchronize();
+  p.codes = codes.download(), p.scales = scales.download();
+  return p;
+}
+
+constexpr uint64_t kNoRow = ~uint64_t{0};
+
+void check_packing(const Packing& p) {
+  std::vector<uint8_t> packed;
+  EXPECT_EQ(pack_on_device(p, packed), kNoRow);
+  const std::vector<uint8_t> guard(16, 0xab);
+  ASSERT_EQ(packed.size(), reference_of(p).size() + 16);
+  EXPECT_TRUE(std::equal(guard.begin(), guard.end(), packed.end() - 16)) << "bytes behind the packed weights";
+  packed.resize(packed.size() - 16);
+  EXPECT_EQ(packed, reference_of(p));
+  Packing back = unpack_on_device(p.shape, packed);
+  EXPECT_TRUE(std::equal(guard.begin(), guard.end(), back.codes.end() - 16)) << "bytes behind the codes";
+  EXPECT_TRUE(std::equal(guard.begin(), guard.end(), back.scales.end() - 16)) << "bytes behind the scales";
+  back.codes.resize(back.codes.size() - 16), back.scales.resize(back.scales.size() - 16);
+  EXPECT_EQ(back.codes, p.codes);
+  EXPECT_EQ(back.scales, p.scales);
+}
+
+TEST(PackWeights, IsWhatTheLayoutSaysAndComesBack) {
+  Random random(run_seed());
+  for (const bool gated : {false, true}) {
+    for (const GateLayout gate : {GateLayout::Interleaved, GateLayout::Split, GateLayout::SplitUpFirst}) {
+      for (const int64_t k : {32, 64, 96, 320}) {
+        for (const int64_t n : {8, 16, 56, 64, 80, 200, 208}) {
+          if (gated && n % 16 != 0) continue;
+          const WeightShape shape{random.between(1, 3), n, k, gated, gate};
+          SCOPED_TRACE(fmt::format("groups {}, n {}, k {}, gate {}", shape.groups, n, k, gated ? int(gate) : -1));
+          check_packing(draw_packing(shape, random, 110, 132, 9));
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Every row has one scale, so that every one can stand beside its row's largest.
+TEST(PackWeights, EveryScaleWithEveryCodeComesBack) {
+  Packing p{{1, 256, 32}, {}, {}};
+  for (int scale = 0; scale < 256; ++scale) {
+    p.scales.push_back(uint8_t(scale));
+    for (int pair = 0; pair < 16; ++pair) p.codes.push_back(uint8_t(pair | (15 - pair) << 4));
+  }
+  check_packing(p);
+}
+
+TEST(PackWeights, NamesTheFirstRowWhoseScalesAreTooFarApart) {
+  // 133 binades are exact, 134 are not; with scales of at most 128 all are.
+  const struct {
+    int lowest, highest;
+    bool refused;
+  } kCases[] = {{0, 128, false},   {0, 133, false},  {0, 134, true},
+                {120, 253, false}, {120, 254, true}, {254, 254, false}};
+  for (const auto& [lowest, highest, refused] : kCases) {
+    SCOPED_TRACE(fmt::format("scales {} and {}", lowest, highest));
+    Packing p{{2, 24, 64}, std::vector<uint8_t>(2 * 24 * 32, 0x21), std::vector<uint8_t>(2 * 24 * 2, 127)};
+    for (const size_t row : {size_t{40}, size_t{29}}) {  // of all groups: rows 16 and 5 of the second
+      p.scales[row * 2] = uint8_t(lowest), p.scales[row * 2 + 1] = uint8_t(highest);
+    }
+    std::vector<uint8_t> packed;
+    EXPECT_EQ(pack_on_device(p, packed), refused ? 29 : kNoRow);
+    const size_t group = packed_weight_bytes(1, 24, 64);
+    EXPECT_EQ(packed[2 * group - 32 + 5] >> 7, refused ? 1 : 0) << "the row's byte says NaN";
+    EXPECT_EQ(packed[group - 32 + 5] >> 7, 0) << "the other group's does not";
+    if (!refused) check_packing(p);
+  }
+}
+
+// ---- Values --------------------------------------------------------------------------------------------------------
+
+// Without any K neither operand need exist; the bias is all there is.
+TEST(PackedProduct, WithoutKThereNeedBeNoWeights) {
+  for (const bool gated : {false, true}) {
+    GemmDescription d;
+    d.groups = Batched{3, 5}, d.n = 80, d.k = 0;
+    d.b_format = OperandFormat::Mxfp4;
+    d.bias = true;
+    d.activation = gated ? Activation::Reglu : Activation::None;
+    d.out = kF32;
+    std::vector<uint16_t> bias;
+    for (int i = 0; i < 3 * 80; ++i) bias.push_back(reference::float_to_bf16(float(i % 29)));
+    const int64_t width = gated ? 40 : 80;
+    const Buffer b(bias), out(size_t(3 * 5 * width * 4));
+    GemmTensors t;
+    t.bias = b.get(), t.out.data = out.get();
+    GroupedGemm(device(), d).run(t);
+    device().synchronize();
+    const std::vector<uint8_t> bytes = out.download();
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < 3 * 5 * width; ++i) {
+      const int64_t group = i / (5 * width), column = i % width, first = group * 80;
+      float got;
+      std::memcpy(&got, &bytes[size_t(i * 4)], 4);
+      const auto of = [&](int64_t c) { return float((first + c) % 29); };
+      wrong += got != (gated ? of(2 * column) * of(2 * column + 1) : of(column));
+    }
+    EXPECT_EQ(wrong, 0) << (gated ? "gated" : "plain");
+  }
+}
+
+// What a description or a call may not say.
+TEST(PackedProduct, WrongUseIsNamed) {
+  const auto refusal = [](const auto& function) -> std::string {
+    try {
+      function();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  GemmDescription d;
+  d.groups = Dense{8}, d.n = 64, d.k = 64;
+  d.b_format = OperandFormat::Mxfp4;
+  const auto planned = [&](auto change) {
+    GemmDescription changed = d;
+    change(changed);
+    return refusal([&] { plan_gemm(changed); });
+  };
+  EXPECT_EQ(planned([](auto& x) { x.k = 40; }), "k is 40, but must be a multiple of 32 with mxfp4 operands");
+  EXPECT_EQ(planned([](auto& x) { x.b_format = OperandFormat::Nvfp4; }),
+            "b_format is nvfp4 and format bf16, but only mxfp4 beside bf16 differs");
+  EXPECT_EQ(planned([](auto& x) { x.format = OperandFormat::Mxfp4, x.b_format = OperandFormat::Bf16; }),
+            "b_format is bf16 and format mxfp4, but only mxfp4 beside bf16 differs");
+  EXPECT_EQ(planned([](auto& x) {
+              x.groups = KGroups{2, 8};
+            }),
+            "b_format is given, but k-groups have operands of one format");
+  const auto tuned = [&](const HopperTuning& tuning) { return planned([&](auto& x) { x.hopper = tuning; }); };
+  EXPECT_EQ(tuned({.tile_m = 48}),
+            "tile_m is 48, but with packed weights only 8, 16, 32, 64, 128 and 256 are possible");
+  EXPECT_EQ(tuned({.tile_n = 96}), "tile_n is 96, but with packed weights only 64, 128 and 256 are possible");
+  EXPECT_EQ(tuned({.multicast = Multicast::B}), "multicast shares b, but with packed weights only a is shared");
+  EXPECT_EQ(tuned({.schedule = kCooperative, .tile_m = 8}),
+            "no kernel for packed weights has this schedule, tile and multicast for such rows and sinks");
+  DeviceFigures b200;
+  b200.arch = 100;
+  EXPECT_EQ(refusal([&] { plan_gemm(d, b200); }),
+            "the device is of architecture sm_100a, but packed weights beside bf16 need sm_90a");
+
+  const GroupedGemm product(device(), d);
+  const Buffer a(size_t(8 * 64 * 2)), b(packed_weight_bytes(1, 64, 64) + 16), out(size_t(8 * 64 * 2));
+  const auto ran = [&](auto change) {
+    GemmTensors t;
+    t.a.data = a.get(), t.b.data = b.get(), t.out.data = out.get();
+    change(t);
+    return refusal([&] { product.run(t); });
+  };
+  EXPECT_EQ(ran([](auto& t) { t.b.ld = 64; }), "b.ld is 64, but packed weights have no leading dimension");
+  EXPECT_EQ(ran([](auto& t) { t.b.data = nullptr; }), "b is null, but must point to device memory");
+  EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<void*>(t.b.data); }), "out overlaps b in memory");
+  EXPECT_EQ(ran([&](auto& t) { t.b.scales = a.get(); }), "b.scales is given, but bf16 operands have no scales");
+
+  const auto packed = [&](auto change) {
+    WeightPacking w{{1, 64, 64}, a.get(), b.get<uint8_t>(), out.get()};
+    change(w);
+    return refusal([&] { pack_weights(device(), w); });
+  };
+  EXPECT_EQ(packed([](auto& w) { w.n = 12; }), "n is 12, but must be a multiple of 8 from 0 to 1073741824");
+  EXPECT_EQ(packed([](auto& w) { w.n = 24, w.gated = true; }),
+            "n is 24, but must be a multiple of 16 from 0 to 1073741824 with a gate");
+  EXPECT_EQ(packed([](auto& w) { w.k = 48; }), "k is 48, but must be a multiple of 32 from 0 to 1073741824");
+  EXPECT_EQ(packed([](auto& w) { w.groups = 0; }), "groups is 0, but must be 1 to 65535");
+  EXPECT_EQ(packed([](auto& w) { w.gate = GateLayout(7); }), "gate is 7, but only 0 to 2 have a meaning");
+  EXPECT_EQ(packed([](auto& w) { w.codes = nullptr; }), "codes is null, but must point to device memory");
+  EXPECT_EQ(packed([](auto& w) { w.packed = const_cast<void*>(w.codes); }), "codes overlaps packed in memory");
+  EXPECT_EQ(packed([](auto& w) { w.n = 0, w.codes = nullptr; }), "nothing");
+}
+
+// Rows of B with one weight that is not zero: the product of an A of ones is the weight, for every code and scale.
+TEST(PackedProduct, EveryWeightIsExact) {
+  constexpr int64_t kRows = 8, kN = 256 * 8, kK = 32;
+  std::vector<uint8_t> codes(size_t(kN * kK / 2)), scales(static_cast<size_t>(kN));
+  for (int64_t n = 0; n < kN; ++n) {
+    scales[size_t(n)] = uint8_t(n / 8);
+    // In each of eight rows two weights of magnitude n % 8, of either sign, under A's rows of which one is not zero.
+    codes[size_t(n * 16 + n % 16)] = uint8_t(n % 8 | (n % 8 | 8) << 4);
+  }
+  std::vector<uint16_t> a(size_t(kRows * kK));
+  for (int64_t k = 0; k < kK; ++k) {
+    a[size_t(k % 2 * kK + k)] = reference::float_to_bf16(1);
+    a[size_t((2 + k % 2) * kK + k)] = reference::float_to_bf16(-0.5);
+  }
+  const Buffer b(pack_reference(codes, scales, kN, kK, {})), x(a), out(size_t(kRows * kN * 4));
+  GemmDescription d;
+  d.groups = Dense{kRows}, d.n = kN, d.k = kK;
+  d.b_format = OperandFormat::Mxfp4;
+  d.out = kF32;
+  const GroupedGemm product(device(), d);
+  GemmTensors t;
+  t.a.data = x.get(), t.b.data = b.get(), t.out.data = out.get();
+  product.run(t);
+  device().synchronize();
+  const std::vector<uint8_t> bytes = out.download();
+  int64_t wrong = 0;
+  std::string first;
+  for (int64_t row = 0; row < 4; ++row) {
+    for (int64_t n = 0; n < kN; ++n) {
+      float got;
+      std::memcpy(&got, &bytes[size_t((row * kN + n) * 4)], 4);
+      const int code = int(n % 8) | (row % 2 == 1 ? 8 : 0);
+      const double wanted = double(reference::e8m0_to_float(uint8_t(n / 8))) * reference::e2m1_to_float(uint8_t(code)) *
+                            (row < 2 ? 1.0 : -0.5);
+      const bool bad = std::isnan(wanted) ? !std::isnan(got) : float(wanted) != got;
+      if (bad && wrong++ == 0)
+        first = fmt::format("row {}, scale {}, code {}: {} instead of {}", row, n / 8, code, got, wanted);
+    }
+  }
+  EXPECT_EQ(wrong, 0) << first;
+}
+
+}  // namespace
+}  // namespace moxie::test
