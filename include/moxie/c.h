@@ -318,6 +318,8 @@ typedef struct moxie_gemm_description {
   size_t sink_count;
   const moxie_hopper_tuning* hopper;       /* or NULL: the plan decides */
   const moxie_blackwell_tuning* blackwell; /* or NULL: the plan decides */
+  int32_t has_b_format;                    /* 1: b differs from a, whose format is `format` */
+  moxie_operand_format b_format;           /* MXFP4 beside BF16: b is packed weights, k a multiple of 32 */
 } moxie_gemm_description;
 
 /* ---- Plans: moxie/plan.h ---- */
@@ -582,6 +584,46 @@ MOXIE_API moxie_status moxie_dequantize(const moxie_device* device, const moxie_
  * tensor_scale. `to`: float32 in device memory. */
 MOXIE_API moxie_status moxie_find_tensor_scale(const moxie_device* device, const moxie_quantization* arguments,
                                                float* to);
+
+/* ---- Packed weights: moxie/weights.h ---- */
+
+/* MXFP4 weights from a checkpoint's order to that of sm_90a's kernels. Device pointers, aligned to 16 bytes. All up to
+ * k is required. */
+typedef struct moxie_weight_packing {
+  size_t size;
+  int64_t n;          /* rows of each group: a multiple of 8, of 16 with a gate */
+  int64_t k;          /* columns, a multiple of 32 */
+  int64_t groups;     /* 1 to 65,535; 0 stands for 1 */
+  const void* codes;  /* [groups][n][k / 2] E2M1, two in a byte, the first in the low nibble */
+  const void* scales; /* [groups][n][k / 32] E8M0 */
+  void* packed;       /* moxie_packed_weight_bytes */
+  /* uint64 in device memory, or NULL: lowered to the first row, counted over all groups, whose scales lie too far apart
+   * to be exact. Its products are NaN. The caller writes 2^64 - 1 before. */
+  uint64_t* refused;
+  moxie_stream stream;
+  int32_t gated;          /* 1: for a gated activation */
+  moxie_gate_layout gate; /* read where gated is 1 */
+} moxie_weight_packing;
+
+/* The way back. All up to k is required. */
+typedef struct moxie_weight_unpacking {
+  size_t size;
+  int64_t n;
+  int64_t k;
+  int64_t groups;
+  const void* packed;
+  void* codes;
+  void* scales;
+  moxie_stream stream;
+  int32_t gated;
+  moxie_gate_layout gate;
+} moxie_weight_unpacking;
+
+/* INVALID_ARGUMENT. */
+MOXIE_API moxie_status moxie_packed_weight_bytes(int64_t groups, int64_t n, int64_t k, size_t* bytes);
+/* Asynchronous on the stream. INVALID_ARGUMENT, COMPILE, DRIVER. */
+MOXIE_API moxie_status moxie_pack_weights(const moxie_device* device, const moxie_weight_packing* arguments);
+MOXIE_API moxie_status moxie_unpack_weights(const moxie_device* device, const moxie_weight_unpacking* arguments);
 
 /* ---- Kernels compiled beforehand: moxie/pack.h ---- */
 
