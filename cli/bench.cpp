@@ -50,7 +50,7 @@ GemmDescription describe(int64_t groups, int64_t rows, int64_t n, int64_t k, con
   GemmDescription d;
   options.apply(d);
   options.choices().apply(d, arch);
-  d.format = choose<OperandFormat>("--format", options.format);
+  set_format(d, options.format, arch);
   d.groups = Offsets{groups, groups * rows};
   d.n = n;
   d.k = k;
@@ -142,13 +142,33 @@ std::vector<uint16_t> download_rows(const Device& device, const GemmDescription&
   return values;
 }
 
+// Returns the packed weights of the first group in bf16.
+std::vector<uint16_t> download_packed(const Device& device, const GemmDescription& p, const Buffer& packed) {
+  const WeightShape shape{1, p.n, p.k, is_gated(p.activation.function), p.gate};
+  std::vector<uint8_t> pairs(static_cast<size_t>(p.n * p.k / 2)), scales(static_cast<size_t>(p.n * p.k / kScaleBlock));
+  const Buffer codes(device, pairs.size()), row_major(device, scales.size());
+  unpack_weights(device, {shape, packed.as(), codes.as(), row_major.as()});
+  device.synchronize();
+  device.download(pairs.data(), codes.as(), pairs.size());
+  device.download(scales.data(), row_major.as(), scales.size());
+  std::vector<uint16_t> values;
+  std::vector<float> row(static_cast<size_t>(p.k));
+  for (int64_t r = 0; r < p.n; ++r) {
+    reference::dequantize_row(DataType::Mxfp4, pairs.data() + r * p.k / 2, scales.data() + r * (p.k / kScaleBlock), p.k,
+                              1, row.data());
+    for (const float value : row) values.push_back(reference::float_to_bf16(value));
+  }
+  return values;
+}
+
 // Compares the first group's results with the product in double precision.
 reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   const GemmDescription& p = work.gemm.description();
   int32_t rows = 0;
   device.download(&rows, work.ends[0].as(), sizeof(rows));
   const auto a = download_rows(device, p, work.a[0], work.a_scales, rows);
-  const auto b = download_rows(device, p, work.b[0], work.b_scales, p.n);
+  const auto b =
+      p.b_format ? download_packed(device, p, work.b[0]) : download_rows(device, p, work.b[0], work.b_scales, p.n);
   std::vector<uint16_t> bias(static_cast<size_t>(p.n));
   if (p.bias) device.download(bias.data(), work.bias.as(), bias.size() * 2);
   std::vector<double> expected = reference::product(
@@ -232,7 +252,8 @@ void time_on_gpu(const Device& device, const std::vector<NamedShape>& shapes) {
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
     std::vector<Contender> contenders = {{ours}, {copies, false}};
     std::unique_ptr<DenseProduct> dense;
-    if (cublaslt != nullptr && !has_scales(shape.description.format)) {  // CublasLt multiplies bf16 alone
+    if (cublaslt != nullptr && !shape.description.b_format &&
+        !has_scales(shape.description.format)) {  // CublasLt multiplies bf16 alone
       dense = std::make_unique<DenseProduct>(*cublaslt, work, clock);
       contenders.push_back({dense->launch()});
     }
@@ -272,10 +293,7 @@ Run add_bench(CLI::App& command) {
   auto* k = command.add_option("--k", options->k, "Length of the sums")->capture_default_str();
   command.add_option("--list", options->list,
                      "Text file of problems with groups by offsets, one a line in the words of `moxie plan`");
-  command
-      .add_option("--format", options->format,
-                  "Elements of a and b: " + list_words<OperandFormat>() + "; all but bf16: sm_100a")
-      ->capture_default_str();
+  command.add_option("--format", options->format, format_help())->capture_default_str();
   command.add_option("--arch", options->arch, "What the simulator is: sm_90a or sm_100a");
   options->add_to(command);
   return [=] {

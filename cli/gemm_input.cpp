@@ -33,14 +33,21 @@ Shape expect(const SafetensorsReader& file, const std::string& name, const std::
   return entry->shape;
 }
 
-// Returns what the elements of a and b are: `asked`, or with "auto" what the tensors' types say.
-OperandFormat format_of(const SafetensorsReader& file, const std::string& asked) {
-  if (const auto chosen = choose_or_auto<OperandFormat>("--format", asked)) return *chosen;
+// Finds what the elements of a and b are: `asked`, or with "auto" what the tensors' types say. MXFP4 weights may stand
+// beside activations of bf16.
+void choose_formats(const SafetensorsReader& file, const std::string& asked, GemmInput& input) {
+  const auto chosen = choose_or_auto<OperandFormat>("--format", asked);
   const auto is = [&](const char* name, const char* dtype) {
     return file.find(name) != nullptr && file.find(name)->dtype == dtype;
   };
-  if (!is("a", "U8")) return OperandFormat::Bf16;
-  return is("sfa", "F8_E4M3") ? OperandFormat::Nvfp4 : OperandFormat::Mxfp4;
+  if (is("a", "BF16") && is("b", "U8") && chosen.value_or(OperandFormat::Mxfp4) == OperandFormat::Mxfp4) {
+    input.b_format = OperandFormat::Mxfp4;
+    return;
+  }
+  const OperandFormat stored = !is("a", "U8")         ? OperandFormat::Bf16
+                               : is("sfa", "F8_E4M3") ? OperandFormat::Nvfp4
+                                                      : OperandFormat::Mxfp4;
+  input.format = input.b_format = chosen.value_or(stored);
 }
 
 // A tensor that tells the groups' sizes, and the ranks that a and b must then have.
@@ -80,9 +87,9 @@ void check_ranks(const Shape& a, const Shape& b, size_t a_rank, size_t b_rank, c
 
 // Fills the grouping, the number of groups and the extents of a and b.
 void read_extents(const SafetensorsReader& file, const RowsTensor* rows, GemmInput& input) {
-  const char* const dtype = input.has_scales() ? "U8" : "BF16";
-  const Shape a = expect(file, "a", dtype, {2, 3}, "[M, K] or [G, M, K]");
-  const Shape b = expect(file, "b", dtype, {2, 3}, "[N, K] or [G, N, K]");
+  const auto dtype = [](OperandFormat format) { return moxie::has_scales(format) ? "U8" : "BF16"; };
+  const Shape a = expect(file, "a", dtype(input.format), {2, 3}, "[M, K] or [G, M, K]");
+  const Shape b = expect(file, "b", dtype(input.b_format), {2, 3}, "[N, K] or [G, N, K]");
   input.a_shape = a;
   if (rows != nullptr) {
     input.grouping = rows->grouping;
@@ -103,7 +110,11 @@ void read_extents(const SafetensorsReader& file, const RowsTensor* rows, GemmInp
   if (a.size() == 3 && a[0] != input.groups)
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
-  if (b.back() != a.back())
+  if (input.packs_b() && 2 * b.back() != a.back())
+    throw InputError(
+        fmt::format("tensor 'a' is {} and 'b' {}, the last extent of 'b' (K / 2 bytes) must be half of a's",
+                    shape_text(a), shape_text(b)));
+  if (!input.packs_b() && b.back() != a.back())
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
   if (input.n == 0)
@@ -250,7 +261,7 @@ std::optional<int64_t> GemmInput::total() const {
 
 GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& format) {
   GemmInput input;
-  input.format = format_of(file, format);
+  choose_formats(file, format, input);
   const RowsTensor* const rows = find_rows_tensor(file);
   read_extents(file, rows, input);
   read_bias(file, input);
@@ -262,6 +273,8 @@ GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& form
 }
 
 void read_scales(const SafetensorsReader& file, const GemmDescription& d, bool blocked, GemmInput& input) {
+  if (input.packs_b())
+    input.b_scales = read_operand_scales(file, "sfb", file.find("b")->shape, input.b_format, false, 0);
   if (!input.has_scales()) return;
   const size_t a_bytes = a_scale_bytes(d, input.total()), b_bytes = b_scale_bytes(d, input.total());
   input.a_scales = read_operand_scales(file, "sfa", input.a_shape, d.format, blocked, a_bytes);

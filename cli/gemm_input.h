@@ -13,7 +13,8 @@
 namespace moxie::cli {
 
 struct GemmInput {
-  OperandFormat format = OperandFormat::Bf16;
+  OperandFormat format = OperandFormat::Bf16;    // of a
+  OperandFormat b_format = OperandFormat::Bf16;  // of b: a's, or Mxfp4 beside an a of bf16
   Grouping grouping = Grouping::Dense;
   int64_t groups = 1;
   int64_t m = 0;  // rows of a, of each group where a has three dimensions
@@ -31,6 +32,7 @@ struct GemmInput {
 
   bool has_bias = false;
   bool has_scales() const { return moxie::has_scales(format); }
+  bool packs_b() const { return b_format != format; }
   bool is_stacked() const { return a_shape.size() == 3; }  // a and the results are [G, M, ...]
 
   Groups file_groups() const;  // as the file has them
@@ -43,8 +45,8 @@ struct GemmInput {
 // names the tensor.
 GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& format);
 
-// Reads the operands' scales: one for 32 or 16 elements of a row, or the bytes that the blocked layout has.
-// `description` is that of file_groups().
+// Reads the operands' scales: one for 32 or 16 elements of a row, or the bytes that the blocked layout has. Those of a
+// b that will be packed have the first form. `description` is that of file_groups().
 void read_scales(const SafetensorsReader& file, const GemmDescription& description, bool blocked, GemmInput& input);
 
 }  // namespace moxie::cli

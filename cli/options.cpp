@@ -157,6 +157,20 @@ KernelChoices ProductOptions::choices() const {
   return choices;
 }
 
+std::string format_help() {
+  return "Elements of a and b: " + list_words<OperandFormat>() +
+         "; all but bf16: sm_100a. On sm_90a mxfp4 is the format of b alone, beside bf16";
+}
+
+void set_format(GemmDescription& d, const std::string& text, int arch) {
+  const auto format = choose<OperandFormat>("--format", text);
+  if (arch == 90 && format == OperandFormat::Mxfp4) {
+    d.b_format = format;
+  } else {
+    d.format = format;
+  }
+}
+
 void ShapeOptions::add_to(CLI::App& command) {
   command
       .add_option("M", m,
@@ -168,9 +182,7 @@ void ShapeOptions::add_to(CLI::App& command) {
   command.add_option("--groups", groups, "Groups")->capture_default_str();
   command.add_option("--grouping", grouping,
                      list_words<Grouping>() + " (sm_100a); dense for one group, offsets for more");
-  command
-      .add_option("--format", format, "Elements of a and b: " + list_words<OperandFormat>() + "; all but bf16: sm_100a")
-      ->capture_default_str();
+  command.add_option("--format", format, format_help())->capture_default_str();
   command.add_option("--rows", rows, "Rows of each group, when the host knows them")->delimiter(',');
   command.add_option("--expected-rows", expected, "Rows of a typical group, when only that is known");
   command.add_flag("--bias", bias, "With a bias");
@@ -185,7 +197,7 @@ GemmDescription ShapeOptions::description(int arch) const {
                        : groups > 1      ? Grouping::Offsets
                                          : Grouping::Dense,
                        groups, m);
-  d.format = choose<OperandFormat>("--format", format);
+  set_format(d, format, arch);
   d.n = n;
   d.k = k;
   d.bias = bias;

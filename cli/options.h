@@ -83,6 +83,10 @@ struct ProductOptions {
   KernelChoices choices() const;  // throws InputError that names the option
 };
 
+// Help of the option --format, and what it chooses: the format of both operands, on sm_90a mxfp4 that of b alone.
+std::string format_help();
+void set_format(GemmDescription& description, const std::string& text, int arch);
+
 // A whole product without tensors: M, N, K and everything that goes with them.
 struct ShapeOptions : ProductOptions {
   int64_t m = 0, n = 0, k = 0, groups = 1, expected = -1;

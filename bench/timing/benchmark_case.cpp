@@ -10,6 +10,7 @@
 #include "bench/timing/data.h"
 #include "moxie/error.h"
 #include "moxie/scales.h"
+#include "moxie/weights.h"
 
 namespace moxie::timing {
 
@@ -83,6 +84,19 @@ struct Filler {
                                              : static_cast<uint8_t>(123 + scale % 4);
     return repeated(block, count);
   }
+
+  // Makes packed weights of all groups.
+  Buffer packed(const GemmDescription& d, uint64_t seed) const {
+    WeightPacking packing{{timed_groups(d).count, d.n, d.k, is_gated(d.activation.function), d.gate}};
+    const int64_t count = packing.groups * d.n * d.k;
+    const Buffer codes = elements(OperandFormat::Mxfp4, seed, count, 1);
+    const Buffer scales_of_codes = scales(OperandFormat::Mxfp4, seed + 1, static_cast<size_t>(count / kScaleBlock));
+    Buffer to(device, packed_weight_bytes(packing));
+    packing.codes = codes.as(), packing.scales = scales_of_codes.as(), packing.packed = to.as();
+    pack_weights(device, packing);
+    device.synchronize(nullptr);
+    return to;
+  }
 };
 
 int64_t out_columns(const GemmDescription& d) { return is_gated(d.activation.function) ? d.n / 2 : d.n; }
@@ -106,9 +120,10 @@ double compulsory_bytes(const GemmDescription& d) {
   const auto columns =
       static_cast<double>((d.pre ? d.n * size_of(*d.pre) : 0) + (d.out ? out_columns(d) * size_of(*d.out) : 0));
   const auto n = static_cast<double>(d.n), k = static_cast<double>(d.k), m = static_cast<double>(rows_of(d));
-  const double element = has_scales(d.format) ? 0.5 + 1.0 / scale_block(d.format) : 2;
-  return static_cast<double>(std::min(timed_groups(d).count, rows_of(d))) * n * (element * k + (d.bias ? 2 : 0)) +
-         m * (element * k + columns);
+  const auto element = [](OperandFormat format) { return has_scales(format) ? 0.5 + 1.0 / scale_block(format) : 2; };
+  const double of_b = element(d.b_format.value_or(d.format)) * k + (d.bias ? 2 : 0);
+  return static_cast<double>(std::min(timed_groups(d).count, rows_of(d))) * n * of_b +
+         m * (element(d.format) * k + columns);
 }
 
 std::vector<int64_t> rows_of_groups(Popularity popularity, int64_t groups, int64_t total, int turn) {
@@ -126,12 +141,13 @@ BenchmarkCase::BenchmarkCase(const GroupedGemm& product, Popularity popularity, 
       device.info().simulated
           ? 1
           : std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(compulsory_bytes(d) + 1) + 1, 2, 12) / 2 * 2;
-  const auto copies =
-      std::clamp<uint64_t>(4 * l2 / static_cast<uint64_t>(b_count * bits_of(d.format) / 8 + 1) + 1, 1, turns);
+  const auto copies = std::clamp<uint64_t>(
+      4 * l2 / static_cast<uint64_t>(b_count * bits_of(d.b_format.value_or(d.format)) / 8 + 1) + 1, 1, turns);
   const Filler fill{device, clock};
   for (uint64_t i = 0; i < turns; ++i) {
     a.push_back(fill.elements(d.format, 10 * i + 1, rows * d.k, 1.0f));
-    if (i < copies) b.push_back(fill.elements(d.format, 10 * i + 2, b_count, 0.1f));
+    if (i < copies)
+      b.push_back(d.b_format ? fill.packed(d, 10 * i + 2) : fill.elements(d.format, 10 * i + 2, b_count, 0.1f));
     const auto results = [&](const std::optional<DataType>& type, int64_t columns) {
       return Buffer(device, type ? static_cast<size_t>(rows * columns * size_of(*type)) : 0);
     };
