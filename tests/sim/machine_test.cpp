@@ -232,52 +232,6 @@ LOOP:
     for (uint32_t i = 0; i < 256; ++i) EXPECT_EQ(out[b * 256 + i], 255 - i + 7);
 }
 
-// More writes than are remembered at once: what is remembered of them stays right, and so does what is missed.
-TEST_P(MachineOrders, ManyWritesOfSharedMemory) {
-  const auto text = [](const std::string& last) {
-    return kernel(R"(
-  .shared .align 4 .b8 words[4096];
-  mov.u32 %r6, words;
-  mad.lo.u32 %r7, %r2, 4, %r6;
-  xor.b32 %r8, %r2, 32;
-  mad.lo.u32 %r8, %r8, 4, %r6;
-  mov.u32 %r9, 0;
-  mov.u32 %r11, 0;
-AGAIN:
-  add.u32 %r10, %r2, %r9;
-  st.shared.u32 [%r7], %r10;
-  bar.sync 0;
-  ld.shared.u32 %r10, [%r8];
-  add.u32 %r11, %r11, %r10;
-  bar.sync 0;
-  add.u32 %r9, %r9, 1;
-  setp.lt.u32 %p1, %r9, 300;
-  @%p1 bra AGAIN;
-  st.global.u32 [%rd2+4096], %r11;
-  st.shared.u32 [%r7], %r9;
-)" + last + R"(
-  bar.sync 0;
-  setp.eq.u32 %p1, %r2, 0;
-  @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r6], 4096;
-  @%p1 cp.async.bulk.commit_group;
-  @%p1 cp.async.bulk.wait_group 0;
-  ret;)");
-  };
-  Shape shape;
-  shape.block = {1024, 1, 1};
-  const auto out = run(text("fence.proxy.async.shared::cta;"), 0, shape, 2048);
-  for (uint32_t i = 0; i < 1024; ++i) {
-    ASSERT_EQ(out[i], 300u) << i;
-    ASSERT_EQ(out[1024 + i], 300 * (i ^ 32) + 300 * 299 / 2) << i;
-  }
-  Buffer<uint32_t> room(memory_, 2048);
-  shape.order = GetParam();
-  Hazard kind{};
-  const std::string said =
-      sim_test::fault_of(text(""), "k", Params().add(room.address()).add(0u), memory_, shape, &kind);
-  EXPECT_EQ(kind, Hazard::MissingProxyFence) << said;
-}
-
 TEST_P(MachineOrders, NamedBarriersBetweenProducerAndConsumer) {
   const auto out = run(kernel(R"(
   .shared .align 4 .b8 tile[128];
