@@ -19,6 +19,7 @@
 #include "moxie/error.h"
 #include "moxie/names.h"
 #include "plan/hopper_cost.h"
+#include "plan/packed.h"
 #include "plan/plan.h"
 #include "plan/row_estimate.h"
 
@@ -291,6 +292,71 @@ void add_choices(Lines& lines) {
   }
 }
 
+// The same three for packed weights.
+void add_packed(Lines& lines) {
+  Draw draw(41);
+  const auto devices = hopper_devices();
+  const auto draw_packed = [&](int i) {
+    Shape s = draw_shape(draw, i, false);
+    s.b_format = OperandFormat::Mxfp4;
+    s.k = s.k / 32 * 32 + draw.of({0, 32, 64});
+    return s;
+  };
+  for (int i = 0; i < 120; ++i) {
+    const Shape s = draw_packed(i);
+    const NamedFigures& d = draw.one_of(devices);
+    lines.push_back(
+        fmt::format("packed {} {} = {}", d.name, words_of(s), line_of([&] { return make_hopper_plan(s, d.figures); })));
+  }
+  for (int i = 0; i < 60; ++i) {
+    Shape s = draw_packed(i);
+    s.custom_sinks.clear();
+    const NamedFigures& d = devices[size_t(i) % devices.size()];
+    const auto routings = estimate_routings(s);
+    const RowEstimate& rows = routings[size_t(i) % routings.size()];
+    const auto candidates = hopper_candidates(s, d.figures);
+    for (size_t c = size_t(i) % 5; c < candidates.size(); c += 5) {
+      if (!candidates[c].possible) continue;
+      const HopperTime t = packed_time_of(s, d.figures, rows, candidates[c].config);
+      lines.push_back(
+          fmt::format("time packed {} {} {} = {:.6g}: {:.5g} {:.5g} {:.5g}, {:.5g} tiles {:.4g}, {:.5g} "
+                      "{:.5g}, {}",
+                      i, d.name, describe(candidates[c].config), t.total * 1e6, t.compute * 1e6, t.l2 * 1e6,
+                      t.memory * 1e6, t.tiles, t.waves, t.mainloop, t.epilogue, t.limit));
+    }
+  }
+  const std::optional<int> none;
+  DeviceFigures one;
+  one.sm_count = 1;
+  for (int i = 0; i < 14; ++i) {
+    Shape s = draw_packed(i);
+    s.groups = std::min<int64_t>(s.groups, 32), s.m = std::min<int64_t>(s.m, 2048);
+    s.known_rows.clear();
+    if (i % 3 != 0) s.custom_sinks.clear();
+    if (i % 2 == 0) s.expected_rows = 200 + i * 8;
+    if (i % 4 == 2) s.out = DataType::Bf16, s.pre.reset(), s.custom_sinks.clear(), s.expected_rows = 255 + i / 4 % 2;
+    for (const std::optional<int> tile_m : {none, {8}, {16}, {32}, {64}, {128}, {256}, {96}}) {
+      Outcomes outcomes;
+      for (const std::optional<int> tile_n : {none, {32}, {64}, {96}, {128}, {256}}) {
+        for (const std::optional<int> cluster : {none, {1}, {2}, {3}}) {
+          for (int multicast = -1; multicast < 4; ++multicast) {
+            for (int schedule = -1; schedule < 2; ++schedule) {
+              s.hopper = {};
+              s.hopper.tile_m = tile_m, s.hopper.tile_n = tile_n, s.hopper.cluster = cluster;
+              if (multicast >= 0) s.hopper.multicast = Multicast(multicast);
+              if (schedule >= 0) s.hopper.schedule = WarpSchedule(schedule);
+              outcomes.add([&] { return make_hopper_plan(s, i == 5 ? one : DeviceFigures{}, {}); });
+            }
+          }
+        }
+      }
+      s.hopper = {};
+      lines.push_back(
+          fmt::format("choices packed {} {} = {}", words_of(s), choice_name("tile_m", tile_m), outcomes.text()));
+    }
+  }
+}
+
 std::string text_of(const RowEstimate& w) {
   std::string text = w.exact ? "exact" : "estimated";
   for (const EqualGroups& r : w.rows) text += fmt::format(" {}x{}", r.groups, r.rows);
@@ -394,6 +460,7 @@ Lines all_lines() {
   add_plans(lines);
   add_candidates(lines);
   add_choices(lines);
+  add_packed(lines);
   return lines;
 }
 
