@@ -28,6 +28,7 @@ struct WeightShape {
 
 // Bytes of packed weights. Throws Error: InvalidArgument.
 size_t packed_weight_bytes(const WeightShape& shape);
+// The same of a shape without a gate, which has as many.
 inline size_t packed_weight_bytes(int64_t groups, int64_t n, int64_t k) {
   return packed_weight_bytes(WeightShape{groups, n, k});
 }
@@ -46,10 +47,10 @@ struct WeightPacking : WeightShape {
 
 // The arguments of unpack_weights().
 struct WeightUnpacking : WeightShape {
-  const void* packed = nullptr;
-  void* codes = nullptr;    // receives [G, N, K / 2]
-  void* scales = nullptr;   // receives [G, N, K / 32]
-  Stream stream = nullptr;  // where the kernel runs; null: the default stream
+  const void* packed = nullptr;  // what pack_weights() wrote
+  void* codes = nullptr;         // receives [G, N, K / 2]
+  void* scales = nullptr;        // receives [G, N, K / 32]
+  Stream stream = nullptr;       // where the kernel runs; null: the default stream
 };
 
 // Asynchronous on the stream. Both throw Error: InvalidArgument, Compile, Driver.
