@@ -340,6 +340,9 @@ int run_tune(const TuneOptions& options) {
     products.push_back(std::move(drawn));
   }
   if (products.empty()) throw InputError("tune needs a LIST or --sample");
+  const bool packed = std::any_of(products.begin(), products.end(), [](const auto& d) { return d.b_format; });
+  if (packed && options.times.empty())
+    throw InputError("tune makes a table for products of bf16 alone; --times takes those with --format mxfp4, too");
   std::vector<std::vector<Variant>> variants;
   for (const GemmDescription& product : products) {
     const size_t most = options.exhaustive ? 1000 : static_cast<size_t>(options.top);
