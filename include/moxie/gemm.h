@@ -56,7 +56,8 @@ struct GemmDescription {
   // Of A and B. MXFP4 and NVFP4 need sm_100a, and n a multiple of 64 with a split gate.
   OperandFormat format = OperandFormat::Bf16;
   // Of B where it is not A's: Mxfp4 beside an A of bf16, on sm_90a. b is then packed weights (moxie/weights.h), and k a
-  // multiple of 32. The values of A stay bf16, and a weight is exactly what its code and its scale say.
+  // multiple of 32; b.ld and b.scales are left out. The values of A stay bf16, and a weight is exactly what its code
+  // and its scale say.
   std::optional<OperandFormat> b_format = {};
   bool bias = false;                          // whether GemmTensors::bias is added
   ActivationSpec activation = {};             // applied to pre; a gated one halves the width

@@ -99,6 +99,8 @@ static moxie_status give_quantization(void* s) {
   return moxie_scale_bytes(s, &bytes);
 }
 static moxie_status give_dequantization(void* s) { return moxie_dequantize(world.device, s); }
+static moxie_status give_packing(void* s) { return moxie_pack_weights(world.device, s); }
+static moxie_status give_unpacking(void* s) { return moxie_unpack_weights(world.device, s); }
 static moxie_status give_pack_options(void* s) { return moxie_pack(NULL, 0, world.folder, s, NULL); }
 static moxie_status give_row(void* s) {
   size_t length = 0;
@@ -181,6 +183,8 @@ void test_sizes(void) {
   const moxie_scale_blocking blocking = {.k = 64};
   const moxie_quantization quantization = {.format = MOXIE_DATA_TYPE_MXFP4, .rows = 128, .k = 64};
   const moxie_dequantization dequantization = {.format = MOXIE_DATA_TYPE_MXFP4, .k = 64};
+  const moxie_weight_packing packing = {.n = 0, .k = 64};
+  const moxie_weight_unpacking unpacking = {.n = 0, .k = 64};
   const moxie_pack_options pack = {.size = 0};
   const moxie_tuned_hopper row = {.size = 0};
   expect_taken(give_hopper, &hopper, 8, sizeof hopper);
@@ -194,6 +198,8 @@ void test_sizes(void) {
   expect_taken(give_blocking, &blocking, END(moxie_scale_blocking, k), sizeof blocking);
   expect_taken(give_quantization, &quantization, END(moxie_quantization, k), sizeof quantization);
   expect_taken(give_dequantization, &dequantization, END(moxie_dequantization, k), sizeof dequantization);
+  expect_taken(give_packing, &packing, END(moxie_weight_packing, k), sizeof packing);
+  expect_taken(give_unpacking, &unpacking, END(moxie_weight_unpacking, k), sizeof unpacking);
   expect_taken(give_pack_options, &pack, 8, sizeof pack);
   expect_taken(give_row, &row, 8, sizeof row);
   expect_filled(fill_device_info, sizeof(moxie_device_info));
@@ -301,6 +307,14 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_find_tensor_scale(NULL, &quantization, to), "device is null");
   EXPECT_REFUSED(moxie_find_tensor_scale(world.device, NULL, to), "arguments is null");
   EXPECT_REFUSED(moxie_find_tensor_scale(world.device, &quantization, NULL), "to is null");
+
+  const moxie_weight_packing packing = {.size = sizeof packing};
+  const moxie_weight_unpacking unpacking = {.size = sizeof unpacking};
+  EXPECT_REFUSED(moxie_packed_weight_bytes(1, 8, 32, NULL), "bytes is null");
+  EXPECT_REFUSED(moxie_pack_weights(NULL, &packing), "device is null");
+  EXPECT_REFUSED(moxie_pack_weights(world.device, NULL), "arguments is null");
+  EXPECT_REFUSED(moxie_unpack_weights(NULL, &unpacking), "device is null");
+  EXPECT_REFUSED(moxie_unpack_weights(world.device, NULL), "arguments is null");
 
   EXPECT_REFUSED(moxie_pack(NULL, 1, world.folder, NULL, NULL), "descriptions is null");
   EXPECT_REFUSED(moxie_pack(NULL, 0, NULL, NULL, NULL), "folder is null");

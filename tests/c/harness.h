@@ -106,6 +106,7 @@ void test_masked(void);
 void test_pointers(void);
 void test_sink(void);
 void test_mxfp4(void);
+void test_weights(void);
 void test_quantize(void);
 void test_scales(void);
 void test_plan(void);

@@ -11,7 +11,7 @@ static const struct {
     {"mxfp4", test_mxfp4},     {"quantize", test_quantize}, {"scales", test_scales},
     {"plan", test_plan},       {"devices", test_devices},   {"names", test_names},
     {"sizes", test_sizes},     {"nulls", test_nulls},       {"sentences", test_sentences},
-    {"threads", test_threads}, {"pack", test_pack},
+    {"threads", test_threads}, {"pack", test_pack},         {"weights", test_weights},
 };
 
 int main(int count, char** arguments) {

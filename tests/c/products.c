@@ -360,3 +360,81 @@ void test_mxfp4(void) {
   moxie_grouped_gemm_release(gemm);
   moxie_device_release(device);
 }
+
+/* bf16 rows by MXFP4 weights of two groups, gate and up in halves, packed and unpacked. */
+void test_weights(void) {
+  enum { kGroups = 2, kM = 5, kN = 48, kK = 96, kRows = kGroups * kN };
+  static const float kMagnitudes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  moxie_device* const device = open_device();
+  uint8_t codes[kRows * kK / 2], scales[kRows * kK / 32], codes_back[sizeof codes], scales_back[sizeof scales];
+  uint16_t a[kGroups * kM * kK], b[kRows * kK];
+  fill_bf16(a, COUNT(a), 1);
+  for (size_t i = 0; i < COUNT(codes); ++i) codes[i] = (uint8_t)(i * 37 + i / 11);
+  for (size_t i = 0; i < COUNT(scales); ++i) scales[i] = (uint8_t)(126 + i % 3);
+  for (size_t i = 0; i < COUNT(b); ++i) {
+    const unsigned code = i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15u;
+    b[i] = to_bf16((code & 8 ? -1.0f : 1.0f) * ldexpf(kMagnitudes[code & 7], scales[i / 32] - 127));
+  }
+
+  size_t bytes = 0;
+  EXPECT_OK(moxie_packed_weight_bytes(kGroups, kN, kK, &bytes));
+  EXPECT(bytes == kRows * (kK / 2 + kK / 32 + 1));
+  const uint64_t none = UINT64_MAX;
+  uint64_t refused = 0;
+  moxie_weight_packing w = {.size = sizeof w, .n = kN, .k = kK, .groups = kGroups};
+  w.gated = 1, w.gate = MOXIE_GATE_LAYOUT_SPLIT;
+  w.codes = uploaded(device, codes, sizeof codes);
+  w.scales = uploaded(device, scales, sizeof scales);
+  w.packed = filled(device, bytes, 0xff);
+  w.refused = uploaded(device, &none, sizeof none);
+  EXPECT_OK(moxie_pack_weights(device, &w));
+  EXPECT_OK(moxie_device_download(device, &refused, w.refused, sizeof refused, NULL));
+  EXPECT(refused == none);
+  moxie_weight_unpacking u = {.size = sizeof u, .n = kN, .k = kK, .groups = kGroups};
+  u.gated = 1, u.gate = MOXIE_GATE_LAYOUT_SPLIT;
+  u.packed = w.packed;
+  u.codes = filled(device, sizeof codes, 0xff), u.scales = filled(device, sizeof scales, 0xff);
+  EXPECT_OK(moxie_unpack_weights(device, &u));
+  EXPECT_OK(moxie_device_download(device, codes_back, u.codes, sizeof codes, NULL));
+  EXPECT_OK(moxie_device_download(device, scales_back, u.scales, sizeof scales, NULL));
+  EXPECT(memcmp(codes, codes_back, sizeof codes) == 0 && memcmp(scales, scales_back, sizeof scales) == 0);
+
+  moxie_gemm_description d = {.size = sizeof d};
+  d.groups.grouping = MOXIE_GROUPING_BATCHED;
+  d.groups.count = kGroups, d.groups.m = kM;
+  d.n = kN, d.k = kK;
+  d.has_b_format = 1, d.b_format = MOXIE_OPERAND_FORMAT_MXFP4;
+  d.activation.function = MOXIE_ACTIVATION_REGLU;
+  d.gate = MOXIE_GATE_LAYOUT_SPLIT;
+  d.out = MOXIE_DATA_TYPE_F32;
+  moxie_grouped_gemm* gemm = NULL;
+  EXPECT_OK(moxie_grouped_gemm_create(device, &d, &gemm));
+  float out[kGroups * kM * kN / 2];
+  moxie_gemm_tensors t = {.size = sizeof t};
+  t.a.data = uploaded(device, a, sizeof a), t.b.data = w.packed;
+  t.out.data = filled(device, sizeof out, 0xff);
+  EXPECT_OK(moxie_grouped_gemm_run(gemm, &t, NULL, 0, NULL));
+  EXPECT_OK(moxie_device_download(device, out, t.out.data, sizeof out, NULL));
+  for (int64_t row = 0; row < kGroups * kM; ++row) {
+    for (int64_t j = 0; j < kN / 2; ++j) {
+      const int64_t gate = row / kM * kN + j;
+      const double g = dot(a, b, row, gate, kK), up = dot(a, b, row, gate + kN / 2, kK);
+      EXPECT(out[row * (kN / 2) + j] == (float)fmax(g, 0) * (float)up);
+    }
+  }
+  moxie_grouped_gemm_release(gemm);
+
+  /* Row 3 of the second group gets scales that are too far apart. */
+  scales[(kN + 3) * kK / 32] = 200, scales[(kN + 3) * kK / 32 + 1] = 20;
+  EXPECT_OK(moxie_device_upload(device, (void*)w.scales, scales, sizeof scales, NULL));
+  EXPECT_OK(moxie_pack_weights(device, &w));
+  EXPECT_OK(moxie_device_download(device, &refused, w.refused, sizeof refused, NULL));
+  EXPECT(refused == kN + 3);
+  moxie_device_release(device);
+
+  /* Without has_b_format its value must be 0. */
+  d.has_b_format = 0;
+  EXPECT_REFUSED(moxie_plan_create(&d, NULL, MOXIE_NO_TOTAL, &(moxie_plan*){NULL}),
+                 "b_format is 1, but has_b_format is 0");
+  EXPECT_REFUSED(moxie_packed_weight_bytes(1, 12, 32, &bytes), "n is 12, but must be a multiple of 8");
+}
