@@ -177,6 +177,11 @@ void add_plans(Lines& lines) {
   }
 }
 
+std::string parts_of(const HopperTime& t) {
+  return fmt::format("{:.6g}: {:.5g} {:.5g} {:.5g}, {:.5g} tiles {:.4g}, {:.5g} {:.5g}, {}", t.total * 1e6,
+                     t.compute * 1e6, t.l2 * 1e6, t.memory * 1e6, t.tiles, t.waves, t.mainloop, t.epilogue, t.limit);
+}
+
 // Single candidates of Hopper, each with the parts of its time.
 void add_candidates(Lines& lines) {
   Draw draw(23);
@@ -193,9 +198,7 @@ void add_candidates(Lines& lines) {
       const int panel = hopper_panel(s, d.figures, candidates[c].config);
       const HopperTime t = time_of(s, d.figures, rows, candidates[c].config, panel);
       lines.push_back(
-          fmt::format("time {} {} {} panel {} = {:.6g}: {:.5g} {:.5g} {:.5g}, {:.5g} tiles {:.4g}, {:.5g} {:.5g}, {}",
-                      i, d.name, describe(candidates[c].config), panel, t.total * 1e6, t.compute * 1e6, t.l2 * 1e6,
-                      t.memory * 1e6, t.tiles, t.waves, t.mainloop, t.epilogue, t.limit));
+          fmt::format("time {} {} {} panel {} = {}", i, d.name, describe(candidates[c].config), panel, parts_of(t)));
     }
   }
 }
@@ -232,36 +235,50 @@ std::string choice_name(const char* name, const std::optional<T>& choice) {
   }
 }
 
+using Choices = std::vector<std::optional<int>>;
+
+// All choices of a caller for sm_90a beside tile_m, which gives each line its name.
+void add_hopper_choices(Lines& lines, const char* name, Shape s, const DeviceFigures& device, const Choices& tiles_m,
+                        const Choices& tiles_n) {
+  for (const std::optional<int>& tile_m : tiles_m) {
+    Outcomes outcomes;
+    for (const std::optional<int>& tile_n : tiles_n) {
+      for (const std::optional<int>& cluster : Choices{{}, 1, 2, 3}) {
+        for (int multicast = -1; multicast < 4; ++multicast) {
+          for (int schedule = -1; schedule < 2; ++schedule) {
+            s.hopper = {};
+            s.hopper.tile_m = tile_m, s.hopper.tile_n = tile_n, s.hopper.cluster = cluster;
+            if (multicast >= 0) s.hopper.multicast = Multicast(multicast);
+            if (schedule >= 0) s.hopper.schedule = WarpSchedule(schedule);
+            outcomes.add([&] { return make_hopper_plan(s, device, {}); });
+          }
+        }
+      }
+    }
+    s.hopper = {};
+    lines.push_back(fmt::format("{} {} {} = {}", name, words_of(s), choice_name("tile_m", tile_m), outcomes.text()));
+  }
+}
+
+// What is drawn, within bounds at which a plan may know few rows.
+Shape with_few_rows(Shape s, int i) {
+  s.groups = std::min<int64_t>(s.groups, 32), s.m = std::min<int64_t>(s.m, 2048);
+  s.known_rows.clear();
+  if (i % 3 != 0) s.custom_sinks.clear();
+  if (i % 2 == 0) s.expected_rows = 200 + i * 8;
+  if (i % 4 == 2) s.out = DataType::Bf16, s.pre.reset(), s.custom_sinks.clear(), s.expected_rows = 255 + i / 4 % 2;
+  return s;
+}
+
 void add_choices(Lines& lines) {
   Draw draw(5);
   const std::optional<int> none;
   DeviceFigures one;
   one.sm_count = 1;
   for (int i = 0; i < 14; ++i) {
-    Shape s = draw_shape(draw, i, false);
-    s.groups = std::min<int64_t>(s.groups, 32), s.m = std::min<int64_t>(s.m, 2048);
-    s.known_rows.clear();
-    if (i % 3 != 0) s.custom_sinks.clear();
-    if (i % 2 == 0) s.expected_rows = 200 + i * 8;
-    if (i % 4 == 2) s.out = DataType::Bf16, s.pre.reset(), s.custom_sinks.clear(), s.expected_rows = 255 + i / 4 % 2;
-    for (const std::optional<int> tile_m : {none, {8}, {64}, {128}, {256}, {96}}) {
-      Outcomes outcomes;
-      for (const std::optional<int> tile_n : {none, {32}, {64}, {96}, {128}, {160}, {192}, {256}, {288}, {100}}) {
-        for (const std::optional<int> cluster : {none, {1}, {2}, {3}}) {
-          for (int multicast = -1; multicast < 4; ++multicast) {
-            for (int schedule = -1; schedule < 2; ++schedule) {
-              s.hopper = {};
-              s.hopper.tile_m = tile_m, s.hopper.tile_n = tile_n, s.hopper.cluster = cluster;
-              if (multicast >= 0) s.hopper.multicast = Multicast(multicast);
-              if (schedule >= 0) s.hopper.schedule = WarpSchedule(schedule);
-              outcomes.add([&] { return make_hopper_plan(s, i == 5 ? one : DeviceFigures{}, {}); });
-            }
-          }
-        }
-      }
-      s.hopper = {};
-      lines.push_back(fmt::format("choices {} {} = {}", words_of(s), choice_name("tile_m", tile_m), outcomes.text()));
-    }
+    const Shape s = with_few_rows(draw_shape(draw, i, false), i);
+    add_hopper_choices(lines, "choices", s, i == 5 ? one : DeviceFigures{}, {{}, 8, 64, 128, 256, 96},
+                       {{}, 32, 64, 96, 128, 160, 192, 256, 288, 100});
   }
   for (int i = 0; i < 28; ++i) {
     Shape s = draw_shape(draw, i, true);
@@ -318,42 +335,15 @@ void add_packed(Lines& lines) {
     for (size_t c = size_t(i) % 5; c < candidates.size(); c += 5) {
       if (!candidates[c].possible) continue;
       const HopperTime t = packed_time_of(s, d.figures, rows, candidates[c].config);
-      lines.push_back(
-          fmt::format("time packed {} {} {} = {:.6g}: {:.5g} {:.5g} {:.5g}, {:.5g} tiles {:.4g}, {:.5g} "
-                      "{:.5g}, {}",
-                      i, d.name, describe(candidates[c].config), t.total * 1e6, t.compute * 1e6, t.l2 * 1e6,
-                      t.memory * 1e6, t.tiles, t.waves, t.mainloop, t.epilogue, t.limit));
+      lines.push_back(fmt::format("time packed {} {} {} = {}", i, d.name, describe(candidates[c].config), parts_of(t)));
     }
   }
-  const std::optional<int> none;
   DeviceFigures one;
   one.sm_count = 1;
   for (int i = 0; i < 14; ++i) {
-    Shape s = draw_packed(i);
-    s.groups = std::min<int64_t>(s.groups, 32), s.m = std::min<int64_t>(s.m, 2048);
-    s.known_rows.clear();
-    if (i % 3 != 0) s.custom_sinks.clear();
-    if (i % 2 == 0) s.expected_rows = 200 + i * 8;
-    if (i % 4 == 2) s.out = DataType::Bf16, s.pre.reset(), s.custom_sinks.clear(), s.expected_rows = 255 + i / 4 % 2;
-    for (const std::optional<int> tile_m : {none, {8}, {16}, {32}, {64}, {128}, {256}, {96}}) {
-      Outcomes outcomes;
-      for (const std::optional<int> tile_n : {none, {32}, {64}, {96}, {128}, {256}}) {
-        for (const std::optional<int> cluster : {none, {1}, {2}, {3}}) {
-          for (int multicast = -1; multicast < 4; ++multicast) {
-            for (int schedule = -1; schedule < 2; ++schedule) {
-              s.hopper = {};
-              s.hopper.tile_m = tile_m, s.hopper.tile_n = tile_n, s.hopper.cluster = cluster;
-              if (multicast >= 0) s.hopper.multicast = Multicast(multicast);
-              if (schedule >= 0) s.hopper.schedule = WarpSchedule(schedule);
-              outcomes.add([&] { return make_hopper_plan(s, i == 5 ? one : DeviceFigures{}, {}); });
-            }
-          }
-        }
-      }
-      s.hopper = {};
-      lines.push_back(
-          fmt::format("choices packed {} {} = {}", words_of(s), choice_name("tile_m", tile_m), outcomes.text()));
-    }
+    const Shape s = with_few_rows(draw_packed(i), i);
+    add_hopper_choices(lines, "choices packed", s, i == 5 ? one : DeviceFigures{}, {{}, 8, 16, 32, 64, 128, 256, 96},
+                       {{}, 32, 64, 96, 128, 256});
   }
 }
 
