@@ -142,33 +142,14 @@ std::vector<uint16_t> download_rows(const Device& device, const GemmDescription&
   return values;
 }
 
-// Returns the packed weights of the first group in bf16.
-std::vector<uint16_t> download_packed(const Device& device, const GemmDescription& p, const Buffer& packed) {
-  const WeightShape shape{1, p.n, p.k, is_gated(p.activation.function), p.gate};
-  std::vector<uint8_t> pairs(static_cast<size_t>(p.n * p.k / 2)), scales(static_cast<size_t>(p.n * p.k / kScaleBlock));
-  const Buffer codes(device, pairs.size()), row_major(device, scales.size());
-  unpack_weights(device, {shape, packed.as(), codes.as(), row_major.as()});
-  device.synchronize();
-  device.download(pairs.data(), codes.as(), pairs.size());
-  device.download(scales.data(), row_major.as(), scales.size());
-  std::vector<uint16_t> values;
-  std::vector<float> row(static_cast<size_t>(p.k));
-  for (int64_t r = 0; r < p.n; ++r) {
-    reference::dequantize_row(DataType::Mxfp4, pairs.data() + r * p.k / 2, scales.data() + r * (p.k / kScaleBlock), p.k,
-                              1, row.data());
-    for (const float value : row) values.push_back(reference::float_to_bf16(value));
-  }
-  return values;
-}
-
 // Compares the first group's results with the product in double precision.
 reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   const GemmDescription& p = work.gemm.description();
   int32_t rows = 0;
   device.download(&rows, work.ends[0].as(), sizeof(rows));
   const auto a = download_rows(device, p, work.a[0], work.a_scales, rows);
-  const auto b =
-      p.b_format ? download_packed(device, p, work.b[0]) : download_rows(device, p, work.b[0], work.b_scales, p.n);
+  const auto b = p.b_format ? timing::download_packed(device, p, work.b[0].as<uint8_t>(), 0, p.n)
+                            : download_rows(device, p, work.b[0], work.b_scales, p.n);
   std::vector<uint16_t> bias(static_cast<size_t>(p.n));
   if (p.bias) device.download(bias.data(), work.bias.as(), bias.size() * 2);
   std::vector<double> expected = reference::product(

@@ -175,7 +175,12 @@ class CheckedRows {
           bias(static_cast<size_t>(columns()));
       device.download(a.data(), work.a[0].as<uint16_t>() + row * d.k, a.size() * 2);
       for (const int64_t first : {int64_t{0}, d.n - columns()}) {
-        device.download(b.data(), work.b[0].as<uint16_t>() + (group * d.n + first) * d.k, b.size() * 2);
+        if (d.b_format) {
+          const uint8_t* packed = work.b[0].as<uint8_t>() + group * packed_weight_bytes(1, d.n, d.k);
+          b = timing::download_packed(device, d, packed, first, columns());
+        } else {
+          device.download(b.data(), work.b[0].as<uint16_t>() + (group * d.n + first) * d.k, b.size() * 2);
+        }
         if (d.bias) device.download(bias.data(), work.bias.as<uint16_t>() + group * d.n + first, bias.size() * 2);
         const std::vector<double> pre =
             reference::product({a.data(), d.k, b.data(), d.k, d.bias ? bias.data() : nullptr, 1, columns(), d.k});

@@ -11,6 +11,7 @@
 #include "moxie/error.h"
 #include "moxie/scales.h"
 #include "moxie/weights.h"
+#include "reference/formats.h"
 
 namespace moxie::timing {
 
@@ -124,6 +125,25 @@ double compulsory_bytes(const GemmDescription& d) {
   const double of_b = element(d.b_format.value_or(d.format)) * k + (d.bias ? 2 : 0);
   return static_cast<double>(std::min(timed_groups(d).count, rows_of(d))) * n * of_b +
          m * (element(d.format) * k + columns);
+}
+
+std::vector<uint16_t> download_packed(const Device& device, const GemmDescription& d, const uint8_t* packed,
+                                      int64_t first, int64_t rows) {
+  const int64_t blocks = d.k / kScaleBlock;
+  const Buffer codes(device, static_cast<size_t>(d.n * d.k / 2)), scales(device, static_cast<size_t>(d.n * blocks));
+  unpack_weights(device, {{1, d.n, d.k, is_gated(d.activation.function), d.gate}, packed, codes.as(), scales.as()});
+  device.synchronize();
+  std::vector<uint8_t> pairs(static_cast<size_t>(rows * d.k / 2)), of_rows(static_cast<size_t>(rows * blocks));
+  device.download(pairs.data(), codes.as<uint8_t>() + first * d.k / 2, pairs.size());
+  device.download(of_rows.data(), scales.as<uint8_t>() + first * blocks, of_rows.size());
+  std::vector<float> row(static_cast<size_t>(d.k));
+  std::vector<uint16_t> values;
+  for (int64_t r = 0; r < rows; ++r) {
+    reference::dequantize_row(DataType::Mxfp4, pairs.data() + r * d.k / 2, of_rows.data() + r * blocks, d.k, 1,
+                              row.data());
+    for (const float value : row) values.push_back(reference::float_to_bf16(value));
+  }
+  return values;
 }
 
 std::vector<int64_t> rows_of_groups(Popularity popularity, int64_t groups, int64_t total, int turn) {

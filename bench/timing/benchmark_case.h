@@ -44,6 +44,11 @@ class BenchmarkCase {
 Offsets timed_groups(const GemmDescription& description);
 int64_t rows_of(const GemmDescription& description);
 
+// Rows `first` to `first` + `rows` of a group's packed weights, in bf16, whose values they have exactly. `packed` points
+// to the group.
+std::vector<uint16_t> download_packed(const Device& device, const GemmDescription& description, const uint8_t* packed,
+                                      int64_t first, int64_t rows);
+
 double flops_of(const GemmDescription& description);
 // Bytes that a launch must move at least: all rows, and the weights of the groups that have rows.
 double compulsory_bytes(const GemmDescription& description);
