@@ -44,8 +44,7 @@ class BenchmarkCase {
 Offsets timed_groups(const GemmDescription& description);
 int64_t rows_of(const GemmDescription& description);
 
-// Rows `first` to `first` + `rows` of a group's packed weights, in bf16, whose values they have exactly. `packed` points
-// to the group.
+// `rows` rows of a group's packed weights from row `first` on, exactly, in bf16. `packed` points to the group.
 std::vector<uint16_t> download_packed(const Device& device, const GemmDescription& description, const uint8_t* packed,
                                       int64_t first, int64_t rows);
 

@@ -15,9 +15,11 @@ struct HopperConfig {
   // 128, with decode_tile also 8.
   int block_m = 128;
   int block_n = 128;  // columns of a tile: 64 to 256 in steps of 32
-  int block_k = 64;   // elements of K in a stage: one 128-byte swizzle row of bf16
-  int stages = 4;     // depth of the operand ring
-  int cluster = 1;    // 1 or 2 blocks
+  // Elements of K in a stage: 64, one 128-byte swizzle row of bf16. With packed weights also 128 or 256: a stage then
+  // has a slab of A and blocks of weights for every 64, and is waited for and handed back once for all of them.
+  int block_k = 64;
+  int stages = 4;   // depth of the operand ring
+  int cluster = 1;  // 1 or 2 blocks
   // With A the cluster spans two tiles side by side, with B two tiles above each other, with Either one or the other.
   Multicast multicast = Multicast::None;
   Activation activation = Activation::None;
@@ -30,7 +32,8 @@ struct HopperConfig {
   // evict_first where it is read once.
   bool decode_tile = false;
   // Of B. With Mxfp4 the warps multiply packed weights (moxie/weights.h) from their registers, on the side of wgmma
-  // that has 64 rows. Then block_m, on the other side, is 8, 16, 32, 64, 128 or 256, and block_n 64, 128 or 256.
+  // that has 64 rows. Then the schedule is Cooperative, block_m, on the other side, 8, 16, 32, 64, 128 or 256, and
+  // block_n 128 or 256.
   OperandFormat b_format = OperandFormat::Bf16;
 
   bool operator==(const HopperConfig&) const = default;
@@ -129,16 +132,25 @@ static_assert(detail::count_visited_fields<BlackwellConfig>() == detail::count_f
 
 // ---- Threads ----
 
-constexpr int kConsumerWarpGroups = 2;
-constexpr int kHopperThreads = (kConsumerWarpGroups + 1) * 128;  // warp group 0 is the producer
-constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, schedule; warps 4 to 7: epilogue
+// Warp groups of a Hopper block that multiply. Packed weights of few rows keep tensor cores waiting for registers, so
+// twice as many unpack them.
+constexpr int consumer_warp_groups(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 4 : 2; }
+constexpr int hopper_threads(const HopperConfig& c) { return (consumer_warp_groups(c) + 1) * 128; }  // 0: the producer
+// Those of them that have the same columns of the product. Each takes every k_parts-th slab of 64 columns of K, and the
+// first adds up.
+constexpr int k_parts(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 256 / c.block_n : 1; }
 
 // Warp groups that run the epilogue.
-constexpr int epilogue_warp_groups(const HopperConfig&) { return kConsumerWarpGroups; }
+constexpr int epilogue_warp_groups(const HopperConfig& c) { return consumer_warp_groups(c); }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
+
+constexpr int kBlackwellThreads = 256;  // warps 0 to 3: load, multiply, tensor memory, schedule; warps 4 to 7: epilogue
+
 // Whether the warps of an epilogue's warp group meet at a barrier between two tiles: ping-pong warp groups do, where
-// they wait for their turn.
-constexpr bool meets_between_tiles(const HopperConfig& c) { return c.schedule == WarpSchedule::PingPong; }
+// they wait for their turn, and those that wait for another's part of K.
+constexpr bool meets_between_tiles(const HopperConfig& c) {
+  return c.schedule == WarpSchedule::PingPong || k_parts(c) > 1;
+}
 constexpr bool meets_between_tiles(const BlackwellConfig&) { return false; }
 
 // ---- Operand formats ----
@@ -204,10 +216,10 @@ constexpr int gate_halves(const BlackwellConfig& c) { return has_scales(c.format
 constexpr bool is_transposed(const HopperConfig&) { return false; }
 constexpr bool is_transposed(const BlackwellConfig& c) { return c.swap_ab; }
 
-// Columns of the product in the part of a tile that one epilogue has: cooperative warp groups halve the rows of a tile,
-// but where B is packed its columns.
+// Columns of the product in the part of a tile that one epilogue has: cooperative warp groups divide the rows of a tile
+// among them, but where B is packed its columns.
 constexpr int block_columns(const HopperConfig& c) {
-  return has_packed_b(c) && c.schedule == WarpSchedule::Cooperative ? c.block_n / kConsumerWarpGroups : c.block_n;
+  return has_packed_b(c) ? c.block_n * k_parts(c) / consumer_warp_groups(c) : c.block_n;
 }
 constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 * gate_halves(c) : c.block_n; }
 
@@ -242,7 +254,7 @@ constexpr bool pairs_rows(const BlackwellConfig&) { return false; }
 // the accumulators hold columns of the product in their rows, the epilogue is handed 64 rows of it at a time.
 constexpr int warp_group_rows(const HopperConfig& c) {
   if (c.block_m < 64 || has_packed_b(c)) return 64;
-  return c.schedule == WarpSchedule::Cooperative ? c.block_m / kConsumerWarpGroups : c.block_m;
+  return c.schedule == WarpSchedule::Cooperative ? c.block_m / consumer_warp_groups(c) : c.block_m;
 }
 constexpr int warp_group_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128; }
 

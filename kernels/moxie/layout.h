@@ -67,9 +67,11 @@ constexpr int64_t packed_block(int64_t n, int64_t k_of_group, int64_t row, int64
   return row * packed_row_bytes(k_of_group) + (left < kPackRows ? left : kPackRows) * packed_row_bytes(k);
 }
 
-// Bytes of a stage of B.
+// Bytes of a stage of A: for every 64 columns of K a slab of all rows; and of B.
+constexpr int a_stage_bytes(const HopperConfig& c) { return c.block_m * kStageRowBytes * (c.block_k / 64); }
 constexpr int b_stage_bytes(const HopperConfig& c) {
-  return has_packed_b(c) ? c.block_n / kPackRows * kPackBlockBytes : c.block_n * kStageRowBytes;
+  return has_packed_b(c) ? c.block_n / kPackRows * (c.block_k / kPackColumns) * kPackBlockBytes
+                         : c.block_n * kStageRowBytes;
 }
 // Accumulators lie with the product's columns in their rows where B is packed. Each consumer warp group brings 64 rows
 // of the product by epilogue_columns through this many bytes of shared memory into the order of a Fragment.
@@ -78,6 +80,9 @@ constexpr int exchange_stride(const HopperConfig& c) { return epilogue_columns(c
 constexpr int exchange_bytes(const HopperConfig& c) {
   return has_packed_b(c) ? (c.block_m < 64 ? c.block_m : 64) * exchange_stride(c) * 4 : 0;
 }
+
+// What a warp group that has a part of K hands to the first one of the same columns: its accumulators.
+constexpr int partial_bytes(const HopperConfig& c) { return kPackRows * c.block_m * 4; }
 
 // Elements of K in a stage of a Blackwell kernel, and how many tiles of scales lie along them.
 constexpr int stage_elements(const BlackwellConfig& c) { return kStageRowBytes * 8 / bits_of(c.format); }
@@ -175,31 +180,33 @@ constexpr int kMaxSharedBytes = 232448;  // of a block
 // Where everything lies in a Hopper block's shared memory: byte offsets from a base aligned to 1024, in the order they
 // lie. The host and the kernel both ask shared_layout().
 struct HopperSharedLayout {
-  int a;             // ring of A tiles: stages x block_m x 128 bytes
+  int a;             // ring of A tiles: stages x a_stage_bytes
   int b;             // ring of B tiles: stages x b_stage_bytes
-  int staging;       // sink after sink, each kConsumerWarpGroups x store_buffers x staging_bytes
-  int exchange;      // kConsumerWarpGroups x exchange_bytes
+  int staging;       // sink after sink, each consumer_warp_groups x store_buffers x staging_bytes
+  int exchange;      // consumer_warp_groups x exchange_bytes
+  int partials;      // (k_parts - 1) x block_n / 64 x partial_bytes
   int operand_maps;  // per-group maps of A and B under construction, 128 bytes each
-  int sink_maps;     // mapped sink after mapped sink, each kConsumerWarpGroups x 128 bytes
-  int bias;          // kConsumerWarpGroups x block_n bf16
+  int sink_maps;     // mapped sink after mapped sink, each consumer_warp_groups x 128 bytes
+  int bias;          // consumer_warp_groups x block_n bf16
   int full;          // stages mbarriers
   int empty;         // stages mbarriers
   int bytes;         // of everything
 };
 constexpr HopperSharedLayout shared_layout(const HopperConfig& c, const SinkNeeds* needs, int count) {
   HopperSharedLayout at{};
-  at.b = at.a + c.stages * c.block_m * kStageRowBytes;
+  at.b = at.a + c.stages * a_stage_bytes(c);
   at.staging = (at.b + c.stages * b_stage_bytes(c) + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
   at.exchange = at.staging;
   int mapped = 0;
   for (int i = 0; i < count; ++i) {
-    at.exchange += kConsumerWarpGroups * c.store_buffers * needs[i].staging_bytes;
+    at.exchange += consumer_warp_groups(c) * c.store_buffers * needs[i].staging_bytes;
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
-  at.operand_maps = at.exchange + kConsumerWarpGroups * exchange_bytes(c);
+  at.partials = at.exchange + consumer_warp_groups(c) * exchange_bytes(c);
+  at.operand_maps = at.partials + (k_parts(c) - 1) * (c.block_n / kPackRows) * partial_bytes(c);
   at.sink_maps = at.operand_maps + operand_maps(c) * kMapBytes;
-  at.bias = at.sink_maps + mapped * kConsumerWarpGroups * kMapBytes;
-  at.full = at.bias + (c.bias ? kConsumerWarpGroups * c.block_n * 2 : 0);
+  at.bias = at.sink_maps + mapped * consumer_warp_groups(c) * kMapBytes;
+  at.full = at.bias + (c.bias ? consumer_warp_groups(c) * c.block_n * 2 : 0);
   at.empty = at.full + c.stages * kBarrierBytes;
   at.bytes = at.empty + c.stages * kBarrierBytes;
   return at;

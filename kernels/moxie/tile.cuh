@@ -21,8 +21,8 @@ struct Tile {
   // Multicast::Either: the cluster's other tile is above or below this one, and both read the same tile of B.
   bool pair;
 
-  // Hopper's steps along K.
-  MOXIE_DEVICE uint32_t k_tiles() const { return (static_cast<uint32_t>(k) + 63) / 64; }
+  // Hopper's stages along K, of block_k elements each.
+  MOXIE_DEVICE uint32_t k_tiles(uint32_t block_k) const { return (static_cast<uint32_t>(k) + block_k - 1) / block_k; }
 };
 
 MOXIE_DEVICE int32_t clamp(int32_t value, int32_t low, int32_t high) { return min(max(value, low), high); }

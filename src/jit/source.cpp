@@ -75,7 +75,7 @@ std::string hopper_source(const kernel::HopperConfig& config, const std::vector<
   add_headers(text, "moxie/hopper/grouped_gemm.cuh", sinks);
   add_config(text, "HopperConfig", config);
   for (size_t i = 0; i < sinks.size(); ++i) text << "using Sink" << i << " = " << sinks[i].type << ";\n";
-  add_entry(text, "hopper_grouped_gemm", "kHopperThreads", Scales::NotAsked, sinks.size());
+  add_entry(text, "hopper_grouped_gemm", "hopper_threads(kConfig)", Scales::NotAsked, sinks.size());
   return text.str();
 }
 

@@ -98,7 +98,7 @@ const int32_t* rows_array(const Rows& rows) {
   return rows.ends ? rows.ends : rows.group_of_row ? rows.group_of_row : rows.counts;
 }
 
-constexpr int threads_of(const HopperConfig&) { return kernel::kHopperThreads; }
+constexpr int threads_of(const HopperConfig& c) { return kernel::hopper_threads(c); }
 constexpr int threads_of(const kernel::BlackwellConfig&) { return kernel::kBlackwellThreads; }
 
 // scales: null where the operands have none.

@@ -179,6 +179,7 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
       c.quantized = scaled_columns(s) > 1;
       c.decode_tile = decode_tile;
       c.b_format = s.b_format;
+      if (packed) c.block_k = packed_block_k(tile.m);
       if (!allowed(s, c) || c.cluster > d.sm_count || (c.block_m == 8 && c.cluster > 1)) continue;
       if (!choose_staging(s, d, c)) {
         candidate.possible = false;

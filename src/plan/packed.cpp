@@ -16,13 +16,22 @@ using kernel::HopperConfig;
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
-// Cycles of a warp to unpack 64 rows by 64 columns of K: its 16 rows are some 75 instructions, and the four warps of a
-// warp group run side by side.
-constexpr double kUnpackCycles = 90;
-// The least cycles of a step: waiting for the stage, reading it and handing it back.
-constexpr double kLeastStep = 260;
-// Cycles to bring 64 x 64 accumulators through shared memory to the sinks.
-constexpr double kChunkCycles = 420;
+// Fitted to the times of 26 products with balanced and skewed groups on an H100 and an H200 (bench/notes/hopper.md). In
+// cycles of 0.8 times the device's highest clock, of one multiprocessor.
+struct PackedCosts {
+  double tensor = 0.958;  // of the tensor cores: times the cycles that wgmma has at its highest rate
+  // To unpack 64 rows by 64 columns: by two warp groups; by four, and besides for each row of the tile; and a factor
+  // where two of the four share the columns.
+  double unpack_two = 213, unpack_four = 93, unpack_row = 0.957, unpack_shared = 1.158;
+  double stage = 9;          // to wait for a stage and hand it back
+  double chunk = 1228;       // to bring 64 x 64 accumulators through shared memory to the sinks; fewer rows: half
+  double tile = 3112;        // besides, of a tile
+  double shared_a = 1.023;   // a factor of blocks that share A
+  double last_wave = 0.324;  // waves that tiles of unknown number need more than their share
+  double last_row = 0.391;   // rows of tiles that a group of unknown rows needs more than its share
+  double launch = 2.23e-6, hbm = 0.97;  // seconds; the part of the memory's rate that is reached
+};
+constexpr PackedCosts kCosts;
 
 }  // namespace
 
@@ -34,8 +43,10 @@ void check_packed_choices(const Shape& s, const DeviceFigures& d) {
   if (!among(t.tile_m, {8, 16, 32, 64, 128, 256}))
     reject(
         fmt::format("tile_m is {}, but with packed weights only 8, 16, 32, 64, 128 and 256 are possible", *t.tile_m));
-  if (!among(t.tile_n, {64, 128, 256}))
-    reject(fmt::format("tile_n is {}, but with packed weights only 64, 128 and 256 are possible", *t.tile_n));
+  if (!among(t.tile_n, {128, 256}))
+    reject(fmt::format("tile_n is {}, but with packed weights only 128 and 256 are possible", *t.tile_n));
+  if (t.schedule == WarpSchedule::PingPong)
+    reject("schedule is PingPong, but with packed weights only Cooperative is possible");
   if (!among(t.cluster, {1, 2})) reject(fmt::format("cluster is {}, but only 1 and 2 are possible", *t.cluster));
   if (t.multicast && *t.multicast != Multicast::None && *t.multicast != Multicast::A)
     reject("multicast shares b, but with packed weights only a is shared");
@@ -48,54 +59,48 @@ void check_packed_choices(const Shape& s, const DeviceFigures& d) {
 }
 
 HopperTime packed_time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w, const HopperConfig& c) {
-  const HopperCosts& costs = kHopperCosts;
-  const double clock = 0.8 * d.clock, slots = std::max(1, d.sm_count / c.cluster), blocks = double(c.block_n) / 64;
-  const double m = c.block_m, n = c.block_n, steps = std::max(1.0, std::ceil(double(s.k) / c.block_k));
-  const bool pingpong = c.schedule == WarpSchedule::PingPong;
+  const double clock = 0.8 * d.clock, slots = std::max(1, d.sm_count / c.cluster), m = c.block_m;
   HopperTime time;
-  double bytes = 0, cluster_tiles = 0, rows = 0, groups = 0;
+  double cluster_tiles = 0, rows = 0, groups = 0;
   for (const EqualGroups& r : w.rows) {
     if (r.rows <= 0) continue;
-    const double tile_rows = w.exact || r.rows <= m ? std::ceil(r.rows / m) : r.rows / m + 0.5;
+    const double tile_rows = w.exact || r.rows <= m ? std::ceil(r.rows / m) : r.rows / m + kCosts.last_row;
     cluster_tiles += r.groups * tile_rows * std::ceil(double(s.n) / kernel::cluster_tile_columns(c));
     rows += r.groups * r.rows, groups += r.groups;
   }
-  time.total = costs.launch * 1e-6;
+  time.total = kCosts.launch;
   if (cluster_tiles <= 0) return time;
 
-  // A step of K in a block, and a tile.
-  const double products = blocks * 4 * std::max(m / 2, 16.0), unpack = blocks * kUnpackCycles;
-  const double weights = n * double(kernel::packed_row_bytes(c.block_k));
-  const double own = (m * kernel::kStageRowBytes / c.cluster + weights) / costs.own_bytes;
-  const double latency = costs.load_latency / (c.stages - 1);
-  const double step = std::max({products * 1.08, unpack, own, latency, kLeastStep});
-  time.mainloop = steps * step;
-  time.epilogue = blocks * std::ceil(m / 64) * kChunkCycles;
-  const double tile = pingpong ? std::max(time.mainloop + costs.turn, (time.mainloop + time.epilogue) / 2 + costs.turn)
-                               : time.mainloop + time.epilogue;
+  // A tile's strips of 64 columns, and slabs of 64 of K.
+  const double strips = double(c.block_n) / kernel::kPackRows;
+  const double slabs = std::max(1.0, std::ceil(double(s.k) / kernel::kPackColumns));
+  const double tensor = strips * 4 * std::max(m / 2, 16.0) * kCosts.tensor;
+  const double shared = kernel::k_parts(c) > 1 ? kCosts.unpack_shared : 1;
+  const double unpack =
+      strips * (kernel::consumer_warp_groups(c) == 2 ? kCosts.unpack_two
+                                                     : (kCosts.unpack_four + kCosts.unpack_row * m) * shared);
+  const double stages = std::ceil(slabs * kernel::kPackColumns / c.block_k);
+  // The tensor cores and unpacking overlap, and are seldom both at their limit.
+  const double factor = c.cluster > 1 ? kCosts.shared_a : 1;
+  time.mainloop =
+      (slabs * std::pow(std::pow(tensor, 4) + std::pow(unpack, 4), 0.25) + stages * kCosts.stage + kCosts.tile) *
+      factor;
+  time.epilogue = strips * std::ceil(m / 64) * kCosts.chunk * (m < 64 ? 0.5 : 1) * factor;
   const double share = cluster_tiles / slots;
   time.tiles = cluster_tiles * c.cluster;
-  time.waves = w.exact ? std::ceil(share) : std::max(1.0, share + 0.5);
-  time.compute = (time.waves * tile + (pingpong ? time.epilogue : 0)) / clock;
-  const double loaded = time.tiles * steps * (m * kernel::kStageRowBytes / c.cluster + weights);
-  time.l2 = loaded / (costs.l2_rate * clock * std::pow(d.memory_rate / 3.35e12, costs.l2_scale));
+  time.waves = w.exact ? std::ceil(share) : std::max(1.0, share + kCosts.last_wave);
+  time.compute = time.waves * (time.mainloop + time.epilogue) / clock;
 
   const double columns_out = (s.pre ? double(s.n) * bits_of(*s.pre) / 8 : 0) +
                              (s.out ? double(s.n) * bits_of(*s.out) / 8 / (is_gated(s.activation) ? 2 : 1) : 0);
-  bytes = groups * double(kernel::packed_group_bytes(s.n, s.k)) + rows * (double(s.k) * 2 + columns_out);
-  time.memory = bytes / (costs.hbm * d.memory_rate);
-  // Computing, L2 and memory overlap.
-  double cubes = 0;
-  for (const double part : {time.compute, time.l2, time.memory}) cubes += part * part * part;
-  time.total += std::cbrt(cubes);
-  time.limit = time.memory > time.compute && time.memory > time.l2 ? "HBM"
-               : time.l2 > time.compute                            ? "L2"
-               : time.epilogue > time.mainloop                     ? "epilogue"
-               : step == products * 1.08                           ? "tensor cores"
-               : step == unpack                                    ? "unpacking"
-               : step == own                                       ? "loads"
-               : step == latency                                   ? "load latency"
-                                                                   : "steps";
+  const double bytes = groups * double(kernel::packed_group_bytes(s.n, s.k)) + rows * (double(s.k) * 2 + columns_out);
+  time.memory = bytes / (kCosts.hbm * d.memory_rate);
+  // Computing and memory overlap.
+  time.total += std::cbrt(std::pow(time.compute, 3) + std::pow(time.memory, 3));
+  time.limit = time.memory > time.compute      ? "HBM"
+               : time.epilogue > time.mainloop ? "epilogue"
+               : tensor > unpack               ? "tensor cores"
+                                               : "unpacking";
   return time;
 }
 

@@ -131,7 +131,7 @@ TEST_P(GptOssLayer, IsComputedFromTheCheckpoint) {
 
 INSTANTIATE_TEST_SUITE_P(Cli, GptOssLayer,
                          testing::Values(std::vector<std::string>{}, std::vector<std::string>{"--grouping", "pointers"},
-                                         std::vector<std::string>{"--sizes", "host", "--tile", "8x64"},
+                                         std::vector<std::string>{"--sizes", "host", "--tile", "8x128"},
                                          std::vector<std::string>{"--schedule", "cooperative", "--format", "mxfp4"}),
                          [](const auto& info) { return "Options" + std::to_string(info.index); });
 

@@ -119,12 +119,23 @@ Case with_plain_sink(Case c) {
 // The same product with packed weights.
 Case with_packed_b(Case c) {
   c.name += ", packed B";
-  const auto whole = [](int64_t k) { return (k + 31) / 32 * 32; };
+  // Stages are deeper, so K is longer: five stages, the last of which holds half a block.
+  const int64_t stage = *c.jobs.front().problem.tile_m < 64 ? 256 : 128;
   for (Job& job : c.jobs) {
     job.problem.b_format = OperandFormat::Mxfp4;
-    job.k = whole(job.k);
-    for (int64_t& k : job.group_k) k = whole(k);
+    if (&job == &c.jobs.front()) job.k = 4 * stage + 32;
+    job.k = (job.k + 31) / 32 * 32;
+    for (int64_t& k : job.group_k) k = (k + 31) / 32 * 32 * (&job == &c.jobs.front() ? stage / 64 : 1);
   }
+  // One block of K, of which only one of two consumers of the same columns has a part.
+  Job one = c.jobs.front();
+  one.k = 64;
+  one.group_k.assign(one.group_k.size(), 64);
+  c.jobs.push_back(one);
+  // Two stages a tile, of which the second is not for every consumer.
+  one.k = stage + 32;
+  one.group_k.assign(one.group_k.size(), stage + 32);
+  c.jobs.push_back(one);
   // An even number of k tiles: which set of fragments comes last depends on it.
   Job even = c.jobs.front();
   even.k = 128;
@@ -207,17 +218,18 @@ std::vector<Case> hopper_cases() {
                               {{}, kF32}, false)),
       with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::A, 128, 128, Activation::Swiglu, kSplit,
                               {{}, kBf16}, true)),
-      with_packed_b(make_case(kPingPong, Grouping::Masked, Multicast::A, 128, 128, Activation::None, kInterleaved,
+      with_packed_b(make_case(kCooperative, Grouping::Masked, Multicast::A, 64, 256, Activation::None, kInterleaved,
                               {{}, kBf16}, true)),
-      with_packed_b(make_case(kPingPong, Grouping::Pointers, Multicast::None, 128, 64, Activation::None, kInterleaved,
-                              {kF32, {}}, false)),
+      with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::None, 128, 128, Activation::None,
+                              kInterleaved, {kF32, {}}, false)),
+      // Four consumers: each has a strip of its own, or two share one.
       with_packed_b(
-          make_case(kPingPong, Grouping::Offsets, Multicast::None, 64, 64, kOai, kInterleaved, {{}, kBf16}, true)),
+          make_case(kCooperative, Grouping::Offsets, Multicast::None, 8, 256, kOai, kInterleaved, {{}, kBf16}, true)),
       with_packed_b(
-          make_case(kPingPong, Grouping::Offsets, Multicast::None, 8, 64, kOai, kInterleaved, {{}, kBf16}, true)),
-      with_packed_b(make_case(kPingPong, Grouping::Batched, Multicast::None, 32, 128, Activation::None, kInterleaved,
+          make_case(kCooperative, Grouping::Offsets, Multicast::None, 32, 128, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(make_case(kCooperative, Grouping::Batched, Multicast::None, 16, 128, Activation::None, kInterleaved,
                               {{}, kF32}, true)),
-      with_quantized_out(with_packed_b(make_case(kPingPong, Grouping::Offsets, Multicast::A, 128, 128, kOai,
+      with_quantized_out(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::A, 128, 128, kOai,
                                                  kInterleaved, {{}, {}}, true)),
                          DataType::Mxfp8),
       with_plain_sink(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128,

@@ -21,8 +21,9 @@ std::vector<uint8_t> pack_reference(const std::vector<uint8_t>& codes, const std
                                     int64_t k, std::optional<GateLayout> gate) {
   const int64_t padded = (n + 15) / 16 * 16, row_bytes = k / 2 + k / 32;
   std::vector<uint8_t> packed(size_t(padded * (row_bytes + 1)));
-  // Of the half words of a register's code: where its sign and its magnitude go.
-  constexpr int kSign[] = {15, 12, 14, 13}, kMagnitude[] = {6, 3, 0, 9};
+  // Where the bits of a fragment's code for the even column stand, by register, the sign last. For the odd one they
+  // stand 16 bits on, round the word.
+  constexpr int kBits[4][4] = {{6, 7, 8, 15}, {0, 1, 2, 9}, {10, 11, 12, 19}, {4, 5, 14, 13}};
   for (int64_t row = 0; row < padded; ++row) {
     const int64_t source = source_of(row, n, gate);
     const bool exists = row < n;
@@ -51,9 +52,11 @@ std::vector<uint8_t> pack_reference(const std::vector<uint8_t>& codes, const std
       const uint32_t code = column % 2 ? pair >> 4 : pair & 15;
       const int64_t lane = row % 8 * 4 + column % 8 / 2, step = (column - first) / 16;
       const int64_t at_register = row % 16 / 8 + column % 16 / 8 * 2;
-      const uint32_t bits = (code >> 3) << kSign[at_register] | (code & 7) << kMagnitude[at_register];
-      const int64_t at = block + (unit * 32 + lane) * columns / 4 + step * 4 + column % 2 * 2;
-      packed[size_t(at)] |= uint8_t(bits), packed[size_t(at + 1)] |= uint8_t(bits >> 8);
+      const int64_t at = block + (unit * 32 + lane) * columns / 4 + step * 4;
+      for (int bit = 0; bit < 4; ++bit) {
+        const int place = (kBits[at_register][bit] + column % 2 * 16) % 32;
+        packed[size_t(at + place / 8)] |= uint8_t((code >> bit & 1) << place % 8);
+      }
     }
   }
   return packed;

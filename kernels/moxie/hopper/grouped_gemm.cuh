@@ -4,6 +4,7 @@
 //
 //   warp group 0, warp 0   producer    loads tiles of A and B into the ring of stages
 //   warp groups 1 and 2    consumers   multiply stages into their registers, run the epilogue and store
+//   warp groups 3 and 4    consumers   as well, with packed weights and fewer than 64 rows
 //
 //              full[stage]
 //   producer ---------------> consumer 1 ---> sinks
@@ -13,7 +14,9 @@
 //   kEpilogueBarrier + i   named barrier of consumer i, within its epilogue
 //   kTurnBarrier + i       ping-pong: consumer i waits here for its turn at the tensor cores
 //
-// Cooperative: the two consumers halve the rows of one tile, and both read every stage.
+// Cooperative: the consumers divide the rows of one tile among them, with packed weights its columns in strips of 64,
+// and all read every stage. Where there are more consumers than strips, two share a strip: each takes every other slab
+// of 64 columns of K, and the first adds the other's sums to its own.
 // Ping-pong: the consumers take tiles in turn. While one stores its tile, the other has the tensor cores.
 //
 //   consumer 1   [ multiply tile 0 ][ epilogue 0        ][ multiply tile 2 ][ epilogue 2 ...
@@ -33,11 +36,19 @@ namespace moxie::kernel {
 
 // Named barriers (0 is __syncthreads): one for each consumer's epilogue, one for each consumer's turn.
 constexpr int kEpilogueBarrier = 1;
-constexpr int kTurnBarrier = kEpilogueBarrier + kConsumerWarpGroups;
+constexpr int kTurnBarrier = kEpilogueBarrier + 2;
+// Of packed weights, for each strip of 64 columns: partial sums are there, and they have been taken.
+constexpr int kPartialBarrier = kEpilogueBarrier + 4;
+constexpr int kTakenBarrier = kPartialBarrier + 2;
 
-// Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232.
-constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = 232;
+// Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232, or
+// for packed weights, whose loader counts more, 56 + 2 x 224. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
+constexpr int producer_registers(const HopperConfig& c) {
+  return consumer_warp_groups(c) == 4 ? 64 : has_packed_b(c) ? 56 : 40;
+}
+constexpr int consumer_registers(const HopperConfig& c) {
+  return consumer_warp_groups(c) == 4 ? 104 : has_packed_b(c) ? 224 : 232;
+}
 
 // The prologue, first half: prefetches tensor maps and initializes barriers.
 template <HopperConfig C, class... Sinks>
@@ -111,7 +122,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
 
   if (warp < 4) {
     // Producer: one warp loads, the others of its warp group only give their registers away.
-    setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<producer_registers(C)>();
     if (warp == 0) {
       HopperLoader<C> loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps, slots);
       for (bool first = early;; first = false) {
@@ -128,13 +139,14 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     }
   } else {
     // Consumers.
-    setmaxnreg_inc<kConsumerRegisters>();
+    setmaxnreg_inc<consumer_registers(C)>();
     if (early) griddepcontrol_wait();  // before outputs and the workspace are written
     const int warp_group = warp / 4 - 1;
     constexpr int kOperandSlots = operand_maps(C) * kMapSlots * kMapBytes;
     Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, warp_group,
                                    kEpilogueBarrier + warp_group);
     typename Loop::Position at;
+    [[maybe_unused]] bool handed_over = false;  // partial sums of a tile, of which the first part has yet to say more
 
     // One tile from its first stage to its sinks. wait_turn() is called before the first stage, all_issued() when the
     // tensor cores have the last.
@@ -142,13 +154,31 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
       typename Loop::Accumulator acc;  // declared here, so that it is not carried from tile to tile
       if constexpr (has_packed_b(C)) {
         const typename Loop::Part part = Loop::part_of(gemm, of, warp_group);
+        const int thread = threadIdx.x % 128;
         Tile own = of;
         own.column = part.column;
-        epilogue.prefetch(own);
-        const typename Loop::Shifts shifts(part, threadIdx.x % 128);
-        wait_turn();
-        const uint8_t* b = shared + kShared.b + (part.column - of.column) / kPackRows * kPackBlockBytes;
-        Loop::multiply(acc, ring, at, of.k_tiles(), part, shared + kShared.a, b, threadIdx.x % 128, all_issued);
+        typename Loop::Shifts shifts;
+        if (part.first_slab == 0) {
+          epilogue.prefetch(own);
+          shifts = typename Loop::Shifts(part, thread);
+        }
+        const uint8_t* b = shared + kShared.b + (part.column - of.column) / kPackRows * Loop::kStripBytes;
+        Loop::multiply(acc, ring, at, of.k, part, shared + kShared.a, b, thread);
+        if constexpr (Loop::kParts > 1) {
+          float* const partials = reinterpret_cast<float*>(shared + kShared.partials) + thread;
+          const int strip = warp_group % Loop::kStrips;
+          if (part.first_slab > 0) {
+            if (handed_over) bar_sync(kTakenBarrier + strip, 128 * Loop::kParts);
+            Loop::hand_over(acc, partials, warp_group - Loop::kStrips);
+            bar_arrive(kPartialBarrier + strip, 128 * Loop::kParts);
+            handed_over = true;
+            return;
+          }
+          bar_sync(kPartialBarrier + strip, 128 * Loop::kParts);
+          for (int i = strip; i < consumer_warp_groups(C) - Loop::kStrips; i += Loop::kStrips)
+            Loop::add(acc, partials, i);
+          bar_arrive(kTakenBarrier + strip, 128 * Loop::kParts);
+        }
         typename Loop::Factors factors;
         shifts.get(factors);
         epilogue.run_transposed(acc, factors, own);
@@ -157,8 +187,8 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
         constexpr int kHalf = C.schedule == WarpSchedule::Cooperative ? warp_group_rows(C) * kStageRowBytes : 0;
         epilogue.prefetch(of);
         wait_turn();
-        Loop::multiply(acc, ring, at, of.k_tiles(), shared + kShared.a + warp_group * kHalf, shared + kShared.b, lane,
-                       all_issued);
+        Loop::multiply(acc, ring, at, of.k_tiles(C.block_k), shared + kShared.a + warp_group * kHalf,
+                       shared + kShared.b, lane, all_issued);
         epilogue.run(acc, of);
       }
     };
@@ -175,7 +205,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
       bool more = scheduler.next(tile);
       bool first = warp_group == 0;
       if (warp_group == 1 && more) {
-        at.advance(tile.k_tiles());
+        at.advance(tile.k_tiles(C.block_k));
         more = scheduler.next(tile);
       }
       while (more) {
@@ -191,7 +221,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
               if (another) bar_arrive(kTurnBarrier + (warp_group ^ 1), 256);
             });
         if (!another) break;
-        at.advance(others.k_tiles());
+        at.advance(others.k_tiles(C.block_k));
         more = scheduler.next(tile);
       }
     }

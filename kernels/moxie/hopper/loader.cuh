@@ -10,8 +10,8 @@
 //     Whole warp, at most once, before everything else: starts to load as much of the first tile's B as the ring holds.
 //     Only where B may be read before griddepcontrol.wait. load() of the same tile then adds A.
 //   void load(const Tile& tile)
-//     Whole warp, behind griddepcontrol.wait. Issues the copies of the tile's tile.k_tiles() stages, in the order in
-//     which the consumers take them. Copies are still under way when it returns.
+//     Whole warp, behind griddepcontrol.wait. Issues the copies of the tile's stages, tile.k_tiles(C.block_k), in the
+//     order in which the consumers take them. Copies are still under way when it returns.
 //
 // For each stage it waits for this block's `empty`, which the consumers of every block complete that the stage's copies
 // reach, and announces at this block's `full` the bytes that will arrive there, those that the peer copies included. It
@@ -46,7 +46,7 @@ class HopperLoader {
   }
 
   MOXIE_DEVICE void load_b_ahead(const Tile& tile) {
-    ahead_ = min(tile.k_tiles(), static_cast<uint32_t>(C.stages));
+    ahead_ = min(tile.k_tiles(C.block_k), static_cast<uint32_t>(C.stages));
     if (elect()) {
       begin_b(tile);
 #pragma unroll 1
@@ -60,7 +60,7 @@ class HopperLoader {
   }
 
   MOXIE_DEVICE void load(const Tile& tile) {
-    const uint32_t k_tiles = tile.k_tiles();
+    const uint32_t k_tiles = tile.k_tiles(C.block_k);
     if (k_tiles == 0) return;
     const uint8_t* map_a = reinterpret_cast<const uint8_t*>(&gemm_.a);
     const uint8_t* map_b = reinterpret_cast<const uint8_t*>(&gemm_.b);
@@ -95,7 +95,7 @@ class HopperLoader {
       if constexpr (kInParts) {
         for (; tile_k < k_tiles; ++tile_k) {
           ring_.wait_empty(at_.stage, at_.phase ^ 1);
-          ring_.expect(at_.stage, parts * kPartBytes + b_bytes(tile, tile_k * C.block_k));
+          ring_.expect(at_.stage, parts * kPartBytes * (C.block_k / 64) + b_bytes(tile, tile_k * C.block_k));
           load_a_parts(parts, tile, tile_k * C.block_k);
           load_b(map_b, tile, tile_k * C.block_k);
           at_.advance();
@@ -110,6 +110,7 @@ class HopperLoader {
  private:
   static constexpr bool kInParts = loads_in_parts(C);
   static constexpr int kPartBytes = kPartRows * kStageRowBytes, kParts = C.block_m / kPartRows;
+  static constexpr int kSlabBytes = C.block_m * kStageRowBytes;  // of A: 64 columns of a stage
 
   // The weights of a group that has one tile of rows are read once, and should not push others out of L2.
   static constexpr bool kHints = C.decode_tile && C.multicast != Multicast::B;
@@ -139,16 +140,26 @@ class HopperLoader {
     const int count = shared ? kParts / 2 : kParts, first = shared ? rank_ * count : 0;
 #pragma unroll 1
     for (int part = first; part < min(first + count, parts); ++part) {
-      load_rows(shared, a_ + at_.stage * kStageA + part * kPartBytes, reinterpret_cast<const uint8_t*>(&gemm_.a_part),
-                tile, tile.row_begin + tile.row + part * kPartRows, k);
+#pragma unroll
+      for (int slab = 0; slab < C.block_k / 64; ++slab) {
+        load_rows(shared, a_ + at_.stage * kStageA + slab * kSlabBytes + part * kPartBytes,
+                  reinterpret_cast<const uint8_t*>(&gemm_.a_part), tile, tile.row_begin + tile.row + part * kPartRows,
+                  k + slab * 64);
+      }
     }
   }
 
+  // The stage's tile of A: a slab of kStageRowBytes wide rows for every 64 columns of K.
   MOXIE_DEVICE void load_a(const uint8_t* map, const Tile& tile, int32_t k) const {
+#pragma unroll
+    for (int slab = 0; slab < C.block_k / 64; ++slab)
+      load_slab(a_ + at_.stage * kStageA + slab * kSlabBytes, map, tile, k + slab * 64);
+  }
+  MOXIE_DEVICE void load_slab(uint8_t* to, const uint8_t* map, const Tile& tile, int32_t k) const {
     constexpr int kBox = a_box_rows(C);
     const bool shared = shares_a(tile);
     const int from = shared ? rank_ * kBox : 0;
-    uint8_t* to = a_ + at_.stage * kStageA + from * kStageRowBytes;
+    to += from * kStageRowBytes;
     const int32_t row = tile.row_begin + tile.row + from;
     load_rows(shared, to, map, tile, row, k);
     // A box is half a tile where A may be shared. A block that does not share it loads both halves itself.
@@ -180,14 +191,14 @@ class HopperLoader {
 
   MOXIE_DEVICE void load_packed(const Tile& tile, int32_t k) const {
 #pragma unroll
-    for (int block = 0; block < C.block_n / kPackRows; ++block) {
-      const uint32_t bytes = packed_.block_bytes(tile, block, k);
+    for (int strip = 0; strip < C.block_n / kPackRows; ++strip) {
+      const uint32_t bytes = packed_.strip_bytes(tile, strip, k);
       if (bytes == 0) break;
-      uint8_t* to = b_ + at_.stage * kStageB + block * kPackBlockBytes;
+      uint8_t* to = b_ + at_.stage * kStageB + strip * Loop::kStripBytes;
       if constexpr (kHints) {
-        copy_bulk_hinted(to, packed_.block(tile, block, k), bytes, ring_.full + at_.stage, policy_);
+        copy_bulk_hinted(to, packed_.strip(tile, strip, k), bytes, ring_.full + at_.stage, policy_);
       } else {
-        cuda::ptx::cp_async_bulk(cuda::ptx::space_cluster, cuda::ptx::space_global, to, packed_.block(tile, block, k),
+        cuda::ptx::cp_async_bulk(cuda::ptx::space_cluster, cuda::ptx::space_global, to, packed_.strip(tile, strip, k),
                                  bytes, ring_.full + at_.stage);
       }
     }

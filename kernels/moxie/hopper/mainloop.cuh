@@ -23,7 +23,7 @@ struct HopperMainloop {
   // Accumulators of a consumer warp group, of 64 rows each (the m64 of wgmma).
   static constexpr int kBlocks = warp_group_rows(C) / 64;
   // Consumer warp groups that read the same stage.
-  static constexpr int kReaders = C.schedule == WarpSchedule::Cooperative ? kConsumerWarpGroups : 1;
+  static constexpr int kReaders = C.schedule == WarpSchedule::Cooperative ? consumer_warp_groups(C) : 1;
   // Each consumer warp releases a stage at every block of the cluster, since both blocks load into it.
   using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster>;
   using Position = RingPosition<C.stages>;

@@ -3,12 +3,13 @@
 // wgmma's operand A, from registers, and rows of A its operand B, from shared memory. So a tile may have as few as
 // eight rows, and every weight is brought from shared memory to registers once.
 //
-//   even fragments   [ unpack block 0 ]                   [ unpack block 2 ]
-//   odd fragments                      [ unpack block 1 ]                   [ unpack block 3 ]
-//   tensor cores                       [ multiply block 0 ][ multiply block 1 ][ multiply block 2 ...
+//   one set of fragments    [ unpack block 0 ]                   [ unpack block 2 ]
+//   the other                                 [ unpack block 1 ]                   [ unpack block 3 ]
+//   tensor cores                              [ multiply block 0 ][ multiply block 1 ][ multiply block 2 ...
 //
 // A warp group unpacks a block of 64 rows by 64 columns of K while the tensor cores multiply the block before. So it
-// has two sets of fragments. A stage holds one or two blocks for it.
+// has two sets of fragments. A stage holds a block for it for every strip of 64 rows that it has, one or two, and every
+// slab of 64 columns, one, two or four.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/hopper/mainloop.cuh"
@@ -16,7 +17,8 @@
 
 namespace moxie::kernel {
 
-// The packed weights of a block's tile in global memory: blocks of 64 rows by 64 columns of K.
+// The packed weights of a block's tile in global memory: strips of 64 rows, in which blocks of 64 columns of K follow
+// each other.
 template <HopperConfig C>
 struct PackedTile {
   PackedTile() = default;
@@ -32,19 +34,19 @@ struct PackedTile {
     return static_cast<const uint8_t*>(gemm.b_base) + number * packed_group_bytes(gemm.n, gemm.k);
   }
 
-  // Bytes of the blocks of all rows, and of one of them, whose columns begin at `k`.
+  // Bytes of the stage whose columns begin at `k`: of all rows, and of one strip of 64.
   MOXIE_DEVICE uint32_t bytes(const Tile& tile, int32_t k) const { return rows * row_bytes(tile, k); }
-  MOXIE_DEVICE uint32_t block_bytes(const Tile& tile, int block, int32_t k) const {
-    return block_rows(block) * row_bytes(tile, k);
+  MOXIE_DEVICE uint32_t strip_bytes(const Tile& tile, int strip, int32_t k) const {
+    return strip_rows(strip) * row_bytes(tile, k);
   }
-  MOXIE_DEVICE const uint8_t* block(const Tile& tile, int block, int32_t k) const {
-    return first + block * kPackRows * packed_row_bytes(tile.k) + block_rows(block) * packed_row_bytes(k);
+  MOXIE_DEVICE const uint8_t* strip(const Tile& tile, int strip, int32_t k) const {
+    return first + strip * kPackRows * packed_row_bytes(tile.k) + strip_rows(strip) * packed_row_bytes(k);
   }
 
  private:
-  MOXIE_DEVICE int32_t block_rows(int block) const { return clamp(rows - block * kPackRows, 0, kPackRows); }
+  MOXIE_DEVICE int32_t strip_rows(int strip) const { return clamp(rows - strip * kPackRows, 0, kPackRows); }
   static MOXIE_DEVICE int32_t row_bytes(const Tile& tile, int32_t k) {
-    return static_cast<int32_t>(packed_row_bytes(min(tile.k - k, kPackColumns)));
+    return static_cast<int32_t>(packed_row_bytes(min(tile.k - k, C.block_k)));
   }
 
   const uint8_t* first = nullptr;  // the block of the tile's first row and K's first columns
@@ -53,22 +55,26 @@ struct PackedTile {
 
 template <HopperConfig C>
 struct PackedMainloop {
-  static constexpr bool kCooperative = C.schedule == WarpSchedule::Cooperative;
   // Accumulators of a consumer warp group, of 64 columns of the product each (the m64 of wgmma).
   static constexpr int kBlocks = block_columns(C) / kPackRows;
-  static_assert(C.b_format == OperandFormat::Mxfp4);
-  static_assert(C.block_k == kPackColumns);
+  static_assert(C.b_format == OperandFormat::Mxfp4 && C.schedule == WarpSchedule::Cooperative);
+  static_assert(C.block_k == 64 || C.block_k == 128 || C.block_k == 256);
   static_assert(C.block_m == 8 || C.block_m == 16 || C.block_m == 32 || C.block_m == 64 || C.block_m == 128 ||
                 C.block_m == 256);
-  static_assert(C.block_n == 64 || C.block_n == 128 || C.block_n == 256);
+  static_assert(C.block_n == 128 || C.block_n == 256);
+  static_assert(C.block_k / 64 % k_parts(C) == 0);
   static_assert((kBlocks == 1 || kBlocks == 2) && kBlocks * C.block_m / 2 <= 128,
                 "more accumulators than leave room for two sets of fragments");
   static_assert(C.block_m >= 64 || C.decode_tile, "fewer than 64 rows are stored from registers");
   static_assert((C.cluster == 1 && C.multicast == Multicast::None) || (C.cluster == 2 && C.multicast == Multicast::A));
 
-  static constexpr int kStageA = C.block_m * kStageRowBytes;
+  static constexpr int kStageA = a_stage_bytes(C);
   static constexpr int kStageB = b_stage_bytes(C);
-  static constexpr int kReaders = kCooperative ? kConsumerWarpGroups : 1;
+  static constexpr int kSlabs = C.block_k / kPackColumns;       // of a stage
+  static constexpr int kStripBytes = kSlabs * kPackBlockBytes;  // of a stage: of 64 rows
+  // Strips of 64 rows of a tile that warp groups divide among them, and how many of them share one.
+  static constexpr int kParts = k_parts(C), kStrips = consumer_warp_groups(C) / kParts;
+  static constexpr int kReaders = consumer_warp_groups(C);
   using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster>;
   using Position = RingPosition<C.stages>;
   using Accumulator = float[kBlocks][C.block_m / 2];
@@ -76,13 +82,15 @@ struct PackedMainloop {
   // What a warp group knows of its part of a tile.
   struct Part {
     int32_t column;         // of the product, where the part begins
+    int32_t first_slab;     // of K; kParts on there is the next
     int32_t units;          // of packed rows from there on
-    bool half;              // the last stage holds 32 columns of K, not 64
+    bool half;              // the last block holds 32 columns of K, not 64
     const uint8_t* shifts;  // bytes of the packed rows from `column` on
   };
   static MOXIE_DEVICE Part part_of(const GemmParams& gemm, const Tile& tile, int warp_group) {
     Part part;
-    part.column = tile.column + (kCooperative ? warp_group * block_columns(C) : 0);
+    part.column = tile.column + (kParts == 1 ? warp_group : warp_group % kStrips) * block_columns(C);
+    part.first_slab = kParts == 1 ? 0 : warp_group / kStrips;
     const int32_t rows = static_cast<int32_t>(packed_rows(tile.n));
     part.units = tile.k == 0 ? 0 : (rows - part.column) / kPackUnit;  // without any K there may be no weights
     part.half = tile.k % kPackColumns != 0;
@@ -94,6 +102,7 @@ struct PackedMainloop {
   // scale of NaN. Through the main loop they are one byte each.
   using Factors = float[kBlocks][2];
   struct Shifts {
+    Shifts() = default;
     MOXIE_DEVICE Shifts(const Part& part, int thread) {
 #pragma unroll
       for (int i = 0; i < 2 * kBlocks; ++i) {
@@ -112,117 +121,204 @@ struct PackedMainloop {
     uint32_t bytes = 0;
   };
 
-  // Whole consumer warp group: acc = the product of the next k_tiles stages, of which `a` is the first stage's tile and
-  // `b` this warp group's first block of packed rows. all_issued() is called while the last stage is multiplied.
-  // `thread` is that of the warp group.
-  template <class Function>
-  static MOXIE_DEVICE void multiply(Accumulator& acc, const Ring& ring, Position& at, uint32_t k_tiles,
-                                    const Part& part, const uint8_t* a, const uint8_t* b, int thread,
-                                    Function&& all_issued) {
+  // Whole consumer warp group: acc = the product over its part of `k` columns of K, which lie in the next stages. `a`
+  // is the first stage's tile and `b` this warp group's first strip of packed rows there. `thread` is that of the warp
+  // group.
+  static MOXIE_DEVICE void multiply(Accumulator& acc, const Ring& ring, Position& at, int32_t k, const Part& part,
+                                    const uint8_t* a, const uint8_t* b, int thread) {
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
+    for (int strip = 0; strip < kBlocks; ++strip) {
 #pragma unroll
-      for (int i = 0; i < C.block_m / 2; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[block][i]));
+      for (int i = 0; i < C.block_m / 2; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(acc[strip][i]));
     }
-    if (k_tiles == 0) {
-      all_issued();
+    const uint32_t slabs = (static_cast<uint32_t>(k) + kPackColumns - 1) / kPackColumns;
+    uint32_t slab = part.first_slab;
+    if (slab >= slabs) {
+      if (kParts > 1 && k > 0) skip(ring, at, thread);
       return;
     }
     const uint64_t first_a = wgmma_descriptor(a);
-    Fragments even, odd;
-    uint32_t tile_k = 0, previous = 0;
-    // Multiplies block `block` of the stage, whose weights `now` holds, and meanwhile unpacks the block that follows.
-    // False where none does.
-    const auto step = [&](const Fragments& now, int block, Fragments& next) {
-      const bool last = block == kBlocks - 1;
-      const uint64_t stage_a = first_a + at.stage * (kStageA / 16);
-      // Packed weights were read as ordinary accesses, and the copy engine is to write there. All lanes execute wgmma
-      // together before one of them releases the stage.
-      if (last) cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    // The lower half of a stage's descriptor; the upper half is always the same. The shuffle says that it is the same
+    // for all lanes.
+    const auto descriptor_of = [&](uint32_t stage) {
+      return __shfl_sync(~0u, static_cast<uint32_t>(first_a) + stage * (kStageA / 16) + part.first_slab * kSlabA, 0);
+    };
+    uint32_t stage_a = descriptor_of(at.stage);
+    const uint32_t half_slab = part.half ? slabs - 1 : ~0u;
+    const Weights weights(part, b, thread);
+    Fragments fragments[2];
+    clear(fragments[0]), clear(fragments[1]);
+    uint32_t previous = 0;
+    // Multiplies one block of the stage, and meanwhile unpacks the block that follows. False where none does.
+    const auto step = [&](auto number) {
+      constexpr int kStep = decltype(number)::value % kSteps, kStrip = kStep % kBlocks;
+      const Fragments& now = fragments[decltype(number)::value % 2];
+      Fragments& next = fragments[decltype(number)::value % 2 ^ 1];
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < C.block_k / 16; ++k)
-        WgmmaFromRegisters<C.block_m>::multiply(acc[block], now.v[k], stage_a + k * 32 / 16, true);
-      wgmma_commit_group();
-      wgmma_wait_group<1>();  // `next` is free, and behind the first block so is the stage before
-      if (block == 0 && tile_k > 0) ring.release(previous, thread % 32);
-      if (last) {
-        previous = at.stage;
-        at.advance();
-        if (++tile_k == k_tiles) return false;
-        ring.wait_full(at.stage, at.phase);
+      for (int i = 0; i < kPackColumns / 16; ++i) {
+        const uint64_t columns_a =
+            first_a & ~uint64_t{0xffffffff} | (stage_a + (kStep / kBlocks * kParts * kSlabA + i * 32 / 16));
+        WgmmaFromRegisters<C.block_m>::multiply(acc[kStrip], now.v[i], columns_a, true);
       }
-      unpack(next, part, b + at.stage * kStageB, last ? 0 : block + 1, tile_k + 1 == k_tiles && part.half, thread);
+      wgmma_commit_group();
+      wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
+      // This stage's first block has been read by now. Where it is the only one, this fence stands for two stages.
+      constexpr bool kFence = kSteps > 1 || decltype(number)::value == 1;
+      if (kStep == 0 && slab >= kSlabs) release<kFence>(ring, previous, thread);
+      if constexpr (kStrip == kBlocks - 1) {
+        slab += kParts;
+        if (slab >= slabs) return false;
+        if constexpr (kStep == kSteps - 1) {
+          previous = at.stage;
+          at.advance();
+          ring.wait_full(at.stage, at.phase);
+          stage_a = descriptor_of(at.stage);
+        }
+      }
+      constexpr int kNext = (kStep + 1) % kSteps;
+      weights.unpack(next, at.stage, kNext % kBlocks, kNext / kBlocks * kParts, slab == half_slab);
       return true;
     };
     ring.wait_full(at.stage, at.phase);
-    unpack(even, part, b + at.stage * kStageB, 0, k_tiles == 1 && part.half, thread);
-    while (step(even, 0, odd) && step(odd, kBlocks - 1, even)) {
+    weights.unpack(fragments[0], at.stage, 0, 0, half_slab == slab);
+    while (all_steps<0>(step)) {
     }
-    all_issued();
     wgmma_wait_group<0>();
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
+    for (int strip = 0; strip < kBlocks; ++strip) {
 #pragma unroll
-      for (int i = 0; i < C.block_m / 2; ++i) asm volatile("" : "+f"(acc[block][i]));
+      for (int i = 0; i < C.block_m / 2; ++i) asm volatile("" : "+f"(acc[strip][i]));
     }
-    ring.release(previous, thread % 32);
+    release<true>(ring, at.stage, thread);
+    at.advance();
+    // The last stage may end before this warp group's slab.
+    if (kParts > 1 && (slab - kParts) / kSlabs != (slabs - 1) / kSlabs) skip(ring, at, thread);
+  }
+
+  // Partial sums go from the other warp groups of a strip to the first through slot `slot` of `partials`, which is this
+  // thread's place in the first slot.
+  static MOXIE_DEVICE void hand_over(const Accumulator& acc, float* partials, int slot) {
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; ++i) partials[slot * (partial_bytes(C) / 4) + i * 128] = acc[0][i];
+  }
+  static MOXIE_DEVICE void add(Accumulator& acc, const float* partials, int slot) {
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; ++i) acc[0][i] += partials[slot * (partial_bytes(C) / 4) + i * 128];
   }
 
  private:
+  static constexpr int kSteps = kBlocks * kSlabs / kParts;             // blocks of a stage
+  static constexpr uint32_t kSlabA = C.block_m * kStageRowBytes / 16;  // a slab of A, as descriptors count
+
+  // Lets a stage go that holds nothing for this warp group.
+  static MOXIE_DEVICE void skip(const Ring& ring, Position& at, int thread) {
+    ring.wait_full(at.stage, at.phase);
+    ring.release(at.stage, thread % 32);
+    at.advance();
+  }
+
+  // The steps of one stage, or of two where their number is odd. False once no block follows.
+  template <int kNumber, class Step>
+  static MOXIE_DEVICE bool all_steps(const Step& step) {
+    if (!step(cuda::std::integral_constant<int, kNumber>{})) return false;
+    if constexpr (kNumber + 1 < (kSteps % 2 == 0 ? kSteps : 2 * kSteps)) return all_steps<kNumber + 1>(step);
+    return true;
+  }
+
+  // Lets a stage go. All lanes have read weights from it, as ordinary accesses, and the copy engine is to write there:
+  // since the reads there must have been a fence, this one or an earlier one.
+  template <bool kFence>
+  static MOXIE_DEVICE void release(const Ring& ring, uint32_t stage, int thread) {
+    if constexpr (kFence) cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    __syncwarp();
+    ring.release(stage, thread % 32);
+  }
+
   // wgmma's operand A for the four steps of a block.
   struct Fragments {
-    uint32_t v[C.block_k / 16][4];
+    uint32_t v[kPackColumns / 16][4];
   };
-
-  // Makes bf16 fragments of this lane's codes in a block. Units past the last become zeros, and where the block holds
-  // only 32 columns so do the others.
-  static MOXIE_DEVICE void unpack(Fragments& to, const Part& part, const uint8_t* stage, int block, bool half,
-                                  int thread) {
-    const int32_t units = min(part.units - block * (kPackRows / kPackUnit), kPackRows / kPackUnit);
-    const uint8_t* codes = stage + block * kPackBlockBytes;
-    if (thread / 32 >= units) {
+  static MOXIE_DEVICE void clear(Fragments& fragments) {
 #pragma unroll
-      for (int k = 0; k < C.block_k / 16; ++k) clear(to.v[k]);
-    } else if (half) {
-      const uint8_t* scales = codes + units * (32 * kPackLaneBytes / 2);
-      const auto words = reinterpret_cast<const uint2*>(codes)[thread];
-      const uint32_t pair = reinterpret_cast<const uint16_t*>(scales)[thread / 4];
-      const uint32_t low = factor(pair & 0xff), high = factor(pair >> 8);
-      unpack_word(to.v[0], words.x, low, high);
-      unpack_word(to.v[1], words.y, low, high);
-      clear(to.v[2]);
-      clear(to.v[3]);
-    } else {
-      const uint8_t* scales = codes + units * (32 * kPackLaneBytes);
-      const auto words = reinterpret_cast<const uint4*>(codes)[thread];
-      const uint32_t four = reinterpret_cast<const uint32_t*>(scales)[thread / 4];
-      const uint32_t low = factor(four & 0xff), high = factor(four >> 16 & 0xff);
-      unpack_word(to.v[0], words.x, low, high);
-      unpack_word(to.v[1], words.y, low, high);
-      const uint32_t second_low = factor(four >> 8 & 0xff), second_high = factor(four >> 24);
-      unpack_word(to.v[2], words.z, second_low, second_high);
-      unpack_word(to.v[3], words.w, second_low, second_high);
-    }
+    for (auto& fragment : fragments.v) clear(fragment);
   }
+
+  // Where this lane's weights lie in a stage.
+  class Weights {
+   public:
+    MOXIE_DEVICE Weights(const Part& part, const uint8_t* first, int thread) : thread_(thread) {
+#pragma unroll
+      for (int strip = 0; strip < kBlocks; ++strip) {
+        const int32_t units = clamp(part.units - strip * (kPackRows / kPackUnit), 0, kPackRows / kPackUnit);
+        strips_[strip].first = first + strip * kStripBytes + part.first_slab * units * kPackUnitBytes;
+        strips_[strip].units = units;
+        strips_[strip].codes = thread * kPackLaneBytes;
+        strips_[strip].scales = units * (32 * kPackLaneBytes) + thread / 4 * 4;
+        strips_[strip].exists = thread / 32 < units;
+        // Otherwise the compiler computes them anew for every block. Two strips leave no registers to keep them in.
+        if constexpr (kBlocks == 1) asm volatile("" : "+r"(strips_[strip].codes), "+r"(strips_[strip].scales));
+      }
+    }
+
+    // Makes bf16 fragments of this lane's codes in a block. Where the block holds only 32 columns the others become
+    // zeros. Of a unit past the last, whose products nobody stores, the fragments stay what they are.
+    MOXIE_DEVICE void unpack(Fragments& to, uint32_t stage, int strip, int slab, bool half) const {
+      const Strip& of = strips_[strip];
+      if (!of.exists) return;
+      const uint8_t* block = of.first + (stage * kStageB + slab * of.units * kPackUnitBytes);
+      if (half) {
+        const auto words = reinterpret_cast<const uint2*>(block)[thread_];
+        const uint32_t pair =
+            reinterpret_cast<const uint16_t*>(block + of.units * (32 * kPackLaneBytes / 2))[thread_ / 4];
+        const uint32_t low = factor(pair, 0), high = factor(pair, 1);
+        unpack_word(to.v[0], words.x, low, high);
+        unpack_word(to.v[1], words.y, low, high);
+        clear(to.v[2]);
+        clear(to.v[3]);
+      } else {
+        const auto words = *reinterpret_cast<const uint4*>(block + of.codes);
+        const auto four = *reinterpret_cast<const uint32_t*>(block + of.scales);
+        const uint32_t low = factor(four, 0), high = factor(four, 2);
+        unpack_word(to.v[0], words.x, low, high);
+        unpack_word(to.v[1], words.y, low, high);
+        const uint32_t second_low = factor(four, 1), second_high = factor(four, 3);
+        unpack_word(to.v[2], words.z, second_low, second_high);
+        unpack_word(to.v[3], words.w, second_low, second_high);
+      }
+    }
+
+   private:
+    struct Strip {
+      const uint8_t* first;  // in the ring's first stage
+      int32_t units;
+      int32_t codes, scales;  // of this lane, in a whole block
+      bool exists;            // this warp's unit
+    };
+    Strip strips_[kBlocks];
+    int thread_;
+  };
 
   static MOXIE_DEVICE void clear(uint32_t (&fragment)[4]) {
 #pragma unroll
     for (uint32_t& pair : fragment) pair = 0;
   }
 
-  // A pair of the bf16 whose exponent field a stored scale is.
-  static MOXIE_DEVICE uint32_t factor(uint32_t scale) { return scale * 0x00800080; }
+  // A pair of the bf16 whose exponent field is byte `byte` of stored scales.
+  static MOXIE_DEVICE uint32_t factor(uint32_t scales, int byte) {
+    return __byte_perm(scales, 0, 0x4040 | byte << 8 | byte) << 7;
+  }
 
-  // Eight codes to the fragment of one step. Of every half word, bits 15 and 8 to 6 are sign and magnitude of the first
-  // register's code. Of the second's they are bits 12 and 5 to 3, of the third's 14 and 2 to 0, of the fourth's 13 and
-  // 11 to 9. `low` and `high` are the factors of rows r and r + 8.
+  // Eight codes to the fragment of one step. A pair of them has its signs at bits 31 and 15 and its magnitudes at bits
+  // 24 to 22 and 8 to 6, once the word is shifted to the left by 0 or 6 or rotated to the right by 4. Of the fourth
+  // register's, bit 8 of either half comes from bit 14 and the others from two bits below. `low` and `high` are the
+  // factors of rows r and r + 8.
   static MOXIE_DEVICE void unpack_word(uint32_t (&fragment)[4], uint32_t word, uint32_t low, uint32_t high) {
-    constexpr uint32_t kSign = 0x80008000, kMagnitude = 0x01c001c0;
-    fragment[0] = mul_bf16x2(word & (kSign | kMagnitude), low);
-    fragment[1] = mul_bf16x2(word << 3 & (kSign | kMagnitude), high);
-    fragment[2] = mul_bf16x2((word << 6 & kMagnitude) | (word << 1 & kSign), low);
-    fragment[3] = mul_bf16x2((word >> 3 & kMagnitude) | (word << 2 & kSign), high);
+    constexpr uint32_t kPair = 0x81c081c0, kTop = 0x01000100;
+    fragment[0] = mul_bf16x2(word & kPair, low);
+    fragment[1] = mul_bf16x2(word << 6 & kPair, high);
+    fragment[2] = mul_bf16x2(__funnelshift_r(word, word, 4) & kPair, low);
+    fragment[3] = mul_bf16x2((word << 2 & (kPair ^ kTop)) | (word >> 6 & kTop), high);
   }
 };
 

@@ -8,9 +8,12 @@
 
 namespace moxie::kernel {
 
-// Where sign and magnitude of the code for each of a fragment's four registers stand in a half word.
-constexpr int kPackSign[4] = {15, 12, 14, 13};
-constexpr int kPackMagnitude[4] = {6, 3, 0, 9};
+// Where a bit of a code, 3 its sign, stands in the word of eight: that of the code for half `half` of a fragment's
+// register `i`. Unpacking brings it to the half's bit 6 + bit, the sign to bit 15.
+constexpr int packed_bit(int i, int half, int bit) {
+  const int target = 16 * half + (bit == 3 ? 15 : 6 + bit);
+  return i == 0 ? target : i == 1 ? target - 6 : i == 2 ? (target + 4) % 32 : bit == 2 ? target + 6 : target - 2;
+}
 
 // One 16-row unit of a group: where its rows lie in both orders.
 class PackUnit {
@@ -113,8 +116,8 @@ MOXIE_DEVICE void pack_weights(const PackWeightsParams& params) {
         const uint32_t pair = unit.codes(source)[k / 2 + step * 8 + lane % 4 + i / 2 * 4];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t code = pair >> 4 * half & 15;
-          word |= ((code >> 3) << kPackSign[i] | (code & 7) << kPackMagnitude[i]) << 16 * half;
+#pragma unroll
+          for (int bit = 0; bit < 4; ++bit) word |= (pair >> (4 * half + bit) & 1) << packed_bit(i, half, bit);
         }
       }
       words[step] = word;
@@ -149,8 +152,8 @@ MOXIE_DEVICE void unpack_weights(const PackWeightsParams& params) {
         uint32_t pair = 0;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t placed = word >> 16 * half;
-          pair |= ((placed >> kPackSign[i] & 1) << 3 | (placed >> kPackMagnitude[i] & 7)) << 4 * half;
+#pragma unroll
+          for (int bit = 0; bit < 4; ++bit) pair |= (word >> packed_bit(i, half, bit) & 1) << (4 * half + bit);
         }
         unit.codes(source)[k / 2 + step * 8 + lane % 4 + i / 2 * 4] = static_cast<uint8_t>(pair);
       }
