@@ -789,8 +789,8 @@ Answer call(bool in_c, Conversion conversion, ConversionArguments x, Stream stre
 // Five calls that are right, on the same 64 rows of 64 elements.
 struct ConversionCalls {
   explicit ConversionCalls(const ConversionSituation& s)
-      : values(std::vector<float>(64 * 64, 1.5f)),
-        elements(64 * 64),
+      : values(std::vector<float>(2 * 64 * 64, 1.5f)),  // two groups of 64 rows, for the calls without offsets
+        elements(2 * 64 * 64),
         scales(std::vector<uint8_t>(16384, 1)),
         other_scales(std::vector<uint8_t>(16384, 1)),
         factor(std::vector<float>{0.5f}),
