@@ -229,8 +229,11 @@ class Copy:
     def find_namespace(self) -> list[str]:
         """The command that enters a namespace in which an overlay can be mounted here, or nothing."""
         for scratch in (self.folder, SHARED_MEMORY):
-            for command in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
-                if os.geteuid() != 0 and len(command) == 2:
+            # What runs in a view ends with it, a compiler that a build began included: its first process is its init.
+            alone = ["--mount", "--pid", "--fork", "--kill-child"]
+            for as_root in ([], ["--user", "--map-root-user"]):
+                command = ["unshare", *as_root, *alone]
+                if os.geteuid() != 0 and not as_root:
                     continue
                 try:
                     with tempfile.TemporaryDirectory(prefix=self.prefix, dir=scratch) as place:
@@ -283,7 +286,9 @@ class Copy:
             for name in ("upper", "work", "tmp"):
                 (place / name).mkdir()
             command = [*self.enter, sys.executable, __file__, str(self.tree), str(place)]
-            done = subprocess.run(command, input=json.dumps(change).encode(), capture_output=True)
+            done = subprocess.run(
+                command, input=json.dumps(change).encode(), capture_output=True, preexec_fn=die_with_parent
+            )  # fmt: skip
             if done.returncode != 0:
                 raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
             return json.loads(done.stdout)
