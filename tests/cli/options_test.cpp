@@ -322,12 +322,12 @@ TEST(Devices, TellWhatTheDriverDoes) {
     const Finished finished = run_moxie({"devices"}, setting);
     EXPECT_EQ(finished.status, 0);
     const Strings lines = lines_of(finished.out);
-    ASSERT_EQ(lines.size(), 2u) << finished.out;
+    ASSERT_GE(lines.size(), 2u) << finished.out;  // the machine's GPUs stand before the simulator
     EXPECT_TRUE(std::regex_match(lines[0], std::regex("device +arch +SMs shared/block +memory +driver  served by")))
         << lines[0];
     const std::regex line("Moxie simulator \\(" + std::string(arch) + "\\) +" + expected +
                           R"( +227 KiB +\d+ GiB +13\.0  .*libcuda\.so\.1 \(simulated\))");
-    EXPECT_TRUE(std::regex_match(lines[1], line)) << lines[1];
+    EXPECT_TRUE(std::regex_match(lines.back(), line)) << lines.back();
   }
 }
 
