@@ -132,12 +132,12 @@ static_assert(detail::count_visited_fields<BlackwellConfig>() == detail::count_f
 
 // ---- Threads ----
 
-// Warp groups of a Hopper block that multiply. Packed weights of few rows keep tensor cores waiting for registers, so
-// twice as many unpack them.
+// Warp groups of a Hopper block that multiply. With few rows of A a block spends its time on unpacking weights, so
+// twice as many warp groups share that work.
 constexpr int consumer_warp_groups(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 4 : 2; }
 constexpr int hopper_threads(const HopperConfig& c) { return (consumer_warp_groups(c) + 1) * 128; }  // 0: the producer
-// Those of them that have the same columns of the product. Each takes every k_parts-th slab of 64 columns of K, and the
-// first adds up.
+// How many of them have the same columns of the product, 1 or 2. Two divide K: each takes every other slab of 64
+// columns of it, and the first adds the other's sums to its own.
 constexpr int k_parts(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 256 / c.block_n : 1; }
 
 // Warp groups that run the epilogue.

@@ -81,7 +81,7 @@ constexpr int exchange_bytes(const HopperConfig& c) {
   return has_packed_b(c) ? (c.block_m < 64 ? c.block_m : 64) * exchange_stride(c) * 4 : 0;
 }
 
-// What a warp group that has a part of K hands to the first one of the same columns: its accumulators.
+// What the second warp group of a strip hands to the first: its accumulators.
 constexpr int partial_bytes(const HopperConfig& c) { return kPackRows * c.block_m * 4; }
 
 // Elements of K in a stage of a Blackwell kernel, and how many tiles of scales lie along them.

@@ -42,7 +42,7 @@ constexpr int kPartialBarrier = kEpilogueBarrier + 4;
 constexpr int kTakenBarrier = kPartialBarrier + 2;
 
 // Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232, or
-// for packed weights, whose loader counts more, 56 + 2 x 224. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
+// for packed weights, whose loader needs more, 56 + 2 x 224. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
 constexpr int producer_registers(const HopperConfig& c) {
   return consumer_warp_groups(c) == 4 ? 64 : has_packed_b(c) ? 56 : 40;
 }
@@ -146,10 +146,11 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     Epilogue<C, Sinks...> epilogue(gemm, sinks, shared, slots + kOperandSlots, warp_group,
                                    kEpilogueBarrier + warp_group);
     typename Loop::Position at;
-    [[maybe_unused]] bool handed_over = false;  // partial sums of a tile, of which the first part has yet to say more
+    // Whether this warp group has handed partial sums over and not yet waited until they were taken.
+    [[maybe_unused]] bool handed_over = false;
 
-    // One tile from its first stage to its sinks. wait_turn() is called before the first stage, all_issued() when the
-    // tensor cores have the last.
+    // One tile from its first stage to its sinks. Ping-pong warp groups call wait_turn() before the first stage, and
+    // all_issued() when the tensor cores have the last.
     const auto compute = [&](const Tile& of, auto&& wait_turn, auto&& all_issued) {
       typename Loop::Accumulator acc;  // declared here, so that it is not carried from tile to tile
       if constexpr (has_packed_b(C)) {
@@ -165,18 +166,18 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
         const uint8_t* b = shared + kShared.b + (part.column - of.column) / kPackRows * Loop::kStripBytes;
         Loop::multiply(acc, ring, at, of.k, part, shared + kShared.a, b, thread);
         if constexpr (Loop::kParts > 1) {
-          float* const partials = reinterpret_cast<float*>(shared + kShared.partials) + thread;
           const int strip = warp_group % Loop::kStrips;
+          float* const partials =
+              reinterpret_cast<float*>(shared + kShared.partials + strip * partial_bytes(C)) + thread;
           if (part.first_slab > 0) {
             if (handed_over) bar_sync(kTakenBarrier + strip, 128 * Loop::kParts);
-            Loop::hand_over(acc, partials, warp_group - Loop::kStrips);
+            Loop::hand_over(acc, partials);
             bar_arrive(kPartialBarrier + strip, 128 * Loop::kParts);
             handed_over = true;
             return;
           }
           bar_sync(kPartialBarrier + strip, 128 * Loop::kParts);
-          for (int i = strip; i < consumer_warp_groups(C) - Loop::kStrips; i += Loop::kStrips)
-            Loop::add(acc, partials, i);
+          Loop::add(acc, partials);
           bar_arrive(kTakenBarrier + strip, 128 * Loop::kParts);
         }
         typename Loop::Factors factors;
@@ -194,7 +195,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
     };
 
     if constexpr (C.schedule == WarpSchedule::Cooperative) {
-      // Both consumers take every tile, each half of it.
+      // Every consumer takes every tile, a part of it.
       while (scheduler.next(tile))
         compute(
             tile, [] {}, [] {});

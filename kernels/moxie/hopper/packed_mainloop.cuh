@@ -62,7 +62,7 @@ struct PackedMainloop {
   static_assert(C.block_m == 8 || C.block_m == 16 || C.block_m == 32 || C.block_m == 64 || C.block_m == 128 ||
                 C.block_m == 256);
   static_assert(C.block_n == 128 || C.block_n == 256);
-  static_assert(C.block_k / 64 % k_parts(C) == 0);
+  static_assert(k_parts(C) <= 2 && C.block_k / 64 % k_parts(C) == 0);
   static_assert((kBlocks == 1 || kBlocks == 2) && kBlocks * C.block_m / 2 <= 128,
                 "more accumulators than leave room for two sets of fragments");
   static_assert(C.block_m >= 64 || C.decode_tile, "fewer than 64 rows are stored from registers");
@@ -163,7 +163,8 @@ struct PackedMainloop {
       }
       wgmma_commit_group();
       wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
-      // This stage's first block has been read by now. Where it is the only one, this fence stands for two stages.
+      // This stage's first block has been read by now. Where a stage has no other, one fence stands for the reads of
+      // two stages, and every other step leaves it out.
       constexpr bool kFence = kSteps > 1 || decltype(number)::value == 1;
       if (kStep == 0 && slab >= kSlabs) release<kFence>(ring, previous, thread);
       if constexpr (kStrip == kBlocks - 1) {
@@ -196,15 +197,15 @@ struct PackedMainloop {
     if (kParts > 1 && (slab - kParts) / kSlabs != (slabs - 1) / kSlabs) skip(ring, at, thread);
   }
 
-  // Partial sums go from the other warp groups of a strip to the first through slot `slot` of `partials`, which is this
-  // thread's place in the first slot.
-  static MOXIE_DEVICE void hand_over(const Accumulator& acc, float* partials, int slot) {
+  // Partial sums go from the second warp group of a strip to the first through shared memory. `partials` is this
+  // thread's first place there.
+  static MOXIE_DEVICE void hand_over(const Accumulator& acc, float* partials) {
 #pragma unroll
-    for (int i = 0; i < C.block_m / 2; ++i) partials[slot * (partial_bytes(C) / 4) + i * 128] = acc[0][i];
+    for (int i = 0; i < C.block_m / 2; ++i) partials[i * 128] = acc[0][i];
   }
-  static MOXIE_DEVICE void add(Accumulator& acc, const float* partials, int slot) {
+  static MOXIE_DEVICE void add(Accumulator& acc, const float* partials) {
 #pragma unroll
-    for (int i = 0; i < C.block_m / 2; ++i) acc[0][i] += partials[slot * (partial_bytes(C) / 4) + i * 128];
+    for (int i = 0; i < C.block_m / 2; ++i) acc[0][i] += partials[i * 128];
   }
 
  private:
