@@ -258,8 +258,8 @@ typedef struct moxie_hopper_tuning {
   size_t size;
   int32_t has_schedule;
   moxie_warp_schedule schedule;
-  int32_t tile_m; /* 8, 64, 128 or 256 */
-  int32_t tile_n; /* 64 to 256 in steps of 32 */
+  int32_t tile_m; /* 8, 64, 128 or 256; with packed weights also 16 and 32 */
+  int32_t tile_n; /* 64 to 256 in steps of 32; with packed weights 128 or 256 */
   int32_t cluster;
   int32_t has_multicast;
   moxie_multicast multicast;

@@ -10,8 +10,8 @@ namespace moxie {
 
 // sm_90a. tile_m is 64, 128 or 256, also 8 (ping-pong, one block, groups of fewer than 256 rows that are not given by
 // pointers, bf16 or float32 outputs, no custom sinks). tile_n is 64 to 256 in steps of 32. With packed weights
-// (GemmDescription::b_format) tile_m is also 16 and 32, under the conditions of 8, tile_n is 64, 128 or 256, and A
-// alone is shared.
+// (GemmDescription::b_format) the schedule is cooperative, tile_m also 16 and 32, tile_n 128 or 256, and A alone is
+// shared; a tile_m below 64 asks for what that of 8 asks for, the schedule aside.
 struct HopperTuning {
   std::optional<WarpSchedule> schedule = {};  // how consumer warp groups share tiles
   std::optional<int> tile_m = {};             // rows of a tile
