@@ -2,8 +2,6 @@
 // Checks of what a caller asks for.
 #include "ops/check.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cmath>
 #include <limits>
@@ -17,17 +15,6 @@ namespace {
 
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max() - 1023;  // rounding up to a tile stays an int32
 constexpr int64_t kMaxBytes = int64_t{1} << 40;                           // strides of a tensor map are below it
-
-template <typename... T>
-[[noreturn]] void reject(fmt::format_string<T...> format, T&&... values) {
-  throw Error(ErrorCode::InvalidArgument, fmt::format(format, std::forward<T>(values)...));
-}
-
-template <typename Enum>
-void check_enum(const char* name, Enum value) {
-  if (!is_enumerator(value))
-    reject("{} is {}, but only 0 to {} have a meaning", name, int(value), names<Enum>().size() - 1);
-}
 
 void check_size(const char* name, int64_t value) {
   if (value < 0) reject("{} is {}, but cannot be negative", name, value);
@@ -62,12 +49,6 @@ void check_sink(size_t i, const CustomSink& sink) {
     reject("sinks[{}].needs.staging_bytes is {}, but must be a multiple of 1024", i, sink.needs.staging_bytes);
 }
 
-// What a call reads or writes, in bytes.
-struct Range {
-  const char* name;
-  uintptr_t begin, end;
-};
-
 // The ranges of a call, of which there are few.
 struct Ranges {
   void push_back(const Range& range) { ranges[count++] = range; }
@@ -77,16 +58,6 @@ struct Ranges {
   std::array<Range, 10> ranges;
   size_t count = 0;
 };
-
-void check_disjoint(const Range& a, const Range& b) {
-  if (a.begin < b.end && b.begin < a.end) reject("{} overlaps {} in memory", a.name, b.name);
-}
-
-void check_pointer(const char* name, const void* pointer, bool needed, size_t alignment) {
-  if (needed && !pointer) reject("{} is null, but must point to device memory", name);
-  if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
-    reject("{} is {}, but must be aligned to {} bytes", name, fmt::ptr(pointer), alignment);
-}
 
 // One matrix: pointer, leading dimension and place in memory.
 Range check_matrix(const char* name, const char* ld_name, const void* pointer, int64_t ld, int64_t rows, int64_t width,
@@ -104,13 +75,6 @@ Range check_matrix(const char* name, const char* ld_name, const void* pointer, i
   if (__int128(rows) * ld * element_bits / 8 >= kMaxBytes)
     reject("{} would take 2^40 bytes or more ({} rows of {} elements)", name, rows, ld);
   return {name, begin, begin + uintptr_t(((rows - 1) * ld + width) * element_bits / 8)};
-}
-
-// `count` elements of `size` bytes, that may be absent where they are not needed.
-Range check_array(const char* name, const void* pointer, bool needed, size_t alignment, int64_t count, int64_t size) {
-  check_pointer(name, pointer, needed && count > 0, alignment);
-  const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  return {name, begin, begin + (pointer ? uintptr_t(count * size) : 0)};
 }
 
 void check_workspace(const ProblemShape& p, WorkspaceView workspace, size_t bytes) {
@@ -223,6 +187,22 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
 }
 
 }  // namespace
+
+void check_pointer(const char* name, const void* pointer, bool needed, size_t alignment) {
+  if (needed && !pointer) reject("{} is null, but must point to device memory", name);
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
+    reject("{} is {}, but must be aligned to {} bytes", name, fmt::ptr(pointer), alignment);
+}
+
+Range check_array(const char* name, const void* pointer, bool needed, size_t alignment, int64_t count, int64_t size) {
+  check_pointer(name, pointer, needed && count > 0, alignment);
+  const auto begin = reinterpret_cast<uintptr_t>(pointer);
+  return {name, begin, begin + (pointer ? uintptr_t(count * size) : 0)};
+}
+
+void check_disjoint(const Range& a, const Range& b) {
+  if (a.begin < b.end && b.begin < a.end) reject("{} overlaps {} in memory", a.name, b.name);
+}
 
 int64_t total_rows(const ProblemShape& p) {
   const bool each =

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of what a caller asks for. Each throws Error(InvalidArgument) whose sentence names the argument.
 #pragma once
+#include <fmt/format.h>
+
+#include "moxie/error.h"
 #include "moxie/gemm.h"
+#include "moxie/names.h"
 #include "moxie/plan.h"
 #include "plan/plan.h"
 
@@ -11,6 +15,28 @@ constexpr int kMaxSinks = 8;
 constexpr int kMaxSinkParams = 1024;  // bytes of a custom sink's Params; a kernel's arguments have 4,096 in all
 
 using plan::ProblemShape;
+
+template <typename... T>
+[[noreturn]] void reject(fmt::format_string<T...> format, T&&... values) {
+  throw Error(ErrorCode::InvalidArgument, fmt::format(format, std::forward<T>(values)...));
+}
+
+template <typename Enum>
+void check_enum(const char* name, Enum value) {
+  if (!is_enumerator(value))
+    reject("{} is {}, but only 0 to {} have a meaning", name, int(value), names<Enum>().size() - 1);
+}
+
+// What a call reads or writes, in bytes.
+struct Range {
+  const char* name;
+  uintptr_t begin, end;
+};
+
+void check_pointer(const char* name, const void* pointer, bool needed, size_t alignment);
+// `count` elements of `size` bytes, that may be absent where they are not needed.
+Range check_array(const char* name, const void* pointer, bool needed, size_t alignment, int64_t count, int64_t size);
+void check_disjoint(const Range& a, const Range& b);
 
 // What a plan is made for. An architecture without plans is Unsupported.
 void check_figures(const DeviceFigures& device);

@@ -2,8 +2,6 @@
 // Quantizing and dequantizing rows: checks, kernel, launch.
 #include "moxie/quantize.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "device_state.h"
@@ -14,11 +12,9 @@ namespace moxie {
 namespace {
 
 using jit::QuantizeKernel;
-
-template <typename... T>
-[[noreturn]] void reject(fmt::format_string<T...> format, T&&... values) {
-  throw Error(ErrorCode::InvalidArgument, fmt::format(format, std::forward<T>(values)...));
-}
+using ops::check_array;
+using ops::Range;
+using ops::reject;
 
 void check_rows(const QuantizedRows& x) {
   if (x.format != DataType::Mxfp4 && x.format != DataType::Mxfp8 && x.format != DataType::Nvfp4)
@@ -29,46 +25,25 @@ void check_rows(const QuantizedRows& x) {
   ops::check_scale_rows(x.groups, x.rows, x.k, scale_block(x.format));
 }
 
-void check_pointer(const char* name, const void* pointer, size_t alignment) {
-  if (!pointer) reject("{} is null, but must point to device memory", name);
-  if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0)
-    reject("{} is {}, but must be aligned to {} bytes", name, pointer, alignment);
-}
-
 bool is_empty(const QuantizedRows& x) { return x.rows == 0 || x.k == 0; }
-
-struct Range {
-  const char* name;
-  uintptr_t begin, end;
-};
-
-Range range(const char* name, const void* pointer, uint64_t bytes) {
-  const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  return {name, begin, begin + bytes};
-}
 
 // A matrix of all rows; its leading dimension is made explicit.
 Range check_matrix(const char* name, const void* pointer, int64_t& ld, DataType type, const QuantizedRows& x) {
   constexpr int64_t kMost = int64_t{1} << 40;
-  check_pointer(name, pointer, 16);
   const int64_t multiple = 128 / bits_of(type), rows = x.offsets ? x.rows : x.groups * x.rows;
   if (ld == 0) ld = x.k;
   if (ld < x.k) reject("ld_{} is {}, but must be at least k, {}", name, ld, x.k);
   if (ld % multiple != 0) reject("ld_{} is {}, but must be a multiple of {} elements (16 bytes)", name, ld, multiple);
   if (ld > kMost || __int128(rows) * ld > kMost) reject("{} has too many elements: {} rows of {}", name, rows, ld);
-  return range(name, pointer, uint64_t((rows - 1) * ld + x.k) * uint64_t(bits_of(type)) / 8);
+  return check_array(name, pointer, true, 16, ((rows - 1) * ld + x.k) * bits_of(type) / 8, 1);
 }
 
 void check_disjoint(const Range& written, std::initializer_list<Range> others) {
-  for (const Range& other : others) {
-    if (written.begin < other.end && other.begin < written.end)
-      reject("{} overlaps {} in memory", written.name, other.name);
-  }
+  for (const Range& other : others) ops::check_disjoint(written, other);
 }
 
 Range check_scales(const void* scales, const QuantizedRows& x) {
-  check_pointer("scales", scales, x.layout == ScaleLayout::Blocked ? 16 : 1);
-  return range("scales", scales, scale_bytes(x));
+  return check_array("scales", scales, true, x.layout == ScaleLayout::Blocked ? 16 : 1, int64_t(scale_bytes(x)), 1);
 }
 
 // Also where there is nothing to convert.
@@ -77,14 +52,10 @@ void check_stray(const void* tensor_scale, const QuantizedRows& x) {
 }
 
 Range check_tensor_scale(const void* scale, const QuantizedRows& x) {
-  if (x.format == DataType::Nvfp4) check_pointer("tensor_scale", scale, 4);
-  return range("tensor_scale", scale, scale ? 4 : 0);
+  return check_array("tensor_scale", scale, x.format == DataType::Nvfp4, 4, 1, 4);
 }
 
-Range check_offsets(const QuantizedRows& x) {
-  if (x.offsets) check_pointer("offsets", x.offsets, 4);
-  return range("offsets", x.offsets, x.offsets ? uint64_t(x.groups) * 4 : 0);
-}
+Range check_offsets(const QuantizedRows& x) { return check_array("offsets", x.offsets, false, 4, x.groups, 4); }
 
 kernel::QuantizeParams params_of(const QuantizedRows& x, const void* from, int64_t ld_from, void* to, int64_t ld_to,
                                  const void* scales, const float* tensor_scale) {
@@ -156,10 +127,10 @@ void dequantize(const Device& device, const Dequantization& x) {
 
 void find_tensor_scale(const Device& device, const Quantization& x, float* to) {
   check_rows(x);
-  check_pointer("to", to, 4);
+  const Range written = check_array("to", to, true, 4, 1, 4);
   int64_t ld_values = x.ld_values;
-  if (!is_empty(x)) check_disjoint(range("to", to, 4), {check_matrix("values", x.values, ld_values, x.type, x)});
-  check_disjoint(range("to", to, 4), {check_offsets(x)});
+  if (!is_empty(x)) check_disjoint(written, {check_matrix("values", x.values, ld_values, x.type, x)});
+  check_disjoint(written, {check_offsets(x)});
   auto params = params_of(x, x.values, ld_values, nullptr, 0, nullptr, to);
   const auto& kernel = kernel_of(device, QuantizeKernel::TensorScale, x);
   for (int step = 0; step < 3; ++step) {

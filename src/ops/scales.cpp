@@ -2,8 +2,6 @@
 // Scales: sizes, and the conversions to and from the blocked layout.
 #include "moxie/scales.h"
 
-#include <fmt/format.h>
-
 #include "device_state.h"
 #include "jit/source.h"
 #include "ops/check.h"
@@ -12,22 +10,19 @@
 namespace moxie {
 namespace {
 
+using ops::reject;
+
 void check(const ScaleBlocking& x, const void* blocked, const char* name) {
-  const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); };
-  if (x.block != 16 && x.block != 32) reject(fmt::format("block is {}, but must be 16 or 32", x.block));
+  if (x.block != 16 && x.block != 32) reject("block is {}, but must be 16 or 32", x.block);
   ops::check_scale_rows(x.along_k ? 1 : x.groups, x.rows, x.k, x.block);
   if (x.along_k && (x.groups < 1 || x.groups > kMaxGroups))
-    reject(fmt::format("groups is {}, but must be 1 to {}", x.groups, kMaxGroups));
+    reject("groups is {}, but must be 1 to {}", x.groups, kMaxGroups);
   if (x.along_k && !x.offsets) reject("offsets is null, but groups along k need their ends");
   if (x.rows == 0 || x.k == 0) return;
-  if (!x.from) reject("from is null, but must point to device memory");
-  if (!x.to) reject("to is null, but must point to device memory");
-  if (reinterpret_cast<uintptr_t>(blocked) % 16 != 0)
-    reject(fmt::format("{} is {}, but must be aligned to 16 bytes", name, blocked));
-  if (x.from_floats && reinterpret_cast<uintptr_t>(x.from) % 4 != 0)
-    reject(fmt::format("from is {}, but must be aligned to 4 bytes", x.from));
-  if (reinterpret_cast<uintptr_t>(x.offsets) % 4 != 0)
-    reject(fmt::format("offsets is {}, but must be aligned to 4 bytes", static_cast<const void*>(x.offsets)));
+  ops::check_pointer("from", x.from, true, x.from_floats ? 4 : 1);
+  ops::check_pointer("to", x.to, true, 1);
+  ops::check_pointer(name, blocked, true, 16);
+  ops::check_pointer("offsets", x.offsets, false, 4);
 }
 
 void convert(const Device& device, const ScaleBlocking& x, kernel::ScaleConversion conversion) {
@@ -54,12 +49,10 @@ namespace ops {
 
 void check_scale_rows(int64_t groups, int64_t rows, int64_t k, int64_t block) {
   constexpr int64_t kMaxRows = int64_t{1} << 30;
-  const auto reject = [](const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); };
-  if (groups < 1 || groups > kMaxGroups) reject(fmt::format("groups is {}, but must be 1 to {}", groups, kMaxGroups));
-  if (rows < 0 || rows > kMaxRows / groups)
-    reject(fmt::format("rows is {}, but must be 0 to {}", rows, kMaxRows / groups));
+  if (groups < 1 || groups > kMaxGroups) reject("groups is {}, but must be 1 to {}", groups, kMaxGroups);
+  if (rows < 0 || rows > kMaxRows / groups) reject("rows is {}, but must be 0 to {}", rows, kMaxRows / groups);
   if (k < 0 || k > kMaxRows || k % block != 0)
-    reject(fmt::format("k is {}, but must be a multiple of {} from 0 to {}", k, block, kMaxRows));
+    reject("k is {}, but must be a multiple of {} from 0 to {}", k, block, kMaxRows);
 }
 
 int64_t scale_row_tiles(int64_t groups, int64_t rows, bool offsets) {
@@ -108,9 +101,7 @@ ops::ProblemShape call_shape(const GemmDescription& d, std::optional<int64_t> to
   const auto* offsets = std::get_if<Offsets>(&d.groups);
   if (!total && offsets) total = offsets->total;
   const bool brings_total = offsets || std::holds_alternative<RowGroups>(d.groups);
-  if (!total && brings_total)
-    throw Error(ErrorCode::InvalidArgument,
-                fmt::format("total is absent, but {} groups need it", to_string(grouping_of(d.groups))));
+  if (!total && brings_total) ops::reject("total is absent, but {} groups need it", to_string(grouping_of(d.groups)));
   ops::ProblemShape shape = ops::shape_of(d, total.value_or(0));
   if (total && std::holds_alternative<KGroups>(d.groups)) shape.k = *total;
   ops::check_sizes(shape);
@@ -139,7 +130,7 @@ void block_scales(const Device& device, const ScaleBlocking& x) {
 
 void unblock_scales(const Device& device, const ScaleBlocking& x) {
   check(x, x.from, "from");
-  if (x.from_floats) throw Error(ErrorCode::InvalidArgument, "from_floats is set, but blocked scales are never floats");
+  if (x.from_floats) reject("from_floats is set, but blocked scales are never floats");
   convert(device, x, kernel::ScaleConversion::Unblock);
 }
 
