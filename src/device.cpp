@@ -113,11 +113,12 @@ driver::LoadedKernel DeviceState::get_kernel(const std::string& key, const jit::
   }
 }
 
-const driver::LoadedKernel& DeviceState::keep(Kept& kept, const std::function<std::string()>& source) {
+const driver::LoadedKernel& DeviceState::keep(Kept& kept, const std::function<std::string()>& source,
+                                              int dynamic_shared_bytes) {
   std::call_once(kept.once, [&] {
     jit::Request request;
     request.source = source();
-    kept.kernel = get_kernel(request.source, request, jit::kKernelName, 0);
+    kept.kernel = get_kernel(request.source, request, jit::kKernelName, dynamic_shared_bytes);
   });
   return kept.kernel;
 }
@@ -131,6 +132,13 @@ const driver::LoadedKernel& DeviceState::block_scales_kernel() { return keep(blo
 
 const driver::LoadedKernel& DeviceState::pack_weights_kernel(bool unpack) {
   return keep(pack_weights_[unpack ? 1 : 0], [=] { return jit::pack_weights_source(unpack); });
+}
+
+const driver::LoadedKernel& DeviceState::sort_kernel(jit::SortKernel kernel, IdType type) {
+  constexpr int kMostShared = kernel::place_layout(kernel::kSortThreads / 32, kMaxRoutedExperts).bytes;
+  return keep(
+      sort_[size_t(kernel)][size_t(type)], [=] { return jit::sort_source(kernel, type); },
+      kernel == jit::SortKernel::Place ? kMostShared : 0);
 }
 
 driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {

@@ -26,11 +26,12 @@ class DeviceState {
   driver::LoadedKernel get_kernel(const std::string& key, const jit::Request& request, const char* entry,
                                   int dynamic_shared_bytes);
 
-  // The kernels of moxie/quantize.h, moxie/scales.h and moxie/weights.h, which need no plan. The first call of each
-  // gets it as get_kernel does; later ones take no lock.
+  // The kernels of moxie/quantize.h, moxie/scales.h, moxie/weights.h and moxie/routing.h, which need no plan. The first
+  // call of each gets it as get_kernel does; later ones take no lock.
   const driver::LoadedKernel& quantize_kernel(jit::QuantizeKernel kernel, DataType format, DataType type);
   const driver::LoadedKernel& block_scales_kernel();
   const driver::LoadedKernel& pack_weights_kernel(bool unpack);
+  const driver::LoadedKernel& sort_kernel(jit::SortKernel kernel, IdType type);
 
  private:
   // A kernel that stays for good once it is there.
@@ -38,7 +39,8 @@ class DeviceState {
     std::once_flag once;
     driver::LoadedKernel kernel;
   };
-  const driver::LoadedKernel& keep(Kept& kept, const std::function<std::string()>& source);
+  const driver::LoadedKernel& keep(Kept& kept, const std::function<std::string()>& source,
+                                   int dynamic_shared_bytes = 0);
   driver::LoadedKernel load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes);
 
   driver::Context context_;
@@ -47,6 +49,7 @@ class DeviceState {
   Kept quantize_[jit::kQuantizeKernels][names<DataType>().size()][names<DataType>().size()];
   Kept block_scales_;
   Kept pack_weights_[2];
+  Kept sort_[jit::kSortKernels][names<IdType>().size()];
 };
 
 }  // namespace moxie::detail

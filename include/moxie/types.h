@@ -98,6 +98,11 @@ enum class TileSource : int {
 // time, which share B; the last one of a group with an odd number shares A between two columns of tiles.
 enum class Multicast : int { None, A, B, Either };
 
+// Of routing (moxie/routing.h): the most experts, the most choices of a token, and the most tokens of a call.
+constexpr int kMaxRoutedExperts = 1024;
+constexpr int kMaxTopK = 16;               // choices
+constexpr int kMaxRoutedTokens = 1 << 20;  // tokens
+
 // What a custom sink asks of the kernel. The sink states it as kNeeds (kernels/moxie/epilogue/sink.cuh), the caller
 // repeats it in CustomSink::needs.
 struct SinkNeeds {

@@ -107,6 +107,40 @@ struct PackWeightsParams {
 };
 constexpr int kPackWeightsThreads = 128;  // a block has 16 packed rows of a group
 
+// Argument of the kernels of routing/sort.cuh; see moxie/routing.h. A pair is a token and one of its choices.
+struct SortParams {
+  const void* ids = nullptr;
+  const int32_t* token_count = nullptr;  // or null
+  int32_t* ends = nullptr;
+  int32_t* order = nullptr;
+  int32_t* inverse = nullptr;
+  // With more than one chunk: of each chunk the pairs of each expert, [chunks][experts], then those before the chunk;
+  // and the pairs of each expert in all.
+  int32_t* counts = nullptr;
+  int32_t* totals = nullptr;
+  int64_t first_expert = 0;
+  int32_t tokens = 0, top_k = 1, experts = 1, chunks = 1;
+};
+// A block has the pairs of a chunk, a warp 32 in each of its rows. No more experts than a block has threads.
+constexpr int kSortThreads = 1024, kSortRows = 8, kSortWarpPairs = 32 * kSortRows;
+constexpr int kSortChunk = kSortThreads * kSortRows;
+static_assert(kMaxRoutedExperts <= kSortThreads);
+
+// What a block that places pairs has in shared memory, from byte 0 on: the pairs of the chunk in the order of their
+// experts, the first place of each expert in it and behind the last, what leads from there to its rows, and of each
+// warp how many pairs of each expert it has.
+struct PlaceLayout {
+  int32_t begins = 0, shifts = 0, counters = 0, bytes = 0;
+};
+constexpr PlaceLayout place_layout(int warps, int experts) {
+  PlaceLayout layout;
+  layout.begins = warps * kSortWarpPairs * 4;
+  layout.shifts = layout.begins + (experts + 1) * 4;
+  layout.counters = layout.shifts + experts * 4;
+  layout.bytes = layout.counters + warps * experts * 2;
+  return layout;
+}
+
 // Argument of a standard output sink (epilogue/store.cuh).
 struct StoreParams {
   TensorMap map;                    // the map itself, or the template; not used with stores_directly

@@ -106,6 +106,18 @@ std::string pack_weights_source(bool unpack) {
       kKernelName, unpack ? "unpack_weights" : "pack_weights");
 }
 
+std::string sort_source(SortKernel kernel, IdType type) {
+  const std::string id = type == IdType::Int32 ? "<int32_t>" : "<int64_t>";
+  const std::string function = kernel == SortKernel::Count   ? "count_pairs" + id
+                               : kernel == SortKernel::Place ? "place_pairs" + id
+                                                             : "scan_chunks";
+  return fmt::format(
+      "#include \"moxie/routing/sort.cuh\"\n\nextern \"C\" __global__ void "
+      "__launch_bounds__(moxie::kernel::kSortThreads)\n{}(const __grid_constant__ "
+      "moxie::kernel::SortParams params) {{\n  moxie::kernel::{}(params);\n}}\n",
+      kKernelName, function);
+}
+
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {
   const bool step = kernel == QuantizeKernel::TensorScale;
   std::ostringstream text;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "moxie/config.h"
+#include "moxie/routing.h"
 
 namespace moxie::jit {
 
@@ -34,5 +35,10 @@ std::string quantize_source(QuantizeKernel kernel, DataType format, DataType typ
 
 // The kernels of moxie/weights.h, whose argument is PackWeightsParams.
 std::string pack_weights_source(bool unpack);
+
+// The kernels of sort_by_expert(), in the order in which they run. Their argument is SortParams.
+enum class SortKernel { Count, Scan, Place };
+inline constexpr int kSortKernels = 3;
+std::string sort_source(SortKernel kernel, IdType type);
 
 }  // namespace moxie::jit

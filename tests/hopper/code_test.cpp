@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "jit/jit.h"
+#include "jit/source.h"
 #include "tests/support/planned.h"
 #include "tests/support/row_max_sink.h"
 
@@ -232,11 +233,26 @@ std::vector<Kernel> shipped() {
   return kernels;
 }
 
+// Those of the operations around the products, for both architectures.
+void add_routing(std::vector<Kernel>& kernels) {
+  const auto add = [&](const std::string& source) {
+    for (const int arch : {90, 100}) {
+      jit::Request request;
+      request.source = source, request.arch = arch;
+      kernels.push_back({source, request});
+    }
+  };
+  for (int kernel = 0; kernel < jit::kSortKernels; ++kernel) {
+    for (const IdType type : {IdType::Int32, IdType::Int64}) add(jit::sort_source(jit::SortKernel(kernel), type));
+  }
+}
+
 // All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest and four more of the grid.
 TEST(Code, NothingSpills) {
   std::vector<Kernel> kernels = shipped();
   ASSERT_GT(kernels.size(), 100u);
   if (!std::getenv("MOXIE_TEST_ALL")) kernels.resize(22);
+  add_routing(kernels);
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::vector<std::string> problems;
