@@ -39,7 +39,7 @@ GemmDescription describe(const GemmOptions& options, const GemmInput& input) {
   d.n = input.n;
   d.k = input.k;
   d.format = input.format;
-  if (input.packs_b()) d.b_format = input.b_format;
+  if (input.has_packed_b()) d.b_format = input.b_format;
   d.bias = input.has_bias;
   return d;
 }
@@ -85,11 +85,7 @@ Buffer pack(const Device& device, const Buffer& b, const GemmInput& input, const
   device.synchronize();
   uint64_t row = 0;
   device.download(&row, refused.as(), sizeof row);
-  if (row != ~uint64_t{0})
-    throw InputError(
-        fmt::format("tensor 'sfb': row {} of group {} has scales above 128 that are more than 133 above its "
-                    "smallest, whose weights bf16 cannot hold beside each other",
-                    row % uint64_t(input.n), row / uint64_t(input.n)));
+  if (row != ~uint64_t{0}) refuse_row("sfb", row, input.n);
   return packed;
 }
 
@@ -102,7 +98,7 @@ struct Operands {
   Operands(const Device& device, const GemmInput& input, const GemmDescription& in_file, bool blocked_scales)
       : a(device, input.a), b(device, input.b), bias(device, input.bias), rows(device, input.rows) {
     a_tensor.data = a.as();
-    if (input.packs_b()) b = pack(device, b, input, in_file);
+    if (input.has_packed_b() && !input.packed) b = pack(device, b, input, in_file);
     b_tensor.data = b.as();
     if (!input.has_scales()) return;
     a_scales = Buffer(device, input.a_scales);
@@ -142,8 +138,8 @@ struct OperandPointers {
     for (size_t g = 0; g < input.group_rows.size(); ++g) {
       const auto group = static_cast<int64_t>(g);
       as.push_back(place(operands.a, input.group_start[g] * input.k * bits / 8));
-      bs.push_back(place(operands.b, input.packs_b() ? group * int64_t(packed_weight_bytes(1, input.n, input.k))
-                                                     : group * input.n * input.k * bits / 8));
+      bs.push_back(place(operands.b, input.has_packed_b() ? group * int64_t(packed_weight_bytes(1, input.n, input.k))
+                                                          : group * input.n * input.k * bits / 8));
       if (input.has_scales()) {
         as_scales.push_back(place(operands.a_scales, before));
         bs_scales.push_back(place(operands.b_scales, group * blocked_scale_bytes(input.n, input.k, block)));
@@ -161,7 +157,7 @@ struct OperandPointers {
     // A leading dimension is at least 16 bytes, also where K is 0.
     leading_dimensions = Buffer(device, std::vector<int64_t>(input.group_rows.size(), std::max<int64_t>(input.k, 32)));
     tensors.a = {a.as<const void*>(), leading_dimensions.as<int64_t>(), nullptr, operands.a_tensor.tensor_scale};
-    tensors.b = {b.as<const void*>(), input.packs_b() ? nullptr : leading_dimensions.as<int64_t>(), nullptr,
+    tensors.b = {b.as<const void*>(), input.has_packed_b() ? nullptr : leading_dimensions.as<int64_t>(), nullptr,
                  operands.b_tensor.tensor_scale};
     if (input.has_scales()) {
       a_scales = Buffer(device, as_scales);
@@ -285,7 +281,9 @@ Run add_gemm(CLI::App& command) {
           "IN", options->in,
           "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
           "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G], k_offsets [G] int32. MXFP4 weights beside "
-          "bf16 (sm_90a): b U8, two elements in a byte, and its scales sfb U8, one for 32. MXFP4 (sm_100a): a "
+          "bf16 (sm_90a): b U8, two elements in a byte, and its scales sfb U8, one for 32, or b as moxie quantize "
+          "--layout "
+          "hopper packs it. MXFP4 (sm_100a): a "
           "and b U8, "
           "two elements in a byte, and their scales sfa and sfb U8, one for 32 elements. NVFP4 (sm_100a): the same "
           "with sfa and sfb F8_E4M3, one for 16 elements, and optional a_tensor_scale [1], b_tensor_scale [G] float32")

@@ -40,10 +40,12 @@ void choose_formats(const SafetensorsReader& file, const std::string& asked, Gem
   const auto is = [&](const char* name, const char* dtype) {
     return file.find(name) != nullptr && file.find(name)->dtype == dtype;
   };
+  input.packed = find_packed(file, "b");
   if (is("a", "BF16") && is("b", "U8") && chosen.value_or(OperandFormat::Mxfp4) == OperandFormat::Mxfp4) {
     input.b_format = OperandFormat::Mxfp4;
     return;
   }
+  if (input.packed) throw InputError("tensor 'b' is packed, beside it 'a' must be BF16 and --format mxfp4 or auto");
   const OperandFormat stored = !is("a", "U8")         ? OperandFormat::Bf16
                                : is("sfa", "F8_E4M3") ? OperandFormat::Nvfp4
                                                       : OperandFormat::Mxfp4;
@@ -89,7 +91,8 @@ void check_ranks(const Shape& a, const Shape& b, size_t a_rank, size_t b_rank, c
 void read_extents(const SafetensorsReader& file, const RowsTensor* rows, GemmInput& input) {
   const auto dtype = [](OperandFormat format) { return moxie::has_scales(format) ? "U8" : "BF16"; };
   const Shape a = expect(file, "a", dtype(input.format), {2, 3}, "[M, K] or [G, M, K]");
-  const Shape b = expect(file, "b", dtype(input.b_format), {2, 3}, "[N, K] or [G, N, K]");
+  const Shape b = input.packed ? input.packed->weight_shape()
+                               : expect(file, "b", dtype(input.b_format), {2, 3}, "[N, K] or [G, N, K]");
   input.a_shape = a;
   if (rows != nullptr) {
     input.grouping = rows->grouping;
@@ -110,11 +113,12 @@ void read_extents(const SafetensorsReader& file, const RowsTensor* rows, GemmInp
   if (a.size() == 3 && a[0] != input.groups)
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the numbers of groups must be equal", shape_text(a), shape_text(b)));
-  if (input.packs_b() && 2 * b.back() != a.back())
+  const bool pairs = input.has_packed_b() && !input.packed;  // of elements in a byte
+  if (pairs && 2 * b.back() != a.back())
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the last extent of 'b' (K / 2 bytes) must be half of a's",
                     shape_text(a), shape_text(b)));
-  if (!input.packs_b() && b.back() != a.back())
+  if (!pairs && b.back() != a.back())
     throw InputError(
         fmt::format("tensor 'a' is {} and 'b' {}, the last extents (K) must be equal", shape_text(a), shape_text(b)));
   if (input.n == 0)
@@ -273,8 +277,16 @@ GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& form
 }
 
 void read_scales(const SafetensorsReader& file, const GemmDescription& d, bool blocked, GemmInput& input) {
-  if (input.packs_b())
+  if (input.packed) {
+    const bool gated = is_gated(d.activation.function);
+    const std::string wanted = gated ? std::string(to_string(d.gate)) : "none";
+    if (input.packed->gate() != wanted)
+      throw InputError(fmt::format("tensor 'b' is packed with gate {}, but that of the product is {}",
+                                   input.packed->gate(), wanted));
+    if (file.find("sfb") != nullptr) throw InputError("tensor 'sfb' is there, but 'b' is packed with its scales");
+  } else if (input.has_packed_b()) {
     input.b_scales = read_operand_scales(file, "sfb", file.find("b")->shape, input.b_format, false, 0);
+  }
   if (!input.has_scales()) return;
   const size_t a_bytes = a_scale_bytes(d, input.total()), b_bytes = b_scale_bytes(d, input.total());
   input.a_scales = read_operand_scales(file, "sfa", input.a_shape, d.format, blocked, a_bytes);

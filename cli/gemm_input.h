@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/packed_tensor.h"
 #include "cli/safetensors.h"
 #include "moxie/gemm.h"
 
@@ -32,7 +33,8 @@ struct GemmInput {
 
   bool has_bias = false;
   bool has_scales() const { return moxie::has_scales(format); }
-  bool packs_b() const { return b_format != format; }
+  std::optional<PackedTensor> packed;  // what b says where it is packed already
+  bool has_packed_b() const { return b_format != format; }
   bool is_stacked() const { return a_shape.size() == 3; }  // a and the results are [G, M, ...]
 
   Groups file_groups() const;  // as the file has them
@@ -46,7 +48,7 @@ struct GemmInput {
 GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& format);
 
 // Reads the operands' scales: one for 32 or 16 elements of a row, or the bytes that the blocked layout has. Those of a
-// b that will be packed have the first form. `description` is that of file_groups().
+// b that will be packed have the first form; one that is packed must fit the description's gate. `description` is that of file_groups().
 void read_scales(const SafetensorsReader& file, const GemmDescription& description, bool blocked, GemmInput& input);
 
 }  // namespace moxie::cli

@@ -233,7 +233,7 @@ INSTANTIATE_TEST_SUITE_P(
               "tensor 'odd' is [4, 48], its last extent (K) must be a multiple of 32"},
         Wrong{"NameTaken",
               {"--format", "mxfp4", "--tensors", "y"},
-              "tensor 'y_scales' is there already, the scales of a quantized tensor would be"},
+              "tensor 'y_scales' is there already, 'y' would become one of that name"},
         Wrong{"Layout",
               {"--format", "mxfp4", "--tensors", "x", "--scales", "tiles"},
               "--scales: 'tiles' is none of blocked, row-major"},

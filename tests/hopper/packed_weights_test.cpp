@@ -8,8 +8,8 @@
 #include <cstring>
 #include <set>
 
+#include "reference/packed_weights.h"
 #include "tests/support/grouped_product.h"
-#include "tests/support/packed_weights.h"
 
 namespace moxie::test {
 namespace {
@@ -160,15 +160,14 @@ Packing draw_packing(const WeightShape& shape, Random& random, int lowest, int h
   return p;
 }
 
+std::optional<GateLayout> gate_of(const WeightShape& s) { return s.gated ? std::optional(s.gate) : std::nullopt; }
+
 std::vector<uint8_t> reference_of(const Packing& p) {
   const WeightShape& s = p.shape;
   std::vector<uint8_t> all;
-  const int64_t codes = s.n * s.k / 2, scales = s.n * s.k / 32;
   for (int64_t g = 0; g < s.groups; ++g) {
-    const std::vector<uint8_t> group =
-        pack_reference({p.codes.begin() + g * codes, p.codes.begin() + (g + 1) * codes},
-                       {p.scales.begin() + g * scales, p.scales.begin() + (g + 1) * scales}, s.n, s.k,
-                       s.gated ? std::optional(s.gate) : std::nullopt);
+    const std::vector<uint8_t> group = reference::pack_weights(
+        p.codes.data() + g * s.n * s.k / 2, p.scales.data() + g * s.n * s.k / 32, s.n, s.k, gate_of(s));
     all.insert(all.end(), group.begin(), group.end());
   }
   return all;
@@ -215,6 +214,14 @@ void check_packing(const Packing& p) {
   back.codes.resize(back.codes.size() - 16), back.scales.resize(back.scales.size() - 16);
   EXPECT_EQ(back.codes, p.codes);
   EXPECT_EQ(back.scales, p.scales);
+  back.codes.assign(p.codes.size(), 0xab), back.scales.assign(p.scales.size(), 0xab);
+  // The CPU's way back, which `moxie quantize` takes.
+  const WeightShape& s = p.shape;
+  for (int64_t g = 0; g < s.groups; ++g)
+    reference::unpack_weights(packed.data() + g * int64_t(packed_weight_bytes(1, s.n, s.k)), s.n, s.k, gate_of(s),
+                              back.codes.data() + g * s.n * s.k / 2, back.scales.data() + g * s.n * s.k / 32);
+  EXPECT_EQ(back.codes, p.codes);
+  EXPECT_EQ(back.scales, p.scales);
 }
 
 TEST(PackWeights, IsWhatTheLayoutSaysAndComesBack) {
@@ -259,6 +266,8 @@ TEST(PackWeights, NamesTheFirstRowWhoseScalesAreTooFarApart) {
     }
     std::vector<uint8_t> packed;
     EXPECT_EQ(pack_on_device(p, packed), refused ? 29 : kNoRow);
+    EXPECT_EQ(reference::first_unpackable_row(p.scales.data(), 2 * 24, 64),
+              refused ? std::optional<int64_t>(29) : std::nullopt);
     const size_t group = packed_weight_bytes(1, 24, 64);
     EXPECT_EQ(packed[2 * group - 32 + 5] >> 7, refused ? 1 : 0) << "the row's byte says NaN";
     EXPECT_EQ(packed[group - 32 + 5] >> 7, 0) << "the other group's does not";
@@ -381,7 +390,7 @@ TEST(PackedProduct, EveryWeightIsExact) {
     a[size_t(k % 2 * kK + k)] = reference::float_to_bf16(1);
     a[size_t((2 + k % 2) * kK + k)] = reference::float_to_bf16(-0.5);
   }
-  const Buffer b(pack_reference(codes, scales, kN, kK, {})), x(a), out(size_t(kRows * kN * 4));
+  const Buffer b(reference::pack_weights(codes.data(), scales.data(), kN, kK, {})), x(a), out(size_t(kRows * kN * 4));
   GemmDescription d;
   d.groups = Dense{kRows}, d.n = kN, d.k = kK;
   d.b_format = OperandFormat::Mxfp4;

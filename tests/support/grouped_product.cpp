@@ -13,8 +13,8 @@
 
 #include "reference/comparison.h"
 #include "reference/formats.h"
+#include "reference/packed_weights.h"
 #include "reference/product.h"
-#include "tests/support/packed_weights.h"
 #include "tests/support/routing.h"
 #include "tests/support/special.h"
 
@@ -236,11 +236,9 @@ void GroupedProduct::upload_packed_b() {
   std::vector<const void*> data;
   for (size_t g = 0; g < groups(); ++g) {
     const OperandRows& r = b_.groups()[g];
-    const int64_t scales = r.rows * r.ld_scale;
     const std::vector<uint8_t> packed =
-        pack_reference(b_.bytes(r.first, r.first + r.rows * r.k),
-                       {b_.scales().begin() + r.first_scale, b_.scales().begin() + r.first_scale + scales}, r.rows, r.k,
-                       is_gated(p.activation) ? std::optional(p.gate) : std::nullopt);
+        reference::pack_weights(b_.bytes(r.first, r.first + r.rows * r.k).data(), b_.scales().data() + r.first_scale,
+                                r.rows, r.k, is_gated(p.activation) ? std::optional(p.gate) : std::nullopt);
     if (by_pointers()) all.resize(kLeadBytes);
     all.insert(all.end(), packed.begin(), packed.end());
     if (by_pointers()) data.push_back(upload(all) + kLeadBytes);
