@@ -588,7 +588,8 @@ MOXIE_API moxie_status moxie_find_tensor_scale(const moxie_device* device, const
 /* ---- Packed weights: moxie/weights.h ---- */
 
 /* MXFP4 weights from a checkpoint's order to that of sm_90a's kernels. Device pointers, aligned to 16 bytes. All up to
- * k is required. */
+ * k is required. Weights of bf16 or float32 become codes and scales by moxie_quantize with MOXIE_SCALE_LAYOUT_ROW_MAJOR
+ * before. */
 typedef struct moxie_weight_packing {
   size_t size;
   int64_t n;          /* rows of each group: a multiple of 8, of 16 with a gate */

@@ -6,6 +6,9 @@
 // scales [G, N, K / 32], E8M0 (OCP MX v1.0). A weight is its code's value times 2^(scale - 127); a scale of 255 makes
 // it NaN. What comes out has the same bytes and one more for every row, where N is a multiple of 16; rows are padded
 // to that. docs/weights.md describes the layout.
+//
+// Weights of bf16 or float32 take two steps: quantize() (moxie/quantize.h) with format Mxfp4 and ScaleLayout::RowMajor
+// writes the codes and scales that pack_weights() reads. Both are asynchronous, so one stream needs no wait between.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -399,6 +399,21 @@ void test_weights(void) {
   EXPECT_OK(moxie_device_download(device, scales_back, u.scales, sizeof scales, NULL));
   EXPECT(memcmp(codes, codes_back, sizeof codes) == 0 && memcmp(scales, scales_back, sizeof scales) == 0);
 
+  /* Every block has a 4 or a 6, so the weights in bf16 are quantized to the same codes and scales. */
+  uint8_t* const packed = malloc(2 * bytes);
+  moxie_quantization q = {.size = sizeof q, .format = MOXIE_DATA_TYPE_MXFP4, .rows = kN, .k = kK, .groups = kGroups};
+  q.layout = MOXIE_SCALE_LAYOUT_ROW_MAJOR;
+  q.values = uploaded(device, b, sizeof b);
+  q.elements = filled(device, sizeof codes, 0xff), q.scales = filled(device, sizeof scales, 0xff);
+  moxie_weight_packing from_bf16 = w;
+  from_bf16.codes = q.elements, from_bf16.scales = q.scales, from_bf16.packed = filled(device, bytes, 0xff);
+  EXPECT_OK(moxie_quantize(device, &q));
+  EXPECT_OK(moxie_pack_weights(device, &from_bf16));
+  EXPECT_OK(moxie_device_download(device, packed, w.packed, bytes, NULL));
+  EXPECT_OK(moxie_device_download(device, packed + bytes, from_bf16.packed, bytes, NULL));
+  EXPECT(memcmp(packed, packed + bytes, bytes) == 0);
+  free(packed);
+
   moxie_gemm_description d = {.size = sizeof d};
   d.groups.grouping = MOXIE_GROUPING_BATCHED;
   d.groups.count = kGroups, d.groups.m = kM;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <set>
 
+#include "moxie/quantize.h"
 #include "reference/packed_weights.h"
 #include "tests/support/grouped_product.h"
 
@@ -249,6 +250,34 @@ TEST(PackWeights, EveryScaleWithEveryCodeComesBack) {
     for (int pair = 0; pair < 16; ++pair) p.codes.push_back(uint8_t(pair | (15 - pair) << 4));
   }
   check_packing(p);
+}
+
+// Weights in bf16: quantize() writes with row-major scales what pack_weights() takes.
+TEST(PackWeights, TakesWhatQuantizeWrites) {
+  Random random(run_seed());
+  Packing p{{2, 48, 96, true, GateLayout::Split}, {}, {}};
+  const int64_t rows = 2 * 48, k = p.shape.k;
+  std::vector<uint16_t> values;
+  p.codes.resize(size_t(rows * k / 2)), p.scales.resize(size_t(rows * k / 32));
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<float> of_row;
+    for (int64_t i = 0; i < k; ++i) {
+      values.push_back(
+          reference::float_to_bf16(std::ldexp(float(random.between(-99, 99)), int(random.between(-9, 0)))));
+      of_row.push_back(reference::bf16_to_float(values.back()));
+    }
+    reference::quantize_row(DataType::Mxfp4, of_row.data(), k, 1, &p.codes[size_t(row * k / 2)],
+                            &p.scales[size_t(row * k / 32)]);
+  }
+  const Buffer from(values), codes(p.codes.size()), scales(p.scales.size()), packed(packed_weight_bytes(p.shape));
+  Quantization q;
+  q.layout = ScaleLayout::RowMajor;
+  q.groups = p.shape.groups, q.rows = p.shape.n, q.k = k;
+  q.values = from.get(), q.elements = codes.get(), q.scales = scales.get();
+  quantize(device(), q);
+  pack_weights(device(), {p.shape, codes.get(), scales.get(), packed.get()});
+  device().synchronize();
+  EXPECT_EQ(packed.download(), reference_of(p));
 }
 
 TEST(PackWeights, NamesTheFirstRowWhoseScalesAreTooFarApart) {
