@@ -281,7 +281,7 @@ Run add_gemm(CLI::App& command) {
           "IN", options->in,
           "safetensors file: a [M, K] or [G, M, K] bf16, b [N, K] or [G, N, K] bf16, optional bias [N] or [G, "
           "N] bf16, at most one of offsets [G], m_indices [M], masked_m [G], k_offsets [G] int32. MXFP4 weights beside "
-          "bf16 (sm_90a): b U8, two elements in a byte, and its scales sfb U8, one for 32, or b as moxie quantize "
+          "bf16: b U8, two elements in a byte, and its scales sfb U8, one for 32, or b as moxie quantize "
           "--layout "
           "hopper packs it. MXFP4 (sm_100a): a "
           "and b U8, "

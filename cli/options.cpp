@@ -73,14 +73,16 @@ std::string describe_activation(Activation activation, GateLayout gate) {
 }
 
 void KernelChoices::apply(GemmDescription& d, int arch) const {
-  if (arch == 100) {
+  if (arch == 100 && !d.b_format) {
     if (schedule) throw InputError("--schedule: the kernels of sm_100a have only one schedule");
     if (multicast) throw InputError("--multicast: the kernels of sm_100a have no multicast");
     d.blackwell = BlackwellTuning{tile_m, tile_n, cluster, tile_source, swap_ab};
   } else {
+    const std::string kernels = d.b_format ? "of packed weights" : "of sm_90a";
     if (tile_source == TileSource::LaunchControl)
-      throw InputError("--scheduler: launch-control is for sm_100a, the kernels of sm_90a have static scheduling");
-    if (swap_ab == true) throw InputError("--swap: the kernels of sm_90a do not swap their operands");
+      throw InputError("--scheduler: launch-control is for sm_100a, the kernels " + kernels +
+                       " have static scheduling");
+    if (swap_ab == true) throw InputError("--swap: the kernels " + kernels + " do not swap their operands");
     d.hopper = HopperTuning{schedule, tile_m, tile_n, cluster, multicast};
   }
 }

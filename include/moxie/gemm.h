@@ -55,9 +55,9 @@ struct GemmDescription {
   int64_t k = 0;
   // Of A and B. MXFP4 and NVFP4 need sm_100a, and n a multiple of 64 with a split gate.
   OperandFormat format = OperandFormat::Bf16;
-  // Of B where it is not A's: Mxfp4 beside an A of bf16, on sm_90a. b is then packed weights (moxie/weights.h), and k a
-  // multiple of 32; b.ld and b.scales are left out. The values of A stay bf16, and a weight is exactly what its code
-  // and its scale say.
+  // Of B where it is not A's: Mxfp4 beside an A of bf16. b is then packed weights (moxie/weights.h), and k a multiple of
+  // 32; b.ld and b.scales are left out. The values of A stay bf16, and a weight is exactly what its code and its scale
+  // say. The kernels are Hopper's; they run on sm_100a too, by slower instructions of its tensor cores.
   std::optional<OperandFormat> b_format = {};
   bool bias = false;                          // whether GemmTensors::bias is added
   ActivationSpec activation = {};             // applied to pre; a gated one halves the width
@@ -73,7 +73,7 @@ struct GemmDescription {
   std::optional<int64_t> expected_rows = {};  // rows of a typical group
   std::vector<int64_t> known_rows = {};       // rows of each group, exactly: the grid then has no block too many
 
-  // Absent: the plan decides. The one of the device's architecture is read.
+  // Absent: the plan decides. The one of the device's architecture is read, with packed weights that of sm_90a.
   std::optional<HopperTuning> hopper = {};
   std::optional<BlackwellTuning> blackwell = {};  // for sm_100a
 };

@@ -159,6 +159,9 @@ MOXIE_DEVICE void copy_bulk_hinted(void* to, const void* from, uint32_t bytes, u
       : "memory");
 }
 
+// Whether the GPU has wgmma, which sm_90a alone has.
+constexpr bool kWgmma = __CUDA_ARCH__ == 900;
+
 // 9.7.15.7: order and completion of wgmma.
 MOXIE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 MOXIE_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -266,5 +269,44 @@ MOXIE_WGMMA(256, MOXIE_R128, MOXIE_D128, "%128,%129,%130,%131", "%132", "%133");
 #undef MOXIE_R96
 #undef MOXIE_R112
 #undef MOXIE_R128
+
+// 9.7.14.4.8 (m16n8k16) and 9.7.14.5.15: d (16 x N float32) += a (16 x 16) * b (N x 16)^T by one warp, for a GPU that
+// has no wgmma. Fragments of a and d and the descriptor of b are those of WgmmaFromRegisters, of which a warp has 16 of
+// the 64 rows. It has read a and b when it returns.
+template <int kN>
+MOXIE_DEVICE void multiply_in_warp(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(kN == 8 || kN % 16 == 0);
+  // Rows have 128 bytes, eight chunks of 16, of which row r keeps chunk c at c ^ (r % 8). Lanes 0 to 7 give the rows of
+  // the first 8 x 8 matrix, which has the first chunk of k, the next eight lanes those of its second chunk.
+  const uint32_t first = (static_cast<uint32_t>(b) & 0x3fff) << 4, lane = threadIdx.x % 32;
+  const uint32_t tile = first & ~127u, chunk = ((first >> 4 & 7) + lane / 8 % 2) ^ lane % 8;
+  const uint32_t row = tile + (lane / 16 * 8 + lane % 8) * 128 + chunk * 16;
+  const auto multiply = [&](int at, uint32_t low, uint32_t high) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[at]), "+f"(d[at + 1]), "+f"(d[at + 2]), "+f"(d[at + 3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
+  };
+  if constexpr (kN == 8) {
+    uint32_t low, high;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(low), "=r"(high)
+                 : "r"(row)
+                 : "memory");
+    multiply(0, low, high);
+  } else {
+#pragma unroll
+    for (int n = 0; n < kN; n += 16) {
+      uint32_t v[4];
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                   : "r"(row + n * 128)
+                   : "memory");
+      multiply(n / 2, v[0], v[1]);
+      multiply(n / 2 + 4, v[2], v[3]);
+    }
+  }
+}
 
 }  // namespace moxie::kernel

@@ -22,6 +22,7 @@ std::vector<int64_t> planned_totals(const GemmDescription& description);
 
 struct PlannedKernel {
   std::variant<plan::HopperPlan, plan::BlackwellPlan> plan;
+  int arch = 90;  // the architecture that it is compiled for; the kernels of packed weights run on both
   std::vector<SinkNeeds> needs;
   int mapped_sinks = 0;         // sinks that store through a tensor map
   bool rows_are_known = false;  // by the caller, when the plan was made

@@ -28,8 +28,6 @@ void check_device(int arch, const ProblemShape& p) {
   if (scaled && arch != 100)
     reject(
         fmt::format("the device is of architecture sm_{}a, but {} operands need sm_100a", arch, to_string(p.format)));
-  if (plan::has_packed_b(p) && arch != 90)
-    reject(fmt::format("the device is of architecture sm_{}a, but packed weights beside bf16 need sm_90a", arch));
   if (arch == 90 && p.grouping == Grouping::KGroups)
     reject("groups are k-groups, which need sm_100a, but the device is of architecture sm_90a");
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)
@@ -144,8 +142,11 @@ PlannedKernel plan_kernel(const DeviceFigures& device, const GemmDescription& d,
   check_description(d);
   const plan::Shape shape = plan_shape(d, total);
   check_device(device.arch, shape);
-  if (device.arch == 100) return fill_in(plan::make_blackwell_plan(shape, device), d);
-  return fill_in(plan::make_hopper_plan(shape, device), d);
+  const bool blackwell = device.arch == 100 && !plan::has_packed_b(shape);
+  PlannedKernel kernel = blackwell ? fill_in(plan::make_blackwell_plan(shape, device), d)
+                                   : fill_in(plan::make_hopper_plan(shape, device), d);
+  kernel.arch = device.arch;
+  return kernel;
 }
 
 int64_t launch_blocks(const PlannedKernel& kernel, const DeviceFigures& device, const ProblemShape& shape) {
@@ -178,7 +179,9 @@ jit::Request kernel_request(const BlackwellConfig& config, const GemmDescription
 }
 
 jit::Request kernel_request(const PlannedKernel& kernel, const GemmDescription& d) {
-  return kernel.visit([&](const auto& plan) { return kernel_request(plan.config, d); });
+  jit::Request request = kernel.visit([&](const auto& plan) { return kernel_request(plan.config, d); });
+  request.arch = kernel.arch;
+  return request;
 }
 
 std::string request_key(const jit::Request& request) {

@@ -63,7 +63,7 @@ struct Weights {
 // Computes the product of sorted rows with `moxie gemm`, compares every group with a product in double precision, and
 // returns it.
 std::vector<uint16_t> check(const Weights& w, const std::vector<uint16_t>& a, const std::vector<int32_t>& ends,
-                            Activation activation, const std::vector<std::string>& more) {
+                            Activation activation, const std::vector<std::string>& more, const Setting& setting = {}) {
   const Folder folder;
   const auto rows = static_cast<int64_t>(a.size()) / w.k;
   cli::write_safetensors(folder / "in", {{"a", "BF16", {rows, w.k}, bytes_of(a)},
@@ -74,7 +74,7 @@ std::vector<uint16_t> check(const Weights& w, const std::vector<uint16_t>& a, co
   std::vector<std::string> arguments = {"gemm", folder / "in", folder / "out"};
   if (activation != Activation::None) arguments.insert(arguments.end(), {"--activation", "swiglu-oai"});
   arguments.insert(arguments.end(), more.begin(), more.end());
-  const Finished finished = run_moxie(arguments);
+  const Finished finished = run_moxie(arguments, setting);
   EXPECT_EQ(finished.status, 0) << finished.err;
   if (finished.status != 0) return {};
   const auto out = values_of<uint16_t>(cli::SafetensorsReader(folder / "out"), "out");
@@ -130,6 +130,19 @@ TEST_P(GptOssLayer, IsComputedFromTheCheckpoint) {
     error += (sum - expected[i]) * (sum - expected[i]), norm += double(expected[i]) * expected[i];
   }
   EXPECT_LE(std::sqrt(error / norm), 8e-3);  // of two products that are rounded to bf16
+}
+
+// Blackwell computes it too, whatever choices of a kernel are made for packed weights there.
+TEST(PackedWeights, AreForBlackwellToo) {
+  const cli::SafetensorsReader tokens(kFolder + "tokens.safetensors");
+  const auto x = values_of<uint16_t>(tokens, "x");
+  const auto rows = static_cast<int32_t>(x.size()) / static_cast<int32_t>(kHidden);
+  const Setting blackwell{{{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}}};
+  std::vector<int32_t> ends(kExperts, rows);
+  ends[0] = 1, ends[1] = ends[2] = rows / 2;
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{}, {"--tile", "64x128", "--schedule", "cooperative"}})
+    check(Weights("gate_up_proj", 2 * kWidth, kHidden), x, ends, Activation::SwigluOai, more, blackwell);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cli, GptOssLayer,

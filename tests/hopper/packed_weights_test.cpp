@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of bf16 activations and packed MXFP4 weights over tile x grouping x gate layout x activation x outputs, each
-// for sizes that are drawn anew in every run, in every order of the simulator.
+// for sizes that are drawn anew in every run, in every order of the simulator. Part of test_hopper and test_blackwell.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -38,6 +39,7 @@ constexpr Outputs kOutputs[] = {{{}, kBf16}, {kBf16, kBf16}, {kF32, {}}, {{}, kF
 struct Entry {
   ProductSpec problem;
   std::string name;
+  bool first;  // of its tile
 };
 
 // Five of every tile. Grouping, gate, outputs and activation come in turn, each at a step of its own.
@@ -48,6 +50,7 @@ std::vector<Entry> entries() {
     const Tile& tile = kTiles[i % kTileCount];
     const int turn = i / kTileCount, gate = (i + turn) % 4;
     Entry e;
+    e.first = turn == 0;
     ProductSpec& p = e.problem;
     p.b_format = OperandFormat::Mxfp4;
     p.tile_m = tile.m, p.tile_n = tile.n, p.multicast = tile.multicast;
@@ -104,6 +107,8 @@ Job draw_job(const ProductSpec& problem, Random& random) {
 class PackedMatrix : public ::testing::TestWithParam<Entry> {};
 
 TEST_P(PackedMatrix, IsRight) {
+  if (device().info().arch != 90 && !GetParam().first && !std::getenv("MOXIE_TEST_ALL"))
+    GTEST_SKIP() << "one kernel of each tile, all of them with MOXIE_TEST_ALL=1";
   Random random(run_seed() ^ std::hash<std::string>()(GetParam().name));
   for (int i = 0; i < 5; ++i) {
     const Job job = draw_job(GetParam().problem, random);
@@ -370,10 +375,6 @@ TEST(PackedProduct, WrongUseIsNamed) {
   EXPECT_EQ(tuned({.multicast = Multicast::B}), "multicast shares b, but with packed weights only a is shared");
   EXPECT_EQ(tuned({.schedule = WarpSchedule::PingPong, .tile_m = 8}),
             "schedule is PingPong, but with packed weights only Cooperative is possible");
-  DeviceFigures b200;
-  b200.arch = 100;
-  EXPECT_EQ(refusal([&] { plan_gemm(d, b200); }),
-            "the device is of architecture sm_100a, but packed weights beside bf16 need sm_90a");
 
   const GroupedGemm product(device(), d);
   const Buffer a(size_t(8 * 64 * 2)), b(packed_weight_bytes(1, 64, 64) + 16), out(size_t(8 * 64 * 2));

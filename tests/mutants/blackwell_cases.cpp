@@ -137,7 +137,7 @@ std::vector<Case> blackwell_cases() {
   constexpr auto kNone = Activation::None, kSwiglu = Activation::Swiglu, kOai = Activation::SwigluOai;
   constexpr auto kStatic = TileSource::Static, kControl = TileSource::LaunchControl;
   constexpr auto kFp4 = DataType::Mxfp4, kFp8 = DataType::Mxfp8;
-  return {
+  std::vector<Case> cases = {
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kF32}),
       make_case({kMxfp4, Grouping::Offsets, 2, 64, kOai, kInterleaved, true, {}, kBf16}),
       make_case({kMxfp4, Grouping::Masked, 1, 96, kSwiglu, kInterleaved, true, {}, kBf16}),
@@ -186,6 +186,9 @@ std::vector<Case> blackwell_cases() {
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, kControl}),
       make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, true, {}, kF32, kControl}),
   };
+  // Hopper's kernels of packed weights, without wgmma.
+  for (Case& c : packed_cases("sm_100a")) cases.push_back(std::move(c));
+  return cases;
 }
 
 }  // namespace moxie::mutants

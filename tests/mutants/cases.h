@@ -30,5 +30,7 @@ inline std::string outputs_text(const std::optional<DataType>& pre, const std::o
 
 std::vector<Case> hopper_cases();     // hopper_cases.cpp
 std::vector<Case> blackwell_cases();  // blackwell_cases.cpp
+// Those of packed weights, which run on both; `arch` begins their names.
+std::vector<Case> packed_cases(const std::string& arch);
 
 }  // namespace moxie::mutants

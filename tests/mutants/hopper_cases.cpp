@@ -146,11 +146,46 @@ Case with_packed_b(Case c) {
 
 }  // namespace
 
+std::vector<Case> packed_cases(const std::string& arch) {
+  constexpr auto kCooperative = WarpSchedule::Cooperative;
+  constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
+  constexpr auto kOai = Activation::SwigluOai;
+  std::vector<Case> cases = {
+      // Weights unpacked in registers, accumulators that go through shared memory.
+      with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128, kOai, kInterleaved,
+                              {kBf16, kBf16}, true)),
+      with_packed_b(
+          make_case(kCooperative, Grouping::Offsets, Multicast::A, 256, 128, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(make_case(kCooperative, Grouping::Dense, Multicast::None, 128, 256, Activation::None, kInterleaved,
+                              {{}, kF32}, false)),
+      with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::A, 128, 128, Activation::Swiglu, kSplit,
+                              {{}, kBf16}, true)),
+      with_packed_b(make_case(kCooperative, Grouping::Masked, Multicast::A, 64, 256, Activation::None, kInterleaved,
+                              {{}, kBf16}, true)),
+      with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::None, 128, 128, Activation::None,
+                              kInterleaved, {kF32, {}}, false)),
+      // Four consumers: each has a strip of its own, or two share one.
+      with_packed_b(
+          make_case(kCooperative, Grouping::Offsets, Multicast::None, 8, 256, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(
+          make_case(kCooperative, Grouping::Offsets, Multicast::None, 32, 128, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_packed_b(make_case(kCooperative, Grouping::Batched, Multicast::None, 16, 128, Activation::None, kInterleaved,
+                              {{}, kF32}, true)),
+      with_quantized_out(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::A, 128, 128, kOai,
+                                                 kInterleaved, {{}, {}}, true)),
+                         DataType::Mxfp8),
+      with_plain_sink(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128,
+                                              Activation::None, kInterleaved, {{}, {}}, true))),
+  };
+  for (Case& c : cases) c.name.replace(0, std::string("sm_90a").size(), arch);
+  return cases;
+}
+
 std::vector<Case> hopper_cases() {
   constexpr auto kCooperative = WarpSchedule::Cooperative, kPingPong = WarpSchedule::PingPong;
   constexpr auto kInterleaved = GateLayout::Interleaved, kSplit = GateLayout::Split;
   constexpr auto kOai = Activation::SwigluOai;
-  return {
+  std::vector<Case> cases = {
       make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 64, Activation::None, kInterleaved, {{}, kBf16},
                 false),
       make_case(kPingPong, Grouping::Offsets, Multicast::None, 64, 64, Activation::SwigluOai, kInterleaved, {{}, kBf16},
@@ -209,32 +244,9 @@ std::vector<Case> hopper_cases() {
       with_quantized_out(make_case(kPingPong, Grouping::Pointers, Multicast::None, 64, 128, Activation::Swiglu, kSplit,
                                    {{}, {}}, true),
                          DataType::Mxfp4),
-      // Weights unpacked in registers, accumulators that go through shared memory.
-      with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128, kOai, kInterleaved,
-                              {kBf16, kBf16}, true)),
-      with_packed_b(
-          make_case(kCooperative, Grouping::Offsets, Multicast::A, 256, 128, kOai, kInterleaved, {{}, kBf16}, true)),
-      with_packed_b(make_case(kCooperative, Grouping::Dense, Multicast::None, 128, 256, Activation::None, kInterleaved,
-                              {{}, kF32}, false)),
-      with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::A, 128, 128, Activation::Swiglu, kSplit,
-                              {{}, kBf16}, true)),
-      with_packed_b(make_case(kCooperative, Grouping::Masked, Multicast::A, 64, 256, Activation::None, kInterleaved,
-                              {{}, kBf16}, true)),
-      with_packed_b(make_case(kCooperative, Grouping::Pointers, Multicast::None, 128, 128, Activation::None,
-                              kInterleaved, {kF32, {}}, false)),
-      // Four consumers: each has a strip of its own, or two share one.
-      with_packed_b(
-          make_case(kCooperative, Grouping::Offsets, Multicast::None, 8, 256, kOai, kInterleaved, {{}, kBf16}, true)),
-      with_packed_b(
-          make_case(kCooperative, Grouping::Offsets, Multicast::None, 32, 128, kOai, kInterleaved, {{}, kBf16}, true)),
-      with_packed_b(make_case(kCooperative, Grouping::Batched, Multicast::None, 16, 128, Activation::None, kInterleaved,
-                              {{}, kF32}, true)),
-      with_quantized_out(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::A, 128, 128, kOai,
-                                                 kInterleaved, {{}, {}}, true)),
-                         DataType::Mxfp8),
-      with_plain_sink(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128,
-                                              Activation::None, kInterleaved, {{}, {}}, true))),
   };
+  for (Case& c : packed_cases("sm_90a")) cases.push_back(std::move(c));
+  return cases;
 }
 
 }  // namespace moxie::mutants

@@ -146,23 +146,32 @@ struct PackedMainloop {
     uint32_t stage_a = descriptor_of(at.stage);
     const uint32_t half_slab = part.half ? slabs - 1 : ~0u;
     const Weights weights(part, b, thread);
-    Fragments fragments[2];
-    clear(fragments[0]), clear(fragments[1]);
+    // Without wgmma nothing is read behind its instruction, so one set of fragments is enough.
+    constexpr int kSets = kWgmma ? 2 : 1;
+    Fragments fragments[kSets];
+#pragma unroll
+    for (Fragments& set : fragments) clear(set);
     uint32_t previous = 0;
     // Multiplies one block of the stage, and meanwhile unpacks the block that follows. False where none does.
     const auto step = [&](auto number) {
       constexpr int kStep = decltype(number)::value % kSteps, kStrip = kStep % kBlocks;
-      const Fragments& now = fragments[decltype(number)::value % 2];
-      Fragments& next = fragments[decltype(number)::value % 2 ^ 1];
-      wgmma_fence();
+      const Fragments& now = fragments[decltype(number)::value % kSets];
+      Fragments& next = fragments[(decltype(number)::value + 1) % kSets];
+      if constexpr (kWgmma) wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kPackColumns / 16; ++i) {
         const uint64_t columns_a =
             first_a & ~uint64_t{0xffffffff} | (stage_a + (kStep / kBlocks * kParts * kSlabA + i * 32 / 16));
-        WgmmaFromRegisters<C.block_m>::multiply(acc[kStrip], now.v[i], columns_a, true);
+        if constexpr (kWgmma) {
+          WgmmaFromRegisters<C.block_m>::multiply(acc[kStrip], now.v[i], columns_a, true);
+        } else {
+          multiply_in_warp<C.block_m>(acc[kStrip], now.v[i], columns_a);
+        }
       }
-      wgmma_commit_group();
-      wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
+      if constexpr (kWgmma) {
+        wgmma_commit_group();
+        wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
+      }
       // This stage's first block has been read by now. Where a stage has no other, one fence stands for the reads of
       // two stages, and every other step leaves it out.
       constexpr bool kFence = kSteps > 1 || decltype(number)::value == 1;
@@ -185,11 +194,13 @@ struct PackedMainloop {
     weights.unpack(fragments[0], at.stage, 0, 0, half_slab == slab);
     while (all_steps<0>(step)) {
     }
-    wgmma_wait_group<0>();
+    if constexpr (kWgmma) {
+      wgmma_wait_group<0>();
 #pragma unroll
-    for (int strip = 0; strip < kBlocks; ++strip) {
+      for (int strip = 0; strip < kBlocks; ++strip) {
 #pragma unroll
-      for (int i = 0; i < C.block_m / 2; ++i) asm volatile("" : "+f"(acc[strip][i]));
+        for (int i = 0; i < C.block_m / 2; ++i) asm volatile("" : "+f"(acc[strip][i]));
+      }
     }
     release<true>(ring, at.stage, thread);
     at.advance();
