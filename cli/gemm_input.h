@@ -48,7 +48,8 @@ struct GemmInput {
 GemmInput read_gemm_input(const SafetensorsReader& file, const std::string& format);
 
 // Reads the operands' scales: one for 32 or 16 elements of a row, or the bytes that the blocked layout has. Those of a
-// b that will be packed have the first form; one that is packed must fit the description's gate. `description` is that of file_groups().
+// b that will be packed have the first form; one that is packed must fit the description's gate. `description` is that
+// of file_groups().
 void read_scales(const SafetensorsReader& file, const GemmDescription& description, bool blocked, GemmInput& input);
 
 }  // namespace moxie::cli

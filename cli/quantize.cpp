@@ -45,8 +45,8 @@ DataType choose_format(const std::string& text) {
   reject_word("--format", text, words);
 }
 
-// The names of the tensors that belong to a quantized one. Checkpoints say blocks of its elements, which quantize itself
-// writes under its own name.
+// The names of the tensors that belong to a quantized one. Checkpoints call its elements blocks; this command writes
+// them under the tensor's name.
 std::string blocks_name(const std::string& name) { return name + "_blocks"; }
 std::string scales_name(const std::string& name) { return name + "_scales"; }
 std::string tensor_scale_name(const std::string& name) { return name + "_tensor_scale"; }
