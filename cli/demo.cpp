@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // moxie demo: the first product of a GPT-OSS-20B expert layer with bias and activation in one kernel, on whatever
-// device is there. The result is checked against double precision. On sm_100a operands and output are in MXFP4.
+// device is there. The result is checked against double precision. In MXFP4 are the weights of a checkpoint, which are
+// packed first, and on sm_100a operands and output.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -36,16 +37,59 @@ constexpr int64_t kHidden = 2880, kOutputs = 2 * 2880;
 constexpr int kTokensOnGpu = 4096, kTokensOnSimulator = 32;
 constexpr uint64_t kSeed = 20;
 
-// The weights take a gigabyte, so they are made, uploaded and checked expert by expert.
-std::vector<uint16_t> weights_of(int expert) {
-  return random_bf16(kSeed + 100 + static_cast<uint64_t>(expert), kOutputs * kHidden, 0.1f);
+// Returns rows of MXFP4 in bf16, which holds them exactly.
+std::vector<uint16_t> to_bf16(const uint8_t* elements, const uint8_t* scales, int64_t rows, int64_t k) {
+  std::vector<uint16_t> values(static_cast<size_t>(rows * k));
+  std::vector<float> row(static_cast<size_t>(k));
+  for (int64_t r = 0; r < rows; ++r) {
+    reference::dequantize_row(DataType::Mxfp4, elements + r * k / 2, scales + r * (k / kScaleBlock), k, 1, row.data());
+    for (int64_t i = 0; i < k; ++i)
+      values[static_cast<size_t>(r * k + i)] = reference::float_to_bf16(row[static_cast<size_t>(i)]);
+  }
+  return values;
 }
 
-int run_bf16(int tokens) {
-  auto running = std::make_optional<Progress>();
+// Rows of MXFP4 weights as a checkpoint has them: codes [rows, K / 2], scales [rows, K / 32].
+struct Mxfp4Weights {
+  std::vector<uint8_t> codes, scales;
+
+  Mxfp4Weights(uint64_t seed, int64_t rows)
+      : codes(random_bytes(seed, rows * kHidden / 2)), scales(random_bytes(seed + 1, rows * kHidden / kScaleBlock)) {
+    for (uint8_t& scale : scales) scale = static_cast<uint8_t>(119 + scale % 3);  // weights up to 0.1
+  }
+};
+
+// The weights take a gigabyte, those of MXFP4 a quarter of it, so they are made, uploaded and checked expert by expert.
+Mxfp4Weights mxfp4_weights_of(int expert) { return {kSeed + 200 + 2 * static_cast<uint64_t>(expert), kOutputs}; }
+std::vector<uint16_t> weights_of(int expert, bool mxfp4) {
+  if (!mxfp4) return random_bf16(kSeed + 100 + static_cast<uint64_t>(expert), kOutputs * kHidden, 0.1f);
+  const Mxfp4Weights weights = mxfp4_weights_of(expert);
+  return to_bf16(weights.codes.data(), weights.scales.data(), kOutputs, kHidden);
+}
+
+// Makes the weights of all experts in device memory, packed where they are of MXFP4. Packing takes memory for the
+// checkpoint's tensors of one expert at a time.
+Buffer upload_weights(const Device& device, bool mxfp4) {
+  const size_t bytes = mxfp4 ? packed_weight_bytes(1, kOutputs, kHidden) : kOutputs * kHidden * 2;
+  Buffer all(device, kExperts * bytes);
+  for (int expert = 0; expert < kExperts; ++expert) {
+    uint8_t* const to = all.as<uint8_t>() + static_cast<size_t>(expert) * bytes;
+    if (mxfp4) {
+      const Mxfp4Weights weights = mxfp4_weights_of(expert);
+      const Buffer codes(device, weights.codes), scales(device, weights.scales);
+      pack_weights(device, {{1, kOutputs, kHidden, true, GateLayout::Interleaved}, codes.as(), scales.as(), to});
+      device.synchronize();
+    } else {
+      const auto weights = weights_of(expert, false);
+      device.upload(to, weights.data(), bytes);
+    }
+  }
+  return all;
+}
+
+// Activations of bf16 by weights of bf16 or MXFP4.
+int run_layer(const Device& device, std::optional<Progress>& running, int tokens, bool mxfp4) {
   Progress& progress = *running;
-  progress.step("opening the device");
-  const Device device = Device::open();
   const bool simulated = device.info().simulated;
   if (tokens == 0) tokens = simulated ? kTokensOnSimulator : kTokensOnGpu;
   const Routing routing = timing::route(kSeed, tokens, kExperts, kTop);
@@ -57,6 +101,7 @@ int run_bf16(int tokens) {
   description.k = kHidden;
   description.bias = true;
   description.activation = swiglu_oai();
+  if (mxfp4) description.b_format = OperandFormat::Mxfp4;
 
   progress.step("compiling the kernel, or loading it from the cache");
   const GroupedGemm gemm(device, description);
@@ -69,11 +114,7 @@ int run_bf16(int tokens) {
     std::memcpy(a.data() + row * kHidden, hidden.data() + routing.tokens[row] * kHidden, kHidden * 2);
   }
   const Buffer device_a(device, a), device_bias(device, bias), device_ends(device, routing.ends);
-  const Buffer device_b(device, static_cast<size_t>(kExperts * kOutputs * kHidden * 2));
-  for (int expert = 0; expert < kExperts; ++expert) {
-    const auto weights = weights_of(expert);
-    device.upload(device_b.as<uint16_t>() + expert * kOutputs * kHidden, weights.data(), weights.size() * 2);
-  }
+  const Buffer device_b = upload_weights(device, mxfp4);
   std::vector<uint16_t> out(static_cast<size_t>(rows * kHidden));
   const Buffer device_out(device, out.size() * 2);
   // 0xffff is a NaN, with which an element that is not written fails the check.
@@ -104,7 +145,7 @@ int run_bf16(int tokens) {
       continue;
     }
     progress.detail(fmt::format("checking expert {} of {} in double precision", expert + 1, kExperts));
-    const auto weights = weights_of(expert);
+    const auto weights = weights_of(expert, mxfp4);
     const auto pre = reference::product({a.data() + first * kHidden, kHidden, weights.data(), kHidden,
                                          bias.data() + expert * kOutputs, count, kOutputs, kHidden},
                                         worker_threads());
@@ -117,9 +158,9 @@ int run_bf16(int tokens) {
 
   const double flops = 2.0 * static_cast<double>(rows * kOutputs * kHidden);
   fmt::print(
-      "GPT-OSS-20B expert layer, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"
+      "GPT-OSS-20B expert layer{}, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"
       "bias and {} in one kernel\n\n",
-      kExperts, empty, tokens, kTop, rows, kOutputs, kHidden,
+      mxfp4 ? " with a checkpoint's MXFP4 weights, packed" : "", kExperts, empty, tokens, kTop, rows, kOutputs, kHidden,
       describe_activation(description.activation.function, description.gate));
   fmt::print("{:<10} {}\n", "device", device.info().name + (simulated ? " (simulated)" : ""));
   fmt::print("{:<10} {}\n", "kernel", gemm.plan().kernel);
@@ -133,34 +174,18 @@ int run_bf16(int tokens) {
   return pass ? 0 : 1;
 }
 
-// The demo in MXFP4 computes 4 of the 32 experts, since it mostly runs on the simulator. Three of them get tokens.
-constexpr int kMxfp4Experts = 4, kMxfp4Top = 2, kMxfp4Tokens = 12;
-
-// Returns rows of MXFP4 in bf16, which holds them exactly.
-std::vector<uint16_t> to_bf16(const uint8_t* elements, const uint8_t* scales, int64_t rows, int64_t k) {
-  std::vector<uint16_t> values(static_cast<size_t>(rows * k));
-  std::vector<float> row(static_cast<size_t>(k));
-  for (int64_t r = 0; r < rows; ++r) {
-    reference::dequantize_row(DataType::Mxfp4, elements + r * k / 2, scales + r * (k / kScaleBlock), k, 1, row.data());
-    for (int64_t i = 0; i < k; ++i)
-      values[static_cast<size_t>(r * k + i)] = reference::float_to_bf16(row[static_cast<size_t>(i)]);
-  }
-  return values;
-}
-
-// Opens a GPU of sm_100a, or the simulator of one where there is none.
+// Opens a GPU of sm_100a, or the simulator where there is none.
 Device open_blackwell() {
-  setenv("MOXIE_SIM_ARCH", "sm_100a", 1);
   const Device device = Device::open();
   return device.info().arch == 100 ? device : Device::open(DeviceKind::Sim);
 }
 
+// The demo on sm_100a computes 4 of the 32 experts, since it mostly runs on the simulator. Three of them get tokens.
+constexpr int kMxfp4Experts = 4, kMxfp4Top = 2, kMxfp4Tokens = 12;
+
 // The float32 output is checked in double precision, and the quantized one bit for bit against its rounding.
-int run_mxfp4(int tokens) {
-  auto running = std::make_optional<Progress>();
+int run_mxfp4(const Device& device, std::optional<Progress>& running, int tokens) {
   Progress& progress = *running;
-  progress.step("opening the device");
-  const Device device = open_blackwell();
   if (tokens == 0) tokens = kMxfp4Tokens;
   const Routing routing = timing::route(kSeed, tokens, kMxfp4Experts, kMxfp4Top);
   const auto rows = static_cast<int64_t>(routing.tokens.size());
@@ -180,9 +205,7 @@ int run_mxfp4(int tokens) {
 
   progress.step(fmt::format("making {} experts of {} x {}", kMxfp4Experts, kOutputs, kHidden));
   constexpr int64_t kWeightRows = kMxfp4Experts * kOutputs, kColumns = kHidden / kScaleBlock;
-  const auto weights = random_bytes(kSeed + 3, kWeightRows * kHidden / 2);
-  auto weight_scales = random_bytes(kSeed + 4, kWeightRows * kColumns);
-  for (uint8_t& scale : weight_scales) scale = static_cast<uint8_t>(119 + scale % 3);  // weights up to 0.1
+  const auto [weights, weight_scales] = Mxfp4Weights(kSeed + 3, kWeightRows);
   const auto bias = random_bf16(kSeed + 2, kWeightRows, 1.0f);
   const auto hidden = random_bf16(kSeed + 1, tokens * kHidden, 1.7f);
   std::vector<uint16_t> a(static_cast<size_t>(rows * kHidden));
@@ -297,22 +320,31 @@ int run_mxfp4(int tokens) {
 
 Run add_demo(CLI::App& command) {
   auto tokens = std::make_shared<std::optional<int>>();
-  auto arch = std::make_shared<std::string>();
+  auto arch = std::make_shared<std::string>(), format = std::make_shared<std::string>();
   command.add_option("--tokens", *tokens,
                      fmt::format("Tokens, each routed to {} experts; by default {} on a GPU, {} on the simulator; in "
-                                 "MXFP4 {}, each routed to {}",
+                                 "MXFP4 on sm_100a {}, each routed to {}",
                                  kTop, kTokensOnGpu, kTokensOnSimulator, kMxfp4Tokens, kMxfp4Top));
-  command.add_option("--arch", *arch,
-                     "sm_100a: four experts in MXFP4 with a quantized output, on the simulator where no such GPU is; "
-                     "sm_90a: what the simulator is then; by default bf16 on whatever device is there");
-  return [tokens, arch] {
+  command.add_option(
+      "--arch", *arch,
+      "sm_100a, on the simulator where no such GPU is, or sm_90a, what the simulator is then; by default "
+      "whatever device is there");
+  command.add_option("--format", *format,
+                     "bf16, or mxfp4: on sm_90a weights of a checkpoint, packed, beside activations of bf16; on "
+                     "sm_100a four experts with all operands and the output in MXFP4; by default "
+                     "mxfp4 with --arch sm_100a, else bf16");
+  return [tokens, arch, format] {
     if (*tokens && (**tokens < 1 || **tokens > 1 << 20))
       throw InputError(fmt::format("--tokens: {} is not 1 to {}", **tokens, 1 << 20));
     const int count = tokens->value_or(0);  // 0 is the default of what runs
-    if (arch->empty()) return run_bf16(count);
-    if (choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1) return run_mxfp4(count);
-    setenv("MOXIE_SIM_ARCH", "sm_90a", 1);
-    return run_bf16(count);
+    const bool blackwell = !arch->empty() && choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1;
+    const bool mxfp4 = format->empty() ? blackwell : choose("--format", *format, {"bf16", "mxfp4"}) == 1;
+    auto running = std::make_optional<Progress>();
+    running->step("opening the device");
+    if (!arch->empty()) setenv("MOXIE_SIM_ARCH", arch->c_str(), 1);
+    const Device device = blackwell ? open_blackwell() : Device::open();
+    if (mxfp4 && device.info().arch == 100) return run_mxfp4(device, running, count);
+    return run_layer(device, running, count, mxfp4);
   };
 }
 

@@ -75,7 +75,7 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
                                                  "--format=bf16", "--arch", "--activation=swiglu-oai"});
   bench.erase("--activation=none");
   const std::map<std::string, std::set<std::string>> commands = {
-      {"demo", joined({}, {"--tokens", "--arch"})},
+      {"demo", joined({}, {"--tokens", "--arch", "--format"})},
       {"gemm", joined(product, {"IN", "OUT", "--alpha=1.702", "--limit=7", "--format=auto", "--grouping=auto",
                                 "--scales=row-major", "--sizes=device"})},
       {"quantize", joined({}, {"IN", "OUT", "--dtype=bf16", "--format", "--gate=none", "--layout=rows", "--on=host",
@@ -179,6 +179,7 @@ TEST(Options, RefusalsAreWholeSentences) {
       {"bench", {"--groups", "0"}, "--groups, --m, --n, --k: 0 is not 1 to 1048576"},
       {"demo", {"--tokens", "0"}, "--tokens: 0 is not 1 to 1048576"},
       {"demo", {"--tokens", "1048577"}, "--tokens: 1048577 is not 1 to 1048576"},
+      {"demo", {"--format", "nvfp4"}, "--format: 'nvfp4' is none of bf16, mxfp4"},
       {"demo", {"--arch", "80"}, "--arch: '80' is none of sm_90a, sm_100a"},
       {"bench", {"--arch", "80"}, "--arch: '80' is none of sm_90a, sm_100a"},
       {"tune", {}, "tune needs a GPU: times in the simulator say nothing about one"},

@@ -197,6 +197,15 @@ TEST(PackedWeights, PlansAndTimes) {
   EXPECT_EQ(bench.status, 0) << bench.err << bench.out;
 }
 
+TEST(PackedWeights, DemoPasses) {
+  Setting simulated;
+  simulated.environment = {{"MOXIE_DEVICE", "sim"}};
+  const Finished demo = run_moxie({"demo", "--format", "mxfp4", "--arch", "sm_90a", "--tokens", "2"}, simulated);
+  EXPECT_EQ(demo.status, 0) << demo.err;
+  for (const char* words : {"PASS", "a checkpoint's MXFP4 weights", "mxfp4 weights"})
+    EXPECT_NE(demo.out.find(words), std::string::npos) << words << " in " << demo.out;
+}
+
 // ---- Files of packed weights ---------------------------------------------------------------------------------------
 
 using Strings = std::vector<std::string>;
