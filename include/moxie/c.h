@@ -320,6 +320,8 @@ typedef struct moxie_gemm_description {
   const moxie_blackwell_tuning* blackwell; /* or NULL: the plan decides */
   int32_t has_b_format;                    /* 1: b differs from a, whose format is `format` */
   moxie_operand_format b_format;           /* MXFP4 beside BF16: b is packed weights, k a multiple of 32 */
+  int32_t gather;                          /* 0 or 1: rows of a are found through moxie_gemm_tensors.gather */
+  int32_t reserved;                        /* 0 */
 } moxie_gemm_description;
 
 /* ---- Plans: moxie/plan.h ---- */
@@ -426,6 +428,15 @@ typedef struct moxie_sink_params {
   size_t bytes;
 } moxie_sink_params;
 
+/* Which row of a each row of a product is computed from: row r from row rows[r] / divisor; one that a does not have
+ * stands for zeros. */
+typedef struct moxie_gather {
+  const int32_t* rows; /* [T] int32 in device memory */
+  int64_t count;       /* rows of a */
+  int32_t divisor;     /* 0 stands for 1 */
+  int32_t reserved;    /* 0 */
+} moxie_gather;
+
 /* The tensors of one call. All up to out is required. */
 typedef struct moxie_gemm_tensors {
   size_t size;
@@ -437,6 +448,7 @@ typedef struct moxie_gemm_tensors {
   moxie_rows rows;
   const moxie_sink_params* sinks; /* one for each custom sink, in the description's order */
   size_t sink_count;
+  moxie_gather gather; /* with moxie_gemm_description.gather; zeros without */
 } moxie_gemm_tensors;
 
 /* An operand of MOXIE_GROUPING_POINTERS: arrays in device memory, one entry a group. The host reads none of them. */

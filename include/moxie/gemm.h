@@ -59,6 +59,9 @@ struct GemmDescription {
   // 32; b.ld and b.scales are left out. The values of A stay bf16, and a weight is exactly what its code and its scale
   // say. The kernels are Hopper's; they run on sm_100a too, by slower instructions of its tensor cores.
   std::optional<OperandFormat> b_format = {};
+  // Whether rows of A are gathered: row r of the product is computed from the row of A that GemmTensors::gather names,
+  // so that no permuted copy of A is needed. Offsets, a of bf16, sm_90a.
+  bool gather = false;
   bool bias = false;                          // whether GemmTensors::bias is added
   ActivationSpec activation = {};             // applied to pre; a gated one halves the width
   GateLayout gate = GateLayout::Interleaved;  // where gate and up lie in B; read with a gated activation alone
@@ -78,6 +81,14 @@ struct GemmDescription {
   std::optional<BlackwellTuning> blackwell = {};  // for sm_100a
 };
 
+// Which row of A each row of a product is computed from, with GemmDescription::gather: row r from row rows[r] / divisor.
+// A is then [count, K]. The kernel takes any values: a row that A does not have stands for zeros.
+struct Gather {
+  const int32_t* rows = nullptr;  // [T] in device memory, of which as many as the last end says are read
+  int32_t divisor = 1;            // positive; with the top k of a router, rows may number its pairs of token and expert
+  int64_t count = 0;              // rows of A
+};
+
 // The tensors of one call; groups.h has their shapes. Outputs may not overlap inputs, the workspace or each other. What
 // the description has no use for is null, and is refused otherwise; the leading dimension of an output that is not
 // stored is not read. A call without a row or a column requires nothing, and one with a K of 0 neither a nor b.
@@ -91,6 +102,7 @@ struct GemmTensors {
   Tensor pre = {};
   Tensor out = {};                         // activation(pre); where the description stores it
   Rows rows = {};                          // which rows belong to which group
+  Gather gather = {};                      // with GemmDescription::gather; a.ld is then below 2^31
   std::span<const SinkParams> sinks = {};  // as many as GemmDescription::sinks, in that order
 };
 

@@ -22,6 +22,15 @@ struct GroupArrays {
   const int32_t* sizes = nullptr;  // [groups][3]: M_g, N_g, K_g
 };
 
+// HopperConfig::gather: which row of A a row of the product is computed from, rows[row] / divisor; one that is not 0 to
+// count - 1 stands for zeros.
+struct GatherParams {
+  const int32_t* rows = nullptr;  // [m]
+  uint32_t divisor = 1;
+  uint32_t count = 0;      // rows of A
+  uint32_t lda_bytes = 0;  // from row to row of A
+};
+
 // First argument of every grouped GEMM.
 struct GemmParams {
   TensorMap a;  // the map itself, or the template that is rewritten per group
@@ -44,10 +53,11 @@ struct GemmParams {
   int64_t bias_stride = 0;                        // elements between groups, a multiple of 8
   GroupArrays arrays;                             // Pointers only
   uint8_t* workspace = nullptr;                   // per-group maps: see workspace_maps in layout.h
-  const void* a_base = nullptr;                   // KGroups: A and B themselves
+  const void* a_base = nullptr;                   // KGroups, gather: A itself, and with KGroups B
   const void* b_base = nullptr;                   // and packed weights, but for Pointers
   const void* const* a_scale_pointers = nullptr;  // Pointers with scales: those of each group
   const void* const* b_scale_pointers = nullptr;
+  GatherParams gather;
 };
 
 // Second argument of a Blackwell kernel whose operands have scales.

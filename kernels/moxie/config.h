@@ -35,6 +35,9 @@ struct HopperConfig {
   // that has 64 rows. Then the schedule is Cooperative, block_m, on the other side, 8, 16, 32, 64, 128 or 256, and
   // block_n 128 or 256.
   OperandFormat b_format = OperandFormat::Bf16;
+  // Offsets: a row of the product is computed from the row of A that a list names, not from its own
+  // (hopper/gathered_rows.cuh). The blocks of a cluster then do not share A.
+  bool gather = false;
 
   bool operator==(const HopperConfig&) const = default;
 };
@@ -85,6 +88,7 @@ constexpr void visit_fields(const HopperConfig& c, F&& f) {
   f("epilogue_n", c.epilogue_n);
   f("decode_tile", c.decode_tile);
   f("b_format", c.b_format);
+  f("gather", c.gather);
 }
 template <class F>
 constexpr void visit_fields(const BlackwellConfig& c, F&& f) {
@@ -140,6 +144,10 @@ constexpr int hopper_threads(const HopperConfig& c) { return (consumer_warp_grou
 // columns of it, and the first adds the other's sums to its own.
 constexpr int k_parts(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 256 / c.block_n : 1; }
 
+// Threads of the producer's warp group that copy gathered rows of A, a chunk of 16 bytes each; 0 without a gather.
+constexpr int gather_threads(const HopperConfig& c) { return !c.gather ? 0 : c.block_m < 16 ? 64 : 128; }
+constexpr int producer_warps(const HopperConfig& c) { return c.gather ? gather_threads(c) / 32 : 1; }
+
 // Warp groups that run the epilogue.
 constexpr int epilogue_warp_groups(const HopperConfig& c) { return consumer_warp_groups(c); }
 constexpr int epilogue_warp_groups(const BlackwellConfig&) { return 1; }
@@ -192,7 +200,7 @@ constexpr bool has_decode_tile(const BlackwellConfig& c) { return c.swap_ab; }
 // rows has no parts.
 constexpr int kPartRows = 16;
 constexpr bool loads_in_parts(const HopperConfig& c) {
-  return c.decode_tile && !operands_need_group_maps(c.grouping) && c.block_m > kPartRows;
+  return c.decode_tile && !c.gather && !operands_need_group_maps(c.grouping) && c.block_m > kPartRows;
 }
 // Whether standard sinks store from registers. Where few rows exist this is shorter than the way through shared memory
 // and, with groups by offsets or masked, a rewritten tensor map: it decides when a kernel of one tile a block ends.

@@ -159,6 +159,21 @@ MOXIE_DEVICE void copy_bulk_hinted(void* to, const void* from, uint32_t bytes, u
       : "memory");
 }
 
+// 9.7.9.25.3.1: cp.async of 16 bytes from global to shared memory, past L1; only the first `bytes`, 0 or 16, are read,
+// and the others are written as zeros.
+MOXIE_DEVICE void cp_async_16(void* to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(bytes)
+               : "memory");
+}
+// 9.7.13.15.16: an arrival, which the barrier's count already has, once this thread's copies so far have landed.
+MOXIE_DEVICE void cp_async_arrive(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+}
+
 // Whether the GPU has wgmma, which sm_90a alone has.
 constexpr bool kWgmma = __CUDA_ARCH__ == 900;
 

@@ -109,6 +109,8 @@ GemmDescription description_of(const moxie_gemm_description* given, const char* 
   description.k = d.k;
   description.format = enum_of<OperandFormat>("format", d.format);
   description.b_format = optional_enum<OperandFormat>("has_b_format", d.has_b_format, "b_format", d.b_format);
+  description.gather = flag("gather", d.gather);
+  check_reserved("reserved", d.reserved);
   description.bias = flag("bias", d.bias);
   description.activation = activation_of(d.activation);
   description.gate = enum_of<GateLayout>("gate", d.gate);

@@ -27,6 +27,11 @@ Rows to_cpp(const moxie_rows& r) {
   return rows;
 }
 
+Gather to_cpp(const moxie_gather& g) {
+  check_reserved("gather.reserved", g.reserved);
+  return {g.rows, g.divisor == 0 ? 1 : g.divisor, g.count};
+}
+
 LaunchOptions to_cpp(const moxie_launch_options* given) {
   const moxie_launch_options o = read_optional(given, "options");
   LaunchOptions options;
@@ -92,6 +97,7 @@ moxie_status moxie_grouped_gemm_run(const moxie_grouped_gemm* gemm, const moxie_
     t.pre = to_cpp(given.pre);
     t.out = to_cpp(given.out);
     t.rows = to_cpp(given.rows);
+    t.gather = to_cpp(given.gather);
     t.sinks = {sinks.sinks.data(), given.sink_count};
     product.run(t, {workspace, workspace_bytes}, to_cpp(options));
   });

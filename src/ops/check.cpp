@@ -54,8 +54,8 @@ struct Ranges {
   void push_back(const Range& range) { ranges[count++] = range; }
   const Range* begin() const { return ranges.data(); }
   const Range* end() const { return ranges.data() + count; }
-  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias and rows: at most 10.
-  std::array<Range, 10> ranges;
+  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias, rows and gather: at most 11.
+  std::array<Range, 11> ranges;
   size_t count = 0;
 };
 
@@ -117,6 +117,19 @@ Range check_rows(const ProblemShape& p, const Rows& rows, bool needed) {
   return range;
 }
 
+// The list of gathered rows.
+Range check_gather(const ProblemShape& p, const Gather& gather, int64_t lda, bool needed) {
+  if (!p.gather) {
+    if (gather.rows || gather.count != 0 || gather.divisor != 1)
+      reject("gather is given, but the description gathers no rows");
+    return {"gather.rows", 0, 0};
+  }
+  if (gather.divisor < 1) reject("gather.divisor is {}, but must be positive", gather.divisor);
+  check_size("gather.count", gather.count);
+  if (lda >= int64_t{1} << 31) reject("a.ld is {}, but must be below 2^31 elements where rows are gathered", lda);
+  return check_array("gather.rows", gather.rows, needed, 4, p.m, needed ? 4 : 0);
+}
+
 // Scales that the operands' format does not have, and a bias that the description does not.
 template <class Operand>
 void check_operand_extras(const ProblemShape& p, const Operand& a, const Operand& b, bool has_bias) {
@@ -146,7 +159,9 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
   check_operand_extras(p, t.a, t.b, t.bias != nullptr);
   const int operand_bits = bits_of(p.format);
   const bool k_groups = p.grouping == Grouping::KGroups;
-  inputs.push_back(check_matrix("a", "a.ld", t.a.data, t.a.ld, k_groups ? p.m : rows, p.k, operand_bits, work));
+  const int64_t a_rows = k_groups ? p.m : p.gather ? t.gather.count : rows;
+  inputs.push_back(check_gather(p, t.gather, t.a.ld ? t.a.ld : p.k, work));
+  inputs.push_back(check_matrix("a", "a.ld", t.a.data, t.a.ld, a_rows, p.k, operand_bits, work));
   if (plan::has_packed_b(p)) {
     if (t.b.ld) reject("b.ld is {}, but packed weights have no leading dimension", t.b.ld);
     const auto bytes = int64_t(packed_weight_bytes(p.groups, p.n, p.k));
@@ -236,6 +251,10 @@ void check_description(const GemmDescription& d) {
            to_string(p.format));
   if (plan::has_packed_b(p) && p.grouping == Grouping::KGroups)
     reject("b_format is given, but k-groups have operands of one format");
+  if (p.gather && p.grouping != Grouping::Offsets)
+    reject("gather is true, but rows of {} groups are not gathered, only those of offsets", to_string(p.grouping));
+  if (p.gather && p.format != OperandFormat::Bf16)
+    reject("gather is true, but rows of {} operands are not gathered, only those of bf16", to_string(p.format));
   if (p.groups < 1 || p.groups > kMaxGroups) reject("groups.count is {}, but must be 1 to {}", p.groups, kMaxGroups);
   check_size("n", p.n);
   const int64_t n_multiple = is_gated(p.activation) ? 16 : 8;

@@ -115,7 +115,9 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   const auto make_a_map = [&](int rows) {
     return driver::make_tensor_map(context, "a", encodable(t.a.data), a_shape(p, lda, rows));
   };
-  params.a = make_a_map(kernel::a_box_rows(c));
+  bool gather = false;
+  if constexpr (std::is_same_v<Config, HopperConfig>) gather = c.gather;
+  if (!gather) params.a = make_a_map(kernel::a_box_rows(c));
   if constexpr (std::is_same_v<Config, HopperConfig>) {
     if (kernel::loads_in_parts(c)) params.a_part = make_a_map(kernel::kPartRows);
   }
@@ -138,6 +140,7 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   params.b_base = t.b.data;
   params.a_scale_pointers = g.a.scales;
   params.b_scale_pointers = g.b.scales;
+  if (gather) params.gather = {t.gather.rows, uint32_t(t.gather.divisor), uint32_t(t.gather.count), uint32_t(lda * 2)};
 
   std::array<void*, 4 + kMaxSinks> arguments;
   int count = 0;

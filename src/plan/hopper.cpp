@@ -68,6 +68,8 @@ int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf
 
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
+  if (s.gather && (s.hopper.multicast == Multicast::A || s.hopper.multicast == Multicast::Either))
+    reject("multicast shares a, but gathered rows are not shared");
   if (has_packed_b(s)) {
     check_packed_choices(s, d);
     return;
@@ -165,6 +167,7 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (packed && multicast != Multicast::None && (multicast != Multicast::A || tile.m < 64)) continue;
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
+      if (s.gather && (multicast == Multicast::A || multicast == Multicast::Either)) continue;
       Candidate<HopperConfig> candidate;
       HopperConfig& c = candidate.config;
       c.schedule = tile.schedule;
@@ -179,6 +182,7 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
       c.quantized = scaled_columns(s) > 1;
       c.decode_tile = decode_tile;
       c.b_format = s.b_format;
+      c.gather = s.gather;
       if (packed) c.block_k = packed_block_k(tile.m);
       if (!allowed(s, c) || c.cluster > d.sm_count || (c.block_m == 8 && c.cluster > 1)) continue;
       if (!choose_staging(s, d, c)) {
@@ -255,6 +259,7 @@ std::string describe(const HopperConfig& c) {
       fmt::format("{} {}x{}x{}, {} stages", c.schedule == WarpSchedule::Cooperative ? "cooperative" : "ping-pong",
                   c.block_m, c.block_n, c.block_k, c.stages);
   if (kernel::has_packed_b(c)) text = "mxfp4 weights " + text;
+  if (c.gather) text += ", gathered rows";
   if (c.cluster > 1)
     text += fmt::format(", cluster {} ({} multicast)", c.cluster,
                         c.multicast == Multicast::A   ? "A"

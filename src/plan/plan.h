@@ -32,6 +32,7 @@ struct ProblemShape {
   Activation activation = Activation::None;
   GateLayout gate = GateLayout::Interleaved;
   std::optional<DataType> pre, out;
+  bool gather = false;  // rows of A are gathered
 };
 
 // Whether B is packed weights (moxie/weights.h).

@@ -81,8 +81,8 @@ void test_dense(void) {
   end_product(&p);
 }
 
-/* An expert layer's first product; the second group is empty. */
-void test_offsets(void) {
+/* An expert layer's first product; the second group is empty. Its rows of a are its own, or the last ones first. */
+static void check_offsets(int gather) {
   enum { kGroups = 3, kRows = 20, kN = 64, kK = 64 };
   static const int32_t kEnds[kGroups] = {7, 7, 20};
   moxie_gemm_description d = {.size = sizeof d};
@@ -90,6 +90,7 @@ void test_offsets(void) {
   d.groups.count = kGroups;
   d.groups.has_total = 1, d.groups.total = kRows;
   d.n = kN, d.k = kK;
+  d.gather = gather;
   d.bias = 1;
   d.activation.function = MOXIE_ACTIVATION_SWIGLU_OAI;
   Product p = make_product(&d, kRows, kGroups);
@@ -98,6 +99,9 @@ void test_offsets(void) {
   p.tensors.bias = uploaded(p.device, bias, sizeof bias);
   p.tensors.out.data = filled(p.device, kRows * kN / 2 * 2, 0xff);
   p.tensors.rows.ends = uploaded(p.device, kEnds, sizeof kEnds);
+  int32_t list[kRows];
+  for (int32_t i = 0; i < kRows; ++i) list[i] = (kRows - 1 - i) * 3 + i % 3;
+  if (gather) p.tensors.gather = (moxie_gather){uploaded(p.device, list, sizeof list), kRows, 3, 0};
   /* The second round has a total of its own and all options. */
   for (int round = 0; round < 2; ++round) {
     const moxie_launch_options options = {.size = sizeof options, .no_programmatic = 1, .weights_ready = 1};
@@ -115,15 +119,20 @@ void test_offsets(void) {
           EXPECT(stored == 0xffff);
           continue;
         }
-        const int64_t gate = group * kN + 2 * j;
-        const double g = dot(p.a, p.b, i, gate, kK) + from_bf16(bias[gate]);
-        const double u = dot(p.a, p.b, i, gate + 1, kK) + from_bf16(bias[gate + 1]);
+        const int64_t row = gather ? kRows - 1 - i : i, gate = group * kN + 2 * j;
+        const double g = dot(p.a, p.b, row, gate, kK) + from_bf16(bias[gate]);
+        const double u = dot(p.a, p.b, row, gate + 1, kK) + from_bf16(bias[gate + 1]);
         EXPECT(is_near(from_bf16(stored), swiglu_oai(g, u)));
       }
     }
     free(out);
   }
   end_product(&p);
+}
+
+void test_offsets(void) {
+  check_offsets(0);
+  check_offsets(1);
 }
 
 void test_row_groups(void) {

@@ -93,6 +93,13 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   return c;
 }
 
+// The same with gathered rows of A.
+Case with_gather(Case c) {
+  c.name += ", gathered rows";
+  for (Job& job : c.jobs) job.problem.gather = true;
+  return c;
+}
+
 // `out` quantized, in place of the case's.
 Case with_quantized_out(Case c, DataType type) {
   c.name += outputs_text({}, type);
@@ -244,6 +251,17 @@ std::vector<Case> hopper_cases() {
       with_quantized_out(make_case(kPingPong, Grouping::Pointers, Multicast::None, 64, 128, Activation::Swiglu, kSplit,
                                    {{}, {}}, true),
                          DataType::Mxfp4),
+      // Threads copy A.
+      with_gather(
+          make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_gather(make_case(kPingPong, Grouping::Offsets, Multicast::B, 64, 64, Activation::None, kInterleaved,
+                            {{}, kBf16}, true)),
+      with_gather(
+          make_case(kPingPong, Grouping::Offsets, Multicast::None, 8, 64, kOai, kInterleaved, {{}, kBf16}, true)),
+      with_gather(with_packed_b(make_case(kCooperative, Grouping::Offsets, Multicast::None, 128, 128, kOai,
+                                          kInterleaved, {{}, kBf16}, true))),
+      with_gather(with_packed_b(
+          make_case(kCooperative, Grouping::Offsets, Multicast::None, 16, 128, kOai, kInterleaved, {{}, kBf16}, true))),
   };
   for (Case& c : packed_cases("sm_90a")) cases.push_back(std::move(c));
   return cases;

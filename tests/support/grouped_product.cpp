@@ -226,8 +226,32 @@ void GroupedProduct::upload_operand(bool of_a) {
   OperandRows all = o.groups()[0];
   all.first = unit, all.k = job_.problem.k;
   if (!along_k()) all.rows = of_a ? rows_.total : job_.problem.groups * job_.problem.n;
-  (of_a ? x_.a : x_.b) = upload(o.bytes(0, all.end())) + kLeadBytes;
+  const std::vector<uint8_t> bytes = o.bytes(0, all.end());
+  (of_a ? x_.a : x_.b) = upload(of_a && job_.problem.gather ? scattered(bytes, all) : bytes) + kLeadBytes;
   (of_a ? x_.lda : x_.ldb) = all.ld;
+}
+
+// The rows of A in another order, between others that are NaN, and the list that finds them again. The entries of rows
+// that no group has name such a row.
+std::vector<uint8_t> GroupedProduct::scattered(const std::vector<uint8_t>& bytes, const OperandRows& all) {
+  Random random(job_.seed + 7);
+  const auto row_bytes = all.ld * 2, width = all.k * 2;
+  const int64_t count = rows_.total + 1 + random.between(0, 5);
+  std::vector<int32_t> places(static_cast<size_t>(count)), list;
+  std::iota(places.begin(), places.end(), 0);
+  for (size_t i = places.size() - 1; i > 0; --i) std::swap(places[i], places[size_t(random.between(0, int64_t(i)))]);
+  const auto divisor = int32_t(random.one_in(2) ? 1 : random.between(2, 16));
+  // The last row ends with its last element.
+  std::vector<uint8_t> to(static_cast<size_t>(kLeadBytes + (count - 1) * row_bytes + width), 0xff);
+  const int64_t used = job_.corrupt_sizes.empty() ? rows_.first.back() + job_.rows.back() : rows_.total;
+  for (int64_t r = 0; r < rows_.total; ++r) {
+    const int32_t place = places[size_t(r < used ? r : rows_.total)];
+    list.push_back(place * divisor + int32_t(random.between(0, divisor - 1)));
+    if (r < used)
+      std::copy_n(bytes.begin() + kLeadBytes + r * row_bytes, width, to.begin() + kLeadBytes + place * row_bytes);
+  }
+  x_.gather = {list.empty() ? nullptr : upload(list), divisor, count};
+  return to;
 }
 
 void GroupedProduct::upload_packed_b() {

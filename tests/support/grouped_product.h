@@ -121,6 +121,7 @@ class GroupedProduct {
   void draw_operands();
   void upload_sizes();
   void upload_operand(bool of_a);
+  std::vector<uint8_t> scattered(const std::vector<uint8_t>& bytes, const OperandRows& all);
   void upload_scales(bool of_a);
   void upload_packed_b();
   void plant_specials();

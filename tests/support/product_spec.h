@@ -40,6 +40,7 @@ struct ProductSpec {
   std::optional<TileSource> scheduling;
   std::optional<bool> swap_ab;
   std::optional<OperandFormat> b_format;  // packed weights
+  bool gather = false;
 };
 
 // GemmTensors and GroupPointers with the workspace and the options of the launch.
@@ -58,7 +59,8 @@ struct ProductTensors {
   void *pre_scales = nullptr, *out_scales = nullptr;
   const float *pre_tensor_scale = nullptr, *out_tensor_scale = nullptr;
   const int32_t* sizes = nullptr;  // the array of Rows that the grouping takes
-  GroupPointers pointers;          // Pointers, without tensor scales and sinks
+  Gather gather;
+  GroupPointers pointers;  // Pointers, without tensor scales and sinks
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   Stream stream = nullptr;
@@ -92,6 +94,7 @@ inline GemmDescription describe(const ProductSpec& s) {
   d.n = s.n, d.k = s.k;
   d.format = s.format;
   d.b_format = s.b_format;
+  d.gather = s.gather;
   d.bias = s.bias;
   d.activation = {s.activation, {s.alpha, s.limit}};
   d.gate = s.gate;
@@ -127,6 +130,7 @@ inline GemmTensors tensors_of(const ProductSpec& s, const ProductTensors& x) {
   if (s.grouping == Grouping::RowGroups) t.rows.group_of_row = x.sizes;
   if (s.grouping == Grouping::Masked) t.rows.counts = x.sizes;
   t.rows.total = total_of(s);
+  t.gather = x.gather;
   return t;
 }
 

@@ -6,6 +6,8 @@
 //   warp groups 1 and 2    consumers   multiply stages into their registers, run the epilogue and store
 //   warp groups 3 and 4    consumers   as well, with packed weights and fewer than 64 rows
 //
+// Where rows of A are gathered, the other warps of warp group 0 are producers, too: they copy A.
+//
 //              full[stage]
 //   producer ---------------> consumer 1 ---> sinks
 //            <--------------- consumer 2 ---> sinks
@@ -42,12 +44,12 @@ constexpr int kPartialBarrier = kEpilogueBarrier + 4;
 constexpr int kTakenBarrier = kPartialBarrier + 2;
 
 // Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232, or
-// for packed weights, whose loader needs more, 56 + 2 x 224. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
+// where the loader needs more, with packed weights or gathered rows, 56 + 2 x 224. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
 constexpr int producer_registers(const HopperConfig& c) {
-  return consumer_warp_groups(c) == 4 ? 64 : has_packed_b(c) ? 56 : 40;
+  return consumer_warp_groups(c) == 4 ? 64 : has_packed_b(c) || c.gather ? 56 : 40;
 }
 constexpr int consumer_registers(const HopperConfig& c) {
-  return consumer_warp_groups(c) == 4 ? 104 : has_packed_b(c) ? 224 : 232;
+  return consumer_warp_groups(c) == 4 ? 104 : has_packed_b(c) || c.gather ? 224 : 232;
 }
 
 // The prologue, first half: prefetches tensor maps and initializes barriers.
@@ -58,7 +60,7 @@ MOXIE_DEVICE void initialize(const GemmParams& gemm, SinkList<Sinks...>& sinks,
   // warp 0 prepares to load.
   if (warp == (C.decode_tile ? 1 : 0) && elect()) {
     if constexpr (!operands_need_group_maps(C.grouping)) {
-      prefetch_tensormap(&gemm.a);
+      if constexpr (!C.gather) prefetch_tensormap(&gemm.a);
       if constexpr (!has_packed_b(C)) prefetch_tensormap(&gemm.b);
       if constexpr (loads_in_parts(C)) prefetch_tensormap(&gemm.a_part);
     }
@@ -121,14 +123,15 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
   Tile tile;
 
   if (warp < 4) {
-    // Producer: one warp loads, the others of its warp group only give their registers away.
+    // Producer: one warp loads, or all that copy gathered rows. The others only give their registers away.
+    constexpr int kWarps = producer_warps(C);
     setmaxnreg_dec<producer_registers(C)>();
-    if (warp == 0) {
+    if (kWarps == 1 ? warp == 0 : warp < kWarps) {
       HopperLoader<C> loader(gemm, ring, shared + kShared.a, shared + kShared.b, shared + kShared.operand_maps, slots);
       for (bool first = early;; first = false) {
         const bool more = scheduler.next(tile);
         if (first) {
-          if (more) loader.load_b_ahead(tile);
+          if (more && (kWarps == 1 || warp == 0)) loader.load_b_ahead(tile);
           // A block without any tile waits as well: the dependent grid relies on every block having waited.
           griddepcontrol_wait();
         }

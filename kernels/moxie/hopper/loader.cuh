@@ -13,12 +13,16 @@
 //     Whole warp, behind griddepcontrol.wait. Issues the copies of the tile's stages, tile.k_tiles(C.block_k), in the
 //     order in which the consumers take them. Copies are still under way when it returns.
 //
+// With gathered rows of A, load() is called by all producer_warps of the block, each with a loader of its own: the
+// first warp's loads B, and all copy A.
+//
 // For each stage it waits for this block's `empty`, which the consumers of every block complete that the stage's copies
 // reach, and announces at this block's `full` the bytes that will arrive there, those that the peer copies included. It
 // uses no named barrier. Both blocks of a cluster load the same number of stages: what lies past the end of a tensor
 // arrives as zeros.
 #pragma once
 #include "moxie/arguments.h"
+#include "moxie/hopper/gathered_rows.cuh"
 #include "moxie/hopper/mainloop.cuh"
 #include "moxie/hopper/packed_mainloop.cuh"
 #include "moxie/tensor_map.cuh"
@@ -51,7 +55,7 @@ class HopperLoader {
       begin_b(tile);
 #pragma unroll 1
       for (uint32_t tile_k = 0; tile_k < ahead_; ++tile_k) {
-        ring_.expect(at_.stage, kStageA + b_bytes(tile, tile_k * C.block_k));
+        ring_.expect(at_.stage, (C.gather ? 0 : kStageA) + b_bytes(tile, tile_k * C.block_k));
         load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, tile_k * C.block_k);
         at_.advance();
       }
@@ -62,6 +66,10 @@ class HopperLoader {
   MOXIE_DEVICE void load(const Tile& tile) {
     const uint32_t k_tiles = tile.k_tiles(C.block_k);
     if (k_tiles == 0) return;
+    if constexpr (C.gather) {
+      load_gathered(tile, k_tiles);
+      return;
+    }
     const uint8_t* map_a = reinterpret_cast<const uint8_t*>(&gemm_.a);
     const uint8_t* map_b = reinterpret_cast<const uint8_t*>(&gemm_.b);
     if constexpr (kGroupMaps) {
@@ -108,6 +116,27 @@ class HopperLoader {
   }
 
  private:
+  // Loads A and B stage by stage: a thread that ran ahead with B would wait for stages whose A it has not copied.
+  MOXIE_DEVICE void load_gathered(const Tile& tile, uint32_t k_tiles) {
+    GatheredRows<C> rows(gemm_);
+    rows.begin(tile);
+    const bool loads_b = threadIdx.x < 32 && elect();
+    if (loads_b) begin_b(tile);
+#pragma unroll 1
+    for (uint32_t tile_k = 0; tile_k < k_tiles; ++tile_k) {
+      const int32_t k = tile_k * C.block_k;
+      ring_.wait_empty(at_.stage, at_.phase ^ 1);
+      if (loads_b && tile_k >= ahead_) {
+        ring_.expect(at_.stage, b_bytes(tile, k));
+        load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, k);
+      }
+      rows.copy(a_ + at_.stage * kStageA, k, tile.k);
+      cp_async_arrive(ring_.full + at_.stage);
+      at_.advance();
+    }
+    ahead_ = 0;
+  }
+
   static constexpr bool kInParts = loads_in_parts(C);
   static constexpr int kPartBytes = kPartRows * kStageRowBytes, kParts = C.block_m / kPartRows;
   static constexpr int kSlabBytes = C.block_m * kStageRowBytes;  // of A: 64 columns of a stage

@@ -25,7 +25,7 @@ struct HopperMainloop {
   // Consumer warp groups that read the same stage.
   static constexpr int kReaders = C.schedule == WarpSchedule::Cooperative ? consumer_warp_groups(C) : 1;
   // Each consumer warp releases a stage at every block of the cluster, since both blocks load into it.
-  using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster>;
+  using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster, gather_threads(C)>;
   using Position = RingPosition<C.stages>;
   using Accumulator = float[kBlocks][C.block_n / 2];
   static_assert(kBlocks * C.block_n / 2 <= 160, "more accumulators than leave room for the epilogue");
@@ -57,6 +57,8 @@ struct HopperMainloop {
     uint32_t tile_k = 0;
     do {
       ring.wait_full(at.stage, at.phase);
+      // Threads have written A, as ordinary accesses.
+      if constexpr (C.gather) cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
       const uint64_t stage_a = first_a + at.stage * (kStageA / 16), stage_b = first_b + at.stage * (kStageB / 16);
       wgmma_fence();
 #pragma unroll

@@ -75,7 +75,7 @@ struct PackedMainloop {
   // Strips of 64 rows of a tile that warp groups divide among them, and how many of them share one.
   static constexpr int kParts = k_parts(C), kStrips = consumer_warp_groups(C) / kParts;
   static constexpr int kReaders = consumer_warp_groups(C);
-  using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster>;
+  using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster, gather_threads(C)>;
   using Position = RingPosition<C.stages>;
   using Accumulator = float[kBlocks][C.block_m / 2];
 
@@ -182,7 +182,7 @@ struct PackedMainloop {
         if constexpr (kStep == kSteps - 1) {
           previous = at.stage;
           at.advance();
-          ring.wait_full(at.stage, at.phase);
+          wait_full(ring, at);
           stage_a = descriptor_of(at.stage);
         }
       }
@@ -190,7 +190,7 @@ struct PackedMainloop {
       weights.unpack(next, at.stage, kNext % kBlocks, kNext / kBlocks * kParts, slab == half_slab);
       return true;
     };
-    ring.wait_full(at.stage, at.phase);
+    wait_full(ring, at);
     weights.unpack(fragments[0], at.stage, 0, 0, half_slab == slab);
     while (all_steps<0>(step)) {
     }
@@ -222,6 +222,12 @@ struct PackedMainloop {
  private:
   static constexpr int kSteps = kBlocks * kSlabs / kParts;             // blocks of a stage
   static constexpr uint32_t kSlabA = C.block_m * kStageRowBytes / 16;  // a slab of A, as descriptors count
+
+  static MOXIE_DEVICE void wait_full(const Ring& ring, const Position& at) {
+    ring.wait_full(at.stage, at.phase);
+    // Threads have written A, as ordinary accesses, and wgmma is to read it.
+    if constexpr (C.gather && kWgmma) cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+  }
 
   // Lets a stage go that holds nothing for this warp group.
   static MOXIE_DEVICE void skip(const Ring& ring, Position& at, int thread) {

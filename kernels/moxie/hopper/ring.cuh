@@ -6,8 +6,9 @@
 
 namespace moxie::kernel {
 
-// kReleases: arrivals that free a stage, counted over all blocks that read it.
-template <int kStages, int kCluster, int kReleases>
+// kReleases: arrivals that free a stage, counted over all blocks that read it. kCopies: threads of this block whose
+// copies fill it beside those that are announced in bytes.
+template <int kStages, int kCluster, int kReleases, int kCopies = 0>
 struct HopperRing {
   uint64_t* full;
   uint64_t* empty;
@@ -15,7 +16,7 @@ struct HopperRing {
   // Called by one thread of the block. A barrier of the block or the cluster must follow before others use the ring.
   MOXIE_DEVICE void init() const {
     for (int stage = 0; stage < kStages; ++stage) {
-      cuda::ptx::mbarrier_init(full + stage, 1);
+      cuda::ptx::mbarrier_init(full + stage, 1 + kCopies);
       cuda::ptx::mbarrier_init(empty + stage, kReleases);
     }
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
