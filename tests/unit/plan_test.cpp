@@ -361,7 +361,18 @@ TEST(Plan, TheTunedTableOverridesTheModel) {
   EXPECT_EQ(make_hopper_plan(s, {}, table).source, PlanSource::Model);
   s.m = 4096, s.activation = Activation::Swiglu;
   EXPECT_EQ(make_hopper_plan(s, {}, table).source, PlanSource::Model);
-  s.activation = Activation::None, s.hopper.tile_n = 128;  // the caller goes before the table
+  // Rows name no format and are of bf16: one whose tile packed weights have as well is not theirs.
+  s.activation = Activation::None, s.b_format = OperandFormat::Mxfp4;
+  const HopperPlan packed = make_hopper_plan(s, {}, {});
+  for (const auto& c : packed.candidates) {
+    const TunedHopper row{
+        Grouping::Dense,   5760, 2880, 0, 9000, false, c.config.schedule, c.config.block_m, c.config.block_n,
+        c.config.multicast};
+    const HopperPlan again = make_hopper_plan(s, {}, std::span(&row, 1));
+    EXPECT_EQ(again.source, PlanSource::Model);
+    EXPECT_EQ(describe(again.config), describe(packed.config));
+  }
+  s.b_format = OperandFormat::Bf16, s.hopper.tile_n = 128;  // the caller goes before the table
   EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_n, 128);
   EXPECT_EQ(make_hopper_plan(s, {}, table).source, PlanSource::Caller);
 }
