@@ -600,7 +600,8 @@ MOXIE_API moxie_status moxie_find_tensor_scale(const moxie_device* device, const
 /* ---- Packed weights: moxie/weights.h ---- */
 
 /* MXFP4 weights from a checkpoint's order to that of the kernels. Device pointers, aligned to 16 bytes. All up to
- * k is required. Weights of bf16 or float32 become codes and scales by moxie_quantize with MOXIE_SCALE_LAYOUT_ROW_MAJOR
+ * k is required. Groups lie one after the other, packed_weight_bytes of one group each, and a call may pack any of
+ * them. Weights of bf16 or float32 become codes and scales by moxie_quantize with MOXIE_SCALE_LAYOUT_ROW_MAJOR
  * before. */
 typedef struct moxie_weight_packing {
   size_t size;

@@ -9,8 +9,8 @@
 
 namespace moxie {
 
-// One measured winner. It stands for products of bf16 with this grouping, n, k and gating whose mean rows a group lie in
-// [rows_from, rows_to]. Products of packed weights take no row, and `moxie tune` makes none of them.
+// One measured winner. It stands for products of bf16 with this grouping, n, k and gating whose mean rows a group lie
+// in [rows_from, rows_to]. Products of packed weights take no row, and `moxie tune` makes none of them.
 struct TunedHopper {
   Grouping grouping = Grouping::Offsets;              // of the products it stands for
   int64_t n = 0;                                      // columns

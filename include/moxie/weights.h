@@ -7,6 +7,11 @@
 // it NaN. What comes out has the same bytes and one more for every row, where N is a multiple of 16; rows are padded
 // to that. docs/weights.md describes the layout.
 //
+// Packed groups lie one after the other, packed_weight_bytes(1, n, k) each, and none depends on another. A call may
+// therefore pack or unpack any of them, and a model needs memory for the checkpoint's tensors of one expert beside its
+// packed weights: load an expert, pack it with groups = 1 to its place, load the next one over it. `refused` then
+// counts the rows of the call.
+//
 // Weights of bf16 or float32 take two steps: quantize() (moxie/quantize.h) with format Mxfp4 and ScaleLayout::RowMajor
 // writes the codes and scales that pack_weights() reads. Both are asynchronous, so one stream needs no wait between.
 #pragma once

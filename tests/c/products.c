@@ -408,8 +408,29 @@ void test_weights(void) {
   EXPECT_OK(moxie_device_download(device, scales_back, u.scales, sizeof scales, NULL));
   EXPECT(memcmp(codes, codes_back, sizeof codes) == 0 && memcmp(scales, scales_back, sizeof scales) == 0);
 
-  /* Every block has a 4 or a 6, so the weights in bf16 are quantized to the same codes and scales. */
+  /* Expert by expert, through memory for the codes and scales of one. */
   uint8_t* const packed = malloc(2 * bytes);
+  size_t of_one = 0;
+  EXPECT_OK(moxie_packed_weight_bytes(1, kN, kK, &of_one));
+  EXPECT(of_one == bytes / kGroups);
+  moxie_weight_packing one = w;
+  void* const part_codes = filled(device, sizeof codes / kGroups, 0xff);
+  void* const part_scales = filled(device, sizeof scales / kGroups, 0xff);
+  uint8_t* const all = filled(device, bytes, 0xff);
+  one.groups = 1, one.codes = part_codes, one.scales = part_scales;
+  for (size_t g = kGroups; g-- > 0;) {
+    EXPECT_OK(
+        moxie_device_upload(device, part_codes, codes + g * sizeof codes / kGroups, sizeof codes / kGroups, NULL));
+    EXPECT_OK(
+        moxie_device_upload(device, part_scales, scales + g * sizeof scales / kGroups, sizeof scales / kGroups, NULL));
+    one.packed = all + g * of_one;
+    EXPECT_OK(moxie_pack_weights(device, &one));
+  }
+  EXPECT_OK(moxie_device_download(device, packed, w.packed, bytes, NULL));
+  EXPECT_OK(moxie_device_download(device, packed + bytes, all, bytes, NULL));
+  EXPECT(memcmp(packed, packed + bytes, bytes) == 0);
+
+  /* Every block has a 4 or a 6, so the weights in bf16 are quantized to the same codes and scales. */
   moxie_quantization q = {.size = sizeof q, .format = MOXIE_DATA_TYPE_MXFP4, .rows = kN, .k = kK, .groups = kGroups};
   q.layout = MOXIE_SCALE_LAYOUT_ROW_MAJOR;
   q.values = uploaded(device, b, sizeof b);
@@ -418,7 +439,6 @@ void test_weights(void) {
   from_bf16.codes = q.elements, from_bf16.scales = q.scales, from_bf16.packed = filled(device, bytes, 0xff);
   EXPECT_OK(moxie_quantize(device, &q));
   EXPECT_OK(moxie_pack_weights(device, &from_bf16));
-  EXPECT_OK(moxie_device_download(device, packed, w.packed, bytes, NULL));
   EXPECT_OK(moxie_device_download(device, packed + bytes, from_bf16.packed, bytes, NULL));
   EXPECT(memcmp(packed, packed + bytes, bytes) == 0);
   free(packed);

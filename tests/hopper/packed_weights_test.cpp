@@ -285,6 +285,45 @@ TEST(PackWeights, TakesWhatQuantizeWrites) {
   EXPECT_EQ(packed.download(), reference_of(p));
 }
 
+// Experts in any order through memory for one of them, which the next one overwrites: each is packed to its place and
+// nothing else is touched. And back.
+TEST(PackWeights, ExpertByExpertThroughMemoryForOne) {
+  constexpr int64_t kExperts = 5;
+  constexpr size_t kGuard = 64;
+  Random random(run_seed());
+  const int64_t n = 8 * random.between(1, 20), k = 32 * random.between(1, 7);
+  const Packing p = draw_packing({kExperts, n, k}, random, 100, 140, 9);
+  const WeightShape one{1, n, k};
+  const size_t bytes = packed_weight_bytes(one), code_bytes = size_t(n * k / 2), scale_bytes = size_t(n * k / 32);
+  const std::vector<uint8_t> wanted = reference_of(p);
+  const Buffer all(kExperts * bytes + 2 * kGuard), codes(code_bytes + 16), scales(scale_bytes + 16);
+  const Buffer refused(std::vector<uint64_t>{~uint64_t{0}});
+  codes.fill(0xcd), scales.fill(0xcd), all.fill(0xab);
+  std::vector<uint8_t> expected(all.size(), 0xab);
+  for (const int64_t expert : {3, 0, 4, 1, 2}) {
+    SCOPED_TRACE(expert);
+    device().upload(codes.get(), p.codes.data() + size_t(expert) * code_bytes, code_bytes);
+    device().upload(scales.get(), p.scales.data() + size_t(expert) * scale_bytes, scale_bytes);
+    const size_t place = kGuard + size_t(expert) * bytes;
+    pack_weights(device(), {one, codes.get(), scales.get(), all.get<uint8_t>() + place, refused.get<uint64_t>()});
+    device().synchronize();
+    std::copy_n(wanted.begin() + expert * int64_t(bytes), bytes, expected.begin() + int64_t(place));
+    ASSERT_EQ(all.download(), expected);
+  }
+  for (const int64_t expert : {2, 4, 0}) {
+    SCOPED_TRACE(expert);
+    unpack_weights(device(), {one, all.get<uint8_t>() + kGuard + size_t(expert) * bytes, codes.get(), scales.get()});
+    device().synchronize();
+    std::vector<uint8_t> of_codes(code_bytes + 16, 0xcd), of_scales(scale_bytes + 16, 0xcd);
+    std::copy_n(p.codes.begin() + expert * int64_t(code_bytes), code_bytes, of_codes.begin());
+    std::copy_n(p.scales.begin() + expert * int64_t(scale_bytes), scale_bytes, of_scales.begin());
+    ASSERT_EQ(codes.download(), of_codes);
+    ASSERT_EQ(scales.download(), of_scales);
+  }
+  const std::vector<uint8_t> row = refused.download();
+  EXPECT_EQ(row, std::vector<uint8_t>(8, 0xff));
+}
+
 TEST(PackWeights, NamesTheFirstRowWhoseScalesAreTooFarApart) {
   // 133 binades are exact, 134 are not; with scales of at most 128 all are.
   const struct {
