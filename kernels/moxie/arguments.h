@@ -147,7 +147,7 @@ constexpr PlaceLayout place_layout(int warps, int experts) {
   layout.begins = warps * kSortWarpPairs * 4;
   layout.shifts = layout.begins + (experts + 1) * 4;
   layout.counters = layout.shifts + experts * 4;
-  layout.bytes = layout.counters + warps * experts * 2;
+  layout.bytes = layout.counters + warps * experts * 4;
   return layout;
 }
 

@@ -118,8 +118,8 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   auto* const sorted = reinterpret_cast<uint32_t*>(shared);
   auto* const begins = reinterpret_cast<int32_t*>(shared + layout.begins);
   auto* const shifts = reinterpret_cast<int32_t*>(shared + layout.shifts);
-  auto* const counters = reinterpret_cast<uint16_t*>(shared + layout.counters);
-  uint16_t* const own = counters + warp * params.experts;
+  auto* const counters = reinterpret_cast<int32_t*>(shared + layout.counters);
+  int32_t* const own = counters + warp * params.experts;
   if (warp < warps) {
     for (int e = lane; e < params.experts; e += 32) own[e] = 0;
   }
@@ -147,10 +147,10 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
       int32_t before = 0;
       if (lane == leader && expert[i] < params.experts) {
         before = own[expert[i]];
-        own[expert[i]] = static_cast<uint16_t>(before + __popc(peers));
+        own[expert[i]] = before + __popc(peers);
       }
       earlier[i] = __shfl_sync(~0u, before, leader) + __popc(peers & ((1u << lane) - 1));
-      __syncwarp();
+      if (i + 1 < kSortRows) __syncwarp();
     }
   }
   __syncthreads();
@@ -159,9 +159,9 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   int32_t here = 0;
   if (thread < params.experts) {
     for (int w = 0; w < warps; ++w) {
-      uint16_t& counter = counters[w * params.experts + thread];
+      int32_t& counter = counters[w * params.experts + thread];
       const int32_t count = counter;
-      counter = static_cast<uint16_t>(here);
+      counter = here;
       here += count;
     }
     if (params.slices == 1) total = here;
