@@ -39,6 +39,7 @@ moxie::GemmDescription description_of(const PeerProblem& p) {
   description.k = p.k;
   description.bias = p.bias != 0;
   description.activation = static_cast<moxie::Activation>(p.activation);
+  if (p.weights == PEER_MXFP4) description.b_format = moxie::OperandFormat::Mxfp4;
   if (p.pre != 0) description.pre = moxie::DataType::Bf16;
   if (p.out == 0) description.out.reset();
   if (p.expected_rows > 0) description.expected_rows = p.expected_rows;
@@ -49,6 +50,11 @@ moxie::GemmDescription description_of(const PeerProblem& p) {
   if (p.multicast >= 0) tuning.multicast = static_cast<moxie::Multicast>(p.multicast);
   description.hopper = tuning;
   return description;
+}
+
+moxie::WeightShape weights_of(const moxie::GemmDescription& d) {
+  return {
+      .groups = std::get<moxie::Offsets>(d.groups).count, .n = d.n, .k = d.k, .gated = is_gated(d.activation.function)};
 }
 
 }  // namespace
@@ -68,6 +74,30 @@ void* peer_create(const PeerProblem* p) {
 
 int64_t peer_workspace_bytes(void* created) {
   return static_cast<int64_t>(static_cast<Created*>(created)->gemm.workspace_bytes());
+}
+
+int64_t peer_weight_bytes(void* created) {
+  return guarded(
+      [&] {
+        const auto shape = weights_of(static_cast<Created*>(created)->gemm.description());
+        return static_cast<int64_t>(moxie::packed_weight_bytes(shape));
+      },
+      int64_t{0});
+}
+
+int32_t peer_prepare_weights(void* created, const void* codes, const void* scales, void* prepared) {
+  return guarded(
+      [&] {
+        const moxie::GroupedGemm& gemm = static_cast<Created*>(created)->gemm;
+        moxie::WeightPacking packing{weights_of(gemm.description())};
+        packing.codes = codes;
+        packing.scales = scales;
+        packing.packed = prepared;
+        moxie::pack_weights(gemm.device(), packing);
+        gemm.device().synchronize();
+        return 0;
+      },
+      1);
 }
 
 const char* peer_describe(void* created) { return static_cast<Created*>(created)->gemm.plan().kernel.c_str(); }

@@ -92,6 +92,64 @@ TEST_F(Peer, GivesTheLibrarysResults) {
   MOXIE_PEER(peer_destroy)(created);
 }
 
+TEST_F(Peer, PacksWeightsAsTheLibraryDoes) {
+  const Device device = Device::open();
+  PeerProblem p = problem();
+  p.weights = PEER_MXFP4;
+  p.pre = 0;
+  const size_t codes_bytes = size_t(3 * p.n * p.k) / 2, out_bytes = size_t(p.rows * p.n);
+  std::vector<uint8_t> host(codes_bytes), host_scales(codes_bytes / 16);
+  for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<uint8_t>(i * 37 + i / 256);
+  for (size_t i = 0; i < host_scales.size(); ++i) host_scales[i] = static_cast<uint8_t>(119 + i % 9);
+  const timing::Buffer a(device, timing::random_bf16(1, p.rows * p.k, 1)), codes(device, host),
+      scales(device, host_scales), bias(device, timing::random_bf16(3, 3 * p.n, 1)),
+      ends(device, std::vector<int32_t>{20, 20, 70});
+  const timing::Buffer out(device, out_bytes);
+  const auto fetch = [&] {
+    std::vector<uint16_t> values(out_bytes / 2);
+    device.download(values.data(), out.as(), out_bytes);
+    out.clear(device);
+    return values;
+  };
+
+  const WeightShape weights{.groups = 3, .n = p.n, .k = p.k, .gated = true};
+  const timing::Buffer packed(device, packed_weight_bytes(weights)), by_peer(device, packed_weight_bytes(weights));
+  WeightPacking packing{weights};
+  packing.codes = codes.as(), packing.scales = scales.as(), packing.packed = packed.as();
+  pack_weights(device, packing);
+  GemmDescription same;
+  same.groups = Offsets{p.groups, p.rows};
+  same.n = p.n, same.k = p.k;
+  same.b_format = OperandFormat::Mxfp4;
+  same.bias = true;
+  same.activation = swiglu_oai({1.5f, 6.0f});
+  const GroupedGemm gemm(device, same);
+  const timing::Buffer workspace(device, gemm.workspace_bytes());
+  GemmTensors by_us;
+  by_us.a.data = a.as(), by_us.b.data = packed.as(), by_us.bias = bias.as();
+  by_us.out.data = out.as();
+  by_us.rows.ends = ends.as<int32_t>();
+  gemm.run(by_us, {workspace.as(), workspace.bytes()});
+  device.synchronize();
+  const std::vector<uint16_t> expected = fetch();
+
+  void* created = MOXIE_PEER(peer_create)(&p);
+  ASSERT_NE(created, nullptr) << MOXIE_PEER(peer_error)();
+  EXPECT_EQ(MOXIE_PEER(peer_weight_bytes)(created), static_cast<int64_t>(packed.bytes()));
+  EXPECT_EQ(MOXIE_PEER(peer_prepare_weights)(created, codes.as(), scales.as(), by_peer.as()), 0);
+  PeerTensors tensors{a.as(),         by_peer.as(), bias.as(), ends.as<int32_t>(), nullptr, nullptr, out.as(),
+                      workspace.as(), 1.5f,         6.0f};
+  void* bound = MOXIE_PEER(peer_bind)(created, &tensors);
+  ASSERT_NE(bound, nullptr);
+  EXPECT_EQ(MOXIE_PEER(peer_launch)(bound, nullptr), 0) << MOXIE_PEER(peer_error)();
+  device.synchronize();
+  EXPECT_EQ(fetch(), expected);
+  EXPECT_NE(MOXIE_PEER(peer_prepare_weights)(created, nullptr, scales.as(), by_peer.as()), 0);
+  EXPECT_THAT(MOXIE_PEER(peer_error)(), testing::HasSubstr("codes"));
+  MOXIE_PEER(peer_unbind)(bound);
+  MOXIE_PEER(peer_destroy)(created);
+}
+
 TEST_F(Peer, RefusesWithASentence) {
   PeerProblem p = problem();
   p.n = 12;
