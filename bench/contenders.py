@@ -8,6 +8,7 @@ ceiling of the traffic)."""
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import statistics
 
@@ -22,6 +23,58 @@ ACTIVATIONS = {"none": 0, "swiglu": 6, "swiglu-oai": 7}
 
 class Refused(Exception):
     """The contender does not do this shape."""
+
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def dequantized(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Codes [..., k / 2] and scales [..., k / 32] of 1 to 254 in float32, exactly."""
+    table = torch.tensor(E2M1, device=codes.device)
+    values = torch.stack((table[(codes & 15).long()], table[(codes >> 4).long()]), dim=-1).flatten(-2)
+    powers = (scales.int() << 23).view(torch.float32)
+    return (values.unflatten(-1, (-1, 32)) * powers.unsqueeze(-1)).flatten(-2)
+
+
+class Mxfp4Weights:
+    """Random weights as checkpoints hold them: all codes alike, and scales over nine binades, so that sums are about
+    as large as with normal weights of variance 1 / k. A bf16 holds each of the weights exactly."""
+
+    latest: tuple[tuple, Mxfp4Weights] | None = None
+
+    def __init__(self, groups: int, n: int, k: int, copies: int, seed: int) -> None:
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+
+        def random(low: int, high: int, columns: int) -> torch.Tensor:
+            values = torch.empty(groups, n, columns, device="cuda", dtype=torch.uint8)
+            return values.random_(low, high, generator=generator)
+
+        middle = 127 - round(math.log2(4.5 * k**0.5))  # codes have a root mean square of 2.9, these scales of 1.5
+        self.codes = [random(0, 256, k // 2) for _ in range(copies)]
+        self.scales = [random(middle - 6, middle + 3, k // 32) for _ in range(copies)]
+        self.bf16 = [torch.empty(groups, n, k, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
+        for codes, scales, whole in zip(self.codes, self.scales, self.bf16, strict=True):
+            for g in range(groups):
+                whole[g] = dequantized(codes[g], scales[g])
+        self.bias = torch.empty(groups, n, device="cuda", dtype=torch.bfloat16).normal_(generator=generator)
+        self.prepared: dict[object, list] = {}
+
+    @classmethod
+    def of(cls, groups: int, n: int, k: int, copies: int, seed: int) -> Mxfp4Weights:
+        """Those of the last shape, where that is one of the same weights."""
+        key = (groups, n, k, copies, seed)
+        if cls.latest is None or cls.latest[0] != key:
+            cls.latest = None  # before others are made, so that the memory is free
+            torch.cuda.empty_cache()
+            cls.latest = key, cls(*key)
+        return cls.latest[1]
+
+    def prepared_weights(self, name: object, make) -> list:
+        """make(codes, scales) of each copy: what a contender does once, before anything is timed."""
+        if name not in self.prepared:
+            self.prepared[name] = [make(c, s) for c, s in zip(self.codes, self.scales, strict=True)]
+            torch.cuda.synchronize()
+        return self.prepared[name]
 
 
 class Tensors:
@@ -40,7 +93,7 @@ class Tensors:
                 return values.uniform_(-1, 1, generator=generator).mul_(scale * 3**0.5)
             return values.random_(-4, 5, generator=generator)  # integers: what CUTLASS's examples fill in
 
-        weights = 2 * shape.groups * shape.n * shape.k
+        weights = shape.groups * shape.group_weight_bytes
         active = sum(int((group_rows(shape, t) > 0).sum()) for t in range(4)) / 4
         self.turns = int(min(12, max(2, -(-4 * l2_bytes // shape.bytes(active)))))
         copies = int(min(self.turns, max(1, -(-4 * l2_bytes // weights))))
@@ -52,9 +105,20 @@ class Tensors:
             torch.repeat_interleave(torch.arange(shape.groups), torch.from_numpy(r)).cuda() for r in self.rows
         ]
         self.a = [fresh(shape.rows, shape.k) for _ in range(self.turns)]
-        weights_of_copy = [fresh(shape.groups, shape.n, shape.k, scale=shape.k**-0.5) for _ in range(copies)]
-        self.b = [weights_of_copy[t % copies] for t in range(self.turns)]
-        self.bias = fresh(shape.groups, shape.n) if shape.bias else None
+        self.mxfp4 = None
+        if shape.weights == "mxfp4":
+            self.mxfp4 = Mxfp4Weights.of(shape.groups, shape.n, shape.k, copies, seed)
+            weights_of_copy = self.mxfp4.bf16
+        else:
+            weights_of_copy = [fresh(shape.groups, shape.n, shape.k, scale=shape.k**-0.5) for _ in range(copies)]
+        self.copy_of_turn = [t % copies for t in range(self.turns)]
+        self.b = [weights_of_copy[c] for c in self.copy_of_turn]
+        if not shape.bias:
+            self.bias = None
+        elif self.mxfp4:  # a contender's prepared weights may hold it
+            self.bias = self.mxfp4.bias
+        else:
+            self.bias = fresh(shape.groups, shape.n)
         self.out_columns = shape.n // 2 if shape.gated else shape.n
         new = lambda columns: torch.empty(shape.rows, columns, device="cuda", dtype=torch.bfloat16)
         self.pre = [new(shape.n) for _ in range(self.turns)] if shape.pre else None
@@ -127,6 +191,7 @@ class PeerProblem(ctypes.Structure):
             "serial",
             "variant",
             "waits",
+            "weights",
         )
     ]
 
@@ -161,8 +226,15 @@ class PeerLibrary:
 
     kind = "peer"
 
-    def __init__(self, name: str, path: str, choices: dict[str, int] | None = None, outputs: str | None = None) -> None:
-        self.name, self.choices, self.outputs = name, choices or {}, outputs
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        choices: dict[str, int] | None = None,
+        outputs: str | None = None,
+        dequantized: bool = False,  # MXFP4 weights are given to it as bf16
+    ) -> None:
+        self.name, self.choices, self.outputs, self.dequantized = name, choices or {}, outputs, dequantized
         lib = self.lib = ctypes.CDLL(path)
         for function in ("peer_error", "peer_describe"):
             getattr(lib, function).restype = ctypes.c_char_p
@@ -171,6 +243,11 @@ class PeerLibrary:
         lib.peer_workspace_bytes.restype = ctypes.c_int64
         for function in ("peer_describe", "peer_workspace_bytes", "peer_destroy", "peer_unbind"):
             getattr(lib, function).argtypes = [ctypes.c_void_p]
+        self.packs = hasattr(lib, "peer_prepare_weights")  # libraries made before there were such weights have it not
+        if self.packs:
+            lib.peer_weight_bytes.restype = ctypes.c_int64
+            lib.peer_weight_bytes.argtypes = [ctypes.c_void_p]
+            lib.peer_prepare_weights.argtypes = [ctypes.c_void_p] * 4
         lib.peer_bind.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         lib.peer_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
@@ -216,6 +293,9 @@ class PeerRun:
         self.names = outputs.split(",")
         if not set(self.names) <= set(tensors.outputs(0)):
             raise Refused(f"the shape does not store {outputs} (--outputs pre,out)")
+        packed = tensors.mxfp4 is not None and not library.dequantized
+        if packed and not library.packs:
+            raise Refused("it takes no MXFP4 weights")
         problem = PeerProblem(
             groups=shape.groups,
             rows=shape.rows,
@@ -229,18 +309,25 @@ class PeerRun:
             schedule=-1,
             multicast=-1,
             variant=variant,
+            weights=int(packed),
         )
         for name, value in library.choices.items():
             setattr(problem, name, value)
         self.created = self._checked(lib.peer_create(ctypes.byref(problem)))
         self.detail = lib.peer_describe(self.created).decode()
         self.kept, self.bound, self.turn = [], [], 0
+        weights = tensors.b
+        if packed:
+            make = self._packing(lib.peer_weight_bytes(self.created))
+            made = tensors.mxfp4.prepared_weights((lib, shape.gated), make)
+            weights = [made[c] for c in tensors.copy_of_turn]
+        self.weight_bytes = weights[0].nbytes
         for t in range(tensors.turns):
             workspace = torch.zeros(max(lib.peer_workspace_bytes(self.created), 16), dtype=torch.uint8, device="cuda")
             results = tensors.outputs(t)
             arguments = PeerTensors(
                 a=tensors.a[t].data_ptr(),
-                b=tensors.b[t].data_ptr(),
+                b=weights[t].data_ptr(),
                 bias=tensors.bias.data_ptr() if tensors.bias is not None else None,
                 ends=tensors.ends[t].data_ptr(),
                 host_ends=tensors.host_ends[t].data_ptr(),
@@ -252,6 +339,17 @@ class PeerRun:
             )
             self.kept.append((workspace, arguments))
             self.bound.append(self._checked(lib.peer_bind(self.created, ctypes.byref(arguments))))
+
+    def _packing(self, size: int):
+        def pack(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+            packed = torch.empty(size, dtype=torch.uint8, device="cuda")
+            torch.cuda.synchronize()
+            pointers = (t.data_ptr() for t in (codes, scales, packed))
+            if size == 0 or self.library.lib.peer_prepare_weights(self.created, *pointers) != 0:
+                raise Refused(self.library.error())
+            return packed
+
+        return pack
 
     def _checked(self, pointer):
         if not pointer:

@@ -9,8 +9,10 @@ checked against float32 sums first; one that fails is reported and left out. Nee
     python3 bench/peers.py --out results.json     # everything; --list shows the shapes and contenders
     python3 bench/peers.py --shapes 'gpt-oss-20b.*' --kernels pingpong:128x128:b,cooperative:128x256
     python3 bench/peers.py --shapes reference --only moxie-pre,moxie-out,moxie-both    # what each output costs
+    python3 bench/peers.py --shapes 'mxfp4:gpt-oss-*.skewed' --peer-path FOLDER    # MXFP4 weights, bf16 activations
 
---peer NAME=PATH adds a shared library with the interface of bench/peer.h."""
+--peer NAME=PATH adds a shared library with the interface of bench/peer.h. --peer-path, or MOXIE_PEERS, names a folder
+of Python packages: bench/rivals_mxfp4.py says which."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ sys.path.insert(0, str(HERE))
 import shapes as shapes_module  # noqa: E402
 
 DEFAULT = "moxie moxie-waits moxie-serial copy cublaslt torch-grouped cublaslt-groups triton".split()
-NAMES = DEFAULT + "moxie-pre moxie-out moxie-both".split()  # the plan's kernel for all outputs, storing some of them
+MXFP4 = "moxie moxie-bf16 copy transformers hf-triton-kernels triton-kernels humming".split()  # by default for such weights
+NAMES = DEFAULT + MXFP4[1:2] + MXFP4[3:] + "moxie-pre moxie-out moxie-both".split()  # the plan's kernel for all outputs, storing some of them
 TOLERANCE = 2e-2  # of contenders that round D to bf16 before the activation; Moxie's own tests are far stricter
 
 
@@ -63,6 +66,8 @@ def make_contenders(names: list[str], arguments: argparse.Namespace) -> tuple[li
             add(name, lambda: c.PeerLibrary(name, moxie, {"serial": 1}))
         elif name == "moxie-waits":  # without the promise that weights and sizes are ready
             add(name, lambda: c.PeerLibrary(name, moxie, {"waits": 1}))
+        elif name == "moxie-bf16":  # on MXFP4 weights dequantized once
+            add(name, lambda: c.PeerLibrary(name, moxie, dequantized=True))
         elif name in ("moxie-pre", "moxie-out", "moxie-both"):
             outputs = name.removeprefix("moxie-").replace("both", "pre,out")
             add(name, lambda: c.SameKernel(name, moxie, outputs=outputs))
@@ -71,7 +76,8 @@ def make_contenders(names: list[str], arguments: argparse.Namespace) -> tuple[li
         elif name == "cublaslt":
             add(name, c.Dense)
         else:
-            add(name, lambda: importlib.import_module("rivals").MAKERS[name]())
+            rivals = "rivals_mxfp4" if name in MXFP4 else "rivals"
+            add(name, lambda: importlib.import_module(rivals).MAKERS[name]())
     for kernel in filter(None, arguments.kernels.split(",")):
         add(f"moxie:{kernel}", lambda: c.PeerLibrary(kernel, moxie, c.parse_kernel(kernel)))
     for peer in arguments.peer:
@@ -133,10 +139,12 @@ def measure(shape, contenders, arguments, l2_bytes: int) -> dict:
         "bias": shape.bias,
         "outputs": list(tensors.outputs(0)),
         "routing": shape.routing,
+        "weights": shape.weights,
         "active_groups": sum(tensors.active) / tensors.turns,
         "most_rows": int(max(r.max() for r in tensors.rows)),
         "flops": shape.flops,
         "bytes": tensors.bytes,
+        "active_weight_bytes": shape.group_weight_bytes * sum(tensors.active) / tensors.turns,
         "turns": tensors.turns,
         "contenders": {},
     }
@@ -147,6 +155,8 @@ def measure(shape, contenders, arguments, l2_bytes: int) -> dict:
             with torch.no_grad():
                 run = contender.make(tensors)
                 entry["detail"] = run.detail
+                if hasattr(run, "weight_bytes"):
+                    entry["weight_bytes"] = run.weight_bytes
                 tensors.poison()
                 run.run(0)
                 torch.cuda.synchronize()
@@ -231,6 +241,10 @@ def add_ceilings(record: dict) -> None:
         best = min(peers, key=peers.get)
         record["best_peer"] = best
         record["speedup"] = peers[best] / entries["moxie"]["seconds"]
+    if record["weights"] == "mxfp4" and "gbs" in copy:
+        for name, entry in entries.items():
+            if "weight_bytes" in entry and "seconds" in entry and name != "moxie-bf16":
+                entry["share_of_copy"] = record["active_weight_bytes"] / entry["seconds"] * 1e-9 / copy["gbs"]
 
 
 def print_record(record: dict) -> None:
@@ -247,11 +261,14 @@ def print_record(record: dict) -> None:
         line = f"  {name:<28} {entry['seconds'] * 1e3:9.4f} ms"
         line += f" {entry['tflops']:7.1f} TFLOP/s" if "tflops" in entry else " " * 16
         line += f" {entry['gbs']:6.0f} GB/s"
+        line += f"  {entry['share_of_copy']:5.2f} of the copy" if "share_of_copy" in entry else ""
         for what, floor in floors.items():
             if entry["kind"] == "peer":
                 line += f"  {floor / entry['seconds']:5.2f} of {what}"
         worst = max(entry["errors"].values(), default=None)
         line += f"  error {worst:.1e}" if worst is not None else ""
+        if record["weights"] == "mxfp4" and "weight_bytes" in entry:
+            line += f"  {entry['weight_bytes'] * 1e-6:.1f} MB of weights"
         print(f"{line}  ±{entry['spread'] * 50:.1f}%  {entry['detail']}")
     if "speedup" in record:
         print(f"  moxie against the best peer ({record['best_peer']}): {record['speedup']:.3f}")
@@ -286,6 +303,7 @@ def main() -> int:
     kernels = "further contenders: Moxie's kernel SCHEDULE:ROWSxCOLUMNS[:a|b|e]"
     parser.add_argument("--kernels", default="", help=kernels)
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help="a library as in peer.h")
+    parser.add_argument("--peer-path", default=os.environ.get("MOXIE_PEERS", ""), help="folder of Python packages")
     parser.add_argument("--outputs", default="", help="pre, out or pre,out in place of what the shapes store")
     parser.add_argument(
         "--data",
@@ -308,7 +326,10 @@ def main() -> int:
 
         outputs = arguments.outputs.split(",")
         chosen = [dataclasses.replace(s, pre="pre" in outputs, out="out" in outputs) for s in chosen]
-    names = arguments.only.split(",") if arguments.only else DEFAULT
+    if arguments.peer_path:
+        sys.path.insert(1, arguments.peer_path)
+    default = MXFP4 if all(s.weights == "mxfp4" for s in chosen) else DEFAULT
+    names = arguments.only.split(",") if arguments.only else default
     for name in names:
         if name not in NAMES:
             raise SystemExit(f"peers.py: --only: {name} is none of {', '.join(NAMES)}")

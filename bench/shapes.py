@@ -2,7 +2,8 @@
 """The shapes that are measured, and how many rows each expert gets.
 
 A shape's name is MODEL.PRODUCT.TOKENS.ROUTING, such as gpt-oss-20b.first.512.skewed; the shape of CUTLASS pull request
-3256 is called reference."""
+3256 is called reference. Weights are bf16, and MXFP4 where the name begins with mxfp4: as in
+mxfp4:gpt-oss-20b.first.64.skewed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import numpy as np
 
 TOKENS = (1, 32, 512, 4096, 16384)
 UNSEEN_TOKENS = (1, 16, 128, 1024, 4096, 16384)
+MXFP4_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 ROUTINGS = ("balanced", "skewed")
 # Popularity of the expert of rank r is 1 / r^ZIPF: the busiest of 32 gets about three times the mean, of 128 five
 # times.
@@ -50,6 +52,13 @@ UNSEEN_MODELS = {
     "mixtral-8x22b": Model(8, 8, 6144, 16384, 2, "swiglu", False),
     "grok-1": Model(8, 8, 6144, 32768, 2, "swiglu", False),
 }
+# Models that are published in MXFP4, whole on one GPU. Kimi-K3 has SiTU, which is timed as SwiGLU.
+MXFP4_MODELS = {
+    "gpt-oss-20b": MODELS["gpt-oss-20b"],
+    "gpt-oss-120b": MODELS["gpt-oss-120b"],
+    "deepseek-v4-flash": Model(256, 256, 4096, 2048, 6, "swiglu", False),
+    "kimi-k3-like": Model(384, 384, 7168, 2048, 8, "swiglu", False),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Shape:
     out: bool
     routing: str
     top: int = 0  # experts of a token; 0: any number
+    weights: str = "bf16"  # or mxfp4
 
     @property
     def gated(self) -> bool:
@@ -74,19 +84,24 @@ class Shape:
     def flops(self) -> float:
         return 2.0 * self.rows * self.n * self.k
 
+    @property
+    def group_weight_bytes(self) -> float:
+        """Of one group; MXFP4: codes and scales."""
+        return self.n * self.k * (17 / 32 if self.weights == "mxfp4" else 2)
+
     def bytes(self, active: float) -> float:
         """Compulsory traffic: the weights of `active` groups and every row once."""
         out_columns = (self.n if self.pre else 0) + (self.n // (2 if self.gated else 1) if self.out else 0)
         bias = 2.0 * active * self.n if self.bias else 0
-        return 2.0 * active * self.n * self.k + 2.0 * self.rows * (self.k + out_columns) + bias
+        return active * self.group_weight_bytes + 2.0 * self.rows * (self.k + out_columns) + bias
 
     @property
     def expected_rows(self) -> int:
         return max(1, -(-self.rows // self.groups))
 
 
-def shapes_of(models: dict[str, Model], token_counts: tuple[int, ...]) -> list[Shape]:
-    shapes = []
+def shapes_of(models: dict[str, Model], token_counts: tuple[int, ...], weights: str = "bf16") -> list[Shape]:
+    shapes, prefix = [], "" if weights == "bf16" else f"{weights}:"
     for name, model in models.items():
         for product in ("first", "second"):
             first = product == "first"
@@ -95,7 +110,7 @@ def shapes_of(models: dict[str, Model], token_counts: tuple[int, ...]) -> list[S
                 for routing in ROUTINGS if tokens > 1 else ROUTINGS[:1]:  # one token has no skew
                     shapes.append(
                         Shape(
-                            f"{name}.{product}.{tokens}.{routing}",
+                            f"{prefix}{name}.{product}.{tokens}.{routing}",
                             model.experts,
                             rows,
                             2 * model.intermediate if first else model.hidden,
@@ -106,6 +121,7 @@ def shapes_of(models: dict[str, Model], token_counts: tuple[int, ...]) -> list[S
                             True,
                             routing,
                             model.top if model.experts == model.all_experts else 0,
+                            weights,
                         )
                     )
     return shapes
@@ -120,21 +136,30 @@ def unseen_shapes() -> list[Shape]:
     return shapes_of(UNSEEN_MODELS, UNSEEN_TOKENS)
 
 
+def mxfp4_shapes() -> list[Shape]:
+    return shapes_of(MXFP4_MODELS, MXFP4_TOKENS, "mxfp4")
+
+
 def select(patterns: str) -> list[Shape]:
     """The shapes whose name matches one of the comma-separated patterns, those of models that the plan has not seen
-    behind `unseen:`; GROUPSxMxNxK[:activation] is a shape of its own with M rows in each group."""
+    behind `unseen:`; GROUPSxMxNxK[:activation] is a shape of its own with M rows in each group, with MXFP4 weights
+    behind `mxfp4:`."""
     chosen: list[Shape] = []
     for pattern in patterns.split(","):
         _, unseen, rest = pattern.rpartition("unseen:")
-        matches = [s for s in (unseen_shapes() if unseen else all_shapes()) if fnmatch.fnmatchcase(s.name, rest)]
+        known = unseen_shapes() if unseen else [*all_shapes(), *mxfp4_shapes()]
+        matches = [s for s in known if fnmatch.fnmatchcase(s.name, rest) and (":" in s.name) == (":" in rest)]
         if not matches:
-            extents, _, activation = pattern.partition(":")
+            _, mxfp4, rest = pattern.rpartition("mxfp4:")
+            extents, _, activation = rest.partition(":")
             try:
                 groups, m, n, k = (int(x) for x in extents.split("x"))
             except ValueError:
                 raise SystemExit(f"peers.py: --shapes: no shape is called {pattern} (--list shows them)") from None
             activation = activation or "swiglu-oai"
-            matches = [Shape(pattern, groups, groups * m, n, k, activation, True, False, True, "balanced")]
+            weights = "mxfp4" if mxfp4 else "bf16"
+            rows = groups * m
+            matches = [Shape(pattern, groups, rows, n, k, activation, True, False, True, "balanced", weights=weights)]
         chosen += [s for s in matches if s not in chosen]
     return chosen
 
@@ -166,12 +191,13 @@ def list_line(shape: Shape) -> str:
     words += f" --expected-rows {shape.expected_rows} --activation {shape.activation}"
     words += " --bias" if shape.bias else ""
     words += " --outputs pre,out" if shape.pre and shape.out else ""
+    words += " --format mxfp4" if shape.weights == "mxfp4" else ""
     return f"{words}  # {shape.name}"
 
 
 if __name__ == "__main__":
-    which = sys.argv[1:] == ["unseen"]
-    name = "unseen" if which else "shapes"
-    command = "python3 bench/shapes.py" + (" unseen" if which else "")
+    name = sys.argv[1] if len(sys.argv) > 1 else "shapes"
+    lists = {"shapes": all_shapes, "unseen": unseen_shapes, "mxfp4": mxfp4_shapes}
+    command = " ".join(["python3 bench/shapes.py", *sys.argv[1:]])
     print(f"# The shapes of bench/shapes.py, which writes this list: {command} > bench/{name}.txt")
-    print("\n".join(list_line(s) for s in (unseen_shapes if which else all_shapes)() if s.routing == "balanced"))
+    print("\n".join(list_line(s) for s in lists[name]() if s.routing == "balanced"))
