@@ -141,6 +141,15 @@ const driver::LoadedKernel& DeviceState::sort_kernel(jit::SortKernel kernel, IdT
       kernel == jit::SortKernel::Place ? kMostShared : 0);
 }
 
+const driver::LoadedKernel& DeviceState::route_kernel(DataType logits, RouterScore score, int size) {
+  return keep(route_[size_t(logits)][size_t(score)][size_t(size)],
+              [=] { return jit::route_source(logits, score, size); });
+}
+
+const driver::LoadedKernel& DeviceState::combine_kernel(DataType rows, DataType out) {
+  return keep(combine_[size_t(rows)][size_t(out)], [=] { return jit::combine_source(rows, out); });
+}
+
 driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {
   request.arch = context_.info().arch;
   if (!context_.wants_ptx()) {

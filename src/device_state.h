@@ -32,6 +32,8 @@ class DeviceState {
   const driver::LoadedKernel& block_scales_kernel();
   const driver::LoadedKernel& pack_weights_kernel(bool unpack);
   const driver::LoadedKernel& sort_kernel(jit::SortKernel kernel, IdType type);
+  const driver::LoadedKernel& route_kernel(DataType logits, RouterScore score, int size);
+  const driver::LoadedKernel& combine_kernel(DataType rows, DataType out);
 
  private:
   // A kernel that stays for good once it is there.
@@ -50,6 +52,8 @@ class DeviceState {
   Kept block_scales_;
   Kept pack_weights_[2];
   Kept sort_[jit::kSortKernels][names<IdType>().size()];
+  Kept route_[names<DataType>().size()][names<RouterScore>().size()][jit::kRouteSizes];
+  Kept combine_[names<DataType>().size()][names<DataType>().size()];
 };
 
 }  // namespace moxie::detail

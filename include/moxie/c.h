@@ -127,6 +127,12 @@ enum { MOXIE_TILE_SOURCE_STATIC = 0, MOXIE_TILE_SOURCE_LAUNCH_CONTROL = 1 };
 typedef int32_t moxie_multicast;
 enum { MOXIE_MULTICAST_NONE = 0, MOXIE_MULTICAST_A = 1, MOXIE_MULTICAST_B = 2, MOXIE_MULTICAST_EITHER = 3 };
 
+typedef int32_t moxie_router_score;
+enum { MOXIE_ROUTER_SCORE_SOFTMAX = 0, MOXIE_ROUTER_SCORE_SIGMOID = 1 };
+
+typedef int32_t moxie_id_type; /* moxie/routing.h */
+enum { MOXIE_ID_TYPE_INT32 = 0, MOXIE_ID_TYPE_INT64 = 1 };
+
 typedef int32_t moxie_scale_layout; /* moxie/scales.h */
 enum { MOXIE_SCALE_LAYOUT_BLOCKED = 0, MOXIE_SCALE_LAYOUT_ROW_MAJOR = 1 };
 
@@ -166,6 +172,8 @@ MOXIE_API const char* moxie_operand_format_name(moxie_operand_format value);
 MOXIE_API const char* moxie_warp_schedule_name(moxie_warp_schedule value);
 MOXIE_API const char* moxie_tile_source_name(moxie_tile_source value);
 MOXIE_API const char* moxie_multicast_name(moxie_multicast value);
+MOXIE_API const char* moxie_router_score_name(moxie_router_score value);
+MOXIE_API const char* moxie_id_type_name(moxie_id_type value);
 MOXIE_API const char* moxie_scale_layout_name(moxie_scale_layout value);
 MOXIE_API const char* moxie_device_kind_name(moxie_device_kind value);
 MOXIE_API const char* moxie_plan_source_name(moxie_plan_source value);
@@ -179,6 +187,8 @@ MOXIE_API moxie_status moxie_operand_format_parse(const char* text, moxie_operan
 MOXIE_API moxie_status moxie_warp_schedule_parse(const char* text, moxie_warp_schedule* value);
 MOXIE_API moxie_status moxie_tile_source_parse(const char* text, moxie_tile_source* value);
 MOXIE_API moxie_status moxie_multicast_parse(const char* text, moxie_multicast* value);
+MOXIE_API moxie_status moxie_router_score_parse(const char* text, moxie_router_score* value);
+MOXIE_API moxie_status moxie_id_type_parse(const char* text, moxie_id_type* value);
 MOXIE_API moxie_status moxie_scale_layout_parse(const char* text, moxie_scale_layout* value);
 MOXIE_API moxie_status moxie_device_kind_parse(const char* text, moxie_device_kind* value);
 MOXIE_API moxie_status moxie_plan_source_parse(const char* text, moxie_plan_source* value);
@@ -638,6 +648,76 @@ MOXIE_API moxie_status moxie_packed_weight_bytes(int64_t groups, int64_t n, int6
 /* Asynchronous on the stream. INVALID_ARGUMENT, COMPILE, DRIVER. */
 MOXIE_API moxie_status moxie_pack_weights(const moxie_device* device, const moxie_weight_packing* arguments);
 MOXIE_API moxie_status moxie_unpack_weights(const moxie_device* device, const moxie_weight_unpacking* arguments);
+
+/* ---- Around the products: moxie/routing.h, which says what the members mean ---- */
+
+/* Experts of each token. All up to logits_type is required. */
+typedef struct moxie_expert_routing {
+  size_t size;
+  int64_t tokens;              /* T, 0 to 1,048,576 */
+  int64_t experts;             /* E, 1 to 1,024 */
+  const void* logits;          /* [T, E] */
+  int32_t* ids;                /* [T, k] */
+  float* weights;              /* [T, k] */
+  int32_t top_k;               /* k, 1 to 16 */
+  moxie_data_type logits_type; /* BF16 or F32; there is no default */
+  int64_t ld_logits;           /* elements; 0 stands for E */
+  const float* correction_bias;
+  const int32_t* token_count; /* in device memory, or NULL */
+  moxie_router_score score;
+  int32_t no_renormalize; /* 1: the weights are not divided by their sum */
+  float scaling_factor;   /* 0 stands for 1 */
+  int32_t expert_groups;  /* this and the next: 0 stands for 1 */
+  int32_t chosen_groups;
+  int32_t reserved; /* 0 */
+} moxie_expert_routing;
+
+/* Pairs by expert. All up to id_type is required. */
+typedef struct moxie_expert_sort {
+  size_t size;
+  int64_t tokens;
+  int64_t experts;
+  const void* ids;  /* [T, k] */
+  int32_t* ends;    /* [E] */
+  int32_t* order;   /* [T k] */
+  int32_t* inverse; /* [T k] */
+  int32_t top_k;
+  moxie_id_type id_type;
+  int64_t first_expert;
+  const int32_t* token_count;
+} moxie_expert_sort;
+
+/* Sums of each token's rows. All up to reserved is required. */
+typedef struct moxie_expert_combination {
+  size_t size;
+  int64_t tokens;
+  int64_t width;          /* H, a multiple of 8 */
+  int64_t row_count;      /* R */
+  const void* rows;       /* [R, H] */
+  const int32_t* inverse; /* [T, k] */
+  void* out;              /* [T, H] */
+  int32_t top_k;
+  moxie_data_type rows_type; /* this and the next: BF16 or F32 */
+  moxie_data_type out_type;  /* of out and residual */
+  int32_t reserved;          /* 0 */
+  int64_t ld_rows;           /* elements; 0 stands for H */
+  const float* weights;      /* [T, k], or NULL: 1 */
+  const void* residual;      /* [T, H], or NULL: 0 */
+  int64_t ld_residual;
+  int64_t ld_out;
+  const int32_t* token_count;
+} moxie_expert_combination;
+
+/* Asynchronous on the stream of options, which may be NULL. INVALID_ARGUMENT, COMPILE, DRIVER. */
+MOXIE_API moxie_status moxie_route(const moxie_device* device, const moxie_expert_routing* arguments,
+                                   const moxie_launch_options* options);
+MOXIE_API moxie_status moxie_sort_by_expert(const moxie_device* device, const moxie_expert_sort* arguments,
+                                            void* workspace, size_t workspace_bytes,
+                                            const moxie_launch_options* options);
+MOXIE_API moxie_status moxie_combine(const moxie_device* device, const moxie_expert_combination* arguments,
+                                     const moxie_launch_options* options);
+/* INVALID_ARGUMENT. */
+MOXIE_API moxie_status moxie_sort_workspace_bytes(int64_t tokens, int32_t top_k, int64_t experts, size_t* bytes);
 
 /* ---- Kernels compiled beforehand: moxie/pack.h ---- */
 

@@ -94,6 +94,14 @@ struct EnumTable<Multicast> {
       {Multicast::Either, "Either", "either"},
   };
 };
+template <>
+struct EnumTable<RouterScore> {
+  static constexpr std::string_view kType = "RouterScore";
+  static constexpr EnumName<RouterScore> kNames[] = {
+      {RouterScore::Softmax, "Softmax", "softmax"},
+      {RouterScore::Sigmoid, "Sigmoid", "sigmoid"},
+  };
+};
 
 // Every enumerator with its names.
 template <class Enum>

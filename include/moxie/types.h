@@ -98,10 +98,17 @@ enum class TileSource : int {
 // time, which share B; the last one of a group with an odd number shares A between two columns of tiles.
 enum class Multicast : int { None, A, B, Either };
 
-// Of routing (moxie/routing.h): the most experts, the most choices of a token, and the most tokens of a call.
-constexpr int kMaxRoutedExperts = 1024;
-constexpr int kMaxTopK = 16;               // choices
-constexpr int kMaxRoutedTokens = 1 << 20;  // tokens
+// The most that routing (moxie/routing.h) takes.
+constexpr int kMaxRoutedExperts = 1024;    // experts
+constexpr int kMaxTopK = 16;               // choices of a token
+constexpr int kMaxExpertGroups = 32;       // groups of experts that a token is limited to
+constexpr int kMaxRoutedTokens = 1 << 20;  // tokens of a call
+
+// What a router makes of its logits before it chooses (moxie/routing.h).
+enum class RouterScore : int {
+  Softmax,  // exp(logit) over the sum of those of all experts, or of the chosen ones
+  Sigmoid,  // 1 / (1 + exp(-logit))
+};
 
 // What a custom sink asks of the kernel. The sink states it as kNeeds (kernels/moxie/epilogue/sink.cuh), the caller
 // repeats it in CustomSink::needs.

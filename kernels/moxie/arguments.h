@@ -124,19 +124,19 @@ struct SortParams {
   int32_t* ends = nullptr;
   int32_t* order = nullptr;
   int32_t* inverse = nullptr;
-  // With more than one chunk: of each chunk the pairs of each expert, [chunks][experts], then those before the chunk;
+  // With more than one slice: of each slice the pairs of each expert, [slices][experts], then those before the slice;
   // and the pairs of each expert in all.
   int32_t* counts = nullptr;
   int32_t* totals = nullptr;
   int64_t first_expert = 0;
-  int32_t tokens = 0, top_k = 1, experts = 1, chunks = 1;
+  int32_t tokens = 0, top_k = 1, experts = 1, slices = 1;
 };
-// A block has the pairs of a chunk, a warp 32 in each of its rows. No more experts than a block has threads.
+// A block has the pairs of a slice, a warp 32 in each of its rows. No more experts than a block has threads.
 constexpr int kSortThreads = 1024, kSortRows = 8, kSortWarpPairs = 32 * kSortRows;
-constexpr int kSortChunk = kSortThreads * kSortRows;
+constexpr int kSortSlice = kSortThreads * kSortRows;
 static_assert(kMaxRoutedExperts <= kSortThreads);
 
-// What a block that places pairs has in shared memory, from byte 0 on: the pairs of the chunk in the order of their
+// What a block that places pairs has in shared memory, from byte 0 on: the pairs of the slice in the order of their
 // experts, the first place of each expert in it and behind the last, what leads from there to its rows, and of each
 // warp how many pairs of each expert it has.
 struct PlaceLayout {
@@ -147,9 +147,37 @@ constexpr PlaceLayout place_layout(int warps, int experts) {
   layout.begins = warps * kSortWarpPairs * 4;
   layout.shifts = layout.begins + (experts + 1) * 4;
   layout.counters = layout.shifts + experts * 4;
-  layout.bytes = layout.counters + warps * experts * 2;
+  layout.bytes = layout.counters + warps * experts * 4;
   return layout;
 }
+
+// Argument of the kernel of routing/route.cuh; see moxie/routing.h.
+struct RouteParams {
+  const void* logits = nullptr;
+  int64_t ld = 0;                        // elements between tokens
+  const float* bias = nullptr;           // or null
+  const int32_t* token_count = nullptr;  // or null
+  int32_t* ids = nullptr;
+  float* weights = nullptr;
+  int32_t tokens = 0, experts = 1, top_k = 1;
+  int32_t expert_groups = 1, chosen_groups = 1;
+  int32_t renormalize = 1;
+  float scaling_factor = 1;
+};
+constexpr int kRouteThreads = 128;  // a warp has a token
+
+// Argument of the kernel of routing/combine.cuh; see moxie/routing.h.
+struct CombineParams {
+  const void* from = nullptr;                        // [rows][columns]
+  const int32_t* inverse = nullptr;                  // [tokens][top_k]
+  const float* weights = nullptr;                    // [tokens][top_k], or null for 1
+  const void* residual = nullptr;                    // [tokens][columns], or null for 0
+  const int32_t* token_count = nullptr;              // or null
+  void* out = nullptr;                               // [tokens][columns]
+  int64_t ld_rows = 0, ld_residual = 0, ld_out = 0;  // elements
+  int32_t tokens = 0, top_k = 1, rows = 0, columns = 0;
+};
+constexpr int kCombineThreads = 128;  // a thread has eight columns of a token
 
 // Argument of a standard output sink (epilogue/store.cuh).
 struct StoreParams {

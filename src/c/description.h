@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of products, from C to C++.
+// Descriptions of products and of launches, from C to C++.
 #pragma once
 #include "moxie/c.h"
 #include "moxie/gemm.h"
@@ -9,6 +9,9 @@ namespace moxie::c {
 
 // `name` stands for the argument in sentences. Refuses what C++ cannot express and leaves all other rules to C++.
 GemmDescription description_of(const moxie_gemm_description* given, const char* name = "description");
+
+// Null stands for the defaults.
+LaunchOptions launch_options_of(const moxie_launch_options* given);
 
 // The figures of a device as moxie_device_figures and moxie_pack_options give them: 0 stands for an H200's.
 template <class Given>

@@ -32,15 +32,6 @@ Gather to_cpp(const moxie_gather& g) {
   return {g.rows, g.divisor == 0 ? 1 : g.divisor, g.count};
 }
 
-LaunchOptions to_cpp(const moxie_launch_options* given) {
-  const moxie_launch_options o = read_optional(given, "options");
-  LaunchOptions options;
-  options.stream = o.stream;
-  options.programmatic = !flag("options.no_programmatic", o.no_programmatic);
-  options.weights_ready = flag("options.weights_ready", o.weights_ready);
-  return options;
-}
-
 // The sinks' parameters. A call allocates nothing, so they lie in an array of as many as a description can have.
 struct SinkArray {
   SinkArray(const GemmDescription& description, const moxie_sink_params* given, size_t count) {
@@ -63,6 +54,15 @@ moxie_status scale_bytes(const moxie_gemm_description* description, int64_t tota
 }
 
 }  // namespace
+LaunchOptions launch_options_of(const moxie_launch_options* given) {
+  const moxie_launch_options o = read_optional(given, "options");
+  LaunchOptions options;
+  options.stream = o.stream;
+  options.programmatic = !flag("options.no_programmatic", o.no_programmatic);
+  options.weights_ready = flag("options.weights_ready", o.weights_ready);
+  return options;
+}
+
 }  // namespace moxie::c
 
 using moxie::c::guarded;
@@ -99,7 +99,7 @@ moxie_status moxie_grouped_gemm_run(const moxie_grouped_gemm* gemm, const moxie_
     t.rows = to_cpp(given.rows);
     t.gather = to_cpp(given.gather);
     t.sinks = {sinks.sinks.data(), given.sink_count};
-    product.run(t, {workspace, workspace_bytes}, to_cpp(options));
+    product.run(t, {workspace, workspace_bytes}, moxie::c::launch_options_of(options));
   });
 }
 
@@ -121,7 +121,7 @@ moxie_status moxie_grouped_gemm_run_pointers(const moxie_grouped_gemm* gemm, con
     t.out = to_cpp(given.out);
     t.sizes = given.sizes;
     t.sinks = {sinks.sinks.data(), given.sink_count};
-    product.run(t, {workspace, workspace_bytes}, to_cpp(options));
+    product.run(t, {workspace, workspace_bytes}, moxie::c::launch_options_of(options));
   });
 }
 

@@ -89,33 +89,43 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
   return text.str();
 }
 
+namespace {
+
+// A kernel whose one argument is `params` and whose work one function does.
+std::string small_source(const char* header, const char* threads, const char* params, const std::string& function) {
+  return fmt::format(
+      "#include \"moxie/{}\"\n\nextern \"C\" __global__ void __launch_bounds__(moxie::kernel::{})\n"
+      "{}(const __grid_constant__ moxie::kernel::{} params) {{\n  moxie::kernel::{}(params);\n}}\n",
+      header, threads, kKernelName, params, function);
+}
+
+}  // namespace
+
 std::string block_scales_source() {
-  return std::string(
-             "#include \"moxie/scaling/block_scales.cuh\"\n\nextern \"C\" __global__ void "
-             "__launch_bounds__(moxie::kernel::kBlockScalesThreads)\n") +
-         kKernelName +
-         "(const __grid_constant__ moxie::kernel::BlockScalesParams params) {\n  "
-         "moxie::kernel::block_scales(params);\n}\n";
+  return small_source("scaling/block_scales.cuh", "kBlockScalesThreads", "BlockScalesParams", "block_scales");
 }
 
 std::string pack_weights_source(bool unpack) {
-  return fmt::format(
-      "#include \"moxie/scaling/pack_weights.cuh\"\n\nextern \"C\" __global__ void "
-      "__launch_bounds__(moxie::kernel::kPackWeightsThreads)\n{}(const __grid_constant__ "
-      "moxie::kernel::PackWeightsParams params) {{\n  moxie::kernel::{}(params);\n}}\n",
-      kKernelName, unpack ? "unpack_weights" : "pack_weights");
+  return small_source("scaling/pack_weights.cuh", "kPackWeightsThreads", "PackWeightsParams",
+                      unpack ? "unpack_weights" : "pack_weights");
 }
 
 std::string sort_source(SortKernel kernel, IdType type) {
   const std::string id = type == IdType::Int32 ? "<int32_t>" : "<int64_t>";
   const std::string function = kernel == SortKernel::Count   ? "count_pairs" + id
                                : kernel == SortKernel::Place ? "place_pairs" + id
-                                                             : "scan_chunks";
-  return fmt::format(
-      "#include \"moxie/routing/sort.cuh\"\n\nextern \"C\" __global__ void "
-      "__launch_bounds__(moxie::kernel::kSortThreads)\n{}(const __grid_constant__ "
-      "moxie::kernel::SortParams params) {{\n  moxie::kernel::{}(params);\n}}\n",
-      kKernelName, function);
+                                                             : "scan_slices";
+  return small_source("routing/sort.cuh", "kSortThreads", "SortParams", function);
+}
+
+std::string route_source(DataType logits, RouterScore score, int size) {
+  return small_source("routing/route.cuh", "kRouteThreads", "RouteParams",
+                      fmt::format("route<{}, {}, {}>", spell(logits), spell(score), 1 << size));
+}
+
+std::string combine_source(DataType rows, DataType out) {
+  return small_source("routing/combine.cuh", "kCombineThreads", "CombineParams",
+                      fmt::format("combine<{}, {}>", spell(rows), spell(out)));
 }
 
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {

@@ -41,4 +41,11 @@ enum class SortKernel { Count, Scan, Place };
 inline constexpr int kSortKernels = 3;
 std::string sort_source(SortKernel kernel, IdType type);
 
+// The kernel of route(), whose argument is RouteParams. There is one for every power of two of experts a lane has.
+inline constexpr int kRouteSizes = 6;
+std::string route_source(DataType logits, RouterScore score, int size);
+
+// The kernel of combine(), whose argument is CombineParams.
+std::string combine_source(DataType rows, DataType out);
+
 }  // namespace moxie::jit

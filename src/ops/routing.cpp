@@ -3,6 +3,8 @@
 #include "moxie/routing.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "device_state.h"
 #include "jit/source.h"
@@ -43,17 +45,129 @@ void check_ranges(std::initializer_list<Range> read, std::initializer_list<Range
   }
 }
 
-int64_t chunks_of(int64_t tokens, int top_k) {
-  return std::max<int64_t>((tokens * top_k + kernel::kSortChunk - 1) / kernel::kSortChunk, 1);
+int64_t slices_of(int64_t tokens, int top_k) {
+  return std::max<int64_t>((tokens * top_k + kernel::kSortSlice - 1) / kernel::kSortSlice, 1);
+}
+
+void check_type(const char* name, DataType type) {
+  if (type != DataType::Bf16 && type != DataType::F32)
+    reject("{} is {}, but must be bf16 or f32", name, to_string(type));
+}
+
+// A matrix whose width is made of 16 bytes. Its leading dimension is made explicit.
+Range check_rows(const char* name, const void* pointer, bool needed, DataType type, int64_t rows, int64_t width,
+                 int64_t& ld) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const int64_t multiple = 16 / size_of(type);
+  if (ld == 0) ld = width;
+  if (ld < width) reject("ld_{} is {}, but must be at least width, {}", name, ld, width);
+  if (ld > kMost || ld % multiple != 0)
+    reject("ld_{} is {}, but must be a multiple of {} elements (16 bytes) up to {}", name, ld, multiple, kMost);
+  const int64_t elements = rows > 0 && width > 0 ? (rows - 1) * ld + width : 0;
+  return check_array(name, pointer, needed, 16, elements, size_of(type));
+}
+
+struct Blocks {
+  int64_t grid = 1, grid_y = 1, threads = 1;
+  int shared = 0;  // dynamic bytes
+};
+
+template <class Params>
+void launch(const Device& device, const driver::LoadedKernel& kernel, const Blocks& blocks, Params& params,
+            const LaunchOptions& options) {
+  driver::Context::LaunchShape shape;
+  shape.grid = unsigned(blocks.grid), shape.grid_y = unsigned(blocks.grid_y), shape.block = unsigned(blocks.threads);
+  shape.shared = unsigned(blocks.shared);
+  shape.programmatic = options.programmatic;
+  void* arguments[] = {&params};
+  device.state().context().launch(kernel, shape, arguments, options.stream);
 }
 
 }  // namespace
 
+void route(const Device& device, const ExpertRouting& x, const LaunchOptions& options) {
+  check_tokens(x.tokens, x.top_k);
+  check_experts(x.experts);
+  if (x.top_k > x.experts) reject("top_k is {}, but there are {} experts", x.top_k, x.experts);
+  check_type("logits_type", x.logits_type);
+  ops::check_enum("score", x.score);
+  const bool sigmoid = x.score == RouterScore::Sigmoid;
+  if (!std::isfinite(x.scaling_factor)) reject("scaling_factor is {}, but must be finite", x.scaling_factor);
+  if (x.correction_bias && !sigmoid) reject("correction_bias is given, but only sigmoid scores have one");
+  if (x.expert_groups < 1 || x.expert_groups > kMaxExpertGroups)
+    reject("expert_groups is {}, but must be 1 to {}", x.expert_groups, kMaxExpertGroups);
+  if (x.chosen_groups < 1 || x.chosen_groups > x.expert_groups)
+    reject("chosen_groups is {}, but must be 1 to expert_groups, {}", x.chosen_groups, x.expert_groups);
+  if (x.expert_groups > 1) {
+    if (!sigmoid) reject("expert_groups is {}, but only sigmoid scores are chosen by groups", x.expert_groups);
+    if (x.experts % x.expert_groups != 0 || x.experts / x.expert_groups < 2)
+      reject("expert_groups is {}, but must divide the {} experts into two or more each", x.expert_groups, x.experts);
+    if (x.top_k > x.experts / x.expert_groups * x.chosen_groups)
+      reject("top_k is {}, but the chosen groups have {} experts", x.top_k,
+             x.experts / x.expert_groups * x.chosen_groups);
+  }
+  const int64_t size = size_of(x.logits_type), ld = x.ld_logits == 0 ? x.experts : x.ld_logits;
+  constexpr int64_t kMostLd = int64_t{1} << 31;
+  if (ld < x.experts || ld > kMostLd) reject("ld_logits is {}, but must be experts, {}, to {}", ld, x.experts, kMostLd);
+  const int64_t elements = x.tokens > 0 ? (x.tokens - 1) * ld + x.experts : 0, pairs = x.tokens * x.top_k;
+  check_ranges({check_array("logits", x.logits, true, size_t(size), elements, size),
+                check_array("correction_bias", x.correction_bias, false, 4, x.experts, 4), check_count(x.token_count)},
+               {check_array("ids", x.ids, true, 4, pairs, 4), check_array("weights", x.weights, true, 4, pairs, 4)});
+  if (x.tokens == 0) return;
+  kernel::RouteParams params;
+  params.logits = x.logits, params.ld = ld;
+  params.bias = x.correction_bias;
+  params.token_count = x.token_count;
+  params.ids = x.ids, params.weights = x.weights;
+  params.tokens = int32_t(x.tokens), params.experts = int32_t(x.experts), params.top_k = x.top_k;
+  params.expert_groups = x.expert_groups, params.chosen_groups = x.chosen_groups;
+  params.renormalize = x.renormalize;
+  params.scaling_factor = x.scaling_factor;
+  const int log2 = std::bit_width(unsigned(x.experts - 1) / 32);
+  constexpr int kTokens = kernel::kRouteThreads / 32;
+  launch(device, device.state().route_kernel(x.logits_type, x.score, log2),
+         {.grid = (x.tokens + kTokens - 1) / kTokens, .threads = kernel::kRouteThreads}, params, options);
+}
+
+void combine(const Device& device, const ExpertCombination& x, const LaunchOptions& options) {
+  constexpr int64_t kMostWidth = 1 << 20, kMostRows = (int64_t{1} << 31) - 1;
+  check_tokens(x.tokens, x.top_k);
+  if (x.width < 0 || x.width > kMostWidth || x.width % 8 != 0)
+    reject("width is {}, but must be a multiple of 8 from 0 to {}", x.width, kMostWidth);
+  if (x.row_count < 0 || x.row_count > kMostRows)
+    reject("row_count is {}, but must be 0 to {}", x.row_count, kMostRows);
+  check_type("rows_type", x.rows_type);
+  check_type("out_type", x.out_type);
+  int64_t ld_rows = x.ld_rows, ld_residual = x.ld_residual, ld_out = x.ld_out;
+  const int64_t pairs = x.width > 0 ? x.tokens * x.top_k : 0;
+  const Range out = check_rows("out", x.out, true, x.out_type, x.tokens, x.width, ld_out);
+  const Range residual = check_rows("residual", x.residual, false, x.out_type, x.tokens, x.width, ld_residual);
+  check_ranges({check_rows("rows", x.rows, x.tokens > 0, x.rows_type, x.row_count, x.width, ld_rows),
+                check_array("inverse", x.inverse, true, 4, pairs, 4),
+                check_array("weights", x.weights, false, 4, pairs, 4), check_count(x.token_count)},
+               {out});
+  if (x.residual != x.out || ld_residual != ld_out) ops::check_disjoint(out, residual);
+  if (x.tokens == 0 || x.width == 0) return;
+  kernel::CombineParams params;
+  params.from = x.rows, params.ld_rows = ld_rows;
+  params.inverse = x.inverse, params.weights = x.weights;
+  params.residual = x.residual, params.ld_residual = ld_residual;
+  params.token_count = x.token_count;
+  params.out = x.out, params.ld_out = ld_out;
+  params.tokens = int32_t(x.tokens), params.top_k = x.top_k;
+  params.rows = int32_t(x.row_count), params.columns = int32_t(x.width);
+  // No more threads than columns ask for: a block has one token.
+  const int64_t threads = x.width / 8, pieces = (threads + kernel::kCombineThreads - 1) / kernel::kCombineThreads;
+  launch(device, device.state().combine_kernel(x.rows_type, x.out_type),
+         {.grid = x.tokens, .grid_y = pieces, .threads = (threads + pieces * 32 - 1) / (pieces * 32) * 32}, params,
+         options);
+}
+
 size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts) {
   check_tokens(tokens, top_k);
   check_experts(experts);
-  const int64_t chunks = chunks_of(tokens, top_k);
-  return chunks == 1 ? 0 : size_t(chunks + 1) * size_t(experts) * sizeof(int32_t);
+  const int64_t slices = slices_of(tokens, top_k);
+  return slices == 1 ? 0 : size_t(slices + 1) * size_t(experts) * sizeof(int32_t);
 }
 
 void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView workspace, const LaunchOptions& options) {
@@ -72,36 +186,32 @@ void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView wor
   params.ends = x.ends, params.order = x.order, params.inverse = x.inverse;
   params.first_expert = x.first_expert;
   params.tokens = int32_t(x.tokens), params.top_k = x.top_k, params.experts = int32_t(x.experts);
-  params.chunks = int32_t(chunks_of(x.tokens, x.top_k));
+  params.slices = int32_t(slices_of(x.tokens, x.top_k));
   params.counts = static_cast<int32_t*>(workspace.data);
-  if (params.chunks > 1) params.totals = params.counts + int64_t{params.chunks} * params.experts;
+  if (params.slices > 1) params.totals = params.counts + int64_t{params.slices} * params.experts;
 
   // All that can fail comes before the first launch.
   const auto kernel_of = [&](SortKernel kernel) -> const driver::LoadedKernel& {
     return device.state().sort_kernel(kernel, x.id_type);
   };
-  const bool counts = params.chunks > 1;
+  const bool counts = params.slices > 1;
   const driver::LoadedKernel& place = kernel_of(SortKernel::Place);
   const driver::LoadedKernel* const count = counts ? &kernel_of(SortKernel::Count) : nullptr;
   const driver::LoadedKernel* const scan = counts ? &kernel_of(SortKernel::Scan) : nullptr;
 
-  void* arguments[] = {&params};
-  const auto launch = [&](const driver::LoadedKernel& kernel, int64_t grid, int64_t block, int shared) {
-    driver::Context::LaunchShape shape;
-    shape.grid = unsigned(grid), shape.block = unsigned(block), shape.shared = unsigned(shared);
-    shape.programmatic = options.programmatic;
-    device.state().context().launch(kernel, shape, arguments, options.stream);
-  };
   const int64_t expert_warps = (x.experts + 31) / 32;
   if (counts) {
-    launch(*count, params.chunks, kernel::kSortThreads, 0);
-    launch(*scan, expert_warps, kernel::kSortThreads, 0);
+    launch(device, *count, {.grid = params.slices, .threads = kernel::kSortThreads}, params, options);
+    launch(device, *scan, {.grid = expert_warps, .threads = kernel::kSortThreads}, params, options);
   }
-  // A warp for every kSortWarpPairs pairs of a chunk, and a thread for every expert.
-  const int64_t of_chunk = std::min<int64_t>(pairs, kernel::kSortChunk);
-  const auto warps = int((of_chunk + kernel::kSortWarpPairs - 1) / kernel::kSortWarpPairs);
-  launch(place, params.chunks, 32 * std::max<int64_t>(warps, expert_warps),
-         kernel::place_layout(warps, params.experts).bytes);
+  // A warp for every kSortWarpPairs pairs of a slice, and a thread for every expert.
+  const int64_t of_slice = std::min<int64_t>(pairs, kernel::kSortSlice);
+  const int64_t warps = (of_slice + kernel::kSortWarpPairs - 1) / kernel::kSortWarpPairs;
+  launch(device, place,
+         {.grid = params.slices,
+          .threads = 32 * std::max(warps, expert_warps),
+          .shared = kernel::place_layout(int(warps), params.experts).bytes},
+         params, options);
 }
 
 }  // namespace moxie

@@ -101,6 +101,9 @@ static moxie_status give_quantization(void* s) {
 static moxie_status give_dequantization(void* s) { return moxie_dequantize(world.device, s); }
 static moxie_status give_packing(void* s) { return moxie_pack_weights(world.device, s); }
 static moxie_status give_unpacking(void* s) { return moxie_unpack_weights(world.device, s); }
+static moxie_status give_routing(void* s) { return moxie_route(world.device, s, NULL); }
+static moxie_status give_sort(void* s) { return moxie_sort_by_expert(world.device, s, NULL, 0, NULL); }
+static moxie_status give_combination(void* s) { return moxie_combine(world.device, s, NULL); }
 static moxie_status give_pack_options(void* s) { return moxie_pack(NULL, 0, world.folder, s, NULL); }
 static moxie_status give_row(void* s) {
   size_t length = 0;
@@ -185,6 +188,9 @@ void test_sizes(void) {
   const moxie_dequantization dequantization = {.format = MOXIE_DATA_TYPE_MXFP4, .k = 64};
   const moxie_weight_packing packing = {.n = 0, .k = 64};
   const moxie_weight_unpacking unpacking = {.n = 0, .k = 64};
+  const moxie_expert_routing routing = {.experts = 8, .top_k = 2};
+  const moxie_expert_sort sort = {.experts = 8, .top_k = 2, .ends = filled(world.device, 32, 0)};
+  const moxie_expert_combination combination = {.width = 8, .top_k = 2};
   const moxie_pack_options pack = {.size = 0};
   const moxie_tuned_hopper row = {.size = 0};
   expect_taken(give_hopper, &hopper, 8, sizeof hopper);
@@ -200,6 +206,9 @@ void test_sizes(void) {
   expect_taken(give_dequantization, &dequantization, END(moxie_dequantization, k), sizeof dequantization);
   expect_taken(give_packing, &packing, END(moxie_weight_packing, k), sizeof packing);
   expect_taken(give_unpacking, &unpacking, END(moxie_weight_unpacking, k), sizeof unpacking);
+  expect_taken(give_routing, &routing, END(moxie_expert_routing, logits_type), sizeof routing);
+  expect_taken(give_sort, &sort, END(moxie_expert_sort, id_type), sizeof sort);
+  expect_taken(give_combination, &combination, END(moxie_expert_combination, reserved), sizeof combination);
   expect_taken(give_pack_options, &pack, 8, sizeof pack);
   expect_taken(give_row, &row, 8, sizeof row);
   expect_filled(fill_device_info, sizeof(moxie_device_info));
@@ -316,6 +325,17 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_unpack_weights(NULL, &unpacking), "device is null");
   EXPECT_REFUSED(moxie_unpack_weights(world.device, NULL), "arguments is null");
 
+  const moxie_expert_routing routing = {.size = sizeof routing, .experts = 8, .top_k = 2};
+  const moxie_expert_sort sort = {.size = sizeof sort, .experts = 8, .top_k = 2};
+  const moxie_expert_combination combination = {.size = sizeof combination, .top_k = 2};
+  EXPECT_REFUSED(moxie_route(NULL, &routing, NULL), "device is null");
+  EXPECT_REFUSED(moxie_route(world.device, NULL, NULL), "arguments is null");
+  EXPECT_REFUSED(moxie_sort_by_expert(NULL, &sort, NULL, 0, NULL), "device is null");
+  EXPECT_REFUSED(moxie_sort_by_expert(world.device, NULL, NULL, 0, NULL), "arguments is null");
+  EXPECT_REFUSED(moxie_combine(NULL, &combination, NULL), "device is null");
+  EXPECT_REFUSED(moxie_combine(world.device, NULL, NULL), "arguments is null");
+  EXPECT_REFUSED(moxie_sort_workspace_bytes(1, 1, 1, NULL), "bytes is null");
+
   EXPECT_REFUSED(moxie_pack(NULL, 1, world.folder, NULL, NULL), "descriptions is null");
   EXPECT_REFUSED(moxie_pack(NULL, 0, NULL, NULL, NULL), "folder is null");
   EXPECT_REFUSED(moxie_tuned_table_read(NULL, &world.table), "path is null");
@@ -329,9 +349,10 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_tuned_line(&row, text, sizeof text, NULL), "length is null");
 
   moxie_status (*const parsers[])(const char*, int32_t*) = {
-      moxie_grouping_parse,       moxie_activation_parse,    moxie_gate_layout_parse, moxie_data_type_parse,
-      moxie_operand_format_parse, moxie_warp_schedule_parse, moxie_tile_source_parse, moxie_multicast_parse,
-      moxie_scale_layout_parse,   moxie_device_kind_parse,   moxie_plan_source_parse};
+      moxie_grouping_parse,       moxie_activation_parse,    moxie_gate_layout_parse,  moxie_data_type_parse,
+      moxie_operand_format_parse, moxie_warp_schedule_parse, moxie_tile_source_parse,  moxie_multicast_parse,
+      moxie_router_score_parse,   moxie_id_type_parse,       moxie_scale_layout_parse, moxie_device_kind_parse,
+      moxie_plan_source_parse};
   for (size_t i = 0; i < COUNT(parsers); ++i) {
     EXPECT_REFUSED(parsers[i](NULL, &value), "text is null");
     EXPECT_REFUSED(parsers[i]("none", NULL), "value is null");
@@ -449,6 +470,25 @@ void test_sentences(void) {
   EXPECT_REFUSED(moxie_quantize(world.device, &q), "values is null, but must point to device memory");
   q.offsets = (const int32_t*)16;
   EXPECT_REFUSED(moxie_quantize(world.device, &q), "groups is 0, but must be 1 to 65535");
+  moxie_expert_routing r = {.size = sizeof r, .tokens = 1, .experts = 8, .top_k = 9};
+  EXPECT_REFUSED(moxie_route(world.device, &r, NULL), "top_k is 9, but there are 8 experts");
+  r.top_k = 2, r.score = 2;
+  EXPECT_REFUSED(moxie_route(world.device, &r, NULL), "score is 2, but only 0 to 1");
+  r.score = 0, r.no_renormalize = 2;
+  EXPECT_REFUSED(moxie_route(world.device, &r, NULL), "no_renormalize is 2, but must be 0 or 1");
+  r.no_renormalize = 0, r.reserved = 1;
+  EXPECT_FAILS(moxie_route(world.device, &r, NULL), MOXIE_ERROR_UNSUPPORTED, "reserved is 1");
+  moxie_expert_sort s = {.size = sizeof s, .experts = 8, .top_k = 2, .id_type = -1};
+  EXPECT_REFUSED(moxie_sort_by_expert(world.device, &s, NULL, 0, NULL), "id_type is -1, but only 0 to 1");
+  s.id_type = 0, s.tokens = 5000;
+  s.ids = (const void*)0x10000, s.ends = (int32_t*)0x20000, s.order = (int32_t*)0x30000, s.inverse = (int32_t*)0x40000;
+  EXPECT_REFUSED(moxie_sort_by_expert(world.device, &s, NULL, 95, NULL), "workspace has 95 bytes");
+  moxie_expert_combination c = {.size = sizeof c, .top_k = 2, .rows_type = 7};
+  EXPECT_REFUSED(moxie_combine(world.device, &c, NULL), "rows_type is 7, but only 0 to 4");
+  c.rows_type = 0, c.out_type = MOXIE_DATA_TYPE_MXFP8;
+  EXPECT_REFUSED(moxie_combine(world.device, &c, NULL), "out_type is mxfp8, but must be bf16 or f32");
+  c.out_type = 0, c.reserved = -1;
+  EXPECT_FAILS(moxie_combine(world.device, &c, NULL), MOXIE_ERROR_UNSUPPORTED, "reserved is -1");
   moxie_device* device = NULL;
   EXPECT_REFUSED(moxie_device_open(9, 0, &device), "kind is 9, but only 0 to 2 have a meaning");
   end_world();

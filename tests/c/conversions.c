@@ -283,6 +283,8 @@ void test_names(void) {
   EXPECT_NAMES(moxie_warp_schedule, 2);
   EXPECT_NAMES(moxie_tile_source, 2);
   EXPECT_NAMES(moxie_multicast, 4);
+  EXPECT_NAMES(moxie_router_score, 2);
+  EXPECT_NAMES(moxie_id_type, 2);
   EXPECT_NAMES(moxie_scale_layout, 2);
   EXPECT_NAMES(moxie_device_kind, 3);
   EXPECT_NAMES(moxie_plan_source, 3);

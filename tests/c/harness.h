@@ -107,6 +107,7 @@ void test_pointers(void);
 void test_sink(void);
 void test_mxfp4(void);
 void test_weights(void);
+void test_routing(void);
 void test_quantize(void);
 void test_scales(void);
 void test_plan(void);

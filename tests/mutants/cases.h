@@ -4,6 +4,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,11 +15,21 @@ namespace moxie::mutants {
 
 using test::Job;
 
+// A call of an operation of moxie/routing.h, in buffers of its own.
+struct Call {
+  std::function<void(Stream)> launch;
+  std::function<bool()> is_right;  // by the host's answer, after a launch
+  int kernel = 0;                  // which of its launches is the one that is mutated
+};
+
 struct Case {
   std::string name;
   std::vector<Job> jobs;  // of one kernel
   // What each job's own sink writes, where it has one.
   std::vector<std::shared_ptr<test::Buffer>> sink_outputs;
+  // In place of jobs: the source of an operation's kernel, and what makes calls that launch it.
+  std::string source = {};
+  std::vector<std::function<Call()>> calls = {};
 };
 
 // ", pre bf16, out MXFP4"
@@ -30,6 +41,7 @@ inline std::string outputs_text(const std::optional<DataType>& pre, const std::o
 
 std::vector<Case> hopper_cases();     // hopper_cases.cpp
 std::vector<Case> blackwell_cases();  // blackwell_cases.cpp
+std::vector<Case> routing_cases();    // routing_cases.cpp, for both architectures
 // Those of packed weights, which run on both; `arch` begins their names.
 std::vector<Case> packed_cases(const std::string& arch);
 

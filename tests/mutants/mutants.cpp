@@ -66,27 +66,38 @@ void check(CUresult result, const char* what) {
 #define MOXIE_TEXT(name) MOXIE_TEXT_OF(name)
 #define MOXIE_TEXT_OF(name) #name
 
-// The launch that the library makes for a problem, as a captured graph shows it.
-CUDA_KERNEL_NODE_PARAMS capture(const ProductSpec& problem, ProductTensors arguments) {
-  CUcontext context = nullptr;
-  MOXIE_CALL(cuDevicePrimaryCtxRetain, &context, 0);
-  MOXIE_CALL(cuCtxPushCurrent, context);
+// The device's context, current while this lives.
+class Current {
+ public:
+  Current() {
+    CUcontext context = nullptr;
+    MOXIE_CALL(cuDevicePrimaryCtxRetain, &context, 0);
+    MOXIE_CALL(cuCtxPushCurrent, context);
+  }
+  ~Current() {
+    CUcontext popped = nullptr;
+    driver_function<decltype(&::cuCtxPopCurrent)>("cuCtxPopCurrent_v2")(&popped);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+};
+
+// The launches that the library makes of a call, as a captured graph shows them.
+std::vector<CUDA_KERNEL_NODE_PARAMS> capture(const std::function<void(Stream)>& call) {
+  const Current current;
   CUstream stream = nullptr;
   MOXIE_CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   MOXIE_CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-  arguments.stream = stream;
-  gemm(test::device(), problem, arguments);
+  call(stream);
   CUgraph graph = nullptr;  // kept: the parameters lie in it
   MOXIE_CALL(cuStreamEndCapture, stream, &graph);
-  CUgraphNode node = nullptr;
-  size_t count = 1;
-  MOXIE_CALL(cuGraphGetNodes, graph, &node, &count);
-  if (count != 1) throw std::runtime_error("the library launches more than one kernel");
-  CUDA_KERNEL_NODE_PARAMS params{};
-  MOXIE_CALL(cuGraphKernelNodeGetParams, node, &params);
-  CUcontext popped = nullptr;
-  MOXIE_CALL(cuCtxPopCurrent, &popped);
-  return params;
+  size_t count = 0;
+  MOXIE_CALL(cuGraphGetNodes, graph, nullptr, &count);
+  std::vector<CUgraphNode> nodes(count);
+  MOXIE_CALL(cuGraphGetNodes, graph, nodes.data(), &count);
+  std::vector<CUDA_KERNEL_NODE_PARAMS> launches(count);
+  for (size_t i = 0; i < count; ++i) MOXIE_CALL(cuGraphKernelNodeGetParams, nodes[i], &launches[i]);
+  return launches;
 }
 
 // ---- one kernel ----------------------------------------------------------------------------------
@@ -98,10 +109,35 @@ struct Outcome {
   char text[600] = {};
 };
 
-// One product of a case on the device, whatever its operands' format.
+// What a kernel computes on the device.
 class Problem {
  public:
-  Problem(const Job& job, std::shared_ptr<Buffer> sink) : product_(job), sink_(std::move(sink)) {
+  Problem() = default;
+  virtual ~Problem() = default;
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
+  const CUDA_KERNEL_NODE_PARAMS& node() const { return node_; }
+
+  // The right answer, checked against the reference, and the launch that gives it.
+  virtual void learn() = 0;
+  // Nothing of an earlier run may help: outputs, what the kernel writes for itself, and inputs are wiped out.
+  virtual void poison() const = 0;
+  // The grid before this one writes what is in flight. It may do so until griddepcontrol.wait.
+  const std::shared_ptr<sim::ByteSet>& in_flight() const { return in_flight_; }
+  virtual void reveal() const = 0;
+  virtual bool is_right() const = 0;
+
+ protected:
+  CUDA_KERNEL_NODE_PARAMS node_{};
+  std::shared_ptr<sim::ByteSet> in_flight_ = std::make_shared<sim::ByteSet>();
+};
+
+// One product of a case, whatever its operands' format. In flight are the inputs, but for weights said to be ready,
+// and, as if a launch of the same problem came before, the outputs and the workspace.
+class ProductProblem : public Problem {
+ public:
+  ProductProblem(const Job& job, std::shared_ptr<Buffer> sink) : product_(job), sink_(std::move(sink)) {
     const ProductTensors& x = product_.arguments();
     const std::vector<const void*> written = product_.written();
     // Everything else that it holds is read by the kernel.
@@ -125,31 +161,31 @@ class Problem {
   }
 
   const ProductSpec& problem() const { return product_.problem(); }
-  const CUDA_KERNEL_NODE_PARAMS& node() const { return node_; }
 
-  // The right answer, checked against the reference, and the launch that gives it.
-  void learn() {
+  void learn() override {
     if (sink_) sink_->fill(0xff);
     product_.check(product_.run());
     for (Output& output : outputs_) std::copy_n(output.address, output.expected.size(), output.expected.begin());
-    node_ = capture(problem(), product_.arguments());
+    ProductTensors arguments = product_.arguments();
+    const auto launches = capture([&](Stream stream) {
+      arguments.stream = stream;
+      gemm(test::device(), problem(), arguments);
+    });
+    if (launches.size() != 1) throw std::runtime_error("the library launches more than one kernel");
+    node_ = launches[0];
   }
 
-  // The grid before this one writes the inputs, but for weights said to be ready, and as a launch of the same problem
-  // the outputs and the workspace. It may do so until griddepcontrol.wait.
-  const std::shared_ptr<sim::ByteSet>& in_flight() const { return in_flight_; }
-  void reveal() const {
+  void reveal() const override {
     for (const auto& [address, bytes] : inputs_) std::memcpy(address, bytes.data(), bytes.size());
   }
 
-  // Nothing of an earlier run may help: outputs, tensor maps and inputs are wiped out.
-  void poison() const {
+  void poison() const override {
     for (const auto& [address, bytes] : inputs_) std::memset(address, 0xff, bytes.size());
     for (const Output& output : outputs_) std::memset(output.address, 0xff, output.expected.size());
     const ProductTensors& x = product_.arguments();
     if (x.workspace_bytes > 0) std::memset(x.workspace, 0xff, x.workspace_bytes);
   }
-  bool is_right() const {
+  bool is_right() const override {
     return std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
       return std::memcmp(output.address, output.expected.data(), output.expected.size()) == 0;
     });
@@ -166,39 +202,66 @@ class Problem {
   std::shared_ptr<Buffer> sink_;
   std::vector<Output> outputs_;
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
-  std::shared_ptr<sim::ByteSet> in_flight_ = std::make_shared<sim::ByteSet>();
-  CUDA_KERNEL_NODE_PARAMS node_{};
+};
+
+// One launch of a call. All its buffers are in flight: what the launches before leave in them is there at
+// griddepcontrol.wait, and afterwards every byte must be what the library's own launch leaves.
+class CallProblem : public Problem {
+ public:
+  explicit CallProblem(const std::function<Call()>& make) : call_(make()) {
+    for (const auto& [address, bytes] : Buffer::live()) {
+      if (others_.count(address)) continue;
+      buffers_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes), {}});
+      in_flight_->add(reinterpret_cast<uint64_t>(address), bytes);
+    }
+  }
+
+  void learn() override {
+    const std::vector<CUDA_KERNEL_NODE_PARAMS> launches = capture(call_.launch);
+    node_ = launches.at(size_t(call_.kernel));
+    const Current current;
+    for (size_t i = 0; i < launches.size(); ++i) {
+      const CUDA_KERNEL_NODE_PARAMS& launch = launches[i];
+      if (i == size_t(call_.kernel)) save(&State::before);
+      MOXIE_CALL(cuLaunchKernel, launch.func, launch.gridDimX, launch.gridDimY, launch.gridDimZ, launch.blockDimX,
+                 launch.blockDimY, launch.blockDimZ, launch.sharedMemBytes, nullptr, launch.kernelParams, nullptr);
+      test::device().synchronize();
+      if (i == size_t(call_.kernel)) save(&State::after);
+    }
+    EXPECT_TRUE(call_.is_right());
+  }
+
+  void poison() const override {
+    for (const State& x : buffers_) std::memset(x.address, 0xff, x.before.size());
+  }
+  void reveal() const override {
+    for (const State& x : buffers_) std::memcpy(x.address, x.before.data(), x.before.size());
+  }
+  bool is_right() const override {
+    return std::all_of(buffers_.begin(), buffers_.end(),
+                       [](const State& x) { return std::memcmp(x.address, x.after.data(), x.after.size()) == 0; });
+  }
+
+ private:
+  struct State {
+    uint8_t* address;
+    std::vector<uint8_t> before, after;
+  };
+  void save(std::vector<uint8_t> State::*to) {
+    for (State& x : buffers_) x.*to = std::vector<uint8_t>(x.address, x.address + x.before.size());
+  }
+
+  const std::map<void*, size_t> others_ = Buffer::live();  // buffers of other problems
+  const Call call_;
+  std::vector<State> buffers_;
 };
 
 class Subject {
  public:
-  explicit Subject(const Case& c) : name_(c.name) {
-    for (size_t i = 0; i < c.jobs.size(); ++i) {
-      problems_.push_back(
-          std::make_unique<Problem>(c.jobs[i], c.sink_outputs.empty() ? nullptr : c.sink_outputs.at(i)));
-    }
-    const ProductSpec& first = problems_.front()->problem();
-    const DeviceInfo& info = test::device().info();
-    const auto prepared = test::plan_of(figures_of(info), first);
-    arch_ = info.arch;
-    const bool on_blackwell = std::holds_alternative<plan::BlackwellPlan>(prepared.plan);
-    cluster_ = on_blackwell ? prepared.blackwell().config.cluster : prepared.hopper().config.cluster;
-    shared_bytes_ = prepared.shared_bytes;
-    kernel_ =
-        on_blackwell
-            ? fmt::format("{}, {} store buffer{}", plan::describe(prepared.blackwell().config),
-                          prepared.blackwell().config.store_buffers,
-                          prepared.blackwell().config.store_buffers == 1 ? "" : "s")
-            : fmt::format("{}, an epilogue of {} columns, {} store buffer{}", plan::describe(prepared.hopper().config),
-                          kernel::epilogue_columns(prepared.hopper().config), prepared.hopper().config.store_buffers,
-                          prepared.hopper().config.store_buffers == 1 ? "" : "s");
-    jit::Request request = ops::kernel_request(prepared, test::describe(first));
+  explicit Subject(const Case& c) : name_(c.name), arch_(test::device().info().arch) {
+    jit::Request request = c.calls.empty() ? add_products(c) : add_calls(c);
     request.kind = jit::ImageKind::Ptx;
     request.arch = arch_;
-    for (const auto& problem : problems_) {
-      if (test::plan_of(figures_of(info), problem->problem()).key != prepared.key)
-        throw std::runtime_error(name_ + ": its problems do not have one kernel");
-    }
     ptx_ = jit::obtain(request).bytes;
 
     test::set_order("eager");
@@ -243,6 +306,42 @@ class Subject {
   }
 
  private:
+  // The problems and their kernel.
+  jit::Request add_products(const Case& c) {
+    std::vector<ProductSpec> specs;
+    for (size_t i = 0; i < c.jobs.size(); ++i) {
+      auto problem =
+          std::make_unique<ProductProblem>(c.jobs[i], c.sink_outputs.empty() ? nullptr : c.sink_outputs.at(i));
+      specs.push_back(problem->problem());
+      problems_.push_back(std::move(problem));
+    }
+    const ProductSpec& first = specs.front();
+    const DeviceInfo& info = test::device().info();
+    const auto prepared = test::plan_of(figures_of(info), first);
+    const bool on_blackwell = std::holds_alternative<plan::BlackwellPlan>(prepared.plan);
+    cluster_ = on_blackwell ? prepared.blackwell().config.cluster : prepared.hopper().config.cluster;
+    kernel_ =
+        on_blackwell
+            ? fmt::format("{}, {} store buffer{}", plan::describe(prepared.blackwell().config),
+                          prepared.blackwell().config.store_buffers,
+                          prepared.blackwell().config.store_buffers == 1 ? "" : "s")
+            : fmt::format("{}, an epilogue of {} columns, {} store buffer{}", plan::describe(prepared.hopper().config),
+                          kernel::epilogue_columns(prepared.hopper().config), prepared.hopper().config.store_buffers,
+                          prepared.hopper().config.store_buffers == 1 ? "" : "s");
+    for (const ProductSpec& spec : specs) {
+      if (test::plan_of(figures_of(info), spec).key != prepared.key)
+        throw std::runtime_error(name_ + ": its problems do not have one kernel");
+    }
+    return ops::kernel_request(prepared, test::describe(first));
+  }
+  jit::Request add_calls(const Case& c) {
+    for (const auto& make : c.calls) problems_.push_back(std::make_unique<CallProblem>(make));
+    kernel_ = "an operation";
+    jit::Request request;
+    request.source = c.source;
+    return request;
+  }
+
   std::unordered_map<std::string, uint64_t> symbols(const sim::ptx::Module& module) {
     std::unordered_map<std::string, uint64_t> addresses;
     for (const sim::ptx::Variable& v : module.variables) {
@@ -261,7 +360,7 @@ class Subject {
     launch.grid = {node.gridDimX, node.gridDimY, node.gridDimZ};
     launch.block = {node.blockDimX, node.blockDimY, node.blockDimZ};
     launch.cluster = {uint32_t(cluster_), 1, 1};
-    launch.dynamic_shared = uint32_t(shared_bytes_);
+    launch.dynamic_shared = node.sharedMemBytes;
     launch.params.resize(kernel.param_bytes);
     for (size_t i = 0; i < kernel.param_offsets.size(); ++i)
       std::memcpy(launch.params.data() + kernel.param_offsets[i], node.kernelParams[i], kernel.param_sizes[i]);
@@ -277,7 +376,7 @@ class Subject {
 
   std::string name_, kernel_;
   std::vector<std::unique_ptr<Problem>> problems_;
-  int arch_ = 90, cluster_ = 1, shared_bytes_ = 0;
+  int arch_ = 90, cluster_ = 1;
   std::string ptx_;
   sim::GlobalMemory memory_;
 };
@@ -418,7 +517,8 @@ int run(const Options& options) {
   std::vector<Explanation> explanations = read_explanations(options.explanations);
   size_t mutants_total = 0, killed_total = 0, explained_total = 0, open_total = 0;
   std::map<std::string, size_t> killers_total;
-  const std::vector<Case> all = options.blackwell ? blackwell_cases() : hopper_cases();
+  std::vector<Case> all = options.blackwell ? blackwell_cases() : hopper_cases();
+  for (Case& c : routing_cases()) all.push_back(std::move(c));
   for (const Case& c : all) {
     if (c.name.find(options.only) == std::string::npos) continue;
     const auto start = std::chrono::steady_clock::now();

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sorts the pairs of token and expert by expert: stable, and by counting, so that the result depends on nothing but the
-// ids. Up to a chunk of pairs is placed by one block in one launch. More take three, of which the first two find out
-// how many pairs of each expert lie before each chunk:
+// ids. Up to a slice of pairs is placed by one block in one launch. More take three, of which the first two find out
+// how many pairs of each expert lie before each slice:
 //
-//   count_pairs   a block a chunk:     counts[chunk][e] = pairs of expert e
-//   scan_chunks   a warp's lane an e:  counts[chunk][e] = those of the chunks before; totals[e] = all
-//   place_pairs   a block a chunk:     ends, order, inverse
+//   count_pairs   a block a slice:     counts[slice][e] = pairs of expert e
+//   scan_slices   a warp's lane an e:  counts[slice][e] = those of the slices before; totals[e] = all
+//   place_pairs   a block a slice:     ends, order, inverse
 //
 // All of them wait for the predecessor grid before they touch global memory, and let the next one start right after.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/isa.cuh"
+#include "moxie/routing/tokens.cuh"
 
 namespace moxie::kernel {
 
-// The tokens that there are.
-MOXIE_DEVICE int32_t real_tokens(const int32_t* token_count, int32_t tokens) {
-  return token_count == nullptr ? tokens : min(max(*token_count, 0), tokens);
-}
-
-// The experts of this thread's pairs of a chunk; `experts` for pairs of no expert of ours and those that do not exist.
+// The experts of this thread's pairs of a slice; `experts` for pairs of no expert of ours and those that do not exist.
 template <typename Id>
 MOXIE_DEVICE void load_experts(int32_t (&expert)[kSortRows], const SortParams& params, int32_t first_pair) {
   const Id* const ids = static_cast<const Id*>(params.ids);
@@ -36,7 +32,7 @@ MOXIE_DEVICE void load_experts(int32_t (&expert)[kSortRows], const SortParams& p
 
 // The first of this thread's pairs: a warp has kSortWarpPairs in order, a thread every 32nd of them.
 MOXIE_DEVICE int32_t first_pair_of_thread() {
-  return blockIdx.x * kSortChunk + threadIdx.x / 32 * kSortWarpPairs + threadIdx.x % 32;
+  return blockIdx.x * kSortSlice + threadIdx.x / 32 * kSortWarpPairs + threadIdx.x % 32;
 }
 
 template <typename Id>
@@ -57,28 +53,28 @@ MOXIE_DEVICE void count_pairs(const SortParams& params) {
   if (thread < params.experts) params.counts[blockIdx.x * params.experts + thread] = counts[thread];
 }
 
-// A block has 32 experts, one a lane, and each of its warps a part of the chunks.
-MOXIE_DEVICE void scan_chunks(const SortParams& params) {
+// A block has 32 experts, one a lane, and each of its warps a part of the slices.
+MOXIE_DEVICE void scan_slices(const SortParams& params) {
   constexpr int kWarps = kSortThreads / 32;
   __shared__ int32_t sums[kWarps][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int32_t expert = blockIdx.x * 32 + lane, part = (params.chunks + kWarps - 1) / kWarps;
-  const int32_t begin = min(warp * part, params.chunks), end = min(begin + part, params.chunks);
+  const int32_t expert = blockIdx.x * 32 + lane, part = (params.slices + kWarps - 1) / kWarps;
+  const int32_t begin = min(warp * part, params.slices), end = min(begin + part, params.slices);
   const bool exists = expert < params.experts;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   int32_t sum = 0;
   if (exists) {
 #pragma unroll 4
-    for (int32_t chunk = begin; chunk < end; ++chunk) sum += params.counts[chunk * params.experts + expert];
+    for (int32_t slice = begin; slice < end; ++slice) sum += params.counts[slice * params.experts + expert];
   }
   sums[warp][lane] = sum;
   __syncthreads();
   if (!exists) return;
   int32_t before = 0;
   for (int w = 0; w < warp; ++w) before += sums[w][lane];
-  for (int32_t chunk = begin; chunk < end; ++chunk) {
-    int32_t& count = params.counts[chunk * params.experts + expert];
+  for (int32_t slice = begin; slice < end; ++slice) {
+    int32_t& count = params.counts[slice * params.experts + expert];
     const int32_t here = count;
     count = before;
     before += here;
@@ -115,15 +111,15 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ int32_t of_warps[kSortThreads / 32][2];
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int32_t all = params.tokens * params.top_k, chunk_begin = blockIdx.x * kSortChunk;
+  const int32_t all = params.tokens * params.top_k, slice_begin = blockIdx.x * kSortSlice;
   // Warps that have pairs, real or not. Others help with the experts.
-  const int warps = (min(all - chunk_begin, kSortChunk) + kSortWarpPairs - 1) / kSortWarpPairs;
+  const int warps = (min(all - slice_begin, kSortSlice) + kSortWarpPairs - 1) / kSortWarpPairs;
   const PlaceLayout layout = place_layout(warps, params.experts);
   auto* const sorted = reinterpret_cast<uint32_t*>(shared);
   auto* const begins = reinterpret_cast<int32_t*>(shared + layout.begins);
   auto* const shifts = reinterpret_cast<int32_t*>(shared + layout.shifts);
-  auto* const counters = reinterpret_cast<uint16_t*>(shared + layout.counters);
-  uint16_t* const own = counters + warp * params.experts;
+  auto* const counters = reinterpret_cast<int32_t*>(shared + layout.counters);
+  int32_t* const own = counters + warp * params.experts;
   if (warp < warps) {
     for (int e = lane; e < params.experts; e += 32) own[e] = 0;
   }
@@ -131,17 +127,17 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
 
-  // The pairs of each expert that lie before this chunk, and all of them.
-  int32_t before_chunk = 0, total = 0;
-  if (params.chunks > 1 && thread < params.experts) {
-    before_chunk = params.counts[blockIdx.x * params.experts + thread];
+  // The pairs of each expert that lie before this slice, and all of them.
+  int32_t before_slice = 0, total = 0;
+  if (params.slices > 1 && thread < params.experts) {
+    before_slice = params.counts[blockIdx.x * params.experts + thread];
     total = params.totals[thread];
   }
 
   // How many pairs of the same expert this warp has before each.
   const int32_t first_pair = first_pair_of_thread();
   int32_t expert[kSortRows];
-  int32_t rank[kSortRows];
+  int32_t earlier[kSortRows];
   if (warp < warps) {
     load_experts<Id>(expert, params, first_pair);
 #pragma unroll
@@ -151,10 +147,10 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
       int32_t before = 0;
       if (lane == leader && expert[i] < params.experts) {
         before = own[expert[i]];
-        own[expert[i]] = static_cast<uint16_t>(before + __popc(peers));
+        own[expert[i]] = before + __popc(peers);
       }
-      rank[i] = __shfl_sync(~0u, before, leader) + __popc(peers & ((1u << lane) - 1));
-      __syncwarp();
+      earlier[i] = __shfl_sync(~0u, before, leader) + __popc(peers & ((1u << lane) - 1));
+      if (i + 1 < kSortRows) __syncwarp();
     }
   }
   __syncthreads();
@@ -163,12 +159,12 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   int32_t here = 0;
   if (thread < params.experts) {
     for (int w = 0; w < warps; ++w) {
-      uint16_t& counter = counters[w * params.experts + thread];
+      int32_t& counter = counters[w * params.experts + thread];
       const int32_t count = counter;
-      counter = static_cast<uint16_t>(here);
+      counter = here;
       here += count;
     }
-    if (params.chunks == 1) total = here;
+    if (params.slices == 1) total = here;
   }
   int32_t begin = here, row = total;
   const BlockScan scan(begin, row, of_warps);
@@ -177,7 +173,7 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   if (thread < params.experts) {
     if (blockIdx.x == 0) params.ends[thread] = row;
     begins[thread] = begin - here;
-    shifts[thread] = row - total + before_chunk - (begin - here);
+    shifts[thread] = row - total + before_slice - (begin - here);
     if (thread == params.experts - 1) begins[params.experts] = begin;
   }
   __syncthreads();
@@ -189,8 +185,8 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
       if (pair >= all) continue;
       int32_t sorted_row = -1;
       if (expert[i] < params.experts) {
-        const int32_t place = begins[expert[i]] + own[expert[i]] + rank[i];
-        sorted[place] = static_cast<uint32_t>(pair - chunk_begin) | static_cast<uint32_t>(expert[i]) << 16;
+        const int32_t place = begins[expert[i]] + own[expert[i]] + earlier[i];
+        sorted[place] = static_cast<uint32_t>(pair - slice_begin) | static_cast<uint32_t>(expert[i]) << 16;
         sorted_row = place + shifts[expert[i]];
       }
       params.inverse[pair] = sorted_row;
@@ -202,7 +198,7 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
   const int32_t placed = begins[params.experts];
   for (int32_t place = thread; place < placed; place += blockDim.x) {
     const uint32_t pair = sorted[place];
-    params.order[place + shifts[pair >> 16]] = chunk_begin + static_cast<int32_t>(pair & 0xffff);
+    params.order[place + shifts[pair >> 16]] = slice_begin + static_cast<int32_t>(pair & 0xffff);
   }
 }
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums the rows of each token: out[t] = residual[t] + sum over j of weights[t, j] * rows[inverse[t, j]], in float32, in
+// the order of j. A thread has eight columns of a token, and the rows of eight choices on their way at once.
+#pragma once
+#include "moxie/arguments.h"
+#include "moxie/isa.cuh"
+#include "moxie/routing/tokens.cuh"
+
+namespace moxie::kernel {
+
+// Eight neighboring elements, as they lie in memory.
+template <DataType kType>
+struct Eight {
+  static constexpr int kWords = size_of(kType) * 8 / 16;
+  uint4 words[kWords];
+
+  MOXIE_DEVICE void load(const void* from, int64_t element) {
+    const auto* const at = reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(from) + element * size_of(kType));
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = at[i];
+  }
+  MOXIE_DEVICE float operator[](int i) const {
+    const uint4& w = words[i * size_of(kType) / 16];
+    const int part = i * size_of(kType) % 16 / 4;
+    const uint32_t word = part == 0 ? w.x : part == 1 ? w.y : part == 2 ? w.z : w.w;
+    if constexpr (kType == DataType::F32) return __uint_as_float(word);
+    return i % 2 == 0 ? bf16_low(word) : bf16_high(word);
+  }
+};
+
+MOXIE_DEVICE void store_eight(void* to, int64_t element, const float (&x)[8], DataType type) {
+  auto* const at = reinterpret_cast<uint4*>(static_cast<uint8_t*>(to) + element * size_of(type));
+  if (type == DataType::Bf16) {
+    at[0] = {cvt_bf16x2(x[0], x[1]), cvt_bf16x2(x[2], x[3]), cvt_bf16x2(x[4], x[5]), cvt_bf16x2(x[6], x[7])};
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      at[i] = {__float_as_uint(x[4 * i]), __float_as_uint(x[4 * i + 1]), __float_as_uint(x[4 * i + 2]),
+               __float_as_uint(x[4 * i + 3])};
+    }
+  }
+}
+
+template <DataType kRows, DataType kOut>
+MOXIE_DEVICE void combine(const CombineParams& params) {
+  constexpr int kAtOnce = 8;  // rows on their way
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int32_t token = blockIdx.x;
+  const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+  if (column >= params.columns || token >= real_tokens(params.token_count, params.tokens)) return;
+  float sum[8] = {};
+  if (params.residual != nullptr) {
+    Eight<kOut> residual;
+    residual.load(params.residual, token * params.ld_residual + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] = residual[i];
+  }
+  const int32_t* const inverse = params.inverse + int64_t{token} * params.top_k;
+  const float* const weights = params.weights == nullptr ? nullptr : params.weights + int64_t{token} * params.top_k;
+  for (int first = 0; first < params.top_k; first += kAtOnce) {
+    int32_t from[kAtOnce];
+    bool there[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      from[j] = first + j < params.top_k ? inverse[first + j] : -1;
+      there[j] = from[j] >= 0 && from[j] < params.rows;
+    }
+    Eight<kRows> row[kAtOnce];
+    float weight[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      weight[j] = there[j] && weights != nullptr ? weights[first + j] : 1;
+      if (there[j]) row[j].load(params.from, from[j] * params.ld_rows + column);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (!there[j]) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] = fmaf(weight[j], row[j][i], sum[i]);
+    }
+  }
+  store_eight(params.out, token * params.ld_out + column, sum, kOut);
+}
+
+}  // namespace moxie::kernel

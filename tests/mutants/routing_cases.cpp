@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of moxie/routing.h, for sm_90a and sm_100a.
+#include <cmath>
+
+#include "cases.h"
+#include "jit/source.h"
+#include "tests/support/expert_routing.h"
+#include "tests/support/random.h"
+
+namespace moxie::mutants {
+namespace {
+
+using jit::SortKernel;
+
+// Ids of which some are foreign, or all of one expert.
+std::function<Call()> sorted(int64_t tokens, int top_k, int64_t experts, int kernel, bool all_to_one = false) {
+  return [=] {
+    test::SortJob job;
+    job.tokens = tokens, job.top_k = top_k, job.experts = experts;
+    test::Random random{uint64_t(tokens)};
+    for (int64_t i = 0; i < tokens * top_k; ++i)
+      job.ids.push_back(all_to_one ? experts - 1 : random.between(-1, experts));
+    const auto call = std::make_shared<test::SortCall>(job);
+    call->poison();
+    return Call{[call](Stream stream) { call->run({.stream = stream}); },
+                [call, wanted = test::reference_sort(job)] { return call->results() == wanted; }, kernel};
+  };
+}
+
+std::function<Call()> combined(int64_t tokens, int top_k, int64_t width) {
+  return [=] {
+    test::Random random(5);
+    test::CombineJob job;
+    job.tokens = tokens, job.top_k = top_k, job.width = width, job.row_count = 30;
+    job.residual = true;
+    for (int64_t i = 0; i < job.row_count * width; ++i) job.rows.push_back(float(random.between(-8, 8)) / 4);
+    for (int64_t i = 0; i < tokens * width; ++i) job.residuals.push_back(float(random.between(-8, 8)) / 4);
+    for (int64_t i = 0; i < tokens * top_k; ++i) {
+      job.inverse.push_back(int32_t(random.between(-1, job.row_count)));
+      job.weights.push_back(float(random.between(-8, 8)) / 8);
+    }
+    const auto call = std::make_shared<test::CombineCall>(job);
+    call->poison();
+    return Call{[call](Stream stream) { call->run({.stream = stream}); },
+                [call, wanted = test::reference_combine(job)] { return call->results() == wanted; }};
+  };
+}
+
+std::function<Call()> routed(RouterScore score) {
+  return [=] {
+    test::Random random(7);
+    test::RouteJob job;
+    job.tokens = 21, job.experts = 48, job.top_k = 6;
+    job.score = score;
+    if (score == RouterScore::Sigmoid) {
+      job.groups = 6, job.chosen_groups = 3;
+      for (int e = 0; e < 48; ++e) job.correction_bias.push_back(float(random.between(-16, 16)) / 64);
+    }
+    for (int64_t i = 0; i < job.tokens * job.experts; ++i) job.logits.push_back(float(random.between(-32, 32)) / 8);
+    const auto call = std::make_shared<test::RouteCall>(job);
+    call->poison();
+    const auto is_right = [call, job] {
+      const test::Routed got = call->results();
+      for (int64_t t = 0; t < job.tokens; ++t) {
+        const test::RoutedToken wanted = test::reference_route(job, job.logits.data() + t * job.experts);
+        for (int j = 0; j < job.top_k; ++j) {
+          const auto at = test::kGuard + size_t(t * job.top_k + j);
+          if (got.ids[at] != wanted.ids[size_t(j)]) return false;
+          if (std::fabs(double(got.weights[at]) - wanted.weights[size_t(j)]) > 1e-5) return false;
+        }
+      }
+      return true;
+    };
+    return Call{[call](Stream stream) { call->run({.stream = stream}); }, is_right};
+  };
+}
+
+Case make_case(const char* name, std::string source, std::vector<std::function<Call()>> calls) {
+  Case c;
+  c.name = name;
+  c.source = std::move(source), c.calls = std::move(calls);
+  return c;
+}
+
+}  // namespace
+
+std::vector<Case> routing_cases() {
+  constexpr auto kInt32 = IdType::Int32;
+  constexpr auto kF32 = DataType::F32;
+  return {
+      make_case("sort, count", jit::sort_source(SortKernel::Count, kInt32), {sorted(2100, 8, 70, 0)}),
+      make_case("sort, scan", jit::sort_source(SortKernel::Scan, kInt32), {sorted(2100, 8, 70, 1)}),
+      // One slice and three, few warps and many, fewer warps than the experts ask for.
+      make_case("sort, place", jit::sort_source(SortKernel::Place, kInt32),
+                {sorted(300, 4, 40, 0), sorted(2, 3, 200, 0), sorted(900, 2, 33, 0, true), sorted(2100, 8, 70, 2)}),
+      make_case("combine", jit::combine_source(DataType::Bf16, DataType::Bf16), {combined(7, 6, 264)}),
+      make_case("route, softmax", jit::route_source(kF32, RouterScore::Softmax, 1), {routed(RouterScore::Softmax)}),
+      make_case("route, sigmoid, groups", jit::route_source(kF32, RouterScore::Sigmoid, 1),
+                {routed(RouterScore::Sigmoid)}),
+  };
+}
+
+}  // namespace moxie::mutants
