@@ -330,6 +330,7 @@ void check_tensors(const ProblemShape& p, const GemmDescription& d, const GroupP
   check_operand_extras(p, t.a, t.b, t.bias != nullptr);
   check_output_extras("pre", p.pre, t.pre.data, t.pre.scales, t.pre.tensor_scale);
   check_output_extras("out", p.out, t.out.data, t.out.scales, t.out.tensor_scale);
+  if (plan::has_packed_b(p) && t.b.ld) reject("b.ld is given, but packed weights have no leading dimension");
   if (is_empty(p)) return;
   const auto array = [](const char* name, const void* pointer, size_t alignment) {
     check_pointer(name, pointer, true, alignment);
@@ -338,7 +339,6 @@ void check_tensors(const ProblemShape& p, const GemmDescription& d, const GroupP
   array("b.data", t.b.data, 8);
   array("a.ld", t.a.ld, 8);
   if (!plan::has_packed_b(p)) array("b.ld", t.b.ld, 8);
-  if (plan::has_packed_b(p) && t.b.ld) reject("b.ld is given, but packed weights have no leading dimension");
   array("sizes", t.sizes, 4);
   if (has_scales(p.format)) array("a.scales", t.a.scales, 8), array("b.scales", t.b.scales, 8);
   check_pointer("a.tensor_scale", t.a.tensor_scale, false, 4);

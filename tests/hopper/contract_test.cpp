@@ -188,6 +188,7 @@ struct ProductCase {
   bool bias;
   std::optional<DataType> pre, out;
   bool no_depth;
+  bool packed = false;  // b, beside an a of bf16
 };
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 constexpr ProductCase kProductCases[] = {
@@ -198,13 +199,21 @@ constexpr ProductCase kProductCases[] = {
     {OperandFormat::Mxfp4, false, {}, kF32, false},
     {OperandFormat::Nvfp4, true, kF32, DataType::Mxfp4, false},
     {OperandFormat::Nvfp4, true, kF32, DataType::Mxfp4, true},
+    {OperandFormat::Bf16, false, {}, kF32, false, true},
+    {OperandFormat::Bf16, true, kBf16, DataType::Mxfp4, false, true},
+    {OperandFormat::Bf16, true, {}, kF32, true, true},
 };
+// Packed weights have no groups along K.
+bool has_case(Grouping grouping, const ProductCase& c) {
+  return (has_scaled_operands() || !has_scales(c.format)) && !(c.packed && grouping == Grouping::KGroups);
+}
 
 Job product_job(Grouping grouping, const ProductCase& c) {
   Job job;
   ProductSpec& p = job.problem;
   p.grouping = grouping;
   p.format = c.format, p.bias = c.bias;
+  if (c.packed) p.b_format = OperandFormat::Mxfp4;
   p.pre = c.pre, p.out = c.out;
   job.n = 64, job.k = c.no_depth ? 0 : 64;
   job.e2m1 = true;
@@ -266,14 +275,14 @@ class ProductContract : public ::testing::TestWithParam<Grouping> {
   template <class Check>
   void for_all_cases(Check&& check) {
     for (const ProductCase& c : kProductCases) {
-      if (has_scales(c.format) && !has_scaled_operands()) continue;
-      SCOPED_TRACE(fmt::format("{}, bias {}, pre {}, out {}, K {}", to_string(c.format), c.bias,
-                               c.pre ? to_string(*c.pre) : "no", c.out ? to_string(*c.out) : "no",
-                               c.no_depth ? 0 : 64));
+      if (!has_case(GetParam(), c)) continue;
+      SCOPED_TRACE(fmt::format("{}{}, bias {}, pre {}, out {}, K {}", to_string(c.format),
+                               c.packed ? " by packed weights" : "", c.bias, c.pre ? to_string(*c.pre) : "no",
+                               c.out ? to_string(*c.out) : "no", c.no_depth ? 0 : 64));
       const GroupedProduct product(product_job(GetParam(), c));
       const GroupedGemm gemm(device(), describe(product.problem()));
       const ProductSituation situation{
-          GetParam(), c.format, c.bias, c.pre, c.out, c.no_depth, product.arguments().workspace_bytes > 0};
+          GetParam(), c.format, c.bias, c.pre, c.out, c.no_depth, product.arguments().workspace_bytes > 0, c.packed};
       check(product, gemm, situation);
       if (HasFailure()) return;
     }
@@ -349,14 +358,14 @@ TEST_P(ProductContract, WhatIsIgnoredChangesNothing) {
 // Without a row nothing is required, and what a description does not take is refused all the same.
 TEST_P(ProductContract, WithoutRows) {
   for (const ProductCase& c : kProductCases) {
-    if (c.no_depth || (has_scales(c.format) && !has_scaled_operands())) continue;
+    if (c.no_depth || !has_case(GetParam(), c)) continue;
     Job job = product_job(GetParam(), c);
     ProductSpec& p = job.problem;
     p.groups = int64_t(job.rows.size());
     p.m = total_of(p) ? 83 : 0;  // which the call takes back
     p.n = 64, p.k = 64;
     const GroupedGemm gemm(device(), describe(p));
-    const ProductSituation situation{GetParam(), c.format, c.bias, c.pre, c.out, false, false};
+    const ProductSituation situation{GetParam(), c.format, c.bias, c.pre, c.out, false, false, c.packed};
     Recorder recorder;
     for (const ProductField& field : kProductFields) {
       if (!is_there(field, GetParam()) || field.name == "rows.total") continue;
@@ -393,7 +402,7 @@ const Hint kHints[] = {
      }},
     {"a tuning of another architecture", [](auto&) { return true; },
      [](auto& d, auto&, auto&) {
-       if (has_scaled_operands()) {
+       if (has_scaled_operands() && !d.b_format) {  // packed weights have Hopper's kernels
          d.hopper = HopperTuning{WarpSchedule::PingPong, 12345, -7, 99, Multicast::B};
        } else {
          d.blackwell = BlackwellTuning{12345, -7, 99, TileSource::LaunchControl, true};
@@ -407,9 +416,8 @@ const Hint kHints[] = {
     {"ready weights", [](auto&) { return true; }, [](auto&, auto& o, auto&) { o.weights_ready = true; }},
 };
 
-TEST_P(ProductContract, HintsChangeNothing) {
-  set_order("eager");
-  Job job = product_job(GetParam(), kProductCases[0]);
+void check_hints(Grouping grouping, const ProductCase& c) {
+  Job job = product_job(grouping, c);
   job.row_alignment = 512;  // a multiple of what every plan needs
   const GroupedProduct product(job);
   const Results results = product.run();
@@ -434,6 +442,15 @@ TEST_P(ProductContract, HintsChangeNothing) {
       // Rows of no group may be overwritten, by each plan others.
       EXPECT_TRUE(product.out_values(product.results()) == wanted);
     }
+  }
+}
+
+TEST_P(ProductContract, HintsChangeNothing) {
+  set_order("eager");
+  const ProductCase cases[] = {kProductCases[0], {OperandFormat::Bf16, false, {}, kF32, false, true}};
+  for (const ProductCase& c : cases) {
+    SCOPED_TRACE(c.packed ? "packed weights" : "bf16");
+    if (has_case(GetParam(), c)) check_hints(GetParam(), c);
   }
 }
 

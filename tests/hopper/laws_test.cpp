@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Laws that hold to the last bit whatever the kernel does inside: the product of integers is linear in A, groups may
 // change places or be divided, every plan computes the same, and what was quantized once stays as it is. For every
-// grouping and format; the programs of both architectures have these tests.
+// grouping and format, packed weights among them; the programs of both architectures have these tests.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,9 @@
 #include <numeric>
 
 #include "moxie/quantize.h"
+#include "moxie/weights.h"
 #include "reference/formats.h"
+#include "reference/packed_weights.h"
 #include "tests/support/device.h"
 #include "tests/support/group_rows.h"
 #include "tests/support/print.h"
@@ -30,6 +32,7 @@ struct Groups {
   Grouping grouping = Grouping::Offsets;
   OperandFormat format = OperandFormat::Bf16;
   std::vector<Matrix> a, b;
+  bool packed = false;  // b, beside an a of bf16
   bool along_k() const { return grouping == Grouping::KGroups; }
   int64_t rows(size_t g) const { return along_k() ? kM : int64_t(a[g].size()) / kK; }
   int64_t k(size_t g) const { return along_k() ? int64_t(b[g].size()) / kN : kK; }
@@ -43,8 +46,8 @@ Matrix integers(uint64_t seed, int64_t count) {
   return values;
 }
 
-Groups some_groups(Grouping grouping, OperandFormat format, uint64_t seed) {
-  Groups groups{grouping, format, {}, {}};
+Groups some_groups(Grouping grouping, OperandFormat format, bool packed, uint64_t seed) {
+  Groups groups{grouping, format, {}, {}, packed};
   std::vector<int64_t> sizes = {70, 0, 3, 129, 1, 64};  // rows; along K units of 32
   if (grouping == Grouping::Dense) sizes = {140};
   if (grouping == Grouping::Batched) sizes = {70, 70, 70};
@@ -85,6 +88,18 @@ Matrix joined(const Groups& groups, const std::vector<Matrix>& parts, const std:
   return all;
 }
 
+// B of all groups as packed weights, whose scales are 1.
+std::vector<uint8_t> packed(const Groups& groups) {
+  const std::vector<uint8_t> scales(size_t(kN * kK / kScaleBlock), 127);
+  std::vector<uint8_t> all;
+  for (const Matrix& b : groups.b) {
+    const std::vector<uint8_t> of_group =
+        reference::pack_weights(stored(b, OperandFormat::Mxfp4).data(), scales.data(), kN, kK, {});
+    all.insert(all.end(), of_group.begin(), of_group.end());
+  }
+  return all;
+}
+
 // D of each group.
 std::vector<Matrix> product(const Groups& groups, ProductSpec p = {}) {
   const size_t count = groups.a.size();
@@ -99,13 +114,16 @@ std::vector<Matrix> product(const Groups& groups, ProductSpec p = {}) {
   p.grouping = groups.grouping, p.format = groups.format;
   p.groups = int64_t(count), p.n = kN, p.k = along_k ? ends.back() : kK;
   p.out = DataType::F32;
-  if (!p.tile_n) p.tile_n = 64;
+  if (groups.packed) p.b_format = OperandFormat::Mxfp4;
+  if (!p.tile_n && !groups.packed) p.tile_n = 64;
   p.m = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const GroupRows at(p.grouping, rows, 3, p.grouping == Grouping::RowGroups ? row_alignment(device(), p) : 1);
   p.m = at.m;
   const std::vector<int64_t> first_a = along_k ? std::vector<int64_t>(count, 0) : at.first;
   const Buffer a(stored(joined(groups, groups.a, first_a, along_k ? kM : at.total, p.k), p.format));
-  const Buffer b(stored(joined(groups, groups.b, first_b, along_k ? kN : p.groups * kN, p.k), p.format));
+  const Buffer b(groups.packed
+                     ? packed(groups)
+                     : stored(joined(groups, groups.b, first_b, along_k ? kN : p.groups * kN, p.k), p.format));
   const uint8_t one = p.format == OperandFormat::Nvfp4 ? 0x38 : 127;
   const Buffer scales(std::vector<uint8_t>(has_scales(p.format) ? size_t{1} << 17 : 0, one));
   const Buffer sizes(along_k ? ends : at.sizes), out(size_t(at.total * kN * 4)),
@@ -122,12 +140,15 @@ std::vector<Matrix> product(const Groups& groups, ProductSpec p = {}) {
     std::vector<int32_t> each;
     for (size_t g = 0; g < count; ++g) {
       of_a.push_back(a.get<uint8_t>() + at.first[g] * kK * bits_of(p.format) / 8);
-      of_b.push_back(b.get<uint8_t>() + int64_t(g) * kN * kK * bits_of(p.format) / 8);
+      const int64_t of_group =
+          groups.packed ? int64_t(packed_weight_bytes(1, kN, kK)) : kN * kK * bits_of(p.format) / 8;
+      of_b.push_back(b.get<uint8_t>() + int64_t(g) * of_group);
       of_out.push_back(out.get<float>() + at.first[g] * kN);
       each.insert(each.end(), {int32_t(rows[g]), int32_t(kN), int32_t(kK)});
     }
     const int64_t* const k = upload(std::vector<int64_t>(count, kK));
-    x.pointers.a = {upload(of_a), k, nullptr, nullptr}, x.pointers.b = {upload(of_b), k, nullptr, nullptr};
+    x.pointers.a = {upload(of_a), k, nullptr, nullptr},
+    x.pointers.b = {upload(of_b), groups.packed ? nullptr : k, nullptr, nullptr};
     if (has_scales(p.format)) x.pointers.a.scales = x.pointers.b.scales = upload(of_scales);
     x.pointers.out = {upload(of_out), upload(std::vector<int64_t>(count, kN)), nullptr, nullptr};
     x.pointers.sizes = upload(each);
@@ -162,9 +183,12 @@ class Laws : public ::testing::TestWithParam<Grouping> {
     for (const OperandFormat format : {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4}) {
       if (has_scales(format) && !on_sm_100a()) continue;
       SCOPED_TRACE(to_string(format));
-      check(some_groups(GetParam(), format, seed));
+      check(some_groups(GetParam(), format, false, seed));
       if (HasFailure()) return;
     }
+    if (GetParam() == Grouping::KGroups) return;  // which packed weights do not have
+    SCOPED_TRACE("packed weights");
+    check(some_groups(GetParam(), OperandFormat::Bf16, true, seed));
   }
 };
 
@@ -194,7 +218,7 @@ TEST_P(Laws, GroupsMayChangePlaces) {
   if (GetParam() == Grouping::Dense) GTEST_SKIP() << "there is one group";
   for_all_formats(2, [](const Groups& groups) {
     const auto d = product(groups);
-    Groups turned{groups.grouping, groups.format, {}, {}};
+    Groups turned{groups.grouping, groups.format, {}, {}, groups.packed};
     const size_t count = groups.a.size();
     const auto from = [&](size_t g) { return (5 * g + 1) % count; };
     for (size_t g = 0; g < count; ++g) turned.a.push_back(groups.a[from(g)]), turned.b.push_back(groups.b[from(g)]);
@@ -207,7 +231,7 @@ TEST_P(Laws, GroupsMayChangePlaces) {
 TEST_P(Laws, AGroupMayBeDivided) {
   for_all_formats(3, [](const Groups& groups) {
     const auto d = product(groups);
-    Groups divided{groups.grouping, groups.format, {}, {}};
+    Groups divided{groups.grouping, groups.format, {}, {}, groups.packed};
     for (size_t g = 0; g < groups.a.size(); ++g) {
       if (groups.along_k()) {
         const int64_t k = groups.k(g), cut = k / 64 * 32;
@@ -231,7 +255,7 @@ TEST_P(Laws, AGroupMayBeDivided) {
     std::vector<Matrix> parts;
     if (groups.grouping == Grouping::Dense) {
       for (const Matrix& half : divided.a)
-        parts.push_back(product({groups.grouping, groups.format, {half}, groups.b})[0]);
+        parts.push_back(product({groups.grouping, groups.format, {half}, groups.b, groups.packed})[0]);
     } else {
       parts = product(divided);
     }
@@ -253,7 +277,13 @@ TEST_P(Laws, EveryPlanComputesTheSame) {
   for_all_formats(4, [](const Groups& groups) {
     const auto d = product(groups);
     std::vector<ProductSpec> plans(4);
-    if (on_sm_100a()) {
+    if (groups.packed) {
+      // All of them where the plan has a choice: each architecture reads the tiles it has.
+      plans[0].tile_n = 128, plans[1].tile_n = 256;
+      plans[2].tile_m = 64, plans[2].tile_n = 128;
+      plans[3].tile_m = 8, plans[3].tile_n = 128, plans[3].expected_rows = 1;
+      if (groups.grouping == Grouping::Pointers) plans.pop_back();
+    } else if (on_sm_100a()) {
       plans[0].tile_n = 128;
       plans[1].cluster = 2;
       plans[2].scheduling = TileSource::LaunchControl;

@@ -27,6 +27,16 @@ std::vector<ProductSpec> kernels_of(Grouping grouping) {
   p.out = DataType::F32;
   p.bias = true;
   std::vector<ProductSpec> all;
+  if (grouping != Grouping::KGroups) {
+    ProductSpec packed = p;
+    packed.b_format = OperandFormat::Mxfp4;
+    packed.tile_m = 64, packed.tile_n = 128;
+    all.push_back(packed);
+    if (grouping != Grouping::Pointers) {
+      packed.tile_m = 8, packed.expected_rows = 1;
+      all.push_back(packed);
+    }
+  }
   if (has_k_groups()) {
     for (const bool swap : {false, true}) {
       for (const TileSource source : {TileSource::Static, TileSource::LaunchControl}) {

@@ -24,6 +24,7 @@ bool has_no_scales(P s) {
 }
 bool scaled(P s) { return has_scales(s.format); }
 bool nvfp4(P s) { return s.format == OperandFormat::Nvfp4; }
+bool packed(P s) { return s.packed; }
 bool with_bias(P s) { return s.bias; }
 bool with_workspace(P s) { return s.workspace; }
 bool stores_pre(P s) { return s.pre.has_value(); }
@@ -49,6 +50,7 @@ constexpr ProductRule kProductRules[] = {
     {"b.data", by_pointers, Use::Required, "b.data is null"},
     {"b.data", has_no_elements, Use::Ignored, ""},
     {"b.data", always, Use::Required, "b is null"},
+    {"b.ld", packed, Use::Refused, ", but packed weights have no leading dimension"},
     {"b.ld", by_pointers, Use::Required, "b.ld is null"},
     {"b.ld", always, Use::Optional, ""},
     {"b.scales", has_no_scales, Use::Ignored, ""},
@@ -267,6 +269,7 @@ bool grouped(G g, int) { return g != Grouping::Dense; }
 bool offsets(G g, int) { return g == Grouping::Offsets; }
 bool arrays(G g, int) { return g == Grouping::Pointers; }
 bool k_groups(G g, int) { return g == Grouping::KGroups; }
+bool no_k_groups(G g, int) { return g != Grouping::KGroups; }
 bool batched(G g, int) { return g == Grouping::Batched; }
 bool shares_rows(G g, int) { return g == Grouping::Offsets || g == Grouping::RowGroups; }
 bool has_m(G g, int) { return g == Grouping::Dense || g == Grouping::Batched || g == Grouping::KGroups; }
@@ -378,6 +381,20 @@ constexpr DescriptionRule kDescriptionRules[] = {
      "k is 48, but must be a multiple of 32 with mxfp4 operands"},
     {"k of nvfp4", everywhere, [](D d) { d.k = 48, d.format = OperandFormat::Nvfp4; }, nullptr,
      "k is 48, but must be a multiple of 32 with nvfp4 operands"},
+    {"k of packed weights", no_k_groups, [](D d) { d.k = 48, d.b_format = OperandFormat::Mxfp4; }, nullptr,
+     "k is 48, but must be a multiple of 32 with mxfp4 operands"},
+    {"packed weights", no_k_groups, [](D d) { d.k = 96, d.b_format = OperandFormat::Mxfp4; }, nullptr, ""},
+    {"packed weights along k", k_groups, [](D d) { d.b_format = OperandFormat::Mxfp4; }, nullptr,
+     "b_format is given, but k-groups have operands of one format"},
+    {"packed weights of nvfp4", everywhere, [](D d) { d.b_format = OperandFormat::Nvfp4; }, nullptr,
+     "b_format is nvfp4 and format bf16, but only mxfp4 beside bf16 differs"},
+    {"bf16 beside mxfp4", everywhere,
+     [](D d) { d.format = OperandFormat::Mxfp4, d.b_format = OperandFormat::Bf16; }, nullptr,
+     "b_format is bf16 and format mxfp4, but only mxfp4 beside bf16 differs"},
+    {"no b_format", everywhere, [](D d) { d.b_format = OperandFormat(3); }, nullptr,
+     "b_format is 3, but only 0 to 2 have a meaning"},
+    {"b_format without has_b_format", everywhere, nullptr, [](CDescription& c) { c.d.b_format = 1; }, "",
+     "b_format is 1, but has_b_format is 0"},
     // 1,024 times 2,097,151 tiles are as many as the limit.
     {"most tiles", dense, [](D d) { d.n = 32 * 1022, set_rows(d, int64_t{64} * 2097149); }, nullptr, ""},
     {"too many tiles", dense, [](D d) { d.n = 32 * 1022, set_rows(d, int64_t{64} * 2097150); }, nullptr,
@@ -643,6 +660,7 @@ CDescription::CDescription(const GemmDescription& from) {
       },
       from.groups);
   d.n = from.n, d.k = from.k;
+  d.has_b_format = from.b_format.has_value(), d.b_format = int32_t(from.b_format.value_or(OperandFormat{}));
   d.format = int32_t(from.format), d.bias = from.bias, d.gate = int32_t(from.gate);
   d.activation = {int32_t(from.activation.function), 1, from.activation.swiglu_oai.alpha,
                   from.activation.swiglu_oai.limit};

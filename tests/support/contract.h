@@ -29,6 +29,7 @@ struct ProductSituation {
   std::optional<DataType> pre, out;
   bool no_depth = false;   // K is 0
   bool workspace = false;  // the plan needs some
+  bool packed = false;     // b is packed weights
 };
 
 struct ProductRule {
