@@ -6,6 +6,7 @@
 #include "moxie/error.h"
 #include "moxie/gemm.h"
 #include "moxie/groups.h"
+#include "moxie/layer.h"
 #include "moxie/names.h"
 #include "moxie/pack.h"
 #include "moxie/plan.h"

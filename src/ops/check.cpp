@@ -49,34 +49,6 @@ void check_sink(size_t i, const CustomSink& sink) {
     reject("sinks[{}].needs.staging_bytes is {}, but must be a multiple of 1024", i, sink.needs.staging_bytes);
 }
 
-// The ranges of a call, of which there are few.
-struct Ranges {
-  void push_back(const Range& range) { ranges[count++] = range; }
-  const Range* begin() const { return ranges.data(); }
-  const Range* end() const { return ranges.data() + count; }
-  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias, rows and gather: at most 11.
-  std::array<Range, 11> ranges;
-  size_t count = 0;
-};
-
-// One matrix: pointer, leading dimension and place in memory.
-Range check_matrix(const char* name, const char* ld_name, const void* pointer, int64_t ld, int64_t rows, int64_t width,
-                   int element_bits, bool needed) {
-  const bool used = rows > 0 && width > 0;
-  check_pointer(name, pointer, needed && used, 16);
-  const int64_t multiple = 128 / element_bits;
-  if (ld == 0) ld = width;
-  if (ld < width) reject("{} is {}, but must be at least the width of {}, {}", ld_name, ld, name, width);
-  if (ld % multiple != 0) reject("{} is {}, but must be a multiple of {} elements (16 bytes)", ld_name, ld, multiple);
-  if (ld >= kMaxBytes * 8 / element_bits)
-    reject("{} is {}, but must be below {} elements", ld_name, ld, kMaxBytes * 8 / element_bits);
-  const auto begin = reinterpret_cast<uintptr_t>(pointer);
-  if (!used || !needed) return {name, begin, begin};
-  if (__int128(rows) * ld * element_bits / 8 >= kMaxBytes)
-    reject("{} would take 2^40 bytes or more ({} rows of {} elements)", name, rows, ld);
-  return {name, begin, begin + uintptr_t(((rows - 1) * ld + width) * element_bits / 8)};
-}
-
 void check_workspace(const ProblemShape& p, WorkspaceView workspace, size_t bytes) {
   check_pointer("workspace", workspace.data, bytes > 0 && !is_empty(p), 128);
   if (!is_empty(p) && workspace.bytes < bytes)
@@ -155,7 +127,9 @@ void check_output_extras(const char* name, std::optional<DataType> type, const v
 void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& workspace) {
   const int64_t rows = total_rows(p);
   const bool work = !is_empty(p);
-  Ranges inputs, outputs;
+  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias, rows and gather.
+  Ranges<11> inputs;
+  Ranges<4> outputs;
   check_operand_extras(p, t.a, t.b, t.bias != nullptr);
   const int operand_bits = bits_of(p.format);
   const bool k_groups = p.grouping == Grouping::KGroups;
@@ -202,6 +176,23 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
 }
 
 }  // namespace
+
+Range check_matrix(const char* name, const char* ld_name, const void* pointer, int64_t ld, int64_t rows, int64_t width,
+                   int element_bits, bool needed) {
+  const bool used = rows > 0 && width > 0;
+  check_pointer(name, pointer, needed && used, 16);
+  const int64_t multiple = 128 / element_bits;
+  if (ld == 0) ld = width;
+  if (ld < width) reject("{} is {}, but must be at least the width of {}, {}", ld_name, ld, name, width);
+  if (ld % multiple != 0) reject("{} is {}, but must be a multiple of {} elements (16 bytes)", ld_name, ld, multiple);
+  if (ld >= kMaxBytes * 8 / element_bits)
+    reject("{} is {}, but must be below {} elements", ld_name, ld, kMaxBytes * 8 / element_bits);
+  const auto begin = reinterpret_cast<uintptr_t>(pointer);
+  if (!used || !needed) return {name, begin, begin};
+  if (__int128(rows) * ld * element_bits / 8 >= kMaxBytes)
+    reject("{} would take 2^40 bytes or more ({} rows of {} elements)", name, rows, ld);
+  return {name, begin, begin + uintptr_t(((rows - 1) * ld + width) * element_bits / 8)};
+}
 
 void check_pointer(const char* name, const void* pointer, bool needed, size_t alignment) {
   if (needed && !pointer) reject("{} is null, but must point to device memory", name);

@@ -3,6 +3,8 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <array>
+
 #include "moxie/error.h"
 #include "moxie/gemm.h"
 #include "moxie/names.h"
@@ -33,9 +35,22 @@ struct Range {
   uintptr_t begin, end;
 };
 
+// The ranges of a call, of which there are few: a call allocates nothing.
+template <size_t kMost>
+struct Ranges {
+  void push_back(const Range& range) { ranges[count++] = range; }
+  const Range* begin() const { return ranges.data(); }
+  const Range* end() const { return ranges.data() + count; }
+  std::array<Range, kMost> ranges;
+  size_t count = 0;
+};
+
 void check_pointer(const char* name, const void* pointer, bool needed, size_t alignment);
 // `count` elements of `size` bytes, that may be absent where they are not needed.
 Range check_array(const char* name, const void* pointer, bool needed, size_t alignment, int64_t count, int64_t size);
+// A matrix of elements of `element_bits` bits: pointer, leading dimension and place in memory.
+Range check_matrix(const char* name, const char* ld_name, const void* pointer, int64_t ld, int64_t rows, int64_t width,
+                   int element_bits, bool needed);
 void check_disjoint(const Range& a, const Range& b);
 
 // What a plan is made for. An architecture without plans is Unsupported.

@@ -193,7 +193,8 @@ TEST(Gather, WrongUseIsNamed) {
             "gather is true, but rows of masked groups are not gathered, only those of offsets");
   EXPECT_EQ(planned([](auto& d) { d.format = OperandFormat::Mxfp4; }, 100),
             "gather is true, but rows of mxfp4 operands are not gathered, only those of bf16");
-  EXPECT_EQ(planned([](auto&) {}, 100), "the device is of architecture sm_100a, but gathered rows need sm_90a");
+  EXPECT_EQ(planned([](auto&) {}, 100),
+            "the device is of architecture sm_100a, but gathered rows of products without packed weights need sm_90a");
   const auto shared = [&](Multicast multicast) {
     return planned([&](auto& d) { d.hopper = HopperTuning{{}, {}, {}, {}, multicast}; });
   };

@@ -173,8 +173,8 @@ struct PackedMainloop {
         wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
       }
       // This stage's first block has been read by now. Where a stage has no other, one fence stands for the reads of
-      // two stages, and every other step leaves it out.
-      constexpr bool kFence = kSteps > 1 || decltype(number)::value == 1;
+      // two stages, and every other step leaves it out. With gathered rows wait_full() has had one since.
+      constexpr bool kFence = !kFencedWait && (kSteps > 1 || decltype(number)::value == 1);
       if (kStep == 0 && slab >= kSlabs) release<kFence>(ring, previous, thread);
       if constexpr (kStrip == kBlocks - 1) {
         slab += kParts;
@@ -223,10 +223,11 @@ struct PackedMainloop {
   static constexpr int kSteps = kBlocks * kSlabs / kParts;             // blocks of a stage
   static constexpr uint32_t kSlabA = C.block_m * kStageRowBytes / 16;  // a slab of A, as descriptors count
 
+  static constexpr bool kFencedWait = C.gather && kWgmma;
   static MOXIE_DEVICE void wait_full(const Ring& ring, const Position& at) {
     ring.wait_full(at.stage, at.phase);
     // Threads have written A, as ordinary accesses, and wgmma is to read it.
-    if constexpr (C.gather && kWgmma) cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    if constexpr (kFencedWait) cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
   }
 
   // Lets a stage go that holds nothing for this warp group.

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole Mixture-of-Experts layer in one call:
+//
+//   y[t] = residual[t] + sum over the k experts e of token t:
+//          weight[t, e] * (act(x[t] up[e]^T + up_bias[e]) down[e]^T + down_bias[e])
+//
+// from tokens, the experts that a router chose for them and the experts' weights, or from the router's logits. A layer
+// is described once (ExpertLayerDescription), planned and compiled once (ExpertLayer), and run often with any number of
+// tokens up to the most that it was made for. docs/layer.md shows its kernels and what they move.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "moxie/activation.h"
+#include "moxie/device.h"
+#include "moxie/gemm.h"
+#include "moxie/plan.h"
+#include "moxie/routing.h"
+#include "moxie/tensor.h"
+#include "moxie/types.h"
+
+namespace moxie {
+
+// How experts are chosen from logits, as ExpertRouting says (moxie/routing.h).
+struct RouterDescription {
+  DataType logits_type = DataType::F32;      // F32 or Bf16
+  RouterScore score = RouterScore::Softmax;  // what the logits become
+  bool renormalize = true;                   // weights are divided by their sum
+  float scaling_factor = 1;                  // of the weights
+  bool correction_bias = false;              // whether ExpertLayerTensors::correction_bias is added to choose by
+  int expert_groups = 1;                     // groups of neighboring experts, of which
+  int chosen_groups = 1;                     // a token's best are looked at
+};
+
+// What a layer computes: sizes, types and choices, but no pointers.
+struct ExpertLayerDescription {
+  int64_t experts = 1;  // E, whose weights are here: 1 to 1,024
+  // Ids of experts are 0 to all_experts - 1, and those from first_expert on are ours. Pairs with other ids, whatever
+  // they are, are skipped: other GPUs compute them. Absent: first_expert + experts.
+  int64_t first_expert = 0;
+  std::optional<int64_t> all_experts = {};
+  int top_k = 1;       // k, experts of a token: 1 to 16
+  int64_t hidden = 0;  // H, elements of a token: a positive multiple of 8, of 32 with Mxfp4
+  int64_t width = 0;   // I, elements between the two products, behind the gate: as H
+  // Of up and down. Mxfp4 stands for packed weights (moxie/weights.h) beside bf16 tokens.
+  OperandFormat weights = OperandFormat::Bf16;
+  ActivationSpec activation = Activation::Swiglu;  // a gated one makes up twice as high
+  GateLayout gate = GateLayout::Interleaved;       // where gate and up lie in the rows of up, with a gated activation
+  bool up_bias = false;                            // whether ExpertLayerTensors::up_bias is added
+  bool down_bias = false;                          // whether ExpertLayerTensors::down_bias is added
+  bool residual = false;                           // whether ExpertLayerTensors::residual is added
+  DataType out = DataType::Bf16;                   // of y: Bf16 or F32
+  IdType id_type = IdType::Int32;                  // of topk_ids
+  std::optional<RouterDescription> router = {};    // absent: calls bring topk_ids and topk_weights
+  int64_t max_tokens = 0;                          // the most that a call has: 0 to 1,048,576
+  // Tokens of a typical call, where all have about as many: one kernel a product is planned and compiled. Absent: one
+  // for every range of tokens up to max_tokens, and each call takes those for its tokens. It changes no result.
+  std::optional<int64_t> expected_tokens = {};
+};
+
+// The tensors of one call, in device memory. What the description has no use for is null. Matrices are row-major and
+// aligned to 16 bytes, with leading dimensions in elements that are multiples of 16 bytes, where 0 stands for the width;
+// the other arrays are dense and aligned to their elements. What is written overlaps nothing else, but that out may be
+// the residual.
+struct ExpertLayerTensors {
+  int64_t tokens = 0;                    // T, 0 to max_tokens
+  const int32_t* token_count = nullptr;  // or null. How many of them there are, brought into 0 to T by the kernels
+  ConstTensor x = {};                    // [T, H] bf16
+
+  const void* topk_ids = nullptr;       // [T, k], without a router
+  const float* topk_weights = nullptr;  // [T, k], without a router; null: every weight is 1
+
+  const void* logits = nullptr;            // [T, all_experts], with a router
+  int64_t ld_logits = 0;                   // elements between tokens; 0 stands for all_experts
+  const float* correction_bias = nullptr;  // [all_experts], where the router has one
+  int32_t* chosen_ids = nullptr;           // with a router: receives [T, k], or null
+  float* chosen_weights = nullptr;         // with a router: receives [T, k], or null
+
+  // [E, 2 I, H] with a gate, else [E, I, H]; bf16, or packed_weight_bytes({E, 2 I or I, H, ...}).
+  ConstTensor up = {};
+  const void* up_bias = nullptr;    // bf16 [E, 2 I or I], aligned to 16 bytes
+  ConstTensor down = {};            // [E, H, I]; bf16, or packed_weight_bytes({E, H, I})
+  const void* down_bias = nullptr;  // bf16 [E, H], aligned to 16 bytes
+  ConstTensor residual = {};        // [T, H] of out's type
+  Tensor out = {};                  // receives y [T, H]; rows of tokens past *token_count are left untouched
+};
+
+// The kernels of a layer's two products.
+struct ExpertLayerPlan {
+  PlanInfo up;
+  PlanInfo down;
+};
+
+// A layer that is planned and compiled. Cheap to copy; copies share everything. Thread-safe.
+class ExpertLayer {
+ public:
+  // Checks, plans and compiles. Throws Error: InvalidArgument (the description breaks a rule), Unsupported (the device
+  // has no kernel for it), Compile, Driver.
+  ExpertLayer(const Device& device, const ExpertLayerDescription& description);
+
+  // Computes. Asynchronous on options.stream. Allocates nothing, reads no device memory on the host, takes no lock, and
+  // may be captured into a CUDA graph. Everything is checked before anything is launched. Calls that may run at the
+  // same time need a workspace each. options.weights_ready has no effect: a layer's second product reads its weights
+  // early in any case. Throws Error: InvalidArgument, Driver.
+  //
+  // The result is the same bits in every run. Rows of the two products are rounded to bf16 between them and behind the
+  // second, and summed in float32 in the order of a token's choices (combine() in moxie/routing.h). NaN reaches the
+  // tokens alone that it is multiplied for.
+  void run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options = {}) const;
+
+  // Bytes of workspace that run() needs for so many tokens or fewer; absent: for max_tokens. The workspace is aligned to
+  // 256 bytes. With P = T k pairs they are, each rounded up to 256,
+  //   2 P I and 2 P H        the rows between the products and behind the second
+  //   4 P twice, 4 E         order, inverse and ends
+  //   4 P twice              ids and weights, with a router
+  //   and the most that sort_by_expert() or a product needs for itself.
+  // Throws Error: InvalidArgument.
+  size_t workspace_bytes(std::optional<int64_t> tokens = {}) const;
+
+  // What was planned for calls of so many tokens; absent: of max_tokens.
+  ExpertLayerPlan plan(std::optional<int64_t> tokens = {}) const;
+
+  const ExpertLayerDescription& description() const;  // as given to the constructor
+  const Device& device() const;                       // where it runs
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace moxie

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// The expert layer: checks, the kernels of every range of tokens, and the launches of a call.
+#include "moxie/layer.h"
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <vector>
+
+#include "moxie/weights.h"
+#include "ops/check.h"
+#include "ops/gemm.h"
+
+namespace moxie {
+namespace {
+
+using ops::check_array;
+using ops::check_matrix;
+using ops::Range;
+using ops::reject;
+
+constexpr size_t kAlignment = 256;  // of the workspace and its parts
+constexpr int64_t kMostTokens = kMaxRoutedTokens;
+
+size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t all_experts(const ExpertLayerDescription& d) { return d.all_experts.value_or(d.first_expert + d.experts); }
+// Rows of `up`, of an expert.
+int64_t up_rows(const ExpertLayerDescription& d) { return is_gated(d.activation.function) ? 2 * d.width : d.width; }
+
+void check_layer(const ExpertLayerDescription& d) {
+  const auto size = [](const char* name, int64_t value, int64_t least, int64_t most) {
+    if (value < least || value > most) reject("{} is {}, but must be {} to {}", name, value, least, most);
+  };
+  size("experts", d.experts, 1, kMaxRoutedExperts);
+  size("first_expert", d.first_expert, 0, (int64_t{1} << 31) - 1 - d.experts);
+  if (d.all_experts && *d.all_experts < d.first_expert + d.experts)
+    reject("all_experts is {}, but the last one here is {}", *d.all_experts, d.first_expert + d.experts - 1);
+  size("top_k", d.top_k, 1, kMaxTopK);
+  size("max_tokens", d.max_tokens, 0, kMostTokens);
+  if (d.expected_tokens) size("expected_tokens", *d.expected_tokens, 0, kMostTokens);
+  ops::check_enum("weights", d.weights);
+  ops::check_enum("activation", d.activation.function);
+  ops::check_enum("id_type", d.id_type);
+  if (d.weights == OperandFormat::Nvfp4) reject("weights is nvfp4, but only bf16 and mxfp4 have a layer");
+  if (d.out != DataType::Bf16 && d.out != DataType::F32) reject("out is {}, but must be bf16 or f32", to_string(d.out));
+  const int64_t unit = k_unit(d.weights);
+  for (const auto& [name, value] : {std::pair("hidden", d.hidden), std::pair("width", d.width)}) {
+    size(name, value, unit, int64_t{1} << 20);
+    if (value % unit != 0)
+      reject("{} is {}, but must be a multiple of {} with {} weights", name, value, unit, to_string(d.weights));
+  }
+  if (!d.router) return;
+  const RouterDescription& r = *d.router;
+  size("all_experts", all_experts(d), d.top_k, kMaxRoutedExperts);
+  ops::check_enum("router.score", r.score);
+  if (r.logits_type != DataType::Bf16 && r.logits_type != DataType::F32)
+    reject("router.logits_type is {}, but must be bf16 or f32", to_string(r.logits_type));
+  if (d.id_type != IdType::Int32) reject("id_type is int64, but a router's ids are int32");
+}
+
+// The descriptions of the two products, for calls of about `tokens`.
+GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
+  GemmDescription up;
+  // Of all pairs those that meet experts here, if every expert is as popular.
+  const int64_t rows = (tokens * d.top_k * d.experts + all_experts(d) - 1) / all_experts(d);
+  up.groups = Offsets{d.experts, std::max<int64_t>(rows, 1)};
+  up.n = up_rows(d), up.k = d.hidden;
+  if (d.weights != OperandFormat::Bf16) up.b_format = d.weights;
+  up.gather = true;
+  up.bias = d.up_bias;
+  up.activation = d.activation, up.gate = d.gate;
+  return up;
+}
+GemmDescription down_of(const ExpertLayerDescription& d, int64_t tokens) {
+  GemmDescription down = up_of(d, tokens);
+  down.n = d.hidden, down.k = d.width;
+  down.gather = false;
+  down.bias = d.down_bias;
+  down.activation = Activation::None, down.gate = GateLayout::Interleaved;
+  return down;
+}
+
+// Where the parts of a call's workspace lie.
+struct Parts {
+  size_t ends, order, inverse, ids, weights, scratch, inner, rows, bytes;
+};
+
+// Tokens for which kernels are planned: 1, 4, 16, ...
+int64_t planned_tokens(int range) { return int64_t{1} << (2 * range); }
+int range_of(int64_t tokens) {
+  int range = 0;
+  while (tokens > 2 * planned_tokens(range)) ++range;
+  return range;
+}
+
+}  // namespace
+
+struct ExpertLayer::Impl {
+  struct Products {
+    GroupedGemm up, down;
+  };
+
+  Impl(const Device& of, const ExpertLayerDescription& described) : device(of), description(described) {
+    check_layer(description);
+    std::vector<std::future<Products>> made;
+    const auto make = [this](int64_t tokens) {
+      return std::async(std::launch::async, [this, tokens] {
+        auto down = std::async(std::launch::async, [&] { return GroupedGemm(device, down_of(description, tokens)); });
+        GroupedGemm up(device, up_of(description, tokens));
+        return Products{std::move(up), down.get()};
+      });
+    };
+    if (description.expected_tokens) {
+      made.push_back(make(*description.expected_tokens));
+    } else {
+      for (int range = 0; range <= range_of(description.max_tokens); ++range)
+        made.push_back(make(planned_tokens(range)));
+    }
+    for (std::future<Products>& each : made) products.push_back(each.get());
+  }
+
+  const Products& products_for(int64_t tokens) const {
+    return products[std::min(size_t(range_of(tokens)), products.size() - 1)];
+  }
+
+  // For calls of up to `tokens`, whose kernels may be those of a lower range.
+  Parts parts(int64_t tokens) const {
+    const int64_t pairs = tokens * description.top_k;
+    size_t scratch = sort_workspace_bytes(tokens, description.top_k, description.experts);
+    for (size_t i = 0; i < products.size(); ++i) {
+      for (const GroupedGemm* product : {&products[i].up, &products[i].down})
+        scratch = std::max(scratch, product->workspace_bytes(pairs));
+      if (&products[i] == &products_for(tokens)) break;
+    }
+    Parts at{};
+    const auto take = [&](size_t& place, size_t bytes) {
+      place = at.bytes;
+      at.bytes += rounded(bytes);
+    };
+    const auto count = size_t(pairs);
+    take(at.ends, size_t(description.experts) * sizeof(int32_t));
+    take(at.order, count * sizeof(int32_t));
+    take(at.inverse, count * sizeof(int32_t));
+    take(at.ids, description.router ? count * sizeof(int32_t) : 0);
+    take(at.weights, description.router ? count * sizeof(float) : 0);
+    take(at.scratch, scratch);
+    take(at.inner, count * size_t(description.width) * 2);
+    take(at.rows, count * size_t(description.hidden) * 2);
+    return at;
+  }
+
+  void check(const ExpertLayerTensors& t, WorkspaceView workspace, size_t bytes) const {
+    const ExpertLayerDescription& d = description;
+    if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
+    const bool work = t.tokens > 0;
+    const int64_t pairs = t.tokens * d.top_k;
+    if (work && workspace.bytes < bytes)
+      reject("workspace has {} bytes, but this call needs {}", workspace.bytes, bytes);
+    if (t.residual.scales || t.residual.tensor_scale || t.x.scales || t.x.tensor_scale || t.up.scales ||
+        t.up.tensor_scale || t.down.scales || t.down.tensor_scale || t.out.scales || t.out.tensor_scale)
+      reject("scales are given, but neither tokens nor outputs nor weights of a layer have scales of their own");
+
+    ops::Ranges<10> read;
+    ops::Ranges<4> written;
+    const auto absent = [](const char* name, const void* pointer, const char* why) {
+      if (pointer) reject("{} is given, but {}", name, why);
+    };
+    const auto matrix = [&](const char* name, const char* ld, const void* data, int64_t lead, int64_t rows,
+                            int64_t width, DataType type) {
+      return check_matrix(name, ld, data, lead, rows, width, bits_of(type), work);
+    };
+    const auto weights = [&](const char* name, const char* ld, const ConstTensor& w, int64_t n, int64_t k) {
+      if (d.weights == OperandFormat::Bf16) return matrix(name, ld, w.data, w.ld, d.experts * n, k, DataType::Bf16);
+      if (w.ld != 0) reject("{} is {}, but packed weights have no leading dimension", ld, w.ld);
+      return check_array(name, w.data, work, 16, int64_t(packed_weight_bytes(d.experts, n, k)), 1);
+    };
+    const auto bias = [&](const char* name, const void* data, bool has, int64_t n) {
+      if (!has) absent(name, data, "the description has none");
+      if (has) read.push_back(matrix(name, name, data, n, d.experts, n, DataType::Bf16));
+    };
+    read.push_back(check_array("token_count", t.token_count, false, 4, 1, 4));
+    read.push_back(matrix("x", "x.ld", t.x.data, t.x.ld, t.tokens, d.hidden, DataType::Bf16));
+    read.push_back(weights("up", "up.ld", t.up, up_rows(d), d.hidden));
+    read.push_back(weights("down", "down.ld", t.down, d.hidden, d.width));
+    bias("up_bias", t.up_bias, d.up_bias, up_rows(d));
+    bias("down_bias", t.down_bias, d.down_bias, d.hidden);
+    if (d.router) {
+      absent("topk_ids", t.topk_ids, "the router chooses them");
+      absent("topk_weights", t.topk_weights, "the router makes them");
+      const int64_t all = all_experts(d), ld = t.ld_logits == 0 ? all : t.ld_logits;
+      if (ld < all) reject("ld_logits is {}, but there are {} experts", ld, all);
+      const int64_t bytes_each = bits_of(d.router->logits_type) / 8;
+      read.push_back(
+          check_array("logits", t.logits, work, size_t(bytes_each), work ? (t.tokens - 1) * ld + all : 0, bytes_each));
+      if (!d.router->correction_bias) absent("correction_bias", t.correction_bias, "the router has none");
+      read.push_back(check_array("correction_bias", t.correction_bias, work && d.router->correction_bias, 4, all, 4));
+      written.push_back(check_array("chosen_ids", t.chosen_ids, false, 4, pairs, 4));
+      written.push_back(check_array("chosen_weights", t.chosen_weights, false, 4, pairs, 4));
+    } else {
+      constexpr const char* kNone = "the description has no router";
+      absent("logits", t.logits, kNone), absent("correction_bias", t.correction_bias, kNone);
+      absent("chosen_ids", t.chosen_ids, kNone), absent("chosen_weights", t.chosen_weights, kNone);
+      const int64_t id_bytes = d.id_type == IdType::Int32 ? 4 : 8;
+      read.push_back(check_array("topk_ids", t.topk_ids, work, size_t(id_bytes), pairs, id_bytes));
+      read.push_back(check_array("topk_weights", t.topk_weights, false, 4, pairs, 4));
+    }
+    const Range out = matrix("out", "out.ld", t.out.data, t.out.ld, t.tokens, d.hidden, d.out);
+    written.push_back(out);
+    ops::check_pointer("workspace", workspace.data, work, kAlignment);
+    const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
+    written.push_back({"workspace", begin, begin + (work ? bytes : 0)});
+    for (const Range* each = written.begin(); each != written.end(); ++each) {
+      for (const Range& other : read) ops::check_disjoint(*each, other);
+      for (const Range* other = each + 1; other != written.end(); ++other) ops::check_disjoint(*each, *other);
+    }
+    if (!d.residual) {
+      absent("residual", t.residual.data, "the description has none");
+      return;
+    }
+    const Range residual = matrix("residual", "residual.ld", t.residual.data, t.residual.ld, t.tokens, d.hidden, d.out);
+    const int64_t ld_residual = t.residual.ld ? t.residual.ld : d.hidden, ld_out = t.out.ld ? t.out.ld : d.hidden;
+    for (const Range& other : written) {
+      const bool is_out = other.begin == out.begin && residual.begin == out.begin && ld_residual == ld_out;
+      if (!is_out) ops::check_disjoint(other, residual);
+    }
+  }
+
+  void run(const ExpertLayerTensors& t, WorkspaceView workspace, const LaunchOptions& options) const {
+    const ExpertLayerDescription& d = description;
+    if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
+    const Parts at = parts(t.tokens);
+    check(t, workspace, at.bytes);
+    if (t.tokens == 0) return;
+    const int64_t pairs = t.tokens * d.top_k;
+    auto* const base = static_cast<uint8_t*>(workspace.data);
+    const auto ints = [&](size_t place) { return reinterpret_cast<int32_t*>(base + place); };
+    const WorkspaceView scratch{base + at.scratch, at.inner - at.scratch};
+    LaunchOptions launch = options;
+    launch.weights_ready = false;
+
+    const void* ids = t.topk_ids;
+    const float* weights = t.topk_weights;
+    if (d.router) {
+      ExpertRouting routing;
+      routing.tokens = t.tokens, routing.experts = all_experts(d), routing.top_k = d.top_k;
+      routing.logits_type = d.router->logits_type, routing.logits = t.logits, routing.ld_logits = t.ld_logits;
+      routing.score = d.router->score, routing.renormalize = d.router->renormalize;
+      routing.scaling_factor = d.router->scaling_factor, routing.correction_bias = t.correction_bias;
+      routing.expert_groups = d.router->expert_groups, routing.chosen_groups = d.router->chosen_groups;
+      routing.token_count = t.token_count;
+      routing.ids = t.chosen_ids ? t.chosen_ids : ints(at.ids);
+      routing.weights = t.chosen_weights ? t.chosen_weights : reinterpret_cast<float*>(base + at.weights);
+      route(device, routing, launch);
+      ids = routing.ids, weights = routing.weights;
+    }
+
+    ExpertSort sort;
+    sort.tokens = t.tokens, sort.top_k = d.top_k;
+    sort.first_expert = d.first_expert, sort.experts = d.experts;
+    sort.id_type = d.id_type, sort.ids = ids, sort.token_count = t.token_count;
+    sort.ends = ints(at.ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
+    sort_by_expert(device, sort, scratch, launch);
+
+    const Products& of = products_for(t.tokens);
+    GemmTensors up;
+    up.a = t.x, up.b = t.up, up.bias = t.up_bias;
+    up.out.data = base + at.inner;
+    up.rows.ends = sort.ends, up.rows.total = pairs;
+    up.gather = {sort.order, d.top_k, t.tokens};
+    of.up.run(up, scratch, launch);
+
+    GemmTensors down;
+    down.a.data = base + at.inner, down.b = t.down, down.bias = t.down_bias;
+    down.out.data = base + at.rows;
+    down.rows = up.rows;
+    // The kernel before writes neither weights nor ends. It starts this one when it has itself waited for the sort, and
+    // the sort for all before it.
+    LaunchOptions early = launch;
+    early.weights_ready = true;
+    of.down.run(down, scratch, early);
+
+    ExpertCombination sum;
+    sum.tokens = t.tokens, sum.top_k = d.top_k, sum.width = d.hidden, sum.row_count = pairs;
+    sum.rows = base + at.rows, sum.inverse = sort.inverse, sum.weights = weights;
+    sum.residual = t.residual.data, sum.ld_residual = t.residual.ld;
+    sum.token_count = t.token_count;
+    sum.out_type = d.out, sum.out = t.out.data, sum.ld_out = t.out.ld;
+    combine(device, sum, launch);
+  }
+
+  const Device device;
+  const ExpertLayerDescription description;
+  std::vector<Products> products;  // of the expected tokens, or of every range of them
+};
+
+ExpertLayer::ExpertLayer(const Device& device, const ExpertLayerDescription& description)
+    : impl_(std::make_shared<const Impl>(device, description)) {}
+
+void ExpertLayer::run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options) const {
+  impl_->run(tensors, workspace, options);
+}
+
+size_t ExpertLayer::workspace_bytes(std::optional<int64_t> tokens) const {
+  const int64_t most = impl_->description.max_tokens, count = tokens.value_or(most);
+  if (count < 0 || count > most) reject("tokens is {}, but must be 0 to {}", count, most);
+  return impl_->parts(count).bytes;
+}
+
+ExpertLayerPlan ExpertLayer::plan(std::optional<int64_t> tokens) const {
+  const int64_t most = impl_->description.max_tokens, count = tokens.value_or(most);
+  if (count < 0 || count > most) reject("tokens is {}, but must be 0 to {}", count, most);
+  const Impl::Products& of = impl_->products_for(count);
+  return {of.up.plan(), of.down.plan()};
+}
+
+const ExpertLayerDescription& ExpertLayer::description() const { return impl_->description; }
+const Device& ExpertLayer::device() const { return impl_->device; }
+
+}  // namespace moxie

@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole expert layers against sums in double precision: models' shapes made small, few and many tokens, experts that
+// nobody chose and those that are elsewhere. Sizes and data are drawn anew in every run.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "moxie/layer.h"
+#include "reference/formats.h"
+#include "reference/packed_weights.h"
+#include "reference/product.h"
+#include "tests/support/device.h"
+#include "tests/support/random.h"
+
+namespace moxie::test {
+namespace {
+
+using reference::bf16_to_float;
+using reference::float_to_bf16;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+double to_bf16(double x) { return bf16_to_float(float_to_bf16(float(x))); }
+
+// One product's weights, on the device and as numbers.
+struct Weights {
+  Weights() = default;
+  Weights(const ExpertLayerDescription& d, int64_t n, int64_t k, bool gated, uint64_t seed) : n(n), k(k) {
+    values.resize(size_t(d.experts));
+    if (d.weights == OperandFormat::Bf16) {
+      std::vector<uint16_t> all;
+      for (int64_t i = 0; i < d.experts * n * k; ++i)
+        all.push_back(random_bf16(seed, uint64_t(i), 3 / std::sqrt(float(k))));
+      for (int64_t i = 0; i < d.experts * n * k; ++i)
+        values[size_t(i / (n * k))].push_back(bf16_to_float(all[size_t(i)]));
+      memory = Buffer(all);
+      return;
+    }
+    std::vector<uint8_t> all;
+    for (int64_t e = 0; e < d.experts; ++e) {
+      std::vector<uint8_t> codes, scales;
+      for (int64_t i = 0; i < n * k / 2; ++i) codes.push_back(uint8_t(mix(seed + uint64_t(e * n * k + i))));
+      for (int64_t i = 0; i < n * k / 32; ++i) scales.push_back(uint8_t(121 + mix(seed * 3 + uint64_t(e * n + i)) % 4));
+      std::vector<float> row(static_cast<size_t>(k));
+      for (int64_t r = 0; r < n; ++r) {
+        reference::dequantize_row(DataType::Mxfp4, codes.data() + r * k / 2, scales.data() + r * k / 32, k, 1,
+                                  row.data());
+        values[size_t(e)].insert(values[size_t(e)].end(), row.begin(), row.end());
+      }
+      const std::vector<uint8_t> packed =
+          reference::pack_weights(codes.data(), scales.data(), n, k, gated ? std::optional(d.gate) : std::nullopt);
+      all.insert(all.end(), packed.begin(), packed.end());
+    }
+    memory = Buffer(all);
+  }
+  int64_t n = 0, k = 0;
+  std::vector<std::vector<double>> values;  // of each expert: [n, k]
+  Buffer memory;
+};
+
+struct Bias {
+  Bias() = default;
+  Bias(int64_t count, uint64_t seed) {
+    std::vector<uint16_t> all;
+    for (int64_t i = 0; i < count; ++i) all.push_back(random_bf16(seed, uint64_t(i), 0.5f));
+    for (const uint16_t x : all) values.push_back(bf16_to_float(x));
+    memory = Buffer(all);
+  }
+  double operator[](int64_t i) const { return values.empty() ? 0 : values[size_t(i)]; }
+  std::vector<double> values;
+  Buffer memory;
+};
+
+// A layer with its weights.
+struct Layer {
+  Layer(const ExpertLayerDescription& description, uint64_t seed)
+      : d(description),
+        gated(is_gated(d.activation.function)),
+        up_rows(gated ? 2 * d.width : d.width),
+        up(d, up_rows, d.hidden, gated, seed),
+        down(d, d.hidden, d.width, false, seed + 1),
+        layer(device(), d) {
+    if (d.up_bias) up_bias = Bias(d.experts * up_rows, seed + 2);
+    if (d.down_bias) down_bias = Bias(d.experts * d.hidden, seed + 3);
+  }
+
+  // The row of one pair as the layer computes it, in double precision but for the two roundings to bf16.
+  std::vector<double> row(const std::vector<double>& x, int64_t e) const {
+    std::vector<double> pre = reference::product(x, up.values[size_t(e)], 1, up_rows, d.hidden);
+    for (int64_t j = 0; j < up_rows; ++j) pre[size_t(j)] += up_bias[e * up_rows + j];
+    std::vector<double> inner = reference::activate_all(d.activation.function, d.gate, pre, 1, up_rows,
+                                                        d.activation.swiglu_oai.alpha, d.activation.swiglu_oai.limit);
+    for (double& v : inner) v = to_bf16(v);
+    std::vector<double> y = reference::product(inner, down.values[size_t(e)], 1, d.hidden, d.width);
+    for (int64_t j = 0; j < d.hidden; ++j) y[size_t(j)] = to_bf16(y[size_t(j)] + down_bias[e * d.hidden + j]);
+    return y;
+  }
+
+  ExpertLayerDescription d;
+  bool gated;
+  int64_t up_rows;
+  Weights up, down;
+  Bias up_bias, down_bias;
+  ExpertLayer layer;
+};
+
+// Tokens with their experts, and memory for what comes of them.
+struct Batch {
+  Batch(const Layer& of, int64_t count, uint64_t seed) : layer(of), tokens(count) {
+    const ExpertLayerDescription& d = of.d;
+    for (int64_t i = 0; i < tokens * d.hidden; ++i) x.push_back(random_bf16(seed, uint64_t(i), 2));
+    for (int64_t i = 0; i < tokens * d.top_k; ++i)
+      weights.push_back(bf16_to_float(random_bf16(seed + 1, uint64_t(i), 1)));
+    for (int64_t i = 0; d.residual && i < tokens * d.hidden; ++i)
+      residual.push_back(bf16_to_float(random_bf16(seed + 2, uint64_t(i), 1)));
+  }
+
+  // ids are chosen by `choose`, which gets the token.
+  void draw_ids(const std::function<int64_t()>& choose) {
+    for (int64_t i = 0; i < tokens * layer.d.top_k; ++i) ids.push_back(choose());
+  }
+
+  Buffer residual_memory() const {
+    if (layer.d.out == DataType::F32) return Buffer(residual);
+    std::vector<uint16_t> bits;
+    for (const float value : residual) bits.push_back(float_to_bf16(value));
+    return Buffer(bits);
+  }
+
+  // Runs the layer and returns [tokens, hidden] as numbers; everything else must be as it was.
+  std::vector<double> run(std::optional<int32_t> count = {}) const {
+    const ExpertLayerDescription& d = layer.d;
+    const int64_t ld = d.hidden + 8, guard = 32;
+    const auto element = size_t(bits_of(d.out) / 8);
+    const Buffer xs(x), ws(weights), out((size_t(tokens * ld + 2 * guard)) * element);
+    const Buffer res = residual_memory();
+    std::vector<int32_t> narrow(ids.begin(), ids.end());
+    const Buffer id_memory = d.id_type == IdType::Int64 ? Buffer(ids) : Buffer(narrow);
+    const Buffer count_memory(std::vector<int32_t>{count.value_or(0)});
+    const size_t bytes = layer.layer.workspace_bytes(tokens);
+    const Buffer workspace(bytes + 64);
+    out.fill(0xff), workspace.fill(0xff);
+    ExpertLayerTensors t;
+    t.tokens = tokens;
+    if (count) t.token_count = count_memory.get<int32_t>();
+    t.x.data = xs.get();
+    t.topk_ids = id_memory.get(), t.topk_weights = ws.get<float>();
+    t.up.data = layer.up.memory.get(), t.down.data = layer.down.memory.get();
+    t.up_bias = layer.up_bias.memory.get(), t.down_bias = layer.down_bias.memory.get();
+    t.residual.data = res.get();
+    t.out.data = out.get<uint8_t>() + guard * int64_t(element), t.out.ld = ld;
+    layer.layer.run(t, {workspace.get(), bytes});
+    device().synchronize();
+    const std::vector<uint8_t> behind = workspace.download();
+    EXPECT_TRUE(std::all_of(behind.end() - 64, behind.end(), [](uint8_t b) { return b == 0xff; }))
+        << "bytes behind the workspace";
+    const std::vector<uint8_t> got = out.download();
+    std::vector<double> values;
+    int64_t written = 0;
+    for (int64_t i = 0; i < tokens * ld + 2 * guard; ++i) {
+      const uint8_t* const at = got.data() + size_t(i) * element;
+      const int64_t place = i - guard;
+      if (place >= 0 && place < tokens * ld && place % ld < d.hidden) {
+        float value;
+        if (d.out == DataType::F32) {
+          std::memcpy(&value, at, 4);
+        } else {
+          uint16_t bits;
+          std::memcpy(&bits, at, 2);
+          value = bf16_to_float(bits);
+        }
+        values.push_back(value);
+      } else {
+        written += std::any_of(at, at + element, [](uint8_t b) { return b != 0xff; });
+      }
+    }
+    EXPECT_EQ(written, 0) << "elements that are none of the layer's";
+    return values;
+  }
+
+  // Compares tokens first to last - 1. An element may be off by two units in the last place of bf16 of the rows and the
+  // residual that it is summed from, and everything together by 4e-3 of its norm.
+  void check(const std::vector<double>& got, int64_t first, int64_t last) const {
+    const ExpertLayerDescription& d = layer.d;
+    std::map<std::pair<int64_t, int64_t>, std::vector<double>> rows;
+    double error = 0, norm = 0;
+    int64_t wrong = 0;
+    std::string where;
+    for (int64_t t = first; t < last; ++t) {
+      std::vector<double> token;
+      for (int64_t c = 0; c < d.hidden; ++c) token.push_back(bf16_to_float(x[size_t(t * d.hidden + c)]));
+      std::vector<double> sum(static_cast<size_t>(d.hidden)), most(static_cast<size_t>(d.hidden));
+      const auto add = [&](int64_t c, double value) { sum[size_t(c)] += value, most[size_t(c)] += std::abs(value); };
+      for (int64_t c = 0; d.residual && c < d.hidden; ++c) add(c, residual[size_t(t * d.hidden + c)]);
+      for (int64_t j = 0; j < d.top_k; ++j) {
+        const int64_t e = ids[size_t(t * d.top_k + j)] - d.first_expert;
+        if (e < 0 || e >= d.experts) continue;
+        std::vector<double>& row = rows[{t, e}];
+        if (row.empty()) row = layer.row(token, e);
+        for (int64_t c = 0; c < d.hidden; ++c) add(c, double(weights[size_t(t * d.top_k + j)]) * row[size_t(c)]);
+      }
+      double row_norm = 0;
+      for (const double v : sum) row_norm += v * v;
+      for (int64_t c = 0; c < d.hidden; ++c) {
+        const double value = got[size_t(t * d.hidden + c)], wanted = sum[size_t(c)];
+        if (std::isnan(wanted)) {
+          wrong += !std::isnan(value);
+          continue;
+        }
+        const double off = std::abs(value - wanted), may = most[size_t(c)] * 0x1p-7 + 1e-4 * std::sqrt(row_norm);
+        error += off * off, norm += wanted * wanted;
+        if (!(off <= may) && wrong++ == 0)
+          where = fmt::format("token {}, column {}: {} instead of {}", t, c, value, wanted);
+      }
+    }
+    EXPECT_EQ(wrong, 0) << where;
+    EXPECT_LE(std::sqrt(error), 4e-3 * std::sqrt(norm));
+  }
+
+  const Layer& layer;
+  int64_t tokens;
+  std::vector<uint16_t> x;
+  std::vector<float> weights, residual;
+  std::vector<int64_t> ids;
+};
+
+// What a layer is besides its sizes: these decide its kernels.
+struct Kind {
+  const char* name;
+  OperandFormat weights;
+  ActivationSpec activation;
+  GateLayout gate;
+  bool biases, residual;
+  DataType out;
+  IdType id_type;
+  int64_t expected;  // tokens
+};
+const Kind kKinds[] = {
+    {"GptOss", OperandFormat::Bf16, swiglu_oai(), GateLayout::Interleaved, true, false, DataType::Bf16, IdType::Int32,
+     1},
+    {"GptOssPrefill", OperandFormat::Bf16, swiglu_oai(), GateLayout::Interleaved, true, true, DataType::Bf16,
+     IdType::Int64, 4096},
+    {"GptOssPacked", OperandFormat::Mxfp4, swiglu_oai(), GateLayout::Interleaved, true, false, DataType::Bf16,
+     IdType::Int32, 1},
+    {"GptOssPackedPrefill", OperandFormat::Mxfp4, swiglu_oai(), GateLayout::Interleaved, true, false, DataType::F32,
+     IdType::Int64, 4096},
+    {"Qwen3", OperandFormat::Bf16, Activation::Swiglu, GateLayout::Split, false, false, DataType::Bf16, IdType::Int64,
+     64},
+    {"Mixtral", OperandFormat::Bf16, Activation::Swiglu, GateLayout::SplitUpFirst, false, true, DataType::F32,
+     IdType::Int32, 512},
+    {"DeepSeekPacked", OperandFormat::Mxfp4, Activation::Swiglu, GateLayout::Split, false, true, DataType::Bf16,
+     IdType::Int32, 64},
+    {"Plain", OperandFormat::Bf16, Activation::Relu, GateLayout::Interleaved, true, false, DataType::F32, IdType::Int32,
+     32},
+};
+
+void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
+
+class ExpertLayerMatrix : public ::testing::TestWithParam<Kind> {};
+
+// Twenty layers of each kind.
+TEST_P(ExpertLayerMatrix, IsRight) {
+  const Kind& kind = GetParam();
+  Random random(run_seed() ^ std::hash<std::string>()(kind.name));
+  for (int i = 0; i < 20; ++i) {
+    ExpertLayerDescription d;
+    const bool packed = kind.weights == OperandFormat::Mxfp4;
+    const int64_t sizes[] = {8, 24, 64, 72, 120}, packed_sizes[] = {32, 64, 96, 160},
+                  experts[] = {1, 2, 3, 8, 32, 60, 128}, counts[] = {0, 1, 2, 3, 7, 17, 64, 131};
+    d.experts = i == 7 ? 1024 : random.of(experts);
+    d.first_expert = random.one_in(3) ? random.between(0, 100) : 0;
+    d.all_experts = d.first_expert + d.experts + (random.one_in(3) ? random.between(0, 300) : 0);
+    d.top_k = int(random.between(1, std::min<int64_t>(16, random.one_in(4) ? 16 : 6)));
+    d.hidden = packed ? random.of(packed_sizes) : random.of(sizes);
+    d.width = packed ? random.of(packed_sizes) : random.of(sizes);
+    if (d.experts > 60) d.hidden = d.width = packed ? 32 : 24;
+    d.weights = kind.weights, d.activation = kind.activation, d.gate = kind.gate;
+    d.up_bias = kind.biases, d.down_bias = kind.biases, d.residual = kind.residual;
+    d.out = kind.out, d.id_type = kind.id_type;
+    d.max_tokens = 200, d.expected_tokens = kind.expected;
+    const Layer layer(d, random.next() % 100000);
+    Batch batch(layer, random.of(counts), random.next() % 100000);
+    // How tokens choose: any expert, all the same, one elsewhere now and then, or none that is here.
+    const int64_t how = random.between(0, 3), favorite = d.first_expert + random.between(0, d.experts - 1);
+    const int64_t wild[] = {-1, d.first_expert + d.experts, std::numeric_limits<int32_t>::min(),
+                            std::numeric_limits<int32_t>::max(), d.first_expert - 1};
+    batch.draw_ids([&] {
+      if (how == 1) return favorite;
+      if (how == 3 || (how == 2 && random.one_in(3))) return random.of(wild);
+      return d.first_expert + random.between(0, d.experts - 1);
+    });
+    const auto count = random.one_in(3) ? std::optional(int32_t(random.between(-1, batch.tokens + 1))) : std::nullopt;
+    const int64_t real = count ? std::clamp<int64_t>(*count, 0, batch.tokens) : batch.tokens;
+    SCOPED_TRACE(fmt::format("{} tokens ({} real), top {}, experts {} to {}, {} x {}, choice {}, MOXIE_TEST_SEED={}",
+                             batch.tokens, real, d.top_k, d.first_expert, d.first_expert + d.experts - 1, d.hidden,
+                             d.width, how, run_seed()));
+    std::vector<double> first;
+    for (const char* order : orders()) {
+      SCOPED_TRACE(order);
+      set_order(order);
+      const std::vector<double> got = batch.run(count);
+      for (size_t at = size_t(real * d.hidden); at < got.size(); ++at) {
+        if (!std::isnan(got[at])) {
+          ADD_FAILURE() << "a token past the count was written";
+          break;
+        }
+      }
+      if (first.empty()) {
+        batch.check(got, 0, real);
+        first = got;
+      } else {
+        EXPECT_TRUE(std::memcmp(got.data(), first.data(), got.size() * sizeof(double)) == 0)
+            << "other bits than in the first order";
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ExpertLayerMatrix, ::testing::ValuesIn(kKinds),
+                         [](const auto& info) { return info.param.name; });
+
+ExpertLayerDescription small() {
+  ExpertLayerDescription d;
+  d.experts = 4, d.top_k = 2, d.hidden = 64, d.width = 72;
+  d.max_tokens = 300;
+  return d;
+}
+
+// A NaN reaches its own token alone, be it among the tokens or their weights; weights of an expert those who chose it.
+TEST(ExpertLayer, NanReachesItsTokenAlone) {
+  const Layer layer(small(), 5);
+  Batch batch(layer, 11, 6);
+  Random random(7);
+  batch.draw_ids([&] { return random.between(0, 3); });
+  const std::vector<double> before = batch.run();
+  batch.x[3 * 64 + 5] = 0x7fc0;
+  batch.weights[7 * 2 + 1] = kNan;
+  const std::vector<double> after = batch.run();
+  for (int64_t t = 0; t < 11; ++t) {
+    for (int64_t c = 0; c < 64; ++c) {
+      const auto at = size_t(t * 64 + c);
+      if (t == 3 || t == 7) {
+        EXPECT_TRUE(std::isnan(after[at])) << t;
+      } else {
+        EXPECT_EQ(after[at], before[at]) << t;
+      }
+    }
+  }
+}
+
+// Every range of tokens has kernels of its own, and all compute the same layer.
+TEST(ExpertLayer, AnyNumberOfTokensIsRight) {
+  const Layer layer(small(), 8);
+  for (const int64_t tokens : {0, 1, 2, 3, 9, 33, 129, 257, 300}) {
+    SCOPED_TRACE(tokens);
+    Batch batch(layer, tokens, uint64_t(tokens));
+    Random random(uint64_t(tokens) + 1);
+    batch.draw_ids([&] { return random.between(0, 3); });
+    batch.check(batch.run(), 0, tokens);
+  }
+}
+
+// The router's choice and what comes of it, as if both had been given.
+TEST(ExpertLayer, ARouterChooses) {
+  ExpertLayerDescription d = small();
+  d.experts = 6, d.first_expert = 1, d.all_experts = 8;
+  const Layer without(d, 9);
+  Batch batch(without, 13, 10);
+  std::vector<uint16_t> logits;
+  for (uint64_t i = 0; i < 13 * 8; ++i) logits.push_back(random_bf16(11, i, 4));
+  ExpertLayerDescription with = d;
+  with.router = RouterDescription{.logits_type = DataType::Bf16};
+  const Buffer xs(batch.x), from(logits), out(size_t(13 * 64 * 2)), ids(size_t(13 * 2 * 4)),
+      weights(size_t(13 * 2 * 4));
+  const ExpertLayer layer(device(), with);
+  const Buffer workspace(layer.workspace_bytes());
+  ExpertLayerTensors t;
+  t.tokens = 13;
+  t.x.data = xs.get(), t.logits = from.get(), t.out.data = out.get();
+  t.up.data = without.up.memory.get(), t.down.data = without.down.memory.get();
+  t.chosen_ids = ids.get<int32_t>(), t.chosen_weights = weights.get<float>();
+  layer.run(t, {workspace.get(), workspace.size()});
+  device().synchronize();
+  const std::vector<uint8_t> chosen = ids.download(), weighted = weights.download(), first = out.download();
+  for (size_t i = 0; i < 26; ++i) {
+    int32_t id;
+    std::memcpy(&id, &chosen[4 * i], 4);
+    ASSERT_TRUE(id >= 0 && id < 8);
+    batch.ids.push_back(id);
+    std::memcpy(&batch.weights[i], &weighted[4 * i], 4);
+  }
+  for (size_t token = 0; token < 13; ++token) {
+    const auto logit = [&](int64_t id) { return double(bf16_to_float(logits[token * 8 + size_t(id)])); };
+    std::vector<double> sorted;
+    for (int64_t e = 0; e < 8; ++e) sorted.push_back(logit(e));
+    std::sort(sorted.rbegin(), sorted.rend());
+    EXPECT_EQ(logit(batch.ids[2 * token]), sorted[0]);
+    EXPECT_EQ(logit(batch.ids[2 * token + 1]), sorted[1]);
+    EXPECT_NEAR(batch.weights[2 * token], 1 / (1 + std::exp(sorted[1] - sorted[0])), 1e-5);
+  }
+  batch.check(batch.run(), 0, 13);
+  // Without places of the caller's, ids and weights lie in the workspace.
+  t.chosen_ids = nullptr, t.chosen_weights = nullptr;
+  out.fill(0xff), workspace.fill(0xff);
+  layer.run(t, {workspace.get(), workspace.size()});
+  device().synchronize();
+  EXPECT_EQ(out.download(), first);
+}
+
+TEST(ExpertLayer, TheResidualMayBeTheOutput) {
+  ExpertLayerDescription d = small();
+  d.residual = true;
+  const Layer layer(d, 12);
+  Batch batch(layer, 5, 13);
+  Random random(14);
+  batch.draw_ids([&] { return random.between(0, 3); });
+  const std::vector<double> wanted = batch.run();
+  const Buffer xs(batch.x), both = batch.residual_memory(), weights(batch.weights);
+  const Buffer ids(std::vector<int32_t>(batch.ids.begin(), batch.ids.end()));
+  const Buffer workspace(layer.layer.workspace_bytes(5));
+  ExpertLayerTensors t;
+  t.tokens = 5;
+  t.x.data = xs.get(), t.topk_ids = ids.get(), t.topk_weights = weights.get<float>();
+  t.up.data = layer.up.memory.get(), t.down.data = layer.down.memory.get();
+  t.residual.data = both.get(), t.out.data = both.get();
+  layer.layer.run(t, {workspace.get(), workspace.size()});
+  device().synchronize();
+  const std::vector<uint8_t> got = both.download();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, &got[2 * i], 2);
+    EXPECT_EQ(double(bf16_to_float(bits)), wanted[i]);
+  }
+}
+
+std::string refusal(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(ExpertLayer, WrongDescriptionsAreNamed) {
+  const auto made = [](const std::function<void(ExpertLayerDescription&)>& change) {
+    ExpertLayerDescription d = small();
+    change(d);
+    return refusal([&] { ExpertLayer(device(), d); });
+  };
+  EXPECT_EQ(made([](auto&) {}), "nothing");
+  EXPECT_EQ(made([](auto& d) { d.experts = 0; }), "experts is 0, but must be 1 to 1024");
+  EXPECT_EQ(made([](auto& d) { d.first_expert = -1; }), "first_expert is -1, but must be 0 to 2147483643");
+  EXPECT_EQ(made([](auto& d) { d.all_experts = 3; }), "all_experts is 3, but the last one here is 3");
+  EXPECT_EQ(made([](auto& d) { d.top_k = 17; }), "top_k is 17, but must be 1 to 16");
+  EXPECT_EQ(made([](auto& d) { d.hidden = 0; }), "hidden is 0, but must be 8 to 1048576");
+  EXPECT_EQ(made([](auto& d) { d.hidden = 60; }), "hidden is 60, but must be a multiple of 8 with bf16 weights");
+  EXPECT_EQ(made([](auto& d) { d.width = 12; }), "width is 12, but must be a multiple of 8 with bf16 weights");
+  EXPECT_EQ(made([](auto& d) { d.weights = OperandFormat::Mxfp4; }),
+            "width is 72, but must be a multiple of 32 with mxfp4 weights");
+  EXPECT_EQ(made([](auto& d) { d.weights = OperandFormat::Nvfp4; }),
+            "weights is nvfp4, but only bf16 and mxfp4 have a layer");
+  EXPECT_EQ(made([](auto& d) { d.out = DataType::Mxfp8; }), "out is mxfp8, but must be bf16 or f32");
+  EXPECT_EQ(made([](auto& d) { d.max_tokens = -1; }), "max_tokens is -1, but must be 0 to 1048576");
+  EXPECT_EQ(made([](auto& d) { d.expected_tokens = -1; }), "expected_tokens is -1, but must be 0 to 1048576");
+  EXPECT_EQ(made([](auto& d) { d.activation = swiglu_oai({1, -1}); }), "activation.limit is -1, but must be positive");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{}, d.top_k = 5; }),
+            "all_experts is 4, but must be 5 to 1024");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{}, d.id_type = IdType::Int64; }),
+            "id_type is int64, but a router's ids are int32");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.logits_type = DataType::Mxfp4}; }),
+            "router.logits_type is mxfp4, but must be bf16 or f32");
+}
+
+TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
+  ExpertLayerDescription d = small();
+  d.up_bias = true;
+  const Layer layer(d, 15);
+  const Buffer x(size_t(8 * 64 * 2)), ids(size_t(8 * 2 * 4)), weights(size_t(8 * 2 * 4)), out(size_t(8 * 64 * 2)),
+      workspace(layer.layer.workspace_bytes(8));
+  out.fill(0xab);
+  const auto ran = [&](const std::function<void(ExpertLayerTensors&, WorkspaceView&)>& change) {
+    ExpertLayerTensors t;
+    t.tokens = 8;
+    t.x.data = x.get(), t.topk_ids = ids.get(), t.topk_weights = weights.get<float>();
+    t.up.data = layer.up.memory.get(), t.down.data = layer.down.memory.get(), t.up_bias = layer.up_bias.memory.get();
+    t.out.data = out.get();
+    WorkspaceView view{workspace.get(), workspace.size()};
+    change(t, view);
+    return refusal([&] { layer.layer.run(t, view); });
+  };
+  EXPECT_EQ(ran([](auto& t, auto&) { t.tokens = 301; }), "tokens is 301, but must be 0 to 300");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.tokens = -1; }), "tokens is -1, but must be 0 to 300");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.x.data = nullptr; }), "x is null, but must point to device memory");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.x.ld = 32; }), "x.ld is 32, but must be at least the width of x, 64");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.x.ld = 68; }), "x.ld is 68, but must be a multiple of 8 elements (16 bytes)");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.topk_ids = nullptr; }), "topk_ids is null, but must point to device memory");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.up.data = nullptr; }), "up is null, but must point to device memory");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.down.data = nullptr; }), "down is null, but must point to device memory");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.up_bias = nullptr; }), "up_bias is null, but must point to device memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.down_bias = x.get(); }), "down_bias is given, but the description has none");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.residual.data = x.get(); }), "residual is given, but the description has none");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.logits = x.get(); }), "logits is given, but the description has no router");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.chosen_ids = ids.get<int32_t>(); }),
+            "chosen_ids is given, but the description has no router");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.out.data = nullptr; }), "out is null, but must point to device memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = x.get(); }), "out overlaps x in memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = const_cast<void*>(t.up.data); }), "out overlaps up in memory");
+  EXPECT_EQ(ran([&](auto& t, auto& w) { w.data = t.out.data; }), "out overlaps workspace in memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.x.scales = x.get(); }),
+            "scales are given, but neither tokens nor outputs nor weights of a layer have scales of their own");
+  EXPECT_EQ(ran([](auto&, auto& w) { w.data = nullptr; }), "workspace is null, but must point to device memory");
+  EXPECT_THAT(ran([](auto&, auto& w) { w.bytes -= 256; }), ::testing::HasSubstr("but this call needs"));
+  EXPECT_THAT(ran([](auto& t, auto&) { t.x.data = static_cast<const uint8_t*>(t.x.data) + 2; }),
+              ::testing::HasSubstr("must be aligned to 16 bytes"));
+  device().synchronize();
+  for (const uint8_t byte : out.download()) ASSERT_EQ(byte, 0xab);
+  EXPECT_EQ(ran([](auto& t, auto& w) { t = {}, w = {}; }), "nothing");
+}
+
+// The workspace is what the header says.
+TEST(ExpertLayer, TheWorkspaceIsAsStated) {
+  const ExpertLayer layer(device(), small());
+  const auto rounded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  for (const int64_t tokens : {0, 1, 7, 300}) {
+    const int64_t pairs = tokens * 2;
+    const int64_t own = rounded(2 * pairs * 72) + rounded(2 * pairs * 64) + 2 * rounded(4 * pairs) + rounded(4 * 4);
+    const int64_t rest = int64_t(layer.workspace_bytes(tokens)) - own;
+    EXPECT_GE(rest, 0);
+    EXPECT_LE(rest, 1 << 20);  // tensor maps of every multiprocessor
+    EXPECT_EQ(rest % 256, 0);
+  }
+  EXPECT_EQ(layer.workspace_bytes(), layer.workspace_bytes(300));
+  EXPECT_EQ(refusal([&] { layer.workspace_bytes(301); }), "tokens is 301, but must be 0 to 300");
+}
+
+}  // namespace
+}  // namespace moxie::test
