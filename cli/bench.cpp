@@ -154,7 +154,7 @@ reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   if (p.bias) device.download(bias.data(), work.bias.as(), bias.size() * 2);
   std::vector<double> expected = reference::product(
       {a.data(), p.k, b.data(), p.k, p.bias ? bias.data() : nullptr, rows, p.n, p.k}, timing::worker_threads());
-  if (p.out) expected = reference::activate_all(p.activation.function, p.gate, expected, rows, p.n);
+  if (p.out) expected = reference::activate_all(p.activation, p.gate, expected, rows, p.n);
   const DataType type = p.out ? *p.out : *p.pre;
   const int64_t columns = rows > 0 ? static_cast<int64_t>(expected.size()) / rows : 0;
   std::vector<uint8_t> got(expected.size() * static_cast<size_t>(size_of(type)));

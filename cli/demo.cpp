@@ -149,8 +149,7 @@ int run_layer(const Device& device, std::optional<Progress>& running, int tokens
     const auto pre = reference::product({a.data() + first * kHidden, kHidden, weights.data(), kHidden,
                                          bias.data() + expert * kOutputs, count, kOutputs, kHidden},
                                         worker_threads());
-    const auto expected =
-        reference::activate_all(description.activation.function, description.gate, pre, count, kOutputs);
+    const auto expected = reference::activate_all(description.activation, description.gate, pre, count, kOutputs);
     comparison.add(expected, out.data() + first * kHidden, DataType::Bf16, count, kHidden, kHidden, first);
   }
 
@@ -277,8 +276,7 @@ int run_mxfp4(const Device& device, std::optional<Progress>& running, int tokens
     const auto pre = reference::product({tokens_of.data(), kHidden, weights_of_expert.data(), kHidden,
                                          bias.data() + expert * kOutputs, count, kOutputs, kHidden},
                                         worker_threads());
-    const auto expected =
-        reference::activate_all(description.activation.function, description.gate, pre, count, kOutputs);
+    const auto expected = reference::activate_all(description.activation, description.gate, pre, count, kOutputs);
     comparison.add(expected, out.data() + first * kHidden, DataType::F32, count, kHidden, kHidden, first);
     std::vector<uint8_t> row_elements(kHidden / 2), row_scales(kColumns);
     for (int64_t r = 0; r < count; ++r) {

@@ -27,14 +27,18 @@ using timing::Buffer;
 
 struct GemmOptions : ProductOptions {
   std::string in, out_file, grouping = "auto", sizes = "device", scales = "row-major", format = "auto";
-  float alpha = 1.702f, limit = 7.0f;
+  SwigluOaiParameters swiglu_oai;
+  SwigluClampedParameters swiglu_clamped;
+  SituParameters situ;
 };
 
 // Describes the product as the file has it.
 GemmDescription describe(const GemmOptions& options, const GemmInput& input) {
   GemmDescription d;
   options.apply(d);
-  d.activation.swiglu_oai = {options.alpha, options.limit};
+  d.activation.swiglu_oai = options.swiglu_oai;
+  d.activation.swiglu_clamped = options.swiglu_clamped;
+  d.activation.situ = options.situ;
   d.groups = input.file_groups();
   d.n = input.n;
   d.k = input.k;
@@ -42,6 +46,22 @@ GemmDescription describe(const GemmOptions& options, const GemmInput& input) {
   if (input.has_packed_b()) d.b_format = input.b_format;
   d.bias = input.has_bias;
   return d;
+}
+
+void check_parameters(const GemmOptions& options) {
+  const auto check_limit = [](const char* option, float value) {
+    if (!(value > 0)) throw InputError(fmt::format("{}: {} is not positive", option, value));
+  };
+  const auto check_beta = [](const char* option, float value) {
+    if (!(value > 0) || !std::isfinite(value))
+      throw InputError(fmt::format("{}: {} is not positive and finite", option, value));
+  };
+  if (!std::isfinite(options.swiglu_oai.alpha)) throw InputError("--alpha: must be a finite number");
+  check_limit("--limit", options.swiglu_oai.limit);
+  check_limit("--gate-limit", options.swiglu_clamped.gate_limit);
+  check_limit("--up-limit", options.swiglu_clamped.up_limit);
+  check_beta("--beta", options.situ.beta);
+  check_beta("--linear-beta", options.situ.linear_beta);
 }
 
 void check_row_groups(const std::vector<int32_t>& groups, int64_t alignment) {
@@ -212,8 +232,7 @@ int run_gemm(const GemmOptions& options) {
   const bool as_pointers = choose("--grouping", options.grouping, {"auto", "pointers"}) == 1;
   const bool blocked_scales = choose("--scales", options.scales, {"row-major", "blocked"}) == 1;
   const bool host_sizes = choose("--sizes", options.sizes, {"device", "host"}) == 1;
-  if (!std::isfinite(options.alpha)) throw InputError("--alpha: must be a finite number");
-  if (!(options.limit > 0)) throw InputError(fmt::format("--limit: {} is not positive", options.limit));
+  check_parameters(options);
   GemmDescription options_alone;
   options.apply(options_alone);  // a wrong option is named before the file is read
   std::error_code ignored;
@@ -294,8 +313,14 @@ Run add_gemm(CLI::App& command) {
           "safetensors file to write: pre and out, as chosen, of a quantized one also pre_scales, out_scales (nvfp4: "
           "F8_E4M3, with a tensor scale of 1); rows of no group are zero")
       ->required();
-  command.add_option("--alpha", options->alpha, "Of swiglu-oai")->capture_default_str();
-  command.add_option("--limit", options->limit, "Of swiglu-oai; inf for none")->capture_default_str();
+  command.add_option("--alpha", options->swiglu_oai.alpha, "Of swiglu-oai")->capture_default_str();
+  command.add_option("--limit", options->swiglu_oai.limit, "Of swiglu-oai; inf for none")->capture_default_str();
+  command.add_option("--gate-limit", options->swiglu_clamped.gate_limit, "Of swiglu-clamped; inf for none")
+      ->capture_default_str();
+  command.add_option("--up-limit", options->swiglu_clamped.up_limit, "Of swiglu-clamped; inf for none")
+      ->capture_default_str();
+  command.add_option("--beta", options->situ.beta, "Of situ")->capture_default_str();
+  command.add_option("--linear-beta", options->situ.linear_beta, "Of situ; 1e30 for none")->capture_default_str();
   command
       .add_option("--grouping", options->grouping,
                   "auto (what the tensors say), or pointers (each group by its own pointers and sizes)")

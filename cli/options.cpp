@@ -284,6 +284,8 @@ std::string activation_help() {
          "  swiglu-oai  c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1), c = min(g, limit)\n"
          "  geglu       gelu(g) * u                                     (also: --activation gelu --gate ...)\n"
          "  reglu       relu(g) * u                                     (also: --activation relu --gate ...)\n"
+         "  swiglu-clamped  silu(min(g, gate-limit)) * clamp(u, -up-limit, up-limit)\n"
+         "  situ        beta * tanh(g / beta) * sigmoid(g) * linear-beta * tanh(u / linear-beta)\n"
          "Gate layouts: interleaved (columns 2i, 2i + 1 are g, u), split (g in the first half of N, u in the second),\n"
          "split-up-first (the other way round).\n";
 }

@@ -184,7 +184,7 @@ class CheckedRows {
         if (d.bias) device.download(bias.data(), work.bias.as<uint16_t>() + group * d.n + first, bias.size() * 2);
         const std::vector<double> pre =
             reference::product({a.data(), d.k, b.data(), d.k, d.bias ? bias.data() : nullptr, 1, columns(), d.k});
-        exact_.push_back(reference::activate_all(d.activation.function, d.gate, pre, 1, columns()));
+        exact_.push_back(reference::activate_all(d.activation, d.gate, pre, 1, columns()));
       }
     }
   }

@@ -84,6 +84,7 @@ std::vector<double> multiply_all(const Element* a, int64_t lda, const Element* b
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 // x * s, and its limit 0 where x is -infinity and s is 0.
 double times_gate(double x, double s) { return s == 0 ? 0 : x * s; }
+double soft_cap(double x, double cap) { return cap * std::tanh(x / cap); }
 double gelu_tanh(double x) {
   return times_gate(x, 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))));
 }
@@ -99,8 +100,8 @@ std::vector<double> product(const std::vector<double>& a, const std::vector<doub
   return multiply_all(a.data(), k, b.data(), k, nullptr, m, n, k, 1);
 }
 
-double activate(Activation activation, double x, double up, double alpha, double limit) {
-  switch (activation) {
+double activate(const ActivationSpec& activation, double x, double up) {
+  switch (activation.function) {
     case Activation::None:
       return x;
     case Activation::Relu:
@@ -116,6 +117,7 @@ double activate(Activation activation, double x, double up, double alpha, double
     case Activation::Swiglu:
       return times_gate(x, sigmoid(x)) * up;
     case Activation::SwigluOai: {
+      const double alpha = activation.swiglu_oai.alpha, limit = activation.swiglu_oai.limit;
       const double gate = std::min(x, limit);
       return times_gate(gate, sigmoid(alpha * gate)) * (std::clamp(up, -limit, limit) + 1);
     }
@@ -123,13 +125,20 @@ double activate(Activation activation, double x, double up, double alpha, double
       return gelu_tanh(x) * up;
     case Activation::Reglu:
       return std::max(x, 0.0) * up;
+    case Activation::SwigluClamped: {
+      const double gate_limit = activation.swiglu_clamped.gate_limit, up_limit = activation.swiglu_clamped.up_limit;
+      const double gate = std::min(x, gate_limit);
+      return times_gate(gate, sigmoid(gate)) * std::clamp(up, -up_limit, up_limit);
+    }
+    case Activation::Situ:
+      return soft_cap(x, activation.situ.beta) * sigmoid(x) * soft_cap(up, activation.situ.linear_beta);
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-std::vector<double> activate_all(Activation activation, GateLayout gate, const std::vector<double>& pre, int64_t m,
-                                 int64_t n, double alpha, double limit) {
-  const bool gated = is_gated(activation);
+std::vector<double> activate_all(const ActivationSpec& activation, GateLayout gate, const std::vector<double>& pre,
+                                 int64_t m, int64_t n) {
+  const bool gated = is_gated(activation.function);
   const int64_t width = gated ? n / 2 : n;
   std::vector<double> out(static_cast<size_t>(m * width));
   for (int64_t row = 0; row < m; ++row) {
@@ -142,7 +151,7 @@ std::vector<double> activate_all(Activation activation, GateLayout gate, const s
         x = interleaved ? from[2 * column] : from[column + (gate == GateLayout::SplitUpFirst ? width : 0)];
         up = interleaved ? from[2 * column + 1] : from[column + (gate == GateLayout::Split ? width : 0)];
       }
-      to[column] = activate(activation, x, up, alpha, limit);
+      to[column] = activate(activation, x, up);
     }
   }
   return out;

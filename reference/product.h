@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "moxie/types.h"
+#include "moxie/activation.h"
 
 namespace moxie::reference {
 
@@ -26,10 +26,10 @@ std::vector<double> product(const std::vector<double>& a, const std::vector<doub
 
 // Returns activation(x), at an infinity its limit. Gated ones take the gate as x and `up` besides (see Activation in
 // moxie/types.h).
-double activate(Activation activation, double x, double up, double alpha = 1.702, double limit = 7.0);
+double activate(const ActivationSpec& activation, double x, double up);
 
 // Returns out [m, n], or with a gate [m, n / 2], from pre [m, n].
-std::vector<double> activate_all(Activation activation, GateLayout gate, const std::vector<double>& pre, int64_t m,
-                                 int64_t n, double alpha = 1.702, double limit = 7.0);
+std::vector<double> activate_all(const ActivationSpec& activation, GateLayout gate, const std::vector<double>& pre,
+                                 int64_t m, int64_t n);
 
 }  // namespace moxie::reference

@@ -100,7 +100,9 @@ enum {
   MOXIE_ACTIVATION_SWIGLU = 6, /* this one and those behind it are gated: they halve the width */
   MOXIE_ACTIVATION_SWIGLU_OAI = 7,
   MOXIE_ACTIVATION_GEGLU = 8,
-  MOXIE_ACTIVATION_REGLU = 9
+  MOXIE_ACTIVATION_REGLU = 9,
+  MOXIE_ACTIVATION_SWIGLU_CLAMPED = 10,
+  MOXIE_ACTIVATION_SITU = 11
 };
 
 typedef int32_t moxie_gate_layout;
@@ -258,9 +260,17 @@ typedef struct moxie_groups {
 
 typedef struct moxie_activation_spec {
   moxie_activation function;
-  int32_t has_parameters; /* SWIGLU_OAI: 0 stands for alpha 1.702 and limit 7 */
-  float alpha;            /* finite */
-  float limit;            /* positive, may be infinite */
+  int32_t has_parameters; /* 0 stands for the defaults: the second number of each comment */
+  union {
+    float alpha;      /* SWIGLU_OAI: finite; 1.702 */
+    float gate_limit; /* SWIGLU_CLAMPED: positive, may be infinite; 10 */
+    float beta;       /* SITU: positive and finite; 4 */
+  };
+  union {
+    float limit;       /* SWIGLU_OAI: positive, may be infinite; 7 */
+    float up_limit;    /* SWIGLU_CLAMPED: positive, may be infinite; 10 */
+    float linear_beta; /* SITU: positive and finite; 25 */
+  };
 } moxie_activation_spec;
 
 /* Choices for sm_90a. A tile_m, tile_n or cluster of 0 leaves it to the plan. Nothing but size is required. */

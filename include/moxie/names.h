@@ -35,11 +35,18 @@ template <>
 struct EnumTable<Activation> {
   static constexpr std::string_view kType = "Activation";
   static constexpr EnumName<Activation> kNames[] = {
-      {Activation::None, "None", "none"},           {Activation::Relu, "Relu", "relu"},
-      {Activation::Relu2, "Relu2", "relu2"},        {Activation::GeluTanh, "GeluTanh", "gelu"},
-      {Activation::GeluErf, "GeluErf", "gelu-erf"}, {Activation::Silu, "Silu", "silu"},
-      {Activation::Swiglu, "Swiglu", "swiglu"},     {Activation::SwigluOai, "SwigluOai", "swiglu-oai"},
-      {Activation::Geglu, "Geglu", "geglu"},        {Activation::Reglu, "Reglu", "reglu"},
+      {Activation::None, "None", "none"},
+      {Activation::Relu, "Relu", "relu"},
+      {Activation::Relu2, "Relu2", "relu2"},
+      {Activation::GeluTanh, "GeluTanh", "gelu"},
+      {Activation::GeluErf, "GeluErf", "gelu-erf"},
+      {Activation::Silu, "Silu", "silu"},
+      {Activation::Swiglu, "Swiglu", "swiglu"},
+      {Activation::SwigluOai, "SwigluOai", "swiglu-oai"},
+      {Activation::Geglu, "Geglu", "geglu"},
+      {Activation::Reglu, "Reglu", "reglu"},
+      {Activation::SwigluClamped, "SwigluClamped", "swiglu-clamped"},
+      {Activation::Situ, "Situ", "situ"},
   };
 };
 template <>

@@ -26,10 +26,12 @@ enum class Activation : int {
   GeluTanh,
   GeluErf,
   Silu,
-  Swiglu,     // silu(gate) * up
-  SwigluOai,  // min(gate, limit) * sigmoid(alpha * min(gate, limit)) * (clamp(up, -limit, limit) + 1)
-  Geglu,      // gelu_tanh(gate) * up
-  Reglu,      // relu(gate) * up
+  Swiglu,         // silu(gate) * up
+  SwigluOai,      // min(gate, limit) * sigmoid(alpha * min(gate, limit)) * (clamp(up, -limit, limit) + 1)
+  Geglu,          // gelu_tanh(gate) * up
+  Reglu,          // relu(gate) * up
+  SwigluClamped,  // silu(min(gate, gate_limit)) * clamp(up, -up_limit, up_limit)
+  Situ,           // beta * tanh(gate / beta) * sigmoid(gate) * linear_beta * tanh(up / linear_beta)
 };
 // Whether an activation takes two columns, gate and up, for one of out.
 constexpr bool is_gated(Activation a) { return static_cast<int>(a) > static_cast<int>(Activation::Silu); }

@@ -58,6 +58,9 @@ struct GemmParams {
   const void* const* a_scale_pointers = nullptr;  // Pointers with scales: those of each group
   const void* const* b_scale_pointers = nullptr;
   GatherParams gather;
+  float gate_limit = 10.0f, up_limit = 10.0f;  // of Activation::SwigluClamped
+  float beta = 4.0f, inverse_beta = 0.25f;     // of Activation::Situ, as are the next two
+  float linear_beta = 25.0f, inverse_linear_beta = 0.04f;
 };
 
 // Second argument of a Blackwell kernel whose operands have scales.

@@ -47,9 +47,26 @@ Groups groups_of(const moxie_groups& g) {
 
 ActivationSpec activation_of(const moxie_activation_spec& a) {
   ActivationSpec spec(enum_of<Activation>("activation.function", a.function));
-  const auto alpha = optional_of("activation.has_parameters", a.has_parameters, "activation.alpha", a.alpha);
-  const auto limit = optional_of("activation.has_parameters", a.has_parameters, "activation.limit", a.limit);
-  if (alpha) spec.swiglu_oai = {*alpha, *limit};
+  // The structure's unions: the other members of each have the same bytes.
+  const bool clamped = spec.function == Activation::SwigluClamped, situ = spec.function == Activation::Situ;
+  const char* const names[] = {
+      clamped ? "activation.gate_limit"
+      : situ  ? "activation.beta"
+              : "activation.alpha",
+      clamped ? "activation.up_limit"
+      : situ  ? "activation.linear_beta"
+              : "activation.limit",
+  };
+  const auto first = optional_of("activation.has_parameters", a.has_parameters, names[0], a.alpha);
+  const auto second = optional_of("activation.has_parameters", a.has_parameters, names[1], a.limit);
+  if (!first) return spec;
+  if (clamped) {
+    spec.swiglu_clamped = {*first, *second};
+  } else if (situ) {
+    spec.situ = {*first, *second};
+  } else {
+    spec.swiglu_oai = {*first, *second};
+  }
   return spec;
 }
 

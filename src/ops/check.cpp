@@ -231,10 +231,26 @@ void check_description(const GemmDescription& d) {
   if (d.hopper && d.hopper->schedule) check_enum("hopper.schedule", *d.hopper->schedule);
   if (d.hopper && d.hopper->multicast) check_enum("hopper.multicast", *d.hopper->multicast);
   if (d.blackwell && d.blackwell->tile_source) check_enum("blackwell.tile_source", *d.blackwell->tile_source);
+  const auto check_limit = [](const char* name, float value) {
+    if (!(value > 0)) reject("activation.{} is {}, but must be positive", name, value);
+  };
   if (p.activation == Activation::SwigluOai) {
     const SwigluOaiParameters& parameters = d.activation.swiglu_oai;
-    if (!(parameters.limit > 0)) reject("activation.limit is {}, but must be positive", parameters.limit);
+    check_limit("limit", parameters.limit);
     if (!std::isfinite(parameters.alpha)) reject("activation.alpha is {}, but must be finite", parameters.alpha);
+  }
+  if (p.activation == Activation::SwigluClamped) {
+    const SwigluClampedParameters& parameters = d.activation.swiglu_clamped;
+    check_limit("gate_limit", parameters.gate_limit);
+    check_limit("up_limit", parameters.up_limit);
+  }
+  if (p.activation == Activation::Situ) {
+    const auto check_beta = [](const char* name, float value) {
+      if (!(value > 0) || !std::isfinite(value))
+        reject("activation.{} is {}, but must be positive and finite", name, value);
+    };
+    check_beta("beta", d.activation.situ.beta);
+    check_beta("linear_beta", d.activation.situ.linear_beta);
   }
 
   if (p.b_format != p.format && (p.format != OperandFormat::Bf16 || p.b_format != OperandFormat::Mxfp4))

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <limits>
 
 #include "device_state.h"
 #include "jit/source.h"
@@ -98,6 +99,9 @@ const int32_t* rows_array(const Rows& rows) {
   return rows.ends ? rows.ends : rows.group_of_row ? rows.group_of_row : rows.counts;
 }
 
+// Of a subnormal number 1 / x may be infinite, and its product with 0 would be NaN.
+float finite_inverse(float x) { return std::min(1 / x, std::numeric_limits<float>::max()); }
+
 constexpr int threads_of(const HopperConfig& c) { return kernel::hopper_threads(c); }
 constexpr int threads_of(const kernel::BlackwellConfig&) { return kernel::kBlackwellThreads; }
 
@@ -131,6 +135,12 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   params.panel_columns = panel_columns;
   params.alpha = d.activation.swiglu_oai.alpha;
   params.limit = d.activation.swiglu_oai.limit;
+  params.gate_limit = d.activation.swiglu_clamped.gate_limit;
+  params.up_limit = d.activation.swiglu_clamped.up_limit;
+  params.beta = d.activation.situ.beta;
+  params.inverse_beta = finite_inverse(params.beta);
+  params.linear_beta = d.activation.situ.linear_beta;
+  params.inverse_linear_beta = finite_inverse(params.linear_beta);
   params.sizes = rows_array(t.rows);
   params.bias = p.bias ? t.bias : nullptr;
   params.bias_stride = p.n;

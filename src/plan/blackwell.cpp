@@ -63,6 +63,7 @@ double instructions(const Shape& s, bool swap) {
   double per = 2 + (swap ? 3 : 0) + (s.bias ? 1 : 0) + (s.pre && s.out ? 1.5 : 0) + (scaled_columns(s) > 1 ? 3 : 0) +
                2.0 * double(s.custom_sinks.size());
   if (s.activation == Activation::GeluErf) return per + 25;
+  if (s.activation == Activation::Situ) return per + 16;
   if (s.activation == Activation::GeluTanh) return per + 10;
   return s.activation == Activation::None ? per : per + 5;
 }

@@ -25,12 +25,13 @@ class Random {
 
 constexpr Activation kPlain[] = {Activation::Relu, Activation::Relu2, Activation::GeluTanh, Activation::GeluErf,
                                  Activation::Silu};
-constexpr Activation kGated[] = {Activation::Swiglu, Activation::SwigluOai, Activation::Geglu, Activation::Reglu};
+constexpr Activation kGated[] = {Activation::Swiglu, Activation::SwigluOai,     Activation::Geglu,
+                                 Activation::Reglu,  Activation::SwigluClamped, Activation::Situ};
 
 // The epilogues, each as a change of a problem.
 constexpr int kEpilogues = 15;
 void set_epilogue(ProductSpec& p, int which, Random& random) {
-  const Activation plain = kPlain[random.below(5)], gated = kGated[random.below(4)];
+  const Activation plain = kPlain[random.below(5)], gated = kGated[random.below(6)];
   p.bias = random.below(2) == 0;
   switch (which) {
     case 0:
@@ -130,7 +131,7 @@ std::vector<ProductSpec> grid() {
     const bool half = block_n % 32 != 0;
     p.format = half ? OperandFormat(1 + block_n / 16 % 4 / 2) : OperandFormat(block_n / 32 % 3);
     p.bias = true;
-    p.activation = half ? Activation::GeluErf : Activation::SwigluOai;
+    p.activation = half ? Activation::GeluErf : block_n % 64 ? Activation::Situ : Activation::SwigluOai;
     p.tile_n = block_n;
     if (block_n % 64 == 0) p.cluster = 2;
     p.pre = kF32;

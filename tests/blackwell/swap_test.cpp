@@ -64,7 +64,7 @@ std::vector<std::tuple<int, int, int>> tiles() {
 TEST_P(Swapped, GatedWithBias) {
   Job job = swapped(grouping(), tile_m(), cluster(), 304, 160);
   job.problem.bias = true;
-  job.problem.activation = Activation(int(Activation::Swiglu) + (grouping() + tile_m() / 16) % 4);
+  job.problem.activation = Activation(int(Activation::Swiglu) + (grouping() + tile_m() / 16) % 6);
   job.problem.out = tile_m() % 64 ? kBf16 : kF32;
   job.a_scales = job.b_scales = {122, 126};
   run_in_all_orders(job);

@@ -394,10 +394,15 @@ void test_sentences(void) {
   EXPECT_WRONG("k is -8", d.k = -8);
   EXPECT_WRONG("format is 3, but only 0 to 2 have a meaning", d.format = 3);
   EXPECT_WRONG("bias is 7, but must be 0 or 1", d.bias = 7);
-  EXPECT_WRONG("activation.function is 10, but only 0 to 9 have a meaning", d.activation.function = 10);
+  EXPECT_WRONG("activation.function is 12, but only 0 to 11 have a meaning", d.activation.function = 12);
   EXPECT_WRONG("activation.alpha is 2, but activation.has_parameters is 0", d.activation.alpha = 2);
   EXPECT_WRONG("activation.limit is 0, but must be positive", d.activation.function = MOXIE_ACTIVATION_SWIGLU_OAI,
                d.activation.has_parameters = 1, d.activation.alpha = 1);
+  EXPECT_WRONG("activation.up_limit is -2, but must be positive",
+               d.activation.function = MOXIE_ACTIVATION_SWIGLU_CLAMPED, d.activation.has_parameters = 1,
+               d.activation.gate_limit = 1, d.activation.up_limit = -2);
+  EXPECT_WRONG("activation.linear_beta is 0, but must be positive and finite",
+               d.activation.function = MOXIE_ACTIVATION_SITU, d.activation.has_parameters = 1, d.activation.beta = 1);
   EXPECT_WRONG("gate is 3, but only 0 to 2 have a meaning", d.gate = 3);
   EXPECT_WRONG("pre is 1, but has_pre is 0", d.pre = MOXIE_DATA_TYPE_F32);
   EXPECT_WRONG("pre is 5, but only 0 to 4 have a meaning", d.has_pre = 1, d.pre = 5);

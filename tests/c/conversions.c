@@ -276,7 +276,7 @@ void test_devices(void) {
 void test_names(void) {
   EXPECT(strcmp(moxie_version(), MOXIE_VERSION) == 0);
   EXPECT_NAMES(moxie_grouping, 7);
-  EXPECT_NAMES(moxie_activation, 10);
+  EXPECT_NAMES(moxie_activation, 12);
   EXPECT_NAMES(moxie_gate_layout, 3);
   EXPECT_NAMES(moxie_data_type, 5);
   EXPECT_NAMES(moxie_operand_format, 3);

@@ -74,6 +74,37 @@ TEST(Gemm, PlainSiluWithAGateIsSwiglu) {
   expect_close(folder / "out", "out", "expected_silu_gated_split");
 }
 
+TEST(Gemm, ParametersReachTheirActivation) {
+  struct Case {
+    std::vector<std::string> words;
+    ActivationSpec activation;
+  };
+  const Case cases[] = {
+      {{"swiglu-clamped"}, swiglu_clamped()},
+      {{"swiglu-clamped", "--gate-limit", "0.25", "--up-limit", "0.5"}, swiglu_clamped({0.25f, 0.5f})},
+      {{"situ"}, situ()},
+      {{"situ", "--beta", "0.25", "--linear-beta", "0.5"}, situ({0.25f, 0.5f})},
+      {{"swiglu-oai", "--alpha", "3", "--limit", "0.5"}, swiglu_oai({3, 0.5f})},
+  };
+  const cli::SafetensorsReader golden(kGolden);
+  const auto pre = floats(golden, "expected_pre");
+  const auto rows = golden.find("expected_pre")->shape[0], n = golden.find("expected_pre")->shape[1];
+  for (const auto& [words, activation] : cases) {
+    SCOPED_TRACE(words[0] + (words.size() > 1 ? words[1] : ""));
+    const Folder folder;
+    std::vector<std::string> arguments = {"gemm", kGolden, folder / "out", "--activation"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const Finished finished = run_moxie(arguments);
+    ASSERT_EQ(finished.status, 0) << finished.err;
+    const auto out = cli::SafetensorsReader(folder / "out").read("out");
+    ASSERT_EQ(out.size(), static_cast<size_t>(rows * n));  // half as wide, of two bytes each
+    reference::Comparison comparison;
+    comparison.add(reference::activate_all(activation, GateLayout::Interleaved, pre, rows, n), out.data(),
+                   DataType::Bf16, rows, n / 2, n / 2);
+    EXPECT_TRUE(comparison.pass()) << comparison.failure();
+  }
+}
+
 TEST(Gemm, OutputsOfFloat32) {
   const Folder folder;
   ASSERT_EQ(run_moxie({"gemm", kGolden, folder / "out", "--outputs", "pre", "--out-dtype", "f32"}).status, 0);
@@ -234,8 +265,10 @@ TEST(Gemm, ReplacesAnOlderOutput) {
 TEST(Help, ShowsEveryActivationWithItsFormula) {
   const Finished finished = run_moxie({"gemm", "--help"});
   EXPECT_EQ(finished.status, 0);
-  for (const char* text : {"relu2", "gelu-erf", "silu(g) * u", "c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1)",
-                           "gelu(g) * u", "relu(g) * u", "split-up-first"}) {
+  for (const char* text :
+       {"relu2", "gelu-erf", "silu(g) * u", "c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1)", "gelu(g) * u",
+        "relu(g) * u", "split-up-first", "silu(min(g, gate-limit)) * clamp(u, -up-limit, up-limit)",
+        "beta * tanh(g / beta) * sigmoid(g) * linear-beta * tanh(u / linear-beta)"}) {
     EXPECT_NE(finished.out.find(text), std::string::npos) << text;
   }
 }

@@ -76,7 +76,8 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
   bench.erase("--activation=none");
   const std::map<std::string, std::set<std::string>> commands = {
       {"demo", joined({}, {"--tokens", "--arch", "--format"})},
-      {"gemm", joined(product, {"IN", "OUT", "--alpha=1.702", "--limit=7", "--format=auto", "--grouping=auto",
+      {"gemm", joined(product, {"IN", "OUT", "--alpha=1.702", "--limit=7", "--gate-limit=10", "--up-limit=10",
+                                "--beta=4", "--linear-beta=25", "--format=auto", "--grouping=auto",
                                 "--scales=row-major", "--sizes=device"})},
       {"quantize", joined({}, {"IN", "OUT", "--dtype=bf16", "--format", "--gate=none", "--layout=rows", "--on=host",
                                "--reverse", "--scales=row-major", "--tensors"})},
@@ -103,8 +104,8 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
     EXPECT_TRUE(std::regex_search(all.out, std::regex("\n  " + command + " +\\S+ \\S+"))) << command;
     EXPECT_GT(lines_of(help.out).at(0).size(), 20u) << command << " says what it does";
     if (!options.contains("--gate")) continue;
-    for (const char* activation :
-         {"none", "relu", "relu2", "gelu", "gelu-erf", "silu", "swiglu", "swiglu-oai", "geglu", "reglu"})
+    for (const char* activation : {"none", "relu", "relu2", "gelu", "gelu-erf", "silu", "swiglu", "swiglu-oai", "geglu",
+                                   "reglu", "swiglu-clamped", "situ"})
       EXPECT_TRUE(std::regex_search(help.out, std::regex("\n  " + std::string(activation) + "  +\\S"))) << activation;
     for (const char* layout : {"interleaved (columns 2i", "split (g in the first half", "split-up-first (the other"})
       EXPECT_THAT(help.out, HasSubstr(layout));
@@ -132,7 +133,8 @@ TEST(Options, RefusalsAreWholeSentences) {
       {"", {}, "no command was given; see moxie --help"},
       {"plan",
        {"--activation", "tanh"},
-       "--activation: 'tanh' is none of none, relu, relu2, gelu, gelu-erf, silu, swiglu, swiglu-oai, geglu, reglu"},
+       "--activation: 'tanh' is none of none, relu, relu2, gelu, gelu-erf, silu, swiglu, swiglu-oai, geglu, reglu, "
+       "swiglu-clamped, situ"},
       {"plan",
        {"--activation", "swiglu", "--gate", "none"},
        "--gate: 'none' is none of interleaved, split, split-up-first"},

@@ -188,6 +188,8 @@ std::vector<Kernel> shipped() {
       p.activation = turn % 2 ? plain : Activation::SwigluOai;
       p.gate = GateLayout(turn++ % 3);
       add(p);
+      p.activation = Activation::Situ;
+      add(p);
     }
   }
   // Packed weights: every tile with accumulators of 128 registers, and the epilogues that need most. For few rows, the
@@ -198,7 +200,10 @@ std::vector<Kernel> shipped() {
   } packed[] = {{256, 128, 1000, Activation::SwigluOai}, {256, 128, 1000, Activation::GeluErf},
                 {128, 256, 1000, Activation::SwigluOai}, {128, 128, 1000, Activation::GeluErf},
                 {64, 256, 8, Activation::SwigluOai},     {128, 256, 8, Activation::SwigluOai},
-                {32, 256, 8, Activation::GeluErf},       {32, 128, 8, Activation::SwigluOai}};
+                {32, 256, 8, Activation::GeluErf},       {32, 128, 8, Activation::SwigluOai},
+                {256, 128, 1000, Activation::Situ},      {256, 128, 1000, Activation::Situ},
+                {128, 256, 1000, Activation::Situ},      {64, 256, 8, Activation::Situ},
+                {32, 256, 8, Activation::Situ}};
   for (const auto& [m, n, rows, activation] : packed) {
     // Groups by pointers have no kernel with packed weights of 128 x 256, and none of fewer than 64 rows.
     const bool pointers = turn++ % 2 == 0 && rows > 8 && n != 256;
@@ -225,6 +230,8 @@ std::vector<Kernel> shipped() {
     p.expected_rows = m < 64 ? 8 : 1000;
     p.activation = activation;
     add(p);
+    p.activation = Activation::Situ;
+    add(p);
   }
   std::mt19937 random(5);
   const auto pick = [&](auto... values) {
@@ -236,7 +243,7 @@ std::vector<Kernel> shipped() {
     p.grouping = Grouping(i % 6);
     p.groups = p.grouping == Grouping::Dense ? 1 : pick(1, 8, 32, 128);
     p.m = pick(1, 64, 300, 4096), p.n = pick(64, 320, 2880, 5760), p.k = pick(72, 2048, 2880);
-    p.activation = Activation(i / 6 % 10);
+    p.activation = Activation(i / 6 % 12);
     p.gate = GateLayout(pick(0, 1, 2));
     p.bias = random() % 2;
     if (random() % 2) p.pre = DataType(random() % 2);
@@ -273,7 +280,7 @@ void add_routing(std::vector<Kernel>& kernels) {
 TEST(Code, NothingSpills) {
   std::vector<Kernel> kernels = shipped();
   ASSERT_GT(kernels.size(), 100u);
-  if (!std::getenv("MOXIE_TEST_ALL")) kernels.resize(28);
+  if (!std::getenv("MOXIE_TEST_ALL")) kernels.resize(49);
   add_routing(kernels);
   std::atomic<size_t> next = 0;
   std::mutex mutex;

@@ -399,6 +399,8 @@ const Hint kHints[] = {
     {"parameters of another activation", [](auto& d) { return d.activation.function != Activation::SwigluOai; },
      [](auto& d, auto&, auto&) {
        d.activation.swiglu_oai = {std::nanf(""), -1.0f};
+       if (d.activation.function != Activation::SwigluClamped) d.activation.swiglu_clamped = {std::nanf(""), -1.0f};
+       if (d.activation.function != Activation::Situ) d.activation.situ = {std::nanf(""), -1.0f};
      }},
     {"a tuning of another architecture", [](auto&) { return true; },
      [](auto& d, auto&, auto&) {

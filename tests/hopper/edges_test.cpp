@@ -398,7 +398,7 @@ TEST(Kernels, WrongHostRowsCostTimeAlone) {
   }
 }
 
-TEST(Kernels, AlphaAndLimitAreTheCallers) {
+TEST(Kernels, ParametersOfActivationsAreTheCallers) {
   Job j;
   j.problem = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   j.rows = {40};
@@ -407,6 +407,16 @@ TEST(Kernels, AlphaAndLimitAreTheCallers) {
        {std::pair{1.0f, 0.5f}, {-2.0f, 3.0f}, {1.702f, std::numeric_limits<float>::infinity()}}) {
     j.problem.alpha = alpha, j.problem.limit = limit;
     j.scale = 4;
+    run_in_all_orders(j);
+  }
+  j.problem.activation = Activation::SwigluClamped;
+  for (const auto& [gate_limit, up_limit] : {std::pair{0.5f, 3.0f}, {std::numeric_limits<float>::infinity(), 0.25f}}) {
+    j.problem.swiglu_clamped = {gate_limit, up_limit};
+    run_in_all_orders(j);
+  }
+  j.problem.activation = Activation::Situ;
+  for (const auto& [beta, linear_beta] : {std::pair{0.5f, 3.0f}, {7.0f, 0.25f}}) {
+    j.problem.situ = {beta, linear_beta};
     run_in_all_orders(j);
   }
 }

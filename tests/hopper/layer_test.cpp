@@ -95,8 +95,7 @@ struct Layer {
   std::vector<double> row(const std::vector<double>& x, int64_t e) const {
     std::vector<double> pre = reference::product(x, up.values[size_t(e)], 1, up_rows, d.hidden);
     for (int64_t j = 0; j < up_rows; ++j) pre[size_t(j)] += up_bias[e * up_rows + j];
-    std::vector<double> inner = reference::activate_all(d.activation.function, d.gate, pre, 1, up_rows,
-                                                        d.activation.swiglu_oai.alpha, d.activation.swiglu_oai.limit);
+    std::vector<double> inner = reference::activate_all(d.activation, d.gate, pre, 1, up_rows);
     for (double& v : inner) v = to_bf16(v);
     std::vector<double> y = reference::product(inner, down.values[size_t(e)], 1, d.hidden, d.width);
     for (int64_t j = 0; j < d.hidden; ++j) y[size_t(j)] = to_bf16(y[size_t(j)] + down_bias[e * d.hidden + j]);

@@ -15,8 +15,8 @@ namespace {
 constexpr Grouping kGroupings[] = {Grouping::Dense,     Grouping::Batched, Grouping::Offsets,
                                    Grouping::RowGroups, Grouping::Masked,  Grouping::Pointers};
 constexpr const char* kGroupingNames[] = {"Dense", "Batched", "Offsets", "RowGroups", "Masked", "Pointers"};
-constexpr const char* kActivationNames[] = {"None", "Relu",   "Relu2",     "GeluTanh", "GeluErf",
-                                            "Silu", "Swiglu", "SwigluOai", "Geglu",    "Reglu"};
+constexpr const char* kActivationNames[] = {"None",   "Relu",      "Relu2", "GeluTanh", "GeluErf",       "Silu",
+                                            "Swiglu", "SwigluOai", "Geglu", "Reglu",    "SwigluClamped", "Situ"};
 constexpr const char* kGateNames[] = {"", "Interleaved", "Split", "SplitUpFirst"};
 constexpr int kCooperativeTiles[][2] = {{128, 64}, {128, 96},  {256, 64},  {128, 192},
                                         {256, 96}, {128, 160}, {256, 128}, {128, 256}};
@@ -48,7 +48,7 @@ std::vector<Entry> entries() {
     ProductSpec& p = e.problem;
     p.schedule = WarpSchedule(schedule);
     p.grouping = kGroupings[grouping];
-    p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 12) % 4);
+    p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 6) % 6);
     if (gate > 0) p.gate = GateLayout(gate - 1), ++gated;
     e.gate = gate;
     e.outputs = index % 7;

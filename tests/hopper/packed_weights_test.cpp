@@ -57,7 +57,7 @@ std::vector<Entry> entries() {
     // Tiles of fewer than 64 rows, and those of 128x256, are not for pointers.
     p.grouping =
         kGroupings[(i % kTileCount + i / 9 + 4 * turn) % (tile.m < 64 || (tile.m == 128 && tile.n == 256) ? 5 : 6)];
-    p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + gated % 4);
+    p.activation = gate == 0 ? Activation(plain++ % 6) : Activation(6 + (gated + gated / 6) % 6);
     if (gate > 0) p.gate = GateLayout(gate - 1), ++gated;
     const int of_outputs = (2 * i + i / 6 + 5 * turn) % 6;
     const Outputs& outputs = kOutputs[of_outputs];

@@ -50,6 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
                                             GateLayout::Interleaved, DataType::Mxfp4},
                                      Choice{"Cooperative128", WarpSchedule::Cooperative, 128, 128,
                                             Activation::SwigluOai, GateLayout::Interleaved, DataType::Mxfp4},
+                                     Choice{"PingPong128", WarpSchedule::PingPong, 128, 128, Activation::Situ,
+                                            GateLayout::Interleaved, DataType::Mxfp8},
                                      Choice{"Cooperative256", WarpSchedule::Cooperative, 256, 64, Activation::Swiglu,
                                             GateLayout::Split, DataType::Mxfp8})),
     [](const auto& info) {

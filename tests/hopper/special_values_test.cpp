@@ -74,14 +74,22 @@ void expect_like(double expected, float got) {
   }
 }
 
-void check_activation(Activation activation, float limit = 7) {
-  SCOPED_TRACE(fmt::format("{}, limit {}", to_string(activation), limit));
+ProductSpec with_activation(const ActivationSpec& activation) {
   ProductSpec p;
-  p.activation = activation;
-  p.limit = limit;
+  p.activation = activation.function;
+  p.alpha = activation.swiglu_oai.alpha, p.limit = activation.swiglu_oai.limit;
+  p.swiglu_clamped = activation.swiglu_clamped, p.situ = activation.situ;
   p.out = DataType::F32;
+  return p;
+}
+
+void check_activation(const ActivationSpec& activation) {
+  SCOPED_TRACE(fmt::format("{}, limits {}, {} and {}, betas {} and {}", to_string(activation.function),
+                           activation.swiglu_oai.limit, activation.swiglu_clamped.gate_limit,
+                           activation.swiglu_clamped.up_limit, activation.situ.beta, activation.situ.linear_beta));
+  const ProductSpec p = with_activation(activation);
   std::vector<float> bias;
-  const bool gated = is_gated(activation);
+  const bool gated = is_gated(activation.function);
   for (const float x : kSpecial) {
     if (gated) {
       for (const float up : kSpecial) bias.push_back(x), bias.push_back(up);
@@ -100,7 +108,7 @@ void check_activation(Activation activation, float limit = 7) {
       SCOPED_TRACE(fmt::format("row {}: {} {}", row, x, up));
       float value;
       std::memcpy(&value, &got.out[(row * width + j) * 4], 4);
-      expect_like(reference::activate(p.activation, x, up, p.alpha, p.limit), value);
+      expect_like(reference::activate(activation, x, up), value);
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -196,11 +204,48 @@ bool on_blackwell() { return device().info().arch == 100; }
 TEST(SpecialValues, ThroughEveryActivation) {
   for (size_t i = 0; i < names<Activation>().size(); ++i) {
     const auto activation = Activation(i);
-    if (!on_blackwell() || activation == Activation::Relu2 || activation == Activation::SwigluOai)
+    if (!on_blackwell() || activation == Activation::Relu2 || activation == Activation::SwigluOai ||
+        activation == Activation::Situ)
       check_activation(activation);
     if (HasFailure()) return;
   }
-  if (!on_blackwell()) check_activation(Activation::SwigluOai, std::numeric_limits<float>::infinity());
+  if (on_blackwell()) return;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kSubnormal = 0x1p-149f;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  check_activation(swiglu_oai({.limit = kInfinity}));
+  check_activation(swiglu_clamped({.gate_limit = kInfinity, .up_limit = kInfinity}));
+  check_activation(swiglu_clamped({.gate_limit = kSubnormal, .up_limit = 3}));
+  check_activation(situ({.beta = kMost, .linear_beta = kMost}));
+  check_activation(situ({.beta = 1e30f, .linear_beta = 1e30f}));
+  check_activation(situ({.beta = kSubnormal, .linear_beta = kSubnormal}));
+}
+
+// Situ keeps the bound that activation.cuh states, where its two formulas meet and where tanh would cancel.
+TEST(SpecialValues, SituIsAccurateEverywhere) {
+  for (const SituParameters& parameters : {SituParameters{}, {0.75f, 3.0f}}) {
+    const ActivationSpec activation = situ(parameters);
+    std::vector<float> bias;
+    for (const float sign : {1.0f, -1.0f}) {
+      for (int exponent = -24; exponent < 8; ++exponent) {
+        for (int step = 0; step < 8; ++step) {
+          const float x = sign * std::ldexp(1 + float(step) / 8, exponent);
+          if (std::fabs(x) < 80) bias.insert(bias.end(), {x, 9});
+          bias.insert(bias.end(), {1.25f, x});
+        }
+      }
+    }
+    while (bias.size() % 16 != 0) bias.push_back(1);
+    set_order("eager");
+    const BiasOutputs got = bias_product(with_activation(activation), bias);
+    for (size_t j = 0; j < bias.size() / 2; ++j) {
+      float value;
+      std::memcpy(&value, &got.out[j * 4], 4);
+      const float gate = bias[2 * j], up = bias[2 * j + 1];
+      const double expected = reference::activate(activation, gate, up);
+      EXPECT_LE(std::fabs(value - expected), (32 + std::fabs(gate)) * 0x1p-23 * std::fabs(expected))
+          << gate << " " << up << ": " << value << " for " << expected;
+    }
+  }
 }
 
 TEST(SpecialValues, InQuantizedOutputs) {

@@ -304,8 +304,15 @@ void set_rows(D d, int64_t rows) {
 }
 void set_total(D d, int64_t rows) { std::get<Offsets>(d.groups).total = rows; }
 void set_swiglu(D d, float alpha, float limit) { d.activation = {Activation::SwigluOai, {alpha, limit}}; }
+void set_clamped(D d, float gate_limit, float up_limit) { d.activation = swiglu_clamped({gate_limit, up_limit}); }
+void set_situ(D d, float beta, float linear_beta) { d.activation = situ({beta, linear_beta}); }
 void set_sink(D d, std::string type, std::string source, size_t bytes, int staging, size_t count = 1) {
   d.sinks.assign(count, {std::move(type), std::move(source), bytes, {staging, false}});
+}
+// Parameters without has_parameters. They stand in unions, of which alpha and limit are the first members.
+void set_alone(R x, moxie_activation function, float alpha, float limit) {
+  x.d.activation = {};
+  x.d.activation.function = function, x.d.activation.alpha = alpha, x.d.activation.limit = limit;
 }
 moxie_custom_sink sound_sink() {
   moxie_custom_sink sink{};
@@ -409,8 +416,9 @@ constexpr DescriptionRule kDescriptionRules[] = {
     // Choices.
     {"no format", everywhere, [](D d) { d.format = OperandFormat(3); }, nullptr,
      "format is 3, but only 0 to 2 have a meaning"},
-    {"no activation", everywhere, [](D d) { d.activation.function = Activation(10); }, nullptr,
-     "activation is 10, but only 0 to 9 have a meaning", "activation.function is 10, but only 0 to 9 have a meaning"},
+    {"no activation", everywhere, [](D d) { d.activation.function = Activation(12); }, nullptr,
+     "activation is 12, but only 0 to 11 have a meaning",
+     "activation.function is 12, but only 0 to 11 have a meaning"},
     {"no gate layout", everywhere, [](D d) { d.gate = GateLayout(3); }, nullptr,
      "gate is 3, but only 0 to 2 have a meaning"},
     {"no type of pre", everywhere, [](D d) { d.pre = DataType(5); }, nullptr,
@@ -432,6 +440,22 @@ constexpr DescriptionRule kDescriptionRules[] = {
     {"an infinite alpha", everywhere, [](D d) { set_swiglu(d, -kInfinity, 7); }, nullptr,
      "activation.alpha is -inf, but must be finite"},
     {"no limit and a negative alpha", everywhere, [](D d) { set_swiglu(d, -2, kInfinity); }, nullptr, ""},
+    {"a gate limit of 0", everywhere, [](D d) { set_clamped(d, 0, 1); }, nullptr,
+     "activation.gate_limit is 0, but must be positive"},
+    {"a gate limit that is none", everywhere, [](D d) { set_clamped(d, NAN, 1); }, nullptr,
+     "activation.gate_limit is nan, but must be positive"},
+    {"a negative up limit", everywhere, [](D d) { set_clamped(d, 1, -kInfinity); }, nullptr,
+     "activation.up_limit is -inf, but must be positive"},
+    {"no gate limit and a small up limit", everywhere, [](D d) { set_clamped(d, kInfinity, 0x1p-149f); }, nullptr, ""},
+    {"a beta of 0", everywhere, [](D d) { set_situ(d, 0, 1); }, nullptr,
+     "activation.beta is 0, but must be positive and finite"},
+    {"an infinite beta", everywhere, [](D d) { set_situ(d, kInfinity, 1); }, nullptr,
+     "activation.beta is inf, but must be positive and finite"},
+    {"a negative linear beta", everywhere, [](D d) { set_situ(d, 1, -25); }, nullptr,
+     "activation.linear_beta is -25, but must be positive and finite"},
+    {"a linear beta that is none", everywhere, [](D d) { set_situ(d, 1, NAN); }, nullptr,
+     "activation.linear_beta is nan, but must be positive and finite"},
+    {"a small beta and a large one", everywhere, [](D d) { set_situ(d, 0x1p-149f, 3e38f); }, nullptr, ""},
     {"no output", everywhere, [](D d) { d.out.reset(); }, nullptr,
      "pre, out and sinks are all absent, but at least one output must be asked for"},
     {"pre alone", everywhere, [](D d) { d.pre = DataType::F32, d.out.reset(); }, nullptr, ""},
@@ -545,10 +569,18 @@ constexpr DescriptionRule kDescriptionRules[] = {
     {"bias", everywhere, nullptr, [](R x) { x.d.bias = 2; }, "bias is 2, but must be 0 or 1"},
     {"has_parameters", everywhere, nullptr, [](R x) { x.d.activation.has_parameters = -1; },
      "activation.has_parameters is -1, but must be 0 or 1"},
-    {"alpha alone", everywhere, nullptr, [](R x) { x.d.activation = {MOXIE_ACTIVATION_SWIGLU_OAI, 0, 2, 0}; },
+    {"alpha alone", everywhere, nullptr, [](R x) { set_alone(x, MOXIE_ACTIVATION_SWIGLU_OAI, 2, 0); },
      "activation.alpha is 2, but activation.has_parameters is 0"},
-    {"limit alone", everywhere, nullptr, [](R x) { x.d.activation = {MOXIE_ACTIVATION_SWIGLU_OAI, 0, 0, 3}; },
+    {"limit alone", everywhere, nullptr, [](R x) { set_alone(x, MOXIE_ACTIVATION_SWIGLU_OAI, 0, 3); },
      "activation.limit is 3, but activation.has_parameters is 0"},
+    {"gate limit alone", everywhere, nullptr, [](R x) { set_alone(x, MOXIE_ACTIVATION_SWIGLU_CLAMPED, 2, 0); },
+     "activation.gate_limit is 2, but activation.has_parameters is 0"},
+    {"up limit alone", everywhere, nullptr, [](R x) { set_alone(x, MOXIE_ACTIVATION_SWIGLU_CLAMPED, 0, 3); },
+     "activation.up_limit is 3, but activation.has_parameters is 0"},
+    {"beta alone", everywhere, nullptr, [](R x) { set_alone(x, MOXIE_ACTIVATION_SITU, 2, 0); },
+     "activation.beta is 2, but activation.has_parameters is 0"},
+    {"linear beta alone", everywhere, nullptr, [](R x) { set_alone(x, MOXIE_ACTIVATION_SITU, 0, 3); },
+     "activation.linear_beta is 3, but activation.has_parameters is 0"},
     {"has_pre", everywhere, nullptr, [](R x) { x.d.has_pre = 2; }, "has_pre is 2, but must be 0 or 1"},
     {"pre that is absent", everywhere, nullptr, [](R x) { x.d.pre = 1; }, "pre is 1, but has_pre is 0"},
     {"no_out", everywhere, nullptr, [](R x) { x.d.no_out = 2; }, "no_out is 2, but must be 0 or 1"},
@@ -662,8 +694,15 @@ CDescription::CDescription(const GemmDescription& from) {
   d.n = from.n, d.k = from.k;
   d.has_b_format = from.b_format.has_value(), d.b_format = int32_t(from.b_format.value_or(OperandFormat{}));
   d.format = int32_t(from.format), d.bias = from.bias, d.gate = int32_t(from.gate);
-  d.activation = {int32_t(from.activation.function), 1, from.activation.swiglu_oai.alpha,
-                  from.activation.swiglu_oai.limit};
+  d.activation.function = int32_t(from.activation.function), d.activation.has_parameters = 1;
+  if (from.activation.function == Activation::SwigluClamped) {
+    d.activation.gate_limit = from.activation.swiglu_clamped.gate_limit;
+    d.activation.up_limit = from.activation.swiglu_clamped.up_limit;
+  } else if (from.activation.function == Activation::Situ) {
+    d.activation.beta = from.activation.situ.beta, d.activation.linear_beta = from.activation.situ.linear_beta;
+  } else {
+    d.activation.alpha = from.activation.swiglu_oai.alpha, d.activation.limit = from.activation.swiglu_oai.limit;
+  }
   d.has_pre = from.pre.has_value(), d.pre = int32_t(from.pre.value_or(DataType{}));
   d.no_out = !from.out.has_value(), d.out = int32_t(from.out.value_or(DataType{}));
   d.has_expected_rows = from.expected_rows.has_value(), d.expected_rows = from.expected_rows.value_or(0);

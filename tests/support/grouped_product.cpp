@@ -405,7 +405,7 @@ std::vector<double> GroupedProduct::expected_pre(size_t g) const {
 
 std::vector<double> GroupedProduct::expected_out(size_t g) const {
   const ProductSpec& p = job_.problem;
-  return reference::activate_all(p.activation, p.gate, expected_pre(g), job_.rows[g], group_n(g), p.alpha, p.limit);
+  return reference::activate_all(activation_of(p), p.gate, expected_pre(g), job_.rows[g], group_n(g));
 }
 
 std::vector<uint8_t> GroupedProduct::rows_of(const Output& o, const std::vector<uint8_t>& bytes, size_t g) const {

@@ -27,7 +27,9 @@ struct ProductSpec {
   OperandFormat format = OperandFormat::Bf16;
   bool bias = false;
   Activation activation = Activation::None;
-  float alpha = 1.702f, limit = 7.0f;
+  float alpha = 1.702f, limit = 7.0f;  // of SwigluOai
+  SwigluClampedParameters swiglu_clamped;
+  SituParameters situ;
   GateLayout gate = GateLayout::Interleaved;
   std::optional<DataType> pre;
   std::optional<DataType> out = DataType::Bf16;
@@ -88,6 +90,13 @@ inline Groups groups_of(const ProductSpec& s) {
   return KGroups{s.groups, s.m};
 }
 
+inline ActivationSpec activation_of(const ProductSpec& s) {
+  ActivationSpec activation(s.activation, {s.alpha, s.limit});
+  activation.swiglu_clamped = s.swiglu_clamped;
+  activation.situ = s.situ;
+  return activation;
+}
+
 inline GemmDescription describe(const ProductSpec& s) {
   GemmDescription d;
   d.groups = groups_of(s);
@@ -96,7 +105,7 @@ inline GemmDescription describe(const ProductSpec& s) {
   d.b_format = s.b_format;
   d.gather = s.gather;
   d.bias = s.bias;
-  d.activation = {s.activation, {s.alpha, s.limit}};
+  d.activation = activation_of(s);
   d.gate = s.gate;
   d.pre = s.pre, d.out = s.out;
   for (const SinkSpec& sink : s.sinks) d.sinks.push_back({sink.type, sink.source, sink.params.size(), sink.needs});

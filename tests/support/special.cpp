@@ -115,10 +115,12 @@ PossibleValues possible_activations(const ProductSpec& p, const std::vector<Poss
   std::vector<double> values;
   for (const double gate : {x.low, (x.low + x.high) / 2, x.high}) {
     for (const double other : {up.low, (up.low + up.high) / 2, up.high})
-      values.push_back(reference::activate(p.activation, held(gate), held(other), p.alpha, p.limit));
+      values.push_back(reference::activate(activation_of(p), held(gate), held(other)));
   }
   double largest_up = gated ? std::max(std::fabs(up.low), std::fabs(up.high)) : 1;
   if (p.activation == Activation::SwigluOai) largest_up = std::min(largest_up, double(p.limit));
+  if (p.activation == Activation::SwigluClamped) largest_up = std::min(largest_up, double(p.swiglu_clamped.up_limit));
+  if (p.activation == Activation::Situ) largest_up = std::min(largest_up, double(p.situ.linear_beta));
   if (std::isinf(largest_up)) largest_up = 1;
   const double width = std::isfinite(x.high - x.low) ? x.high - x.low : 0;
   return around(values, (1 + largest_up) * (1e-4 + width));

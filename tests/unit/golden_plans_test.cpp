@@ -86,7 +86,8 @@ std::vector<int64_t> known_rows(const Shape& s, Draw& draw) {
   return rows;
 }
 
-// Draws everything that enters a plan. The grouping and the activation go through all their values by `i`.
+// Draws everything that enters a plan. By `i` the grouping goes through all its values, and the activation through
+// those up to Reglu.
 Shape draw_shape(Draw& draw, int i, bool blackwell) {
   Shape s;
   s.grouping = Grouping(i % (blackwell ? 7 : 6));
@@ -443,6 +444,23 @@ void add_devices(Lines& lines) {
   }
 }
 
+// The activations behind Reglu, beside one that they differ from in the time of their epilogue alone.
+void add_later_activations(Lines& lines) {
+  Shape s;
+  s.groups = 32, s.n = 4096, s.k = 1024;
+  s.out = DataType::Bf16;
+  const DeviceFigures h200 = *named_device("h200"), b200 = *named_device("b200");
+  for (const Activation activation : {Activation::Swiglu, Activation::SwigluClamped, Activation::Situ}) {
+    s.activation = activation;
+    for (const Grouping grouping : {Grouping::Offsets, Grouping::Masked}) {
+      s.grouping = grouping;
+      s.m = grouping == Grouping::Masked ? 512 : 32 * 512;
+      lines.push_back(fmt::format("h200 {} = {}", words_of(s), line_of([&] { return make_hopper_plan(s, h200, {}); })));
+      lines.push_back(fmt::format("b200 {} = {}", words_of(s), line_of([&] { return make_blackwell_plan(s, b200); })));
+    }
+  }
+}
+
 Lines all_lines() {
   Lines lines;
   add_devices(lines);
@@ -451,6 +469,7 @@ Lines all_lines() {
   add_candidates(lines);
   add_choices(lines);
   add_packed(lines);
+  add_later_activations(lines);
   return lines;
 }
 

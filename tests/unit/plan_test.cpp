@@ -37,7 +37,7 @@ std::vector<Shape> grid() {
     s.m = pick({0, 1, 17, 64, 200, 1024, 4096, 16384});
     s.n = pick({16, 64, 320, 1024, 2880, 5760, 7168});
     s.k = pick({0, 8, 200, 2048, 2880, 7168});
-    s.activation = Activation(i / 6 % 10);
+    s.activation = Activation(i / 6 % 12);
     s.gate = GateLayout(pick({0, 1, 2}));
     s.bias = random() % 2;
     if (random() % 2) s.pre = DataType(random() % 2);
