@@ -47,31 +47,33 @@ MOXIE_DEVICE void combine(const CombineParams& params) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   const int32_t token = blockIdx.x;
+  if (token >= real_tokens(params.token_count, params.tokens)) return;
+  // Lane j has what pair j says; -1: it is skipped.
+  const int lane = threadIdx.x % 32;
+  const int64_t pair = int64_t{token} * params.top_k + lane;
+  int32_t row_of_lane = lane < params.top_k ? params.inverse[pair] : -1;
+  if (row_of_lane >= params.rows) row_of_lane = -1;
+  const float weight_of_lane = row_of_lane >= 0 && params.weights != nullptr ? params.weights[pair] : 1;
+
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
-  if (column >= params.columns || token >= real_tokens(params.token_count, params.tokens)) return;
+  const bool exists = column < params.columns;
   float sum[8] = {};
-  if (params.residual != nullptr) {
+  if (exists && params.residual != nullptr) {
     Eight<kOut> residual;
     residual.load(params.residual, token * params.ld_residual + column);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum[i] = residual[i];
   }
-  const int32_t* const inverse = params.inverse + int64_t{token} * params.top_k;
-  const float* const weights = params.weights == nullptr ? nullptr : params.weights + int64_t{token} * params.top_k;
   for (int first = 0; first < params.top_k; first += kAtOnce) {
-    int32_t from[kAtOnce];
+    Eight<kRows> row[kAtOnce];
+    float weight[kAtOnce];
     bool there[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      from[j] = first + j < params.top_k ? inverse[first + j] : -1;
-      there[j] = from[j] >= 0 && from[j] < params.rows;
-    }
-    Eight<kRows> row[kAtOnce];
-    float weight[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      weight[j] = there[j] && weights != nullptr ? weights[first + j] : 1;
-      if (there[j]) row[j].load(params.from, from[j] * params.ld_rows + column);
+      const int32_t from = __shfl_sync(~0u, row_of_lane, first + j);
+      weight[j] = __shfl_sync(~0u, weight_of_lane, first + j);
+      there[j] = exists && from >= 0;
+      if (there[j]) row[j].load(params.from, from * params.ld_rows + column);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -80,6 +82,7 @@ MOXIE_DEVICE void combine(const CombineParams& params) {
       for (int i = 0; i < 8; ++i) sum[i] = fmaf(weight[j], row[j][i], sum[i]);
     }
   }
+  if (!exists) return;
   store_eight(params.out, token * params.ld_out + column, sum, kOut);
 }
 

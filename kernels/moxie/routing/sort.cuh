@@ -20,13 +20,14 @@ template <typename Id>
 MOXIE_DEVICE void load_experts(int32_t (&expert)[kSortRows], const SortParams& params, int32_t first_pair) {
   const Id* const ids = static_cast<const Id*>(params.ids);
   const int32_t pairs = real_tokens(params.token_count, params.tokens) * params.top_k;
+  // All loads are on their way before the first is looked at.
+  Id id[kSortRows];
+#pragma unroll
+  for (int i = 0; i < kSortRows; ++i) id[i] = first_pair + 32 * i < pairs ? ids[first_pair + 32 * i] : Id{-1};
 #pragma unroll
   for (int i = 0; i < kSortRows; ++i) {
-    const int32_t pair = first_pair + 32 * i;
-    expert[i] = params.experts;
-    if (pair >= pairs) continue;
-    const auto id = static_cast<uint64_t>(int64_t{ids[pair]}) - static_cast<uint64_t>(params.first_expert);
-    if (id < static_cast<uint64_t>(params.experts)) expert[i] = static_cast<int32_t>(id);
+    const auto of_ours = static_cast<uint64_t>(int64_t{id[i]}) - static_cast<uint64_t>(params.first_expert);
+    expert[i] = of_ours < static_cast<uint64_t>(params.experts) ? static_cast<int32_t>(of_ours) : params.experts;
   }
 }
 
