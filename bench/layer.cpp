@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times whole expert layers (moxie/layer.h) of models, and in the same run what they are made of: the two products, the
 // first one also with rows that lie in order and need no gather, the sort and the sum. Prints JSON. Medians of graph
-// replays; every launch has tokens and experts of its own, drawn with the popularity that real routers show. bench_layer
-// [--most TOKENS] [--model NAME]
+// replays; every launch has tokens and experts of its own, drawn with the popularity that real routers show.
+// bench_layer [--most TOKENS] [--model NAME]
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -33,8 +33,10 @@ sys.path.insert(0, str(HERE))
 import shapes as shapes_module  # noqa: E402
 
 DEFAULT = "moxie moxie-waits moxie-serial copy cublaslt torch-grouped cublaslt-groups triton".split()
-MXFP4 = "moxie moxie-bf16 copy transformers hf-triton-kernels triton-kernels humming".split()  # by default for such weights
-NAMES = DEFAULT + MXFP4[1:2] + MXFP4[3:] + "moxie-pre moxie-out moxie-both".split()  # the plan's kernel for all outputs, storing some of them
+# By default for weights in MXFP4.
+MXFP4 = "moxie moxie-bf16 copy transformers hf-triton-kernels triton-kernels humming".split()
+# The last three: the plan's kernel for all outputs, storing some of them.
+NAMES = DEFAULT + MXFP4[1:2] + MXFP4[3:] + "moxie-pre moxie-out moxie-both".split()
 TOLERANCE = 2e-2  # of contenders that round D to bf16 before the activation; Moxie's own tests are far stricter
 
 

@@ -55,9 +55,9 @@ struct GemmDescription {
   int64_t k = 0;
   // Of A and B. MXFP4 and NVFP4 need sm_100a, and n a multiple of 64 with a split gate.
   OperandFormat format = OperandFormat::Bf16;
-  // Of B where it is not A's: Mxfp4 beside an A of bf16. b is then packed weights (moxie/weights.h), and k a multiple of
-  // 32; b.ld and b.scales are left out. The values of A stay bf16, and a weight is exactly what its code and its scale
-  // say. The kernels are Hopper's; they run on sm_100a too, by slower instructions of its tensor cores.
+  // Of B where it is not A's: Mxfp4 beside an A of bf16. b is then packed weights (moxie/weights.h), and k a multiple
+  // of 32; b.ld and b.scales are left out. The values of A stay bf16, and a weight is exactly what its code and its
+  // scale say. The kernels are Hopper's; they run on sm_100a too, by slower instructions of its tensor cores.
   std::optional<OperandFormat> b_format = {};
   // Whether rows of A are gathered: row r of the product is computed from the row of A that GemmTensors::gather names,
   // so that no permuted copy of A is needed. Offsets, a of bf16; on sm_100a with packed weights alone.
@@ -81,8 +81,8 @@ struct GemmDescription {
   std::optional<BlackwellTuning> blackwell = {};  // for sm_100a
 };
 
-// Which row of A each row of a product is computed from, with GemmDescription::gather: row r from row rows[r] / divisor.
-// A is then [count, K]. The kernel takes any values: a row that A does not have stands for zeros.
+// Which row of A each row of a product is computed from, with GemmDescription::gather: row r from row rows[r] /
+// divisor. A is then [count, K]. The kernel takes any values: a row that A does not have stands for zeros.
 struct Gather {
   const int32_t* rows = nullptr;  // [T] in device memory, of which as many as the last end says are read
   int32_t divisor = 1;            // positive; with the top k of a router, rows may number its pairs of token and expert

@@ -61,9 +61,9 @@ struct ExpertLayerDescription {
 };
 
 // The tensors of one call, in device memory. What the description has no use for is null. Matrices are row-major and
-// aligned to 16 bytes, with leading dimensions in elements that are multiples of 16 bytes, where 0 stands for the width;
-// the other arrays are dense and aligned to their elements. What is written overlaps nothing else, but that out may be
-// the residual.
+// aligned to 16 bytes, with leading dimensions in elements that are multiples of 16 bytes, where 0 stands for the
+// width; the other arrays are dense and aligned to their elements. What is written overlaps nothing else, but that out
+// may be the residual.
 struct ExpertLayerTensors {
   int64_t tokens = 0;                    // T, 0 to max_tokens
   const int32_t* token_count = nullptr;  // or null. How many of them there are, brought into 0 to T by the kernels
@@ -110,8 +110,8 @@ class ExpertLayer {
   // tokens alone that it is multiplied for.
   void run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options = {}) const;
 
-  // Bytes of workspace that run() needs for so many tokens or fewer; absent: for max_tokens. The workspace is aligned to
-  // 256 bytes. With P = T k pairs they are, each rounded up to 256,
+  // Bytes of workspace that run() needs for so many tokens or fewer; absent: for max_tokens. The workspace is aligned
+  // to 256 bytes. With P = T k pairs they are, each rounded up to 256,
   //   2 P I and 2 P H        the rows between the products and behind the second
   //   4 P twice, 4 E         order, inverse and ends
   //   4 P twice              ids and weights, with a router

@@ -42,8 +42,8 @@ class GatheredRows {
     }
   }
 
-  // Whole warp: begins to copy the columns of K from `k` on into the stage whose tile of A is `stage`. Those behind `k_end` become
-  // zeros.
+  // Whole warp: begins to copy the columns of K from `k` on into the stage whose tile of A is `stage`. Those behind
+  // `k_end` become zeros.
   MOXIE_DEVICE void copy(uint8_t* stage, int32_t k, int32_t k_end) const {
     const auto* a = static_cast<const uint8_t*>(gemm_.a_base);
 #pragma unroll
