@@ -729,6 +729,88 @@ MOXIE_API moxie_status moxie_combine(const moxie_device* device, const moxie_exp
 /* INVALID_ARGUMENT. */
 MOXIE_API moxie_status moxie_sort_workspace_bytes(int64_t tokens, int32_t top_k, int64_t experts, size_t* bytes);
 
+/* ---- A whole layer: moxie/layer.h, which says what the members mean ---- */
+
+typedef struct moxie_expert_layer moxie_expert_layer; /* a layer that is planned and compiled */
+
+/* How experts are chosen from logits. All up to logits_type is required. */
+typedef struct moxie_router_description {
+  size_t size;
+  moxie_data_type logits_type; /* BF16 or F32; there is no default */
+  moxie_router_score score;
+  int32_t no_renormalize;  /* 1: the weights are not divided by their sum */
+  float scaling_factor;    /* 0 stands for 1 */
+  int32_t correction_bias; /* 0 or 1 */
+  int32_t expert_groups;   /* this and the next: 0 stands for 1 */
+  int32_t chosen_groups;
+  int32_t reserved; /* 0 */
+} moxie_router_description;
+
+/* What a layer computes: sizes, types and choices. All up to top_k is required. */
+typedef struct moxie_expert_layer_description {
+  size_t size;
+  int64_t experts;                  /* E, 1 to 1,024 */
+  int64_t hidden;                   /* H, a multiple of 8, of 32 with MXFP4 */
+  int64_t width;                    /* I, behind the gate: as H */
+  int64_t max_tokens;               /* 0 to 1,048,576 */
+  moxie_activation_spec activation; /* there is no default */
+  int32_t top_k;                    /* k, 1 to 16 */
+  moxie_operand_format weights;     /* BF16, or MXFP4 for packed weights */
+  int64_t first_expert;
+  int64_t all_experts; /* 0 stands for first_expert + experts */
+  moxie_gate_layout gate;
+  int32_t up_bias; /* this and the next two: 0 or 1 */
+  int32_t down_bias;
+  int32_t residual;
+  moxie_data_type out; /* BF16 or F32 */
+  moxie_id_type id_type;
+  const moxie_router_description* router; /* or NULL: calls bring topk_ids and topk_weights */
+  int32_t has_expected_tokens;
+  int32_t reserved; /* 0 */
+  int64_t expected_tokens;
+} moxie_expert_layer_description;
+
+/* The tensors of one call. All up to out is required. What the description has no use for is NULL. */
+typedef struct moxie_expert_layer_tensors {
+  size_t size;
+  int64_t tokens;            /* T, 0 to max_tokens */
+  moxie_const_tensor x;      /* [T, H] bf16 */
+  moxie_const_tensor up;     /* [E, 2 I, H] with a gate, else [E, I, H] */
+  moxie_const_tensor down;   /* [E, H, I] */
+  moxie_tensor out;          /* [T, H] */
+  const void* topk_ids;      /* [T, k], without a router */
+  const float* topk_weights; /* [T, k], without a router; NULL: every weight is 1 */
+  const void* up_bias;       /* bf16 [E, 2 I or I] */
+  const void* down_bias;     /* bf16 [E, H] */
+  moxie_const_tensor residual;
+  const int32_t* token_count;   /* in device memory, or NULL */
+  const void* logits;           /* [T, all_experts], with a router */
+  int64_t ld_logits;            /* elements; 0 stands for all_experts */
+  const float* correction_bias; /* [all_experts], where the router has one */
+  int32_t* chosen_ids;          /* with a router: [T, k], or NULL */
+  float* chosen_weights;        /* with a router: [T, k], or NULL */
+} moxie_expert_layer_tensors;
+
+/* Checks, plans and compiles. INVALID_ARGUMENT: the description breaks a rule; UNSUPPORTED: the device has no kernel
+ * for it; COMPILE; DRIVER. */
+MOXIE_API moxie_status moxie_expert_layer_create(const moxie_device* device,
+                                                 const moxie_expert_layer_description* description,
+                                                 moxie_expert_layer** layer);
+MOXIE_API void moxie_expert_layer_release(moxie_expert_layer* layer);
+/* Computes. Asynchronous on the stream, allocates nothing, may be captured into a CUDA graph. Everything is checked
+ * before anything is launched. workspace: device memory aligned to 256 bytes; calls that may run at the same time need
+ * one each. options: NULL for the defaults; weights_ready has no effect. INVALID_ARGUMENT, DRIVER. */
+MOXIE_API moxie_status moxie_expert_layer_run(const moxie_expert_layer* layer,
+                                              const moxie_expert_layer_tensors* tensors, void* workspace,
+                                              size_t workspace_bytes, const moxie_launch_options* options);
+/* tokens: of the calls, or fewer; MOXIE_NO_TOTAL for max_tokens. INVALID_ARGUMENT. */
+MOXIE_API moxie_status moxie_expert_layer_workspace_bytes(const moxie_expert_layer* layer, int64_t tokens,
+                                                          size_t* bytes);
+/* The plans of both products for calls of so many tokens; MOXIE_NO_TOTAL for max_tokens. Each is released by
+ * moxie_plan_release. INVALID_ARGUMENT. */
+MOXIE_API moxie_status moxie_expert_layer_plan(const moxie_expert_layer* layer, int64_t tokens, moxie_plan** up,
+                                               moxie_plan** down);
+
 /* ---- Kernels compiled beforehand: moxie/pack.h ---- */
 
 /* Nothing but size is required. */

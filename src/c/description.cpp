@@ -45,31 +45,6 @@ Groups groups_of(const moxie_groups& g) {
   reject("groups.grouping is {}, which has no structure", g.grouping);
 }
 
-ActivationSpec activation_of(const moxie_activation_spec& a) {
-  ActivationSpec spec(enum_of<Activation>("activation.function", a.function));
-  // The structure's unions: the other members of each have the same bytes.
-  const bool clamped = spec.function == Activation::SwigluClamped, situ = spec.function == Activation::Situ;
-  const char* const names[] = {
-      clamped ? "activation.gate_limit"
-      : situ  ? "activation.beta"
-              : "activation.alpha",
-      clamped ? "activation.up_limit"
-      : situ  ? "activation.linear_beta"
-              : "activation.limit",
-  };
-  const auto first = optional_of("activation.has_parameters", a.has_parameters, names[0], a.alpha);
-  const auto second = optional_of("activation.has_parameters", a.has_parameters, names[1], a.limit);
-  if (!first) return spec;
-  if (clamped) {
-    spec.swiglu_clamped = {*first, *second};
-  } else if (situ) {
-    spec.situ = {*first, *second};
-  } else {
-    spec.swiglu_oai = {*first, *second};
-  }
-  return spec;
-}
-
 HopperTuning tuning_of(const moxie_hopper_tuning* given) {
   const moxie_hopper_tuning t = read(given, "hopper");
   check_reserved("hopper.reserved", t.reserved);
@@ -117,6 +92,31 @@ void check_array(const char* name, const Value* array, const char* count_name, s
 }
 
 }  // namespace
+
+ActivationSpec activation_of(const moxie_activation_spec& a) {
+  ActivationSpec spec(enum_of<Activation>("activation.function", a.function));
+  // The structure's unions: the other members of each have the same bytes.
+  const bool clamped = spec.function == Activation::SwigluClamped, situ = spec.function == Activation::Situ;
+  const char* const names[] = {
+      clamped ? "activation.gate_limit"
+      : situ  ? "activation.beta"
+              : "activation.alpha",
+      clamped ? "activation.up_limit"
+      : situ  ? "activation.linear_beta"
+              : "activation.limit",
+  };
+  const auto first = optional_of("activation.has_parameters", a.has_parameters, names[0], a.alpha);
+  const auto second = optional_of("activation.has_parameters", a.has_parameters, names[1], a.limit);
+  if (!first) return spec;
+  if (clamped) {
+    spec.swiglu_clamped = {*first, *second};
+  } else if (situ) {
+    spec.situ = {*first, *second};
+  } else {
+    spec.swiglu_oai = {*first, *second};
+  }
+  return spec;
+}
 
 GemmDescription description_of(const moxie_gemm_description* given, const char* name) {
   const moxie_gemm_description d = read(given, name);

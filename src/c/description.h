@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of products and of launches, from C to C++.
+// Descriptions of products, of their matrices and of launches, from C to C++.
 #pragma once
 #include "moxie/c.h"
 #include "moxie/gemm.h"
 #include "moxie/plan.h"
+#include "moxie/tensor.h"
 
 namespace moxie::c {
 
 // `name` stands for the argument in sentences. Refuses what C++ cannot express and leaves all other rules to C++.
 GemmDescription description_of(const moxie_gemm_description* given, const char* name = "description");
+
+ActivationSpec activation_of(const moxie_activation_spec& given);
+
+ConstTensor tensor_of(const moxie_const_tensor& given);
+Tensor tensor_of(const moxie_tensor& given);
 
 // Null stands for the defaults.
 LaunchOptions launch_options_of(const moxie_launch_options* given);

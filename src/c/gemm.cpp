@@ -13,8 +13,6 @@
 namespace moxie::c {
 namespace {
 
-ConstTensor to_cpp(const moxie_const_tensor& t) { return {t.data, t.ld, t.scales, t.tensor_scale}; }
-Tensor to_cpp(const moxie_tensor& t) { return {t.data, t.ld, t.scales, t.tensor_scale}; }
 ConstTensorArray to_cpp(const moxie_const_tensor_array& t) { return {t.data, t.ld, t.scales, t.tensor_scale}; }
 TensorArray to_cpp(const moxie_tensor_array& t) { return {t.data, t.ld, t.scales, t.tensor_scale}; }
 
@@ -54,6 +52,10 @@ moxie_status scale_bytes(const moxie_gemm_description* description, int64_t tota
 }
 
 }  // namespace
+
+ConstTensor tensor_of(const moxie_const_tensor& t) { return {t.data, t.ld, t.scales, t.tensor_scale}; }
+Tensor tensor_of(const moxie_tensor& t) { return {t.data, t.ld, t.scales, t.tensor_scale}; }
+
 LaunchOptions launch_options_of(const moxie_launch_options* given) {
   const moxie_launch_options o = read_optional(given, "options");
   LaunchOptions options;
@@ -67,6 +69,7 @@ LaunchOptions launch_options_of(const moxie_launch_options* given) {
 
 using moxie::c::guarded;
 using moxie::c::not_null;
+using moxie::c::tensor_of;
 using moxie::c::to_cpp;
 
 extern "C" {
@@ -91,11 +94,11 @@ moxie_status moxie_grouped_gemm_run(const moxie_grouped_gemm* gemm, const moxie_
       moxie::c::reject("gemm has pointers groups, which moxie_grouped_gemm_run_pointers computes");
     const moxie::c::SinkArray sinks(product.description(), given.sinks, given.sink_count);
     moxie::GemmTensors t;
-    t.a = to_cpp(given.a);
-    t.b = to_cpp(given.b);
+    t.a = tensor_of(given.a);
+    t.b = tensor_of(given.b);
     t.bias = given.bias;
-    t.pre = to_cpp(given.pre);
-    t.out = to_cpp(given.out);
+    t.pre = tensor_of(given.pre);
+    t.out = tensor_of(given.out);
     t.rows = to_cpp(given.rows);
     t.gather = to_cpp(given.gather);
     t.sinks = {sinks.sinks.data(), given.sink_count};

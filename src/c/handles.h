@@ -7,6 +7,7 @@
 #include "moxie/c.h"
 #include "moxie/device.h"
 #include "moxie/gemm.h"
+#include "moxie/layer.h"
 #include "moxie/tuned.h"
 
 struct moxie_device {
@@ -20,6 +21,10 @@ struct moxie_device_list {
 
 struct moxie_grouped_gemm {
   moxie::GroupedGemm gemm;
+};
+
+struct moxie_expert_layer {
+  moxie::ExpertLayer layer;
 };
 
 struct moxie_plan {

@@ -14,10 +14,17 @@ static moxie_gemm_description small_description(moxie_grouping grouping) {
   return d;
 }
 
+static moxie_expert_layer_description small_layer(void) {
+  moxie_expert_layer_description d = {.size = sizeof d, .experts = 4, .hidden = 64, .width = 64, .top_k = 2};
+  d.activation.function = MOXIE_ACTIVATION_SWIGLU;
+  return d;
+}
+
 /* What the functions that take a structure need besides: products without rows, which launch nothing. */
 static struct {
   moxie_device* device;
   moxie_grouped_gemm *dense, *pointers;
+  moxie_expert_layer* layer;
   moxie_plan *hopper_plan, *blackwell_plan;
   moxie_tuned_table* table;
   moxie_gemm_description description;
@@ -30,6 +37,8 @@ static void make_world(void) {
   const moxie_gemm_description pointers = small_description(MOXIE_GROUPING_POINTERS);
   EXPECT_OK(moxie_grouped_gemm_create(world.device, &world.description, &world.dense));
   EXPECT_OK(moxie_grouped_gemm_create(world.device, &pointers, &world.pointers));
+  const moxie_expert_layer_description layer = small_layer();
+  EXPECT_OK(moxie_expert_layer_create(world.device, &layer, &world.layer));
   world.description.groups.m = 64;
   const moxie_device_figures blackwell = {.size = sizeof blackwell, .arch = 100};
   EXPECT_OK(moxie_plan_create(&world.description, NULL, MOXIE_NO_TOTAL, &world.hopper_plan));
@@ -50,6 +59,7 @@ static void end_world(void) {
   moxie_plan_release(world.blackwell_plan);
   moxie_grouped_gemm_release(world.dense);
   moxie_grouped_gemm_release(world.pointers);
+  moxie_expert_layer_release(world.layer);
   moxie_device_release(world.device);
   char command[64];
   snprintf(command, sizeof command, "rm -r %s", world.folder);
@@ -104,6 +114,18 @@ static moxie_status give_unpacking(void* s) { return moxie_unpack_weights(world.
 static moxie_status give_routing(void* s) { return moxie_route(world.device, s, NULL); }
 static moxie_status give_sort(void* s) { return moxie_sort_by_expert(world.device, s, NULL, 0, NULL); }
 static moxie_status give_combination(void* s) { return moxie_combine(world.device, s, NULL); }
+static moxie_status give_layer(void* s) {
+  moxie_expert_layer* layer = NULL;
+  const moxie_status status = moxie_expert_layer_create(world.device, s, &layer);
+  moxie_expert_layer_release(layer);
+  return status;
+}
+static moxie_status give_router(void* s) {
+  moxie_expert_layer_description d = small_layer();
+  d.router = s;
+  return give_layer(&d);
+}
+static moxie_status give_layer_tensors(void* s) { return moxie_expert_layer_run(world.layer, s, NULL, 0, NULL); }
 static moxie_status give_pack_options(void* s) { return moxie_pack(NULL, 0, world.folder, s, NULL); }
 static moxie_status give_row(void* s) {
   size_t length = 0;
@@ -191,6 +213,9 @@ void test_sizes(void) {
   const moxie_expert_routing routing = {.experts = 8, .top_k = 2};
   const moxie_expert_sort sort = {.experts = 8, .top_k = 2, .ends = filled(world.device, 32, 0)};
   const moxie_expert_combination combination = {.width = 8, .top_k = 2};
+  const moxie_expert_layer_description layer = small_layer();
+  const moxie_router_description router = {.logits_type = MOXIE_DATA_TYPE_F32};
+  const moxie_expert_layer_tensors layer_tensors = {.tokens = 0};
   const moxie_pack_options pack = {.size = 0};
   const moxie_tuned_hopper row = {.size = 0};
   expect_taken(give_hopper, &hopper, 8, sizeof hopper);
@@ -209,6 +234,9 @@ void test_sizes(void) {
   expect_taken(give_routing, &routing, END(moxie_expert_routing, logits_type), sizeof routing);
   expect_taken(give_sort, &sort, END(moxie_expert_sort, id_type), sizeof sort);
   expect_taken(give_combination, &combination, END(moxie_expert_combination, reserved), sizeof combination);
+  expect_taken(give_layer, &layer, END(moxie_expert_layer_description, top_k), sizeof layer);
+  expect_taken(give_router, &router, END(moxie_router_description, logits_type), sizeof router);
+  expect_taken(give_layer_tensors, &layer_tensors, END(moxie_expert_layer_tensors, out), sizeof layer_tensors);
   expect_taken(give_pack_options, &pack, 8, sizeof pack);
   expect_taken(give_row, &row, 8, sizeof row);
   expect_filled(fill_device_info, sizeof(moxie_device_info));
@@ -226,7 +254,7 @@ void test_nulls(void) {
   make_world();
   moxie_device* device = NULL;
   moxie_grouped_gemm* gemm = NULL;
-  moxie_plan* plan = NULL;
+  moxie_plan *plan = NULL, *down = NULL;
   const moxie_gemm_tensors tensors = {.size = sizeof tensors};
   const moxie_group_pointers pointers = {.size = sizeof pointers};
   const moxie_quantization quantization = {.size = sizeof quantization, .format = MOXIE_DATA_TYPE_MXFP4, .k = 64};
@@ -336,6 +364,22 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_combine(world.device, NULL, NULL), "arguments is null");
   EXPECT_REFUSED(moxie_sort_workspace_bytes(1, 1, 1, NULL), "bytes is null");
 
+  const moxie_expert_layer_description described = small_layer();
+  const moxie_expert_layer_tensors layer_tensors = {.size = sizeof layer_tensors};
+  moxie_expert_layer* layer = NULL;
+  EXPECT_REFUSED(moxie_expert_layer_create(NULL, &described, &layer), "device is null");
+  EXPECT_REFUSED(moxie_expert_layer_create(world.device, NULL, &layer), "description is null");
+  EXPECT_REFUSED(moxie_expert_layer_create(world.device, &described, NULL), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_run(NULL, &layer_tensors, NULL, 0, NULL), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_run(world.layer, NULL, NULL, 0, NULL), "tensors is null");
+  EXPECT_REFUSED(moxie_expert_layer_workspace_bytes(NULL, 0, &number), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_workspace_bytes(world.layer, 0, NULL), "bytes is null");
+  EXPECT_REFUSED(moxie_expert_layer_plan(NULL, 0, &plan, &down), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_plan(world.layer, 0, NULL, &down), "up is null");
+  EXPECT_REFUSED(moxie_expert_layer_plan(world.layer, 0, &plan, NULL), "down is null");
+  EXPECT_REFUSED(moxie_expert_layer_plan(world.layer, 1, &plan, &down), "tokens is 1, but must be 0 to 0");
+  EXPECT(layer == NULL && down == NULL);
+
   EXPECT_REFUSED(moxie_pack(NULL, 1, world.folder, NULL, NULL), "descriptions is null");
   EXPECT_REFUSED(moxie_pack(NULL, 0, NULL, NULL, NULL), "folder is null");
   EXPECT_REFUSED(moxie_tuned_table_read(NULL, &world.table), "path is null");
@@ -361,6 +405,7 @@ void test_nulls(void) {
   moxie_device_release(NULL);
   moxie_device_list_release(NULL);
   moxie_grouped_gemm_release(NULL);
+  moxie_expert_layer_release(NULL);
   moxie_plan_release(NULL);
   moxie_tuned_table_release(NULL);
   EXPECT(device == NULL && gemm == NULL && plan == NULL && number == 0 && rows == 0 && value == 0);

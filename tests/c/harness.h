@@ -108,6 +108,7 @@ void test_sink(void);
 void test_mxfp4(void);
 void test_weights(void);
 void test_routing(void);
+void test_layer(void);
 void test_quantize(void);
 void test_scales(void);
 void test_plan(void);
