@@ -1,58 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small expert layer: 4 experts share 96 tokens. The first product adds a bias and applies GPT-OSS SwiGLU, the second
-// one brings its result back to the hidden size. The experts' token counts are only ever read by the GPU.
+// A whole expert layer in one call: each of 96 tokens goes to two of eight experts, with SwiGLU as in Qwen3 or Mixtral.
+// The first number of the result is computed once more on the host, in double precision.
 #include <moxie/moxie.h>
 
-#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdio>
+#include <random>
 #include <vector>
 
 int main() try {
-  constexpr int64_t kExperts = 4, kTokens = 96, kHidden = 128, kWidth = 192;
+  constexpr int64_t kTokens = 96, kExperts = 8, kTopK = 2, kHidden = 128, kWidth = 192;
   const moxie::Device device = moxie::Device::open();
-  std::printf("%s\n", device.info().name.c_str());
-
-  // Planned and compiled once. Without a total in Offsets one object serves every number of tokens.
-  const moxie::Offsets groups{.count = kExperts, .total = kTokens};
-  const moxie::GroupedGemm up(device, {.groups = groups,
-                                       .n = 2 * kWidth,
-                                       .k = kHidden,
-                                       .bias = true,
-                                       .activation = moxie::swiglu_oai({.alpha = 1.702f, .limit = 7.0f})});
-  const moxie::GroupedGemm down(device, {.groups = groups, .n = kHidden, .k = kWidth});
-  const moxie::Workspace workspace(device, std::max(up.workspace_bytes(), down.workspace_bytes()));
-  std::printf("up: %s\ndown: %s\n", up.plan().kernel.c_str(), down.plan().kernel.c_str());
+  // Planned and compiled once. It takes any number of tokens up to max_tokens.
+  moxie::ExpertLayerDescription description{.experts = kExperts, .top_k = kTopK, .hidden = kHidden, .width = kWidth};
+  description.gate = moxie::GateLayout::Split, description.out = moxie::DataType::F32;
+  description.max_tokens = kTokens;
+  const moxie::ExpertLayer layer(device, description);
+  const moxie::Workspace workspace(device, layer.workspace_bytes());
 
   // In a program all of these are on the GPU already.
   std::vector<moxie::Workspace> memory;
-  const auto allocate = [&](size_t bytes) { return memory.emplace_back(device, bytes).data(); };
   const auto upload = [&](const auto& host) {
-    void* const to = allocate(host.size() * sizeof(host[0]));
-    device.upload(to, host.data(), host.size() * sizeof(host[0]));
-    return to;
+    memory.emplace_back(device, host.size() * sizeof(host[0]));
+    device.upload(memory.back().data(), host.data(), host.size() * sizeof(host[0]));
+    return memory.back().data();
   };
-  constexpr uint16_t kOne = 0x3f80, kSmall = 0x3c00;  // 1 and 1/128 in bf16
-  const moxie::ConstTensor x{upload(std::vector<uint16_t>(kTokens * kHidden, kOne))};
-  const moxie::ConstTensor w1{upload(std::vector<uint16_t>(kExperts * 2 * kWidth * kHidden, kSmall))};
-  const moxie::ConstTensor w2{upload(std::vector<uint16_t>(kExperts * kHidden * kWidth, kSmall))};
-  const void* const b1 = upload(std::vector<uint16_t>(kExperts * 2 * kWidth, kOne));
-  const void* const ends = upload(std::vector<int32_t>{40, 40, 41, 96});  // the second expert has no token
-  const moxie::Tensor h{allocate(kTokens * kWidth * 2)}, y{allocate(kTokens * kHidden * 2)};
-  const moxie::Rows rows{.ends = static_cast<const int32_t*>(ends)};
+  // Random numbers that are exact in bf16, the upper half of their float.
+  std::mt19937 random;
+  const auto draw = [&](std::vector<float>& values, float scale) {
+    std::vector<uint16_t> halves;
+    for (float& value : values) {
+      value = scale * float(int(random() % 33) - 16);
+      halves.push_back(uint16_t(std::bit_cast<uint32_t>(value) >> 16));
+    }
+    return moxie::ConstTensor{upload(halves)};
+  };
+  std::vector<float> x(kTokens * kHidden), up(kExperts * 2 * kWidth * kHidden), down(kExperts * kHidden * kWidth);
+  std::vector<float> weights, y(kTokens * kHidden);
+  std::vector<int32_t> ids;
+  for (int t = 0; t < kTokens; ++t) {
+    const float weight = float(t % 7 + 1) / 8;
+    weights.insert(weights.end(), {weight, 1 - weight});
+    ids.insert(ids.end(), {t % int{kExperts}, (3 * t + 1) % int{kExperts}});
+  }
+  moxie::ExpertLayerTensors tensors{.tokens = kTokens, .x = draw(x, 1 / 8.0f), .topk_ids = upload(ids)};
+  tensors.topk_weights = static_cast<const float*>(upload(weights));
+  tensors.up = draw(up, 1 / 64.0f), tensors.down = draw(down, 1 / 64.0f);
+  tensors.out.data = upload(y);
 
-  // Asynchronous, without allocation, and fit for a CUDA graph. The second product may load its weights while the first
-  // one ends, since nothing writes them.
-  up.run({.a = x, .b = w1, .bias = b1, .out = h, .rows = rows}, workspace);
-  down.run({.a = h, .b = w2, .out = y, .rows = rows}, workspace, {.weights_ready = true});
+  // Asynchronous, without allocation, and fit for a CUDA graph. The GPU alone reads which experts were chosen.
+  layer.run(tensors, workspace);
+  device.download(y.data(), tensors.out.data, y.size() * sizeof(float));
 
-  std::vector<uint16_t> result(kTokens * kHidden);
-  device.download(result.data(), y.data, result.size() * 2);
-  // The first products are 128 * 1 * 1/128 + 1 = 2, and SwiGLU makes them 2 * sigmoid(1.702 * 2) * (2 + 1) = 5.81, in
-  // bf16 5.8125. The second ones are 192 * 5.8125 * 1/128 = 8.71875, which bf16 rounds to 8.75.
-  constexpr uint16_t kExpected = 0x410c;
-  const bool right = std::all_of(result.begin(), result.end(), [](uint16_t value) { return value == kExpected; });
-  std::printf("y[0][0] = %#06x, y[95][127] = %#06x (8.75 is 0x410c)\n", result.front(), result.back());
-  return right ? 0 : 1;
+  double expected = 0;
+  for (int64_t j = 0; j < kTopK; ++j) {
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const float* const rows = &up[(ids[j] * 2 * kWidth + i) * kHidden];  // the gate's; those of `up` are behind them
+      double gate = 0, linear = 0;
+      for (int64_t h = 0; h < kHidden; ++h) gate += x[h] * rows[h], linear += x[h] * rows[kWidth * kHidden + h];
+      expected += weights[j] * gate / (1 + std::exp(-gate)) * linear * down[ids[j] * kHidden * kWidth + i];
+    }
+  }
+  std::printf("%s\ny[0][0] = %g, in double precision %g\n", device.info().name.c_str(), double(y[0]), expected);
+  return std::abs(y[0] - expected) < 0.02 * std::abs(expected) ? 0 : 1;
 } catch (const moxie::Error& error) {
   std::fprintf(stderr, "%s: %s\n", moxie::to_string(error.code()).data(), error.what());
   return 1;
