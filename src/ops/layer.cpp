@@ -57,14 +57,17 @@ void check_layer(const ExpertLayerDescription& d) {
   if (r.logits_type != DataType::Bf16 && r.logits_type != DataType::F32)
     reject("router.logits_type is {}, but must be bf16 or f32", to_string(r.logits_type));
   if (d.id_type != IdType::Int32) reject("id_type is int64, but a router's ids are int32");
+  size("router.expert_groups", r.expert_groups, 1, kMaxExpertGroups);
+  size("router.chosen_groups", r.chosen_groups, 1, r.expert_groups);
 }
 
 // The descriptions of the two products, for calls of about `tokens`.
 GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription up;
   // Of all pairs those that meet experts here, if every expert is as popular.
-  const int64_t rows = (tokens * d.top_k * d.experts + all_experts(d) - 1) / all_experts(d);
-  up.groups = Offsets{d.experts, std::max<int64_t>(rows, 1)};
+  const int64_t rows = std::max<int64_t>((tokens * d.top_k * d.experts + all_experts(d) - 1) / all_experts(d), 1);
+  up.groups = Offsets{d.experts, rows};
+  up.expected_rows = (rows + d.experts - 1) / d.experts;  // a total alone is planned for 16 rows an expert at least
   up.n = up_rows(d), up.k = d.hidden;
   if (d.weights != OperandFormat::Bf16) up.b_format = d.weights;
   up.gather = true;

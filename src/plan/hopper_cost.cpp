@@ -102,7 +102,7 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
     const double rows = vague ? r.rows / m + 0.5 : std::ceil(r.rows / m), whole = std::ceil(r.rows / m);
     double loaded = m;  // rows of A that a tile loads, on average
     const bool in_parts = kernel::loads_in_parts(c);
-    if (in_parts) {
+    if (in_parts || c.gather) {
       const double last = std::ceil((r.rows - (whole - 1) * m) / kernel::kPartRows) * kernel::kPartRows;
       loaded = ((whole - 1) * m + std::min(m, last)) / whole;
     }

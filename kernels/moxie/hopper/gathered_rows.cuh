@@ -46,17 +46,25 @@ class GatheredRows {
   // `k_end` become zeros.
   MOXIE_DEVICE void copy(uint8_t* stage, int32_t k, int32_t k_end) const {
     const auto* a = static_cast<const uint8_t*>(gemm_.a_base);
+    // All shuffles of a look-up come before its copies: the compiler leaves both in this order, and a copy that waited
+    // for its own shuffle would cost the latency of one.
 #pragma unroll
-    for (int slab = 0; slab < C.block_k / 64; ++slab) {
-      const int32_t column = k + slab * 64 + column_;
-      const uint8_t* from = a + int64_t{column} * 2;
+    for (int j = 0; j < kLookUps; ++j) {
+      constexpr int kCount = kRows < 8 ? kRows : 8;
+      uint32_t sources[kCount];
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const uint32_t source = __shfl_sync(~0u, sources_[i / 8], i % 8, 8);
-        const bool exists = column < k_end && source != kNone;
-        const uint64_t row = static_cast<uint64_t>(source) * gemm_.gather.lda_bytes;
-        cp_async_16(stage + slab * kSlabBytes + to_ + i * (kStep * kStageRowBytes), exists ? from + row : a,
-                    exists ? 16 : 0);
+      for (int i = 0; i < kCount; ++i) sources[i] = __shfl_sync(~0u, sources_[j], i, 8);
+#pragma unroll
+      for (int slab = 0; slab < C.block_k / 64; ++slab) {
+        const int32_t column = k + slab * 64 + column_;
+        const uint8_t* from = a + int64_t{column} * 2;
+        uint8_t* to = stage + slab * kSlabBytes + to_ + j * (8 * kStep * kStageRowBytes);
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const bool exists = column < k_end && sources[i] != kNone;
+          const uint64_t row = static_cast<uint64_t>(sources[i]) * gemm_.gather.lda_bytes;
+          cp_async_16(to + i * (kStep * kStageRowBytes), exists ? from + row : a, exists ? 16 : 0);
+        }
       }
     }
   }
