@@ -185,7 +185,7 @@ TEST(MatrixTable, CoversThePairs) {
   EXPECT_EQ(grouping_outputs.size(), 6u * 7);
   EXPECT_EQ(gate_multicast.size(), 4u * 4);
   EXPECT_EQ(grouping_multicast.size(), 6u * 3 + 2);
-  EXPECT_EQ(activation_schedule.size(), 10u * 2);
+  EXPECT_EQ(activation_schedule.size(), names<Activation>().size() * 2);
   EXPECT_EQ(tiles.size(), 17u);
   EXPECT_EQ(tiny_gates.size(), 10u);
   EXPECT_EQ(tiny_tiles.size(), 7u);

@@ -143,7 +143,7 @@ TEST(PackedMatrixTable, CoversThePairs) {
   EXPECT_EQ(grouping_gate.size(), 24u);
   EXPECT_EQ(grouping_outputs.size(), 36u);
   EXPECT_EQ(gate_outputs.size(), 24u);
-  EXPECT_EQ(activations.size(), 10u);
+  EXPECT_EQ(activations.size(), names<Activation>().size());
 }
 
 // ---- Packing -------------------------------------------------------------------------------------------------------
