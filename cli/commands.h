@@ -12,6 +12,7 @@ using Run = std::function<int()>;
 
 Run add_demo(CLI::App& command);
 Run add_gemm(CLI::App& command);
+Run add_layer(CLI::App& command);
 Run add_quantize(CLI::App& command);
 Run add_devices(CLI::App& command);
 Run add_plan(CLI::App& command);

@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   };
   add("demo", "One expert layer's first product, fused and checked against double precision", add_demo);
   add("gemm", "A grouped product of the tensors in a file", add_gemm);
+  add("layer", "A whole expert layer of a checkpoint, from tokens to the combined result", add_layer);
   add("quantize", "Tensors of a file to MXFP4, MXFP8 or NVFP4 with their scales, and back", add_quantize);
   add("devices", "The devices that this machine has", add_devices);
   add("plan", "Which kernel a problem gets, and why", add_plan);

@@ -3,6 +3,7 @@
 #include "cli/safetensors.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,7 +74,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
     if (fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
       throw InputError(fmt::format("{}: is not a regular file", path));
     }
-    const auto size = static_cast<uint64_t>(status.st_size);
+    const uint64_t size = size_ = static_cast<uint64_t>(status.st_size);
     if (size < 8) throw InputError(fmt::format("{}: has {} bytes, a safetensors file has at least 8", path, size));
     uint8_t head[8];
     read_at(file_, path, 0, head, 8);
@@ -95,7 +96,10 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   }
 }
 
-SafetensorsReader::~SafetensorsReader() { close(file_); }
+SafetensorsReader::~SafetensorsReader() {
+  if (mapped_ != nullptr) munmap(mapped_, size_);
+  close(file_);
+}
 
 void SafetensorsReader::parse(const std::string& header, uint64_t data_start, uint64_t data_bytes) {
   std::vector<std::set<std::string>> keys;
@@ -197,6 +201,16 @@ std::vector<uint8_t> SafetensorsReader::read(const std::string& name) const {
   std::vector<uint8_t> data(entry.bytes);
   read_at(file_, path_, entry.offset, data.data(), entry.bytes);
   return data;
+}
+
+const uint8_t* SafetensorsReader::map(const std::string& name) {
+  const Entry& entry = entries_.at(name);
+  if (mapped_ == nullptr) {
+    void* const at = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_, 0);
+    if (at == MAP_FAILED) throw InputError(fmt::format("{}: cannot be mapped: {}", path_, std::strerror(errno)));
+    mapped_ = at;
+  }
+  return static_cast<const uint8_t*>(mapped_) + entry.offset;
 }
 
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,

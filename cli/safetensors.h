@@ -31,12 +31,17 @@ class SafetensorsReader {
   const std::map<std::string, Entry>& entries() const { return entries_; }
   const Entry* find(const std::string& name) const;  // nullptr when absent
   std::vector<uint8_t> read(const std::string& name) const;
+  // The tensor's bytes where the file is mapped, aligned to nothing. They are there as long as the reader is; a file
+  // that somebody cuts off meanwhile ends the program. Throws InputError where the file cannot be mapped.
+  const uint8_t* map(const std::string& name);
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
   void parse(const std::string& header, uint64_t data_start, uint64_t data_bytes);
   std::string path_;
   int file_ = -1;
+  uint64_t size_ = 0;
+  void* mapped_ = nullptr;  // the whole file
   std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
 };

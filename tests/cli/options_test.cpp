@@ -79,6 +79,8 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
       {"gemm", joined(product, {"IN", "OUT", "--alpha=1.702", "--limit=7", "--gate-limit=10", "--up-limit=10",
                                 "--beta=4", "--linear-beta=25", "--format=auto", "--grouping=auto",
                                 "--scales=row-major", "--sizes=device"})},
+      {"layer",
+       joined({}, {"CHECKPOINT", "X", "OUT", "--layer", "--logits=f32", "--out-dtype=f32", "--weights=stored"})},
       {"quantize", joined({}, {"IN", "OUT", "--dtype=bf16", "--format", "--gate=none", "--layout=rows", "--on=host",
                                "--reverse", "--scales=row-major", "--tensors"})},
       {"devices", joined({}, {})},
