@@ -38,9 +38,9 @@ struct RouterDescription {
 struct ExpertLayerDescription {
   int64_t experts = 1;  // E, whose weights are here: 1 to 1,024
   // Ids of experts are 0 to all_experts - 1, and those from first_expert on are ours. Pairs with other ids, whatever
-  // they are, are skipped: other GPUs compute them. Absent: first_expert + experts.
+  // they are, are skipped: other GPUs compute them.
   int64_t first_expert = 0;
-  std::optional<int64_t> all_experts = {};
+  std::optional<int64_t> all_experts = {};  // of all GPUs; absent: first_expert + experts
   int top_k = 1;       // k, experts of a token: 1 to 16
   int64_t hidden = 0;  // H, elements of a token: a positive multiple of 8, of 32 with Mxfp4
   int64_t width = 0;   // I, elements between the two products, behind the gate: as H
@@ -89,8 +89,8 @@ struct ExpertLayerTensors {
 
 // The kernels of a layer's two products.
 struct ExpertLayerPlan {
-  PlanInfo up;
-  PlanInfo down;
+  PlanInfo up;    // the first, with gathered rows
+  PlanInfo down;  // the second
 };
 
 // A layer that is planned and compiled. Cheap to copy; copies share everything. Thread-safe.
