@@ -41,9 +41,9 @@ struct ExpertLayerDescription {
   // they are, are skipped: other GPUs compute them.
   int64_t first_expert = 0;
   std::optional<int64_t> all_experts = {};  // of all GPUs; absent: first_expert + experts
-  int top_k = 1;       // k, experts of a token: 1 to 16
-  int64_t hidden = 0;  // H, elements of a token: a positive multiple of 8, of 32 with Mxfp4
-  int64_t width = 0;   // I, elements between the two products, behind the gate: as H
+  int top_k = 1;                            // k, experts of a token: 1 to 16
+  int64_t hidden = 0;                       // H, elements of a token: a positive multiple of 8, of 32 with Mxfp4
+  int64_t width = 0;                        // I, elements between the two products, behind the gate: as H
   // Of up and down. Mxfp4 stands for packed weights (moxie/weights.h) beside bf16 tokens.
   OperandFormat weights = OperandFormat::Bf16;
   ActivationSpec activation = Activation::Swiglu;  // a gated one makes up twice as high
