@@ -104,7 +104,10 @@ void time_layer(const Device& device, const GpuClock& clock, const Model& model,
 
   const int64_t pairs = tokens * model.top_k, n = is_gated(model.activation) ? 2 * model.width : model.width;
   GemmDescription first;
-  first.groups = Offsets{model.experts, std::max<int64_t>(pairs * model.experts / model.all_experts, 1)};
+  // As the layer plans them.
+  const int64_t rows = std::max<int64_t>((pairs * model.experts + model.all_experts - 1) / model.all_experts, 1);
+  first.groups = Offsets{model.experts, rows};
+  first.expected_rows = (rows + model.experts - 1) / model.experts;
   first.n = n, first.k = model.hidden;
   if (model.weights != kBf16) first.b_format = model.weights;
   first.bias = model.bias, first.activation = model.activation;
