@@ -103,7 +103,7 @@ moxie_status moxie_expert_layer_plan(const moxie_expert_layer* layer, int64_t to
     moxie::c::not_null(up, "up");
     moxie::c::not_null(down, "down");
     moxie::ExpertLayerPlan plan = of.plan(moxie::c::total_of(tokens));
-    auto first = std::make_unique<moxie_plan>(std::move(plan.up));
+    std::unique_ptr<moxie_plan> first(new moxie_plan{std::move(plan.up)});
     *down = new moxie_plan{std::move(plan.down)};
     *up = first.release();
   });
