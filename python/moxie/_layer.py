@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole expert layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moxie import _library
+from moxie._describe import Description, activation_members
+from moxie._device import Device
+from moxie._library import check, enum_value, ffi, lib, owned, refuse_after_fork, word_of
+
+_TENSORS = "moxie_expert_layer_tensors"
+_SIZE = ffi.sizeof(_TENSORS)
+_OPTIONS_SIZE = ffi.sizeof("moxie_launch_options")
+_X, _OUT = word_of(_TENSORS, "x", "data"), word_of(_TENSORS, "out", "data")
+_UP, _DOWN = word_of(_TENSORS, "up", "data"), word_of(_TENSORS, "down", "data")
+_IDS, _WEIGHTS = word_of(_TENSORS, "topk_ids"), word_of(_TENSORS, "topk_weights")
+_UP_BIAS, _DOWN_BIAS = word_of(_TENSORS, "up_bias"), word_of(_TENSORS, "down_bias")
+_RESIDUAL, _TOKEN_COUNT = word_of(_TENSORS, "residual", "data"), word_of(_TENSORS, "token_count")
+_LOGITS, _CORRECTION_BIAS = word_of(_TENSORS, "logits"), word_of(_TENSORS, "correction_bias")
+_CHOSEN_IDS, _CHOSEN_WEIGHTS = word_of(_TENSORS, "chosen_ids"), word_of(_TENSORS, "chosen_weights")
+_STREAM = word_of("moxie_launch_options", "stream")
+
+
+@dataclass(frozen=True)
+class Router:
+    """How a layer chooses experts from logits [T, all_experts].
+
+    score: "softmax" or "sigmoid". renormalize: weights are divided by their sum. correction_bias: calls bring a bias
+    that is added to choose by. chosen_groups of expert_groups groups of neighboring experts are looked at.
+    """
+
+    logits_type: str = "f32"
+    score: str = "softmax"
+    renormalize: bool = True
+    scaling_factor: float = 1.0
+    correction_bias: bool = False
+    expert_groups: int = 1
+    chosen_groups: int = 1
+
+    def members(self) -> dict[str, Any]:
+        return {
+            "logits_type": enum_value("data_type", self.logits_type),
+            "score": enum_value("router_score", self.score),
+            "no_renormalize": not self.renormalize,
+            "scaling_factor": self.scaling_factor,
+            "correction_bias": self.correction_bias,
+            "expert_groups": self.expert_groups,
+            "chosen_groups": self.chosen_groups,
+        }
+
+
+class ExpertLayer:
+    """A Mixture-of-Experts layer that is planned and compiled:
+
+        y[t] = residual[t] + sum over the top_k experts e of token t:
+               weight[t, e] * (act(x[t] up[e]^T + up_bias[e]) down[e]^T + down_bias[e])
+
+    T: tokens of a call, k: top_k, E: experts, H: hidden, I: width.
+
+    experts: 1 to 1,024 experts whose weights are here. hidden, width: multiples of 8, of 32 with MXFP4. max_tokens: the
+    most that a call has, up to 1,048,576. weights: "bf16", or "mxfp4" for packed weights (moxie.pack_weights).
+    activation: "swiglu", "swiglu_oai"... with activation_parameters where they are not the defaults. gate: where gate
+    and up lie in the rows of `up`: "interleaved", "split" or "split_up_first". first_expert, all_experts: pairs with
+    ids outside first_expert to first_expert + experts - 1 are skipped, whatever they are. id_type: "int32" or "int64".
+    router: calls bring logits instead of topk_ids and topk_weights. expected_tokens: of a typical call, where all have
+    about as many; then one kernel a product is compiled.
+
+    ValueError: a rule is broken, or the device has no kernel for it. RuntimeError: driver, compiler.
+    Safe from several threads. The GIL is released while the library works.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        experts: int,
+        top_k: int,
+        hidden: int,
+        width: int,
+        max_tokens: int,
+        weights: str = "bf16",
+        activation: str = "swiglu",
+        activation_parameters: Mapping[str, float] | None = None,
+        gate: str = "interleaved",
+        up_bias: bool = False,
+        down_bias: bool = False,
+        residual: bool = False,
+        out: str = "bf16",
+        id_type: str = "int32",
+        first_expert: int = 0,
+        all_experts: int | None = None,
+        router: Router | None = None,
+        expected_tokens: int | None = None,
+    ) -> None:
+        refuse_after_fork()
+        description = Description(
+            "moxie_expert_layer_description",
+            {
+                "experts": experts,
+                "hidden": hidden,
+                "width": width,
+                "max_tokens": max_tokens,
+                "activation": activation_members(activation, activation_parameters),
+                "top_k": top_k,
+                "weights": enum_value("operand_format", weights),
+                "first_expert": first_expert,
+                "all_experts": all_experts,
+                "gate": enum_value("gate_layout", gate),
+                "up_bias": up_bias,
+                "down_bias": down_bias,
+                "residual": residual,
+                "out": enum_value("data_type", out),
+                "id_type": enum_value("id_type", id_type),
+                "has_expected_tokens": expected_tokens is not None,
+                "expected_tokens": expected_tokens,
+            },
+        )
+        if router is not None:
+            description.pointer.router = description.fill("moxie_router_description", router.members())
+        handle = ffi.new("moxie_expert_layer**")
+        check(lib.moxie_expert_layer_create(device.handle, description.pointer, handle))
+        self.device = device
+        self.handle = owned(handle[0], lib.moxie_expert_layer_release)
+        self._run = lib.moxie_expert_layer_run
+
+    def workspace_bytes(self, tokens: int | None = None) -> int:
+        """Bytes of workspace for calls of so many tokens or fewer; None: max_tokens."""
+        nbytes = ffi.new("size_t*")
+        tokens = lib.MOXIE_NO_TOTAL if tokens is None else tokens
+        check(lib.moxie_expert_layer_workspace_bytes(self.handle, tokens, nbytes))
+        return nbytes[0]
+
+    def run(
+        self,
+        *,
+        tokens: int,
+        x: int,
+        up: int,
+        down: int,
+        out: int,
+        topk_ids: int = 0,
+        topk_weights: int = 0,
+        up_bias: int = 0,
+        down_bias: int = 0,
+        residual: int = 0,
+        token_count: int = 0,
+        logits: int = 0,
+        correction_bias: int = 0,
+        chosen_ids: int = 0,
+        chosen_weights: int = 0,
+        ld_x: int = 0,
+        ld_up: int = 0,
+        ld_down: int = 0,
+        ld_out: int = 0,
+        ld_residual: int = 0,
+        ld_logits: int = 0,
+        workspace: int = 0,
+        workspace_bytes: int = 0,
+        stream: int = 0,
+    ) -> None:
+        """Computes on the stream, asynchronously, from addresses in device memory; 0 stands for what is absent.
+
+        x: bf16 [T, H]. up: [E, 2 I, H] with a gate, else [E, I, H]; down: [E, H, I]; bf16 or packed. out: [T, H].
+        topk_ids: [T, k] of id_type. topk_weights: float32 [T, k]; 0: every weight is 1. up_bias: bf16 [E, 2 I or I].
+        down_bias: bf16 [E, H]. residual: [T, H] of out's type. token_count: int32, tokens that there are. logits:
+        [T, all_experts], with a router, which may write chosen_ids and chosen_weights. ld_*: elements from row to row;
+        0 stands for the width. workspace: workspace_bytes(tokens), aligned to 256 bytes; calls that may run at the same
+        time need one each. Nothing is allocated, and CUDA graphs may capture it. ValueError, RuntimeError: nothing was
+        launched.
+        """
+        if _library.forked:
+            refuse_after_fork()
+        tensors = ffi.new("moxie_expert_layer_tensors*")
+        tensors.size = _SIZE
+        words = ffi.cast("uintptr_t*", tensors)
+        tensors.tokens = tokens
+        words[_X] = x
+        words[_UP] = up
+        words[_DOWN] = down
+        words[_OUT] = out
+        words[_IDS] = topk_ids
+        words[_WEIGHTS] = topk_weights
+        if up_bias:
+            words[_UP_BIAS] = up_bias
+        if down_bias:
+            words[_DOWN_BIAS] = down_bias
+        if residual:
+            words[_RESIDUAL] = residual
+            tensors.residual.ld = ld_residual
+        if token_count:
+            words[_TOKEN_COUNT] = token_count
+        if logits:
+            words[_LOGITS] = logits
+            tensors.ld_logits = ld_logits
+            words[_CORRECTION_BIAS] = correction_bias
+            words[_CHOSEN_IDS] = chosen_ids
+            words[_CHOSEN_WEIGHTS] = chosen_weights
+        if ld_x:
+            tensors.x.ld = ld_x
+        if ld_up:
+            tensors.up.ld = ld_up
+        if ld_down:
+            tensors.down.ld = ld_down
+        if ld_out:
+            tensors.out.ld = ld_out
+        options = ffi.NULL
+        if stream:
+            options = ffi.new("moxie_launch_options*")
+            options.size = _OPTIONS_SIZE
+            ffi.cast("uintptr_t*", options)[_STREAM] = stream
+        status = self._run(self.handle, tensors, ffi.cast("void*", workspace), workspace_bytes, options)
+        if status:
+            check(status)
