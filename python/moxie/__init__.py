@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixture-of-Experts matrix products for NVIDIA GPUs, and a simulator of them."""
 
+from moxie._arrays import DeviceArray, Quantized, from_bf16, to_bf16
 from moxie._describe import Batched, Dense, KGroups, Masked, Offsets, Pointers, RowGroups
-from moxie._device import Device, DeviceInfo, devices
+from moxie._device import Device, DeviceInfo, Memory, devices
+from moxie._formats import (
+    dequantize,
+    find_tensor_scale,
+    pack_weights,
+    packed_weight_bytes,
+    quantize,
+    unpack_weights,
+)
 from moxie._gemm import GroupedGemm
 from moxie._layer import ExpertLayer, Router
 from moxie._library import lib as _lib
 from moxie._library import text as _text
+from moxie._plan import Plan, PlanCandidate, plan
+from moxie._routing import combine, route, sort_by_expert
+from moxie._selftest import selftest
 
 __version__ = _text(_lib.moxie_version())
 
@@ -14,15 +26,33 @@ __all__ = [
     "Batched",
     "Dense",
     "Device",
+    "DeviceArray",
     "DeviceInfo",
     "ExpertLayer",
     "GroupedGemm",
     "KGroups",
     "Masked",
+    "Memory",
     "Offsets",
+    "Plan",
+    "PlanCandidate",
     "Pointers",
-    "RowGroups",
+    "Quantized",
     "Router",
+    "RowGroups",
     "__version__",
+    "combine",
+    "dequantize",
     "devices",
+    "find_tensor_scale",
+    "from_bf16",
+    "pack_weights",
+    "packed_weight_bytes",
+    "plan",
+    "quantize",
+    "route",
+    "selftest",
+    "sort_by_expert",
+    "to_bf16",
+    "unpack_weights",
 ]

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Union
 
 from moxie._library import enum_value, ffi
@@ -119,17 +120,30 @@ class Description:
         self.pointer = self.fill(struct, members)
 
     def fill(self, struct: str, members: Mapping[str, Any]) -> Any:
-        filled = ffi.new(f"{struct}*")
-        filled.size = ffi.sizeof(struct)
-        for name, value in members.items():
-            if value is not None:
-                setattr(filled, name, value)
-        self._kept.append(filled)
-        return filled
+        return self.keep(arguments(struct, **members))
 
     def keep(self, value: Any) -> Any:
         self._kept.append(value)
         return value
+
+
+def arguments(struct: str, **members: Any) -> Any:
+    """A structure of the interface in C with its size. None leaves a member out; addresses may be integers."""
+    filled = ffi.new(f"{struct}*")
+    filled.size = ffi.sizeof(struct)
+    types = _types(struct)
+    for name, value in members.items():
+        if value is None:
+            continue
+        if isinstance(value, int) and types[name].kind == "pointer":
+            value = ffi.cast(types[name], value)
+        setattr(filled, name, value)
+    return filled
+
+
+@cache
+def _types(struct: str) -> dict[str, Any]:
+    return {name: field.type for name, field in ffi.typeof(struct).fields}
 
 
 def groups_members(groups: Groups) -> dict[str, Any]:
@@ -143,4 +157,72 @@ def groups_members(groups: Groups) -> dict[str, Any]:
             members[name] = value
             if name == "total":
                 members["has_total"] = 1
+    return members
+
+
+def describe(
+    groups: Groups,
+    *,
+    n: int,
+    k: int,
+    format: str = "bf16",
+    b_format: str | None = None,
+    gather: bool = False,
+    bias: bool = False,
+    activation: str = "none",
+    activation_parameters: Mapping[str, float] | None = None,
+    gate: str = "interleaved",
+    pre: str | None = None,
+    out: str | None = "bf16",
+    expected_rows: int | None = None,
+    known_rows: Sequence[int] | None = None,
+    hopper: Mapping[str, Any] | None = None,
+    blackwell: Mapping[str, Any] | None = None,
+) -> Description:
+    """A moxie_gemm_description of a product's words (GroupedGemm says what they mean)."""
+    description = Description(
+        "moxie_gemm_description",
+        {
+            "groups": groups_members(groups),
+            "n": n,
+            "k": k,
+            "format": enum_value("operand_format", format),
+            "bias": bias,
+            "activation": activation_members(activation, activation_parameters),
+            "gate": enum_value("gate_layout", gate),
+            "has_pre": pre is not None,
+            "pre": None if pre is None else enum_value("data_type", pre),
+            "no_out": out is None,
+            "out": None if out is None else enum_value("data_type", out),
+            "has_expected_rows": expected_rows is not None,
+            "expected_rows": expected_rows,
+            "has_b_format": b_format is not None,
+            "b_format": None if b_format is None else enum_value("operand_format", b_format),
+            "gather": gather,
+        },
+    )
+    filled = description.pointer
+    if known_rows is not None:
+        filled.known_rows = description.keep(ffi.new("int64_t[]", list(known_rows)))
+        filled.known_row_count = len(known_rows)
+    if hopper is not None:
+        filled.hopper = description.fill("moxie_hopper_tuning", _tuning_members(hopper))
+    if blackwell is not None:
+        filled.blackwell = description.fill("moxie_blackwell_tuning", _tuning_members(blackwell))
+    return description
+
+
+TUNING_ENUMS = {"schedule": "warp_schedule", "multicast": "multicast", "tile_source": "tile_source"}
+
+
+def _tuning_members(tuning: Mapping[str, Any]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, value in tuning.items():
+        if value is None:
+            continue
+        if name in TUNING_ENUMS:
+            value = enum_value(TUNING_ENUMS[name], value)
+        members[name] = value
+        if name in (*TUNING_ENUMS, "swap_ab"):
+            members[f"has_{name}"] = 1
     return members

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from moxie import _library
+from moxie._arrays import Allocator, Call, Workspaces, view
 from moxie._describe import Description, activation_members
 from moxie._device import Device
 from moxie._library import check, enum_value, ffi, lib, owned, refuse_after_fork, word_of
+from moxie._plan import Plan, plan_of
 
 _TENSORS = "moxie_expert_layer_tensors"
 _SIZE = ffi.sizeof(_TENSORS)
@@ -123,6 +125,10 @@ class ExpertLayer:
             description.pointer.router = description.fill("moxie_router_description", router.members())
         handle = ffi.new("moxie_expert_layer**")
         check(lib.moxie_expert_layer_create(device.handle, description.pointer, handle))
+        self._description = description
+        self._router = router
+        self._names = (out, id_type)
+        self._workspaces = Workspaces()
         self.device = device
         self.handle = owned(handle[0], lib.moxie_expert_layer_release)
         self._run = lib.moxie_expert_layer_run
@@ -215,3 +221,100 @@ class ExpertLayer:
         status = self._run(self.handle, tensors, ffi.cast("void*", workspace), workspace_bytes, options)
         if status:
             check(status)
+
+    def plan(self, tokens: int | None = None) -> tuple[Plan, Plan]:
+        """The plans of both products for calls of so many tokens; None: max_tokens."""
+        up, down = ffi.new("moxie_plan**"), ffi.new("moxie_plan**")
+        tokens = lib.MOXIE_NO_TOTAL if tokens is None else tokens
+        check(lib.moxie_expert_layer_plan(self.handle, tokens, up, down))
+        return plan_of(up[0]), plan_of(down[0])
+
+    def __call__(
+        self,
+        x: Any,
+        up: Any,
+        down: Any,
+        topk_ids: Any = None,
+        topk_weights: Any = None,
+        *,
+        logits: Any = None,
+        up_bias: Any = None,
+        down_bias: Any = None,
+        residual: Any = None,
+        correction_bias: Any = None,
+        token_count: Any = None,
+        out: Any = None,
+        chosen_ids: Any = None,
+        chosen_weights: Any = None,
+        workspace: Any = None,
+        allocator: Allocator | None = None,
+        stream: int = 0,
+    ) -> Any:
+        """The layer of arrays: y [T, H] of out's type.
+
+        x: bf16 [T, H]. up: bf16 [E, 2 I, H] with a gate, else [E, I, H]; down: bf16 [E, H, I]; or both packed weights,
+        uint8. topk_ids: int32 or int64 [T, k], as the layer's id_type says; topk_weights: float32 [T, k], None: 1. With
+        a router instead: logits [T, all_experts] of its type, and correction_bias float32 [all_experts] where it has
+        one; chosen_ids int32 and chosen_weights float32 [T, k] receive its choice where they are given. up_bias: bf16
+        [E, 2 I or I]. down_bias: bf16 [E, H]. residual: [T, H] of out's type. token_count: int32 of one element, tokens
+        that there are; rows past it keep their values, and are 0 in a new array.
+
+        Memory, waiting, workspace and allocator are as in GroupedGemm. TypeError, ValueError: nothing was launched.
+        """
+        refuse_after_fork()
+        call = Call(self.device, stream)
+        d = self._description.pointer
+        shape = view(x, "x", stream).shape
+        tokens = shape[0] if shape else 0
+        out_type, id_type = self._names
+        high = 2 * d.width if d.activation.function >= lib.MOXIE_ACTIVATION_SWIGLU else d.width
+        all_experts = d.all_experts or d.first_expert + d.experts
+        addresses: dict[str, int] = {"tokens": tokens}
+        addresses["x"], addresses["ld_x"] = call.matrix("x", x, "bf16", (tokens, d.hidden))
+        for name, value, n, k in (("up", up, high, d.hidden), ("down", down, d.hidden, d.width)):
+            if d.weights == lib.MOXIE_OPERAND_FORMAT_BF16:
+                addresses[name], addresses[f"ld_{name}"] = call.matrix(name, value, "bf16", (d.experts, n, k))
+            else:
+                nbytes = ffi.new("size_t*")
+                check(lib.moxie_packed_weight_bytes(d.experts, n, k, nbytes))
+                addresses[name] = call.dense(name, value, "uint8", (nbytes[0],))
+        routed = self._router is not None
+        router = self._router or Router()
+        wants_bias = routed and router.correction_bias
+        pairs = (tokens, d.top_k)
+        for name, value, dtype, size, wanted in (
+            ("up_bias", up_bias, "bf16", (d.experts, high), bool(d.up_bias)),
+            ("down_bias", down_bias, "bf16", (d.experts, d.hidden), bool(d.down_bias)),
+            ("topk_ids", topk_ids, id_type, pairs, not routed),
+            ("topk_weights", topk_weights, "f32", pairs, None if not routed else False),
+            ("correction_bias", correction_bias, "f32", (all_experts,), wants_bias),
+            ("token_count", token_count, "int32", (1,), None),
+        ):
+            _require(name, value, wanted)
+            addresses[name] = call.dense(name, value, dtype, size)
+        _require("logits", logits, routed)
+        if routed:
+            size = (tokens, all_experts)
+            addresses["logits"], addresses["ld_logits"] = call.matrix("logits", logits, router.logits_type, size)
+        _require("residual", residual, bool(d.residual))
+        if residual is not None:
+            size = (tokens, d.hidden)
+            addresses["residual"], addresses["ld_residual"] = call.matrix("residual", residual, out_type, size)
+        for name, value, dtype in (("chosen_ids", chosen_ids, "int32"), ("chosen_weights", chosen_weights, "f32")):
+            if value is not None:
+                _require(name, value, None if routed else False)
+                _, addresses[name], ld = call.output(name, value, dtype, pairs)
+                if ld not in (0, d.top_k):
+                    raise ValueError(f"{name} has a row stride of {ld} elements, and must be contiguous")
+        y, addresses["out"], addresses["ld_out"] = call.output("out", out, out_type, (tokens, d.hidden))
+        at, size = call.workspace(self.workspace_bytes(tokens), workspace, allocator, self._workspaces)
+        self.run(workspace=at, workspace_bytes=size, stream=stream, **addresses)
+        call.finish()
+        return y
+
+
+def _require(name: str, value: Any, wanted: bool | None) -> None:
+    if wanted and value is None:
+        raise ValueError(f"{name} is required by the layer's description")
+    if wanted is False and value is not None:
+        raise ValueError(f"{name} is not in the layer's description")
