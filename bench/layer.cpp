@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times whole expert layers (moxie/layer.h) of models, and in the same run what they are made of: the two products, the
-// first one also with rows that lie in order and need no gather, the sort and the sum. Prints JSON. Medians of graph
-// replays; every launch has tokens and experts of its own, drawn with the popularity that real routers show.
+// Times whole expert layers (moxie/layer.h) of models, as planned and with tokens gathered and permuted, and in the
+// same run what they are made of: the first product with gathered rows and with rows in order, the second one, the
+// sort, the permutation and the sum. Prints JSON. Medians of graph replays; every launch has tokens and experts of its
+// own, drawn with the popularity that real routers show.
 // bench_layer [--most TOKENS] [--model NAME]
 #include <fmt/format.h>
 
@@ -101,6 +102,10 @@ void time_layer(const Device& device, const GpuClock& clock, const Model& model,
   d.up_bias = d.down_bias = model.bias;
   d.max_tokens = d.expected_tokens.emplace(tokens);
   const ExpertLayer layer(device, d);
+  d.permute = false;
+  const ExpertLayer gathering(device, d);
+  d.permute = true;
+  const ExpertLayer permuting(device, d);
 
   const int64_t pairs = tokens * model.top_k, n = is_gated(model.activation) ? 2 * model.width : model.width;
   GemmDescription first;
@@ -136,7 +141,8 @@ void time_layer(const Device& device, const GpuClock& clock, const Model& model,
            Buffer(device, bytes(pairs * model.width)),
            Buffer(device, bytes(pairs * model.hidden)),
            Buffer(device, bytes(tokens * model.hidden)),
-           Workspace(device, std::max({layer.workspace_bytes(), up_product.workspace_bytes(pairs),
+           Workspace(device, std::max({layer.workspace_bytes(), gathering.workspace_bytes(),
+                                       permuting.workspace_bytes(), up_product.workspace_bytes(pairs),
                                        in_order.workspace_bytes(pairs), down_product.workspace_bytes(pairs),
                                        sort_workspace_bytes(tokens, model.top_k, model.experts)}))};
     turns.push_back(std::move(t));
@@ -166,6 +172,18 @@ void time_layer(const Device& device, const GpuClock& clock, const Model& model,
       gemm.run(x, t.workspace, {.stream = stream, .weights_ready = true});
     };
   };
+  const auto copy = [&](int turn, Stream stream) {
+    const Turn& t = turns[size_t(turn % kTurns)];
+    permute(device,
+            {.tokens = tokens,
+             .top_k = model.top_k,
+             .width = model.hidden,
+             .row_count = pairs,
+             .x = t.x.as(),
+             .inverse = t.inverse.as<int32_t>(),
+             .out = t.rows.as()},
+            {.stream = stream});
+  };
   const auto sum = [&](int turn, Stream stream) {
     const Turn& t = turns[size_t(turn % kTurns)];
     combine(device,
@@ -179,33 +197,40 @@ void time_layer(const Device& device, const GpuClock& clock, const Model& model,
              .out = t.out.as()},
             {.stream = stream});
   };
-  const auto whole = [&](int turn, Stream stream) {
-    const Turn& t = turns[size_t(turn % kTurns)];
-    ExpertLayerTensors x;
-    x.tokens = tokens;
-    x.x.data = t.x.as(), x.topk_ids = t.ids.as(), x.topk_weights = t.weights.as<float>();
-    x.up.data = up.as(), x.down.data = down.as(), x.up_bias = biases, x.down_bias = biases;
-    x.out.data = t.out.as();
-    layer.run(x, t.workspace, {.stream = stream});
+  const auto whole = [&](const ExpertLayer& of) {
+    return [&, &of = of](int turn, Stream stream) {
+      const Turn& t = turns[size_t(turn % kTurns)];
+      ExpertLayerTensors x;
+      x.tokens = tokens;
+      x.x.data = t.x.as(), x.topk_ids = t.ids.as(), x.topk_weights = t.weights.as<float>();
+      x.up.data = up.as(), x.down.data = down.as(), x.up_bias = biases, x.down_bias = biases;
+      x.out.data = t.out.as();
+      of.run(x, t.workspace, {.stream = stream});
+    };
   };
   for (int turn = 0; turn < kTurns; ++turn) sort(turn, nullptr);
   device.synchronize();
-  const std::vector<double> seconds = clock.seconds({{whole},
+  const std::vector<double> seconds = clock.seconds({{whole(layer)},
                                                      {product(up_product, &Turn::x, up, &Turn::inner, true)},
                                                      {product(in_order, &Turn::sorted, up, &Turn::inner, false)},
                                                      {product(down_product, &Turn::inner, down, &Turn::rows, false)},
                                                      {sort},
-                                                     {sum}},
+                                                     {sum},
+                                                     {whole(gathering)},
+                                                     {whole(permuting)},
+                                                     {copy}},
                                                     kTurns);
-  const double products = seconds[1] + seconds[3];
+  const bool gathers = layer.plan().up.kernel.find("gathered") != std::string::npos;
+  const double products = (gathers ? seconds[1] : seconds[2]) + seconds[3];
   fmt::print(
       "{}  {{\"model\": \"{}\", \"tokens\": {}, \"layer_us\": {:.2f}, \"up_us\": {:.2f}, \"up_in_order_us\": {:.2f}, "
-      "\"down_us\": {:.2f}, \"sort_us\": {:.2f}, \"combine_us\": {:.2f}, \"gather\": {:.3f}, \"rest_us\": {:.2f}, "
-      "\"rest\": {:.3f}, \"tflops\": {:.0f}, \"workspace_bytes\": {}, \"up\": \"{}\", \"up_in_order\": \"{}\", "
+      "\"down_us\": {:.2f}, \"sort_us\": {:.2f}, \"combine_us\": {:.2f}, \"gathering_us\": {:.2f}, "
+      "\"permuting_us\": {:.2f}, \"permute_us\": {:.2f}, \"gather\": {:.3f}, \"rest_us\": {:.2f}, \"rest\": {:.3f}, "
+      "\"tflops\": {:.0f}, \"workspace_bytes\": {}, \"up\": \"{}\", \"up_in_order\": \"{}\", "
       "\"down\": \"{}\"}}",
       separator, model.name, tokens, seconds[0] * 1e6, seconds[1] * 1e6, seconds[2] * 1e6, seconds[3] * 1e6,
-      seconds[4] * 1e6, seconds[5] * 1e6, seconds[1] / seconds[2], (seconds[0] - products) * 1e6,
-      (seconds[0] - products) / products,
+      seconds[4] * 1e6, seconds[5] * 1e6, seconds[6] * 1e6, seconds[7] * 1e6, seconds[8] * 1e6, seconds[1] / seconds[2],
+      (seconds[0] - products) * 1e6, (seconds[0] - products) / products,
       2.0 * double(pairs) * double(model.experts) / double(model.all_experts) * double(n + model.width) *
           double(model.hidden) / seconds[0] * 1e-12,
       layer.workspace_bytes(), up_product.plan().kernel, in_order.plan().kernel, down_product.plan().kernel);

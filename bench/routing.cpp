@@ -55,9 +55,11 @@ class Layer {
         ends_(device, size_t(kMostTurns * model.experts) * 4),
         order_(device, size_t(most * model.top_k) * 4),
         inverse_(device, size_t(most * model.top_k) * 4),
+        x_(device, size_t(most * model.width) * 2),
         rows_(device, size_t(most * model.top_k * model.width) * 2),
         out_(device, size_t(most * model.width) * 2),
         workspace_(device, sort_workspace_bytes(most, model.top_k, model.experts)) {
+    device.fill(x_.as(), 0x3e, x_.bytes());
     device.fill(rows_.as(), 0x3e, rows_.bytes());
     choose(most, 0, nullptr);
     device.synchronize();
@@ -89,6 +91,18 @@ class Layer {
                     .order = order_.as<int32_t>() + first,
                     .inverse = inverse_.as<int32_t>() + first},
                    workspace_, {.stream = stream});
+  }
+  void copy(int64_t tokens, int turn, Stream stream) const {
+    const int64_t first = first_token(tokens, turn), pair = first * model_.top_k;
+    permute(device_,
+            {.tokens = tokens,
+             .top_k = model_.top_k,
+             .width = model_.width,
+             .row_count = tokens * model_.top_k,
+             .x = x_.as<uint16_t>() + first * model_.width,
+             .inverse = inverse_.as<int32_t>() + pair,
+             .out = rows_.as<uint16_t>() + pair * model_.width},
+            {.stream = stream});
   }
   void sum(int64_t tokens, int turn, Stream stream) const {
     const int64_t first = first_token(tokens, turn), pair = first * model_.top_k;
@@ -134,7 +148,7 @@ class Layer {
   const Device& device_;
   Model model_;
   int64_t most_;
-  Buffer logits_, ids_, weights_, ends_, order_, inverse_, rows_, out_;
+  Buffer logits_, ids_, weights_, ends_, order_, inverse_, x_, rows_, out_;
   Workspace workspace_;
 };
 
@@ -168,6 +182,7 @@ void run(int64_t most_tokens) {
         double bytes;
       } operations[] = {{"route", &Layer::choose, double(tokens * model.experts) * 2 + pairs * 8},
                         {"sort", &Layer::sort, pairs * 12 + double(model.experts) * 4},
+                        {"permute", &Layer::copy, (pairs + double(tokens)) * width * 2 + pairs * 4},
                         {"combine", &Layer::sum, (pairs + double(tokens)) * width * 2 + pairs * 8}};
       for (const auto& [name, launch, bytes] : operations) {
         const int turns = layer.turns(tokens, bytes);

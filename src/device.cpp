@@ -146,6 +146,8 @@ const driver::LoadedKernel& DeviceState::route_kernel(DataType logits, RouterSco
               [=] { return jit::route_source(logits, score, size); });
 }
 
+const driver::LoadedKernel& DeviceState::permute_kernel() { return keep(permute_, jit::permute_source); }
+
 const driver::LoadedKernel& DeviceState::combine_kernel(DataType rows, DataType out) {
   return keep(combine_[size_t(rows)][size_t(out)], [=] { return jit::combine_source(rows, out); });
 }

@@ -33,6 +33,7 @@ class DeviceState {
   const driver::LoadedKernel& pack_weights_kernel(bool unpack);
   const driver::LoadedKernel& sort_kernel(jit::SortKernel kernel, IdType type);
   const driver::LoadedKernel& route_kernel(DataType logits, RouterScore score, int size);
+  const driver::LoadedKernel& permute_kernel();
   const driver::LoadedKernel& combine_kernel(DataType rows, DataType out);
 
  private:
@@ -53,6 +54,7 @@ class DeviceState {
   Kept pack_weights_[2];
   Kept sort_[jit::kSortKernels][names<IdType>().size()];
   Kept route_[names<DataType>().size()][names<RouterScore>().size()][jit::kRouteSizes];
+  Kept permute_;
   Kept combine_[names<DataType>().size()][names<DataType>().size()];
 };
 

@@ -697,6 +697,22 @@ typedef struct moxie_expert_sort {
   const int32_t* token_count;
 } moxie_expert_sort;
 
+/* Tokens copied to the sorted rows of their pairs. All up to type is required. */
+typedef struct moxie_expert_permutation {
+  size_t size;
+  int64_t tokens;
+  int64_t width;          /* H, a multiple of 8 */
+  int64_t row_count;      /* R */
+  const void* x;          /* [T, H] */
+  const int32_t* inverse; /* [T, k] */
+  void* out;              /* [R, H] */
+  int32_t top_k;
+  moxie_data_type type; /* of x and out: BF16 or F32 */
+  int64_t ld_x;         /* elements; 0 stands for H */
+  int64_t ld_out;
+  const int32_t* token_count;
+} moxie_expert_permutation;
+
 /* Sums of each token's rows. All up to reserved is required. */
 typedef struct moxie_expert_combination {
   size_t size;
@@ -724,6 +740,8 @@ MOXIE_API moxie_status moxie_route(const moxie_device* device, const moxie_exper
 MOXIE_API moxie_status moxie_sort_by_expert(const moxie_device* device, const moxie_expert_sort* arguments,
                                             void* workspace, size_t workspace_bytes,
                                             const moxie_launch_options* options);
+MOXIE_API moxie_status moxie_permute(const moxie_device* device, const moxie_expert_permutation* arguments,
+                                     const moxie_launch_options* options);
 MOXIE_API moxie_status moxie_combine(const moxie_device* device, const moxie_expert_combination* arguments,
                                      const moxie_launch_options* options);
 /* INVALID_ARGUMENT. */
@@ -768,6 +786,8 @@ typedef struct moxie_expert_layer_description {
   int32_t has_expected_tokens;
   int32_t reserved; /* 0 */
   int64_t expected_tokens;
+  int32_t has_permute; /* 0: the tokens of a call decide */
+  int32_t permute;     /* 0 or 1 */
 } moxie_expert_layer_description;
 
 /* The tensors of one call. All up to out is required. What the description has no use for is NULL. */

@@ -58,6 +58,10 @@ struct ExpertLayerDescription {
   // Tokens of a typical call, where all have about as many: one kernel a product is planned and compiled. Absent: one
   // for every range of tokens up to max_tokens, and each call takes those for its tokens. It changes no result.
   std::optional<int64_t> expected_tokens = {};
+  // Whether a launch of its own copies the tokens in the order of the sort, before the first product (permute() in
+  // moxie/routing.h), which otherwise gathers them while it loads. Absent: in calls of more than 512 tokens, for which
+  // the copy costs less. It takes no memory: the copy lies where the second product's rows come to lie.
+  std::optional<bool> permute = {};
 };
 
 // The tensors of one call, in device memory. What the description has no use for is null. Matrices are row-major and
@@ -89,7 +93,7 @@ struct ExpertLayerTensors {
 
 // The kernels of a layer's two products.
 struct ExpertLayerPlan {
-  PlanInfo up;    // the first, with gathered rows
+  PlanInfo up;    // the first; its kernel says whether it gathers rows
   PlanInfo down;  // the second
 };
 

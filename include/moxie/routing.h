@@ -108,6 +108,31 @@ size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts);
 void sort_by_expert(const Device& device, const ExpertSort& arguments, WorkspaceView workspace = {},
                     const LaunchOptions& options = {});
 
+// ---- Permute -------------------------------------------------------------------------------------------------------
+
+// The arguments of permute(). Pointers are device pointers; those to matrices are aligned to 16 bytes, others to 4.
+// Leading dimensions count elements, are multiples of 16 bytes and at least the width; 0 stands for the width.
+//
+//   out[inverse[t, j]] = x[t]
+struct ExpertPermutation {
+  int64_t tokens = 0;                    // T, 0 to 1,048,576
+  int top_k = 1;                         // k, 1 to 16
+  int64_t width = 0;                     // H, a multiple of 8 up to 2^20
+  int64_t row_count = 0;                 // R, 0 to 2^31 - 1
+  DataType type = DataType::Bf16;        // of x and out: Bf16 or F32
+  const void* x = nullptr;               // [T, H]
+  int64_t ld_x = 0;                      // leading dimension of x
+  const int32_t* inverse = nullptr;      // [T, k], as sort_by_expert() wrote it; what is not 0 to R - 1 is skipped
+  const int32_t* token_count = nullptr;  // or null: there are `tokens`
+  void* out = nullptr;                   // [R, H]; rows that no pair names are left untouched
+  int64_t ld_out = 0;                    // leading dimension of out
+};
+
+// Copies each token to the sorted rows of its pairs, for products that do not gather (GemmDescription::gather). Tokens
+// are read once. Where two pairs name one row, it gets either's token. One launch. Throws Error: InvalidArgument,
+// Compile, Driver.
+void permute(const Device& device, const ExpertPermutation& arguments, const LaunchOptions& options = {});
+
 // ---- Combine -------------------------------------------------------------------------------------------------------
 
 // The arguments of combine(). Pointers are device pointers; those to matrices are aligned to 16 bytes, others to 4.

@@ -169,6 +169,17 @@ struct RouteParams {
 };
 constexpr int kRouteThreads = 128;  // a warp has a token
 
+// Argument of the kernel of routing/permute.cuh; see moxie/routing.h. A word is 16 bytes.
+struct PermuteParams {
+  const void* from = nullptr;            // [tokens][words]
+  const int32_t* inverse = nullptr;      // [tokens][top_k]
+  const int32_t* token_count = nullptr;  // or null
+  void* out = nullptr;                   // [rows][words]
+  int64_t ld_from = 0, ld_out = 0;       // words
+  int32_t tokens = 0, top_k = 1, rows = 0, words = 0;
+};
+constexpr int kPermuteThreads = 128;  // a thread has a word of a token
+
 // Argument of the kernel of routing/combine.cuh; see moxie/routing.h.
 struct CombineParams {
   const void* from = nullptr;                        // [rows][columns]

@@ -45,6 +45,7 @@ ExpertLayerDescription to_cpp(const moxie_expert_layer_description* description)
   if (d.router) x.router = router_of(d.router);
   x.max_tokens = d.max_tokens;
   x.expected_tokens = optional_of("has_expected_tokens", d.has_expected_tokens, "expected_tokens", d.expected_tokens);
+  if (optional_of("has_permute", d.has_permute, "permute", d.permute)) x.permute = flag("permute", d.permute);
   return x;
 }
 

@@ -39,6 +39,19 @@ ExpertSort to_cpp(const moxie_expert_sort* arguments) {
   return x;
 }
 
+ExpertPermutation to_cpp(const moxie_expert_permutation* arguments) {
+  const moxie_expert_permutation p = read(arguments, "arguments");
+  ExpertPermutation x;
+  x.tokens = p.tokens, x.top_k = p.top_k;
+  x.width = p.width, x.row_count = p.row_count;
+  x.type = enum_of<DataType>("type", p.type);
+  x.x = p.x, x.ld_x = p.ld_x;
+  x.inverse = p.inverse;
+  x.token_count = p.token_count;
+  x.out = p.out, x.ld_out = p.ld_out;
+  return x;
+}
+
 ExpertCombination to_cpp(const moxie_expert_combination* arguments) {
   const moxie_expert_combination c = read(arguments, "arguments");
   check_reserved("reserved", c.reserved);
@@ -74,6 +87,14 @@ moxie_status moxie_sort_by_expert(const moxie_device* device, const moxie_expert
     const moxie::Device& on = moxie::c::not_null(device, "device").device;
     moxie::sort_by_expert(on, moxie::c::to_cpp(arguments), {workspace, workspace_bytes},
                           moxie::c::launch_options_of(options));
+  });
+}
+
+moxie_status moxie_permute(const moxie_device* device, const moxie_expert_permutation* arguments,
+                           const moxie_launch_options* options) {
+  return moxie::c::guarded([&] {
+    const moxie::Device& on = moxie::c::not_null(device, "device").device;
+    moxie::permute(on, moxie::c::to_cpp(arguments), moxie::c::launch_options_of(options));
   });
 }
 

@@ -123,6 +123,10 @@ std::string route_source(DataType logits, RouterScore score, int size) {
                       fmt::format("route<{}, {}, {}>", spell(logits), spell(score), 1 << size));
 }
 
+std::string permute_source() {
+  return small_source("routing/permute.cuh", "kPermuteThreads", "PermuteParams", "permute");
+}
+
 std::string combine_source(DataType rows, DataType out) {
   return small_source("routing/combine.cuh", "kCombineThreads", "CombineParams",
                       fmt::format("combine<{}, {}>", spell(rows), spell(out)));

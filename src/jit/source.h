@@ -45,6 +45,9 @@ std::string sort_source(SortKernel kernel, IdType type);
 inline constexpr int kRouteSizes = 6;
 std::string route_source(DataType logits, RouterScore score, int size);
 
+// The kernel of permute(), whose argument is PermuteParams.
+std::string permute_source();
+
 // The kernel of combine(), whose argument is CombineParams.
 std::string combine_source(DataType rows, DataType out);
 

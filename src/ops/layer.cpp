@@ -61,6 +61,10 @@ void check_layer(const ExpertLayerDescription& d) {
   size("router.chosen_groups", r.chosen_groups, 1, r.expert_groups);
 }
 
+// Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the
+// measurements.
+bool permutes(const ExpertLayerDescription& d, int64_t tokens) { return d.permute.value_or(tokens > 512); }
+
 // The descriptions of the two products, for calls of about `tokens`.
 GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription up;
@@ -70,7 +74,7 @@ GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   up.expected_rows = (rows + d.experts - 1) / d.experts;  // a total alone is planned for 16 rows an expert at least
   up.n = up_rows(d), up.k = d.hidden;
   if (d.weights != OperandFormat::Bf16) up.b_format = d.weights;
-  up.gather = true;
+  up.gather = !permutes(d, tokens);
   up.bias = d.up_bias;
   up.activation = d.activation, up.gate = d.gate;
   return up;
@@ -102,6 +106,7 @@ int range_of(int64_t tokens) {
 struct ExpertLayer::Impl {
   struct Products {
     GroupedGemm up, down;
+    bool permutes;
   };
 
   Impl(const Device& of, const ExpertLayerDescription& described) : device(of), description(described) {
@@ -111,7 +116,7 @@ struct ExpertLayer::Impl {
       return std::async(std::launch::async, [this, tokens] {
         auto down = std::async(std::launch::async, [&] { return GroupedGemm(device, down_of(description, tokens)); });
         GroupedGemm up(device, up_of(description, tokens));
-        return Products{std::move(up), down.get()};
+        return Products{std::move(up), down.get(), permutes(description, tokens)};
       });
     };
     if (description.expected_tokens) {
@@ -265,22 +270,34 @@ struct ExpertLayer::Impl {
     sort.ends = ints(at.ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
     sort_by_expert(device, sort, scratch, launch);
 
+    // For a kernel behind one that is neither the first nor the sort: it starts when that one has itself waited for the
+    // sort, and the sort for all before it. So nothing that still runs writes weights or ends.
+    LaunchOptions early = launch;
+    early.weights_ready = true;
+
     const Products& of = products_for(t.tokens);
     GemmTensors up;
     up.a = t.x, up.b = t.up, up.bias = t.up_bias;
     up.out.data = base + at.inner;
     up.rows.ends = sort.ends, up.rows.total = pairs;
-    up.gather = {sort.order, d.top_k, t.tokens};
-    of.up.run(up, scratch, launch);
+    if (of.permutes) {
+      ExpertPermutation copy;
+      copy.tokens = t.tokens, copy.top_k = d.top_k, copy.width = d.hidden, copy.row_count = pairs;
+      copy.x = t.x.data, copy.ld_x = t.x.ld;
+      copy.inverse = sort.inverse, copy.token_count = t.token_count;
+      copy.out = base + at.rows;  // which the second product writes when the first has read them
+      permute(device, copy, launch);
+      up.a = {copy.out};
+      of.up.run(up, scratch, early);
+    } else {
+      up.gather = {sort.order, d.top_k, t.tokens};
+      of.up.run(up, scratch, launch);
+    }
 
     GemmTensors down;
     down.a.data = base + at.inner, down.b = t.down, down.bias = t.down_bias;
     down.out.data = base + at.rows;
     down.rows = up.rows;
-    // The kernel before writes neither weights nor ends. It starts this one when it has itself waited for the sort, and
-    // the sort for all before it.
-    LaunchOptions early = launch;
-    early.weights_ready = true;
     of.down.run(down, scratch, early);
 
     ExpertCombination sum;

@@ -67,10 +67,23 @@ Range check_rows(const char* name, const void* pointer, bool needed, DataType ty
   return check_array(name, pointer, needed, 16, elements, size_of(type));
 }
 
+void check_matrices(int64_t width, int64_t row_count) {
+  constexpr int64_t kMostWidth = 1 << 20, kMostRows = (int64_t{1} << 31) - 1;
+  if (width < 0 || width > kMostWidth || width % 8 != 0)
+    reject("width is {}, but must be a multiple of 8 from 0 to {}", width, kMostWidth);
+  if (row_count < 0 || row_count > kMostRows) reject("row_count is {}, but must be 0 to {}", row_count, kMostRows);
+}
+
 struct Blocks {
   int64_t grid = 1, grid_y = 1, threads = 1;
   int shared = 0;  // dynamic bytes
 };
+
+// A token a block, as many blocks as its threads ask for, and no more threads in each than these need.
+Blocks blocks_of(int64_t tokens, int64_t threads, int64_t most) {
+  const int64_t pieces = (threads + most - 1) / most;
+  return {.grid = tokens, .grid_y = pieces, .threads = (threads + pieces * 32 - 1) / (pieces * 32) * 32};
+}
 
 template <class Params>
 void launch(const Device& device, const driver::LoadedKernel& kernel, const Blocks& blocks, Params& params,
@@ -129,13 +142,30 @@ void route(const Device& device, const ExpertRouting& x, const LaunchOptions& op
          {.grid = (x.tokens + kTokens - 1) / kTokens, .threads = kernel::kRouteThreads}, params, options);
 }
 
-void combine(const Device& device, const ExpertCombination& x, const LaunchOptions& options) {
-  constexpr int64_t kMostWidth = 1 << 20, kMostRows = (int64_t{1} << 31) - 1;
+void permute(const Device& device, const ExpertPermutation& x, const LaunchOptions& options) {
   check_tokens(x.tokens, x.top_k);
-  if (x.width < 0 || x.width > kMostWidth || x.width % 8 != 0)
-    reject("width is {}, but must be a multiple of 8 from 0 to {}", x.width, kMostWidth);
-  if (x.row_count < 0 || x.row_count > kMostRows)
-    reject("row_count is {}, but must be 0 to {}", x.row_count, kMostRows);
+  check_matrices(x.width, x.row_count);
+  check_type("type", x.type);
+  int64_t ld_x = x.ld_x, ld_out = x.ld_out;
+  const int64_t pairs = x.width > 0 ? x.tokens * x.top_k : 0;
+  check_ranges({check_rows("x", x.x, true, x.type, x.tokens, x.width, ld_x),
+                check_array("inverse", x.inverse, true, 4, pairs, 4), check_count(x.token_count)},
+               {check_rows("out", x.out, x.tokens > 0, x.type, x.row_count, x.width, ld_out)});
+  if (x.tokens == 0 || x.width == 0) return;
+  const int64_t in_word = 16 / size_of(x.type);
+  kernel::PermuteParams params;
+  params.from = x.x, params.ld_from = ld_x / in_word;
+  params.inverse = x.inverse, params.token_count = x.token_count;
+  params.out = x.out, params.ld_out = ld_out / in_word;
+  params.tokens = int32_t(x.tokens), params.top_k = x.top_k;
+  params.rows = int32_t(x.row_count), params.words = int32_t(x.width / in_word);
+  launch(device, device.state().permute_kernel(), blocks_of(x.tokens, params.words, kernel::kPermuteThreads), params,
+         options);
+}
+
+void combine(const Device& device, const ExpertCombination& x, const LaunchOptions& options) {
+  check_tokens(x.tokens, x.top_k);
+  check_matrices(x.width, x.row_count);
   check_type("rows_type", x.rows_type);
   check_type("out_type", x.out_type);
   int64_t ld_rows = x.ld_rows, ld_residual = x.ld_residual, ld_out = x.ld_out;
@@ -156,11 +186,8 @@ void combine(const Device& device, const ExpertCombination& x, const LaunchOptio
   params.out = x.out, params.ld_out = ld_out;
   params.tokens = int32_t(x.tokens), params.top_k = x.top_k;
   params.rows = int32_t(x.row_count), params.columns = int32_t(x.width);
-  // No more threads than columns ask for: a block has one token.
-  const int64_t threads = x.width / 8, pieces = (threads + kernel::kCombineThreads - 1) / kernel::kCombineThreads;
   launch(device, device.state().combine_kernel(x.rows_type, x.out_type),
-         {.grid = x.tokens, .grid_y = pieces, .threads = (threads + pieces * 32 - 1) / (pieces * 32) * 32}, params,
-         options);
+         blocks_of(x.tokens, x.width / 8, kernel::kCombineThreads), params, options);
 }
 
 size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts) {

@@ -113,6 +113,7 @@ static moxie_status give_packing(void* s) { return moxie_pack_weights(world.devi
 static moxie_status give_unpacking(void* s) { return moxie_unpack_weights(world.device, s); }
 static moxie_status give_routing(void* s) { return moxie_route(world.device, s, NULL); }
 static moxie_status give_sort(void* s) { return moxie_sort_by_expert(world.device, s, NULL, 0, NULL); }
+static moxie_status give_permutation(void* s) { return moxie_permute(world.device, s, NULL); }
 static moxie_status give_combination(void* s) { return moxie_combine(world.device, s, NULL); }
 static moxie_status give_layer(void* s) {
   moxie_expert_layer* layer = NULL;
@@ -212,6 +213,7 @@ void test_sizes(void) {
   const moxie_weight_unpacking unpacking = {.n = 0, .k = 64};
   const moxie_expert_routing routing = {.experts = 8, .top_k = 2};
   const moxie_expert_sort sort = {.experts = 8, .top_k = 2, .ends = filled(world.device, 32, 0)};
+  const moxie_expert_permutation permutation = {.width = 8, .top_k = 2};
   const moxie_expert_combination combination = {.width = 8, .top_k = 2};
   const moxie_expert_layer_description layer = small_layer();
   const moxie_router_description router = {.logits_type = MOXIE_DATA_TYPE_F32};
@@ -233,6 +235,7 @@ void test_sizes(void) {
   expect_taken(give_unpacking, &unpacking, END(moxie_weight_unpacking, k), sizeof unpacking);
   expect_taken(give_routing, &routing, END(moxie_expert_routing, logits_type), sizeof routing);
   expect_taken(give_sort, &sort, END(moxie_expert_sort, id_type), sizeof sort);
+  expect_taken(give_permutation, &permutation, END(moxie_expert_permutation, type), sizeof permutation);
   expect_taken(give_combination, &combination, END(moxie_expert_combination, reserved), sizeof combination);
   expect_taken(give_layer, &layer, END(moxie_expert_layer_description, top_k), sizeof layer);
   expect_taken(give_router, &router, END(moxie_router_description, logits_type), sizeof router);
@@ -355,11 +358,14 @@ void test_nulls(void) {
 
   const moxie_expert_routing routing = {.size = sizeof routing, .experts = 8, .top_k = 2};
   const moxie_expert_sort sort = {.size = sizeof sort, .experts = 8, .top_k = 2};
+  const moxie_expert_permutation permutation = {.size = sizeof permutation, .top_k = 2};
   const moxie_expert_combination combination = {.size = sizeof combination, .top_k = 2};
   EXPECT_REFUSED(moxie_route(NULL, &routing, NULL), "device is null");
   EXPECT_REFUSED(moxie_route(world.device, NULL, NULL), "arguments is null");
   EXPECT_REFUSED(moxie_sort_by_expert(NULL, &sort, NULL, 0, NULL), "device is null");
   EXPECT_REFUSED(moxie_sort_by_expert(world.device, NULL, NULL, 0, NULL), "arguments is null");
+  EXPECT_REFUSED(moxie_permute(NULL, &permutation, NULL), "device is null");
+  EXPECT_REFUSED(moxie_permute(world.device, NULL, NULL), "arguments is null");
   EXPECT_REFUSED(moxie_combine(NULL, &combination, NULL), "device is null");
   EXPECT_REFUSED(moxie_combine(world.device, NULL, NULL), "arguments is null");
   EXPECT_REFUSED(moxie_sort_workspace_bytes(1, 1, 1, NULL), "bytes is null");
@@ -533,6 +539,10 @@ void test_sentences(void) {
   s.id_type = 0, s.tokens = 5000;
   s.ids = (const void*)0x10000, s.ends = (int32_t*)0x20000, s.order = (int32_t*)0x30000, s.inverse = (int32_t*)0x40000;
   EXPECT_REFUSED(moxie_sort_by_expert(world.device, &s, NULL, 95, NULL), "workspace has 95 bytes");
+  moxie_expert_permutation p = {.size = sizeof p, .top_k = 2, .type = -1};
+  EXPECT_REFUSED(moxie_permute(world.device, &p, NULL), "type is -1, but only 0 to 4");
+  p.type = MOXIE_DATA_TYPE_MXFP8;
+  EXPECT_REFUSED(moxie_permute(world.device, &p, NULL), "type is mxfp8, but must be bf16 or f32");
   moxie_expert_combination c = {.size = sizeof c, .top_k = 2, .rows_type = 7};
   EXPECT_REFUSED(moxie_combine(world.device, &c, NULL), "rows_type is 7, but only 0 to 4");
   c.rows_type = 0, c.out_type = MOXIE_DATA_TYPE_MXFP8;

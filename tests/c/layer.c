@@ -137,6 +137,19 @@ static void check_given_experts(void) {
   run(layer, &t, NULL);
   check_out(kIds, ones);
   moxie_expert_layer_release(layer);
+  /* The same with rows that a launch of its own puts in order, which the plan's kernel does not gather. */
+  d.has_permute = 1, d.permute = 1;
+  moxie_expert_layer* const permuting = made(&d);
+  run(permuting, &t, NULL);
+  check_out(kIds, ones);
+  moxie_plan *up = NULL, *down = NULL;
+  EXPECT_OK(moxie_expert_layer_plan(permuting, MOXIE_NO_TOTAL, &up, &down));
+  moxie_plan_info of_up = {.size = sizeof of_up};
+  EXPECT_OK(moxie_plan_get_info(up, &of_up));
+  EXPECT(strstr(of_up.kernel, "gathered") == NULL);
+  moxie_plan_release(up);
+  moxie_plan_release(down);
+  moxie_expert_layer_release(permuting);
 }
 
 /* DeepSeek-V3's router and one of defaults. What it chose must obey its rules, and the layer what it chose. */
@@ -260,6 +273,9 @@ static void check_sentences(void) {
   EXPECT_WRONG("up_bias is 2, but must be 0 or 1", d.up_bias = 2);
   EXPECT_WRONG("down_bias is -1, but must be 0 or 1", d.down_bias = -1);
   EXPECT_WRONG("residual is 2, but must be 0 or 1", d.residual = 2);
+  EXPECT_WRONG("has_permute is 2, but must be 0 or 1", d.has_permute = 2);
+  EXPECT_WRONG("permute is 2, but must be 0 or 1", d.has_permute = 1, d.permute = 2);
+  EXPECT_WRONG("permute is 1, but has_permute is 0", d.permute = 1);
   EXPECT_WRONG("out is 5, but only 0 to 4", d.out = 5);
   EXPECT_WRONG("out is mxfp8, but must be bf16 or f32", d.out = MOXIE_DATA_TYPE_MXFP8);
   EXPECT_WRONG("id_type is 2, but only 0 to 1", d.id_type = 2);

@@ -55,6 +55,17 @@ void test_routing(void) {
   for (int32_t pair = 0; pair < kPairs; ++pair)
     EXPECT(pair < count * kTopK && ids[pair] > 0 ? inverse[pair] >= 0 : inverse[pair] == -1);
 
+  /* Every token goes to the rows of its pairs; rows that nobody names stay as they are. */
+  uint16_t x[kTokens * kWidth], permuted[kPairs * kWidth];
+  for (int i = 0; i < kTokens * kWidth; ++i) x[i] = (uint16_t)i;
+  moxie_expert_permutation p = {.size = sizeof p, .tokens = kTokens, .width = kWidth, .top_k = kTopK};
+  p.row_count = kPairs, p.x = uploaded(device, x, sizeof x), p.inverse = s.inverse;
+  p.out = filled(device, sizeof permuted, 0xff);
+  EXPECT_OK(moxie_permute(device, &p, NULL));
+  EXPECT_OK(moxie_device_download(device, permuted, p.out, sizeof permuted, NULL));
+  for (int i = 0; i < kPairs * kWidth; ++i)
+    EXPECT(permuted[i] == (i / kWidth < row ? x[order[i / kWidth] / kTopK * kWidth + i % kWidth] : 0xffff));
+
   float rows[kPairs * kWidth], out[kTokens * kWidth], residual[kTokens * kWidth];
   for (int i = 0; i < kPairs * kWidth; ++i) rows[i] = i / kWidth < row ? (float)(order[i / kWidth] + 1) : 1e9f;
   for (int i = 0; i < kTokens * kWidth; ++i) residual[i] = (float)i;

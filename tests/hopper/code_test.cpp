@@ -269,6 +269,7 @@ void add_routing(std::vector<Kernel>& kernels) {
   for (int kernel = 0; kernel < jit::kSortKernels; ++kernel) {
     for (const IdType type : {IdType::Int32, IdType::Int64}) add(jit::sort_source(jit::SortKernel(kernel), type));
   }
+  add(jit::permute_source());
   for (const DataType type : {kBf16, DataType::F32}) {
     for (const DataType out : {kBf16, DataType::F32}) add(jit::combine_source(type, out));
     for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid})

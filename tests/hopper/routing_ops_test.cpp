@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "moxie/names.h"
 #include "tests/support/expert_routing.h"
@@ -180,7 +181,7 @@ TEST(SortByExpertOf, LaunchesOneKernelOrThree) {
   EXPECT_EQ(sort_workspace_bytes(kMaxRoutedTokens, 16, 1024), 4u * 1024 * 2049);
 }
 
-// ---- Combine -------------------------------------------------------------------------------------------------------
+// ---- Permute -------------------------------------------------------------------------------------------------------
 
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
@@ -191,6 +192,71 @@ float rounded(float x, DataType type) {
 // From -2 to 2.
 float drawn(Random& random, DataType type) { return rounded(float(random.between(-8192, 8192)) / 4096, type); }
 
+// Places that name no row of `rows`.
+std::vector<int32_t> no_rows(int64_t rows) {
+  return {-1,
+          -2,
+          int32_t(rows),
+          int32_t(rows + 1),
+          std::numeric_limits<int32_t>::min(),
+          std::numeric_limits<int32_t>::max()};
+}
+
+// Pairs go to rows of their own, in any order, but for those that are skipped. Some rows are nobody's.
+PermuteJob permute_job(Random& random, int64_t tokens, int top_k, int64_t width) {
+  PermuteJob job;
+  job.tokens = tokens, job.top_k = top_k, job.width = width;
+  job.type = random.one_in(2) ? kBf16 : kF32;
+  job.padding = 8 * random.between(0, 2);
+  std::vector<int32_t> rows(size_t(tokens * top_k + random.between(0, 5)));
+  std::iota(rows.begin(), rows.end(), 0);
+  for (size_t i = rows.size(); i > 1; --i) std::swap(rows[i - 1], rows[size_t(random.between(0, int64_t(i) - 1))]);
+  // Now and then fewer rows than pairs, so that some of these lie behind the last row.
+  job.row_count = int64_t(rows.size()) - (random.one_in(3) ? random.between(0, int64_t(rows.size())) : 0);
+  for (int64_t i = 0; i < tokens * width; ++i) job.x.push_back(drawn(random, job.type));
+  const std::vector<int32_t> skipped = no_rows(job.row_count);
+  for (int64_t i = 0; i < tokens * top_k; ++i)
+    job.inverse.push_back(random.one_in(6) ? skipped[size_t(random.between(0, 5))] : rows[size_t(i)]);
+  return job;
+}
+
+void check_permute(const PermuteJob& job) {
+  SCOPED_TRACE(fmt::format("{} tokens, top {}, {} rows of {}, {}, padding {}, MOXIE_TEST_SEED={}", job.tokens,
+                           job.top_k, job.row_count, job.width, to_string(job.type), job.padding, run_seed()));
+  const std::vector<uint8_t> wanted = reference_permute(job);
+  const PermuteCall call(job);
+  in_every_order([&] {
+    call.poison();
+    call.run();
+    device().synchronize();
+    EXPECT_EQ(first_difference(call.results(), wanted, job.type), "");
+  });
+}
+
+TEST(Permute, CopiesEveryBit) {
+  Random random(run_seed());
+  const int64_t widths[] = {0, 8, 16, 264, 1016, 1024, 1032, 2880};
+  for (int top_k = 1; top_k <= kMaxTopK; ++top_k) {
+    for (const int64_t tokens : {0, 1, 2, 13, 61}) {
+      check_permute(permute_job(random, tokens, top_k, random.of(widths)));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Permute, TokensOnTheDevice) {
+  Random random(run_seed());
+  for (const int64_t count :
+       {int64_t{0}, int64_t{1}, int64_t{9}, int64_t{10}, int64_t{11}, int64_t{-1},
+        int64_t{std::numeric_limits<int32_t>::min()}, int64_t{std::numeric_limits<int32_t>::max()}}) {
+    PermuteJob job = permute_job(random, 10, 3, 136);
+    job.token_count = int32_t(count);
+    check_permute(job);
+  }
+}
+
+// ---- Combine -------------------------------------------------------------------------------------------------------
+
 CombineJob combine_job(Random& random, int64_t tokens, int top_k, int64_t width, int64_t rows) {
   CombineJob job;
   job.tokens = tokens, job.top_k = top_k, job.width = width, job.row_count = rows;
@@ -199,16 +265,11 @@ CombineJob combine_job(Random& random, int64_t tokens, int top_k, int64_t width,
   job.residual = random.one_in(2), job.in_place = job.residual && random.one_in(2);
   for (int64_t i = 0; i < rows * width; ++i) job.rows.push_back(drawn(random, job.rows_type));
   for (int64_t i = 0; i < tokens * width; ++i) job.residuals.push_back(drawn(random, job.out_type));
-  const int32_t skipped[] = {-1,
-                             -2,
-                             int32_t(rows),
-                             int32_t(rows + 1),
-                             std::numeric_limits<int32_t>::min(),
-                             std::numeric_limits<int32_t>::max()};
+  const std::vector<int32_t> skipped = no_rows(rows);
   const bool weighted = !random.one_in(3);
   for (int64_t i = 0; i < tokens * top_k; ++i) {
     const bool skip = rows == 0 || random.one_in(6);
-    job.inverse.push_back(skip ? random.of(skipped) : int32_t(random.between(0, rows - 1)));
+    job.inverse.push_back(skip ? skipped[size_t(random.between(0, 5))] : int32_t(random.between(0, rows - 1)));
     // A weight that counts for nothing, since its pair is skipped, must not count.
     if (weighted) job.weights.push_back(skip ? std::numeric_limits<float>::quiet_NaN() : drawn(random, kF32));
   }
@@ -585,6 +646,33 @@ TEST(RoutingOps, WrongSortsAreNamed) {
               x.ends = nullptr;
             }),
             "ends is null, but must point to device memory");
+}
+
+TEST(RoutingOps, WrongPermutationsAreNamed) {
+  const Buffer from(10 * 64 * 2), inverse(10 * 4 * 4), out(40 * 64 * 2);
+  const auto permuted = [&](auto change) {
+    ExpertPermutation x;
+    x.tokens = 10, x.top_k = 4, x.width = 64, x.row_count = 40;
+    x.x = from.get(), x.inverse = inverse.get<int32_t>(), x.out = out.get();
+    change(x);
+    return refusal([&] { permute(device(), x); });
+  };
+  EXPECT_EQ(permuted([](auto& x) { x.tokens = -5; }), "tokens is -5, but must be 0 to 1048576");
+  EXPECT_EQ(permuted([](auto& x) { x.top_k = 0; }), "top_k is 0, but must be 1 to 16");
+  EXPECT_EQ(permuted([](auto& x) { x.width = 60; }), "width is 60, but must be a multiple of 8 from 0 to 1048576");
+  EXPECT_EQ(permuted([](auto& x) { x.row_count = int64_t{1} << 31; }),
+            "row_count is 2147483648, but must be 0 to 2147483647");
+  EXPECT_EQ(permuted([](auto& x) { x.type = DataType::Mxfp8; }), "type is mxfp8, but must be bf16 or f32");
+  EXPECT_EQ(permuted([](auto& x) { x.ld_x = 56; }), "ld_x is 56, but must be at least width, 64");
+  EXPECT_EQ(permuted([](auto& x) { x.ld_out = 68; }),
+            "ld_out is 68, but must be a multiple of 8 elements (16 bytes) up to 2147483648");
+  EXPECT_EQ(permuted([](auto& x) { x.x = nullptr; }), "x is null, but must point to device memory");
+  EXPECT_EQ(permuted([](auto& x) { x.inverse = nullptr; }), "inverse is null, but must point to device memory");
+  EXPECT_EQ(permuted([](auto& x) { x.out = nullptr; }), "out is null, but must point to device memory");
+  EXPECT_EQ(permuted([](auto& x) { x.out = const_cast<void*>(x.x); }), "out overlaps x in memory");
+  EXPECT_EQ(permuted([](auto& x) { x.token_count = static_cast<const int32_t*>(x.out) + 3; }),
+            "out overlaps token_count in memory");
+  EXPECT_EQ(permuted([](auto& x) { x.tokens = 0, x.x = x.out = nullptr, x.inverse = nullptr; }), "nothing");
 }
 
 TEST(RoutingOps, WrongCombinationsAreNamed) {

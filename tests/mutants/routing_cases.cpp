@@ -27,6 +27,20 @@ std::function<Call()> sorted(int64_t tokens, int top_k, int64_t experts, int ker
   };
 }
 
+std::function<Call()> permuted(int64_t tokens, int top_k, int64_t width) {
+  return [=] {
+    test::Random random(3);
+    test::PermuteJob job;
+    job.tokens = tokens, job.top_k = top_k, job.width = width, job.row_count = tokens * top_k;
+    for (int64_t i = 0; i < tokens * width; ++i) job.x.push_back(float(random.between(-8, 8)) / 4);
+    for (int64_t i = 0; i < tokens * top_k; ++i) job.inverse.push_back(int32_t(tokens * top_k - i));
+    const auto call = std::make_shared<test::PermuteCall>(job);
+    call->poison();
+    return Call{[call](Stream stream) { call->run({.stream = stream}); },
+                [call, wanted = test::reference_permute(job)] { return call->results() == wanted; }};
+  };
+}
+
 std::function<Call()> combined(int64_t tokens, int top_k, int64_t width) {
   return [=] {
     test::Random random(5);
@@ -93,6 +107,7 @@ std::vector<Case> routing_cases() {
       // One slice and three, few warps and many, fewer warps than the experts ask for.
       make_case("sort, place", jit::sort_source(SortKernel::Place, kInt32),
                 {sorted(300, 4, 40, 0), sorted(2, 3, 200, 0), sorted(900, 2, 33, 0, true), sorted(2100, 8, 70, 2)}),
+      make_case("permute", jit::permute_source(), {permuted(7, 6, 264)}),
       make_case("combine", jit::combine_source(DataType::Bf16, DataType::Bf16), {combined(7, 6, 264)}),
       make_case("route, softmax", jit::route_source(kF32, RouterScore::Softmax, 1), {routed(RouterScore::Softmax)}),
       make_case("route, sigmoid, groups", jit::route_source(kF32, RouterScore::Sigmoid, 1),

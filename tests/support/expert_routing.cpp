@@ -88,7 +88,7 @@ void SortCall::run(const LaunchOptions& options) const {
 
 Sorted SortCall::results() const { return {ints_of(ends_), ints_of(order_), ints_of(inverse_)}; }
 
-// ---- Combine -------------------------------------------------------------------------------------------------------
+// ---- Permute -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -113,6 +113,43 @@ Buffer filled(std::vector<uint8_t> bytes) {
 }
 
 }  // namespace
+
+std::vector<uint8_t> reference_permute(const PermuteJob& job) {
+  const std::vector<uint8_t> from = matrix_bytes(job.x, job.type, job.tokens, job.width, job.padding);
+  const size_t row_bytes = size_t(job.width * size_of(job.type));
+  const size_t stride = size_t(job.width + job.padding) * size_t(size_of(job.type));
+  std::vector<uint8_t> bytes(std::max<size_t>(size_t(job.row_count) * stride, 1), kUntouchedByte);
+  const int64_t real = real_tokens(job.tokens, job.token_count);
+  for (int64_t pair = 0; pair < real * job.top_k; ++pair) {
+    const int32_t row = job.inverse[size_t(pair)];
+    if (row < 0 || row >= job.row_count) continue;
+    std::copy_n(from.begin() + int64_t(size_t(pair / job.top_k) * stride), row_bytes,
+                bytes.begin() + int64_t(size_t(row) * stride));
+  }
+  return bytes;
+}
+
+PermuteCall::PermuteCall(const PermuteJob& job)
+    : job_(job),
+      x_(filled(matrix_bytes(job.x, job.type, job.tokens, job.width, job.padding))),
+      inverse_(job.inverse),
+      count_(count_buffer(job.token_count)),
+      out_(
+          filled(std::vector<uint8_t>(size_t(job.row_count * (job.width + job.padding)) * size_t(size_of(job.type))))) {
+}
+
+void PermuteCall::run(const LaunchOptions& options) const {
+  ExpertPermutation x;
+  x.tokens = job_.tokens, x.top_k = job_.top_k;
+  x.width = job_.width, x.row_count = job_.row_count;
+  x.type = job_.type;
+  x.x = x_.get(), x.inverse = inverse_.get<int32_t>(), x.out = out_.get();
+  x.token_count = count_.get<int32_t>();
+  x.ld_x = x.ld_out = job_.width + job_.padding;
+  permute(device(), x, options);
+}
+
+// ---- Combine -------------------------------------------------------------------------------------------------------
 
 std::vector<uint8_t> reference_combine(const CombineJob& job) {
   std::vector<float> sums(size_t(job.tokens * job.width));

@@ -48,6 +48,34 @@ class SortCall {
   Buffer ids_, count_, ends_, order_, inverse_, workspace_;
 };
 
+// ---- Permute ----
+
+struct PermuteJob {
+  int64_t tokens = 0;
+  int top_k = 1;
+  int64_t width = 8, row_count = 0;
+  DataType type = DataType::Bf16;
+  int64_t padding = 0;   // elements between rows of both matrices
+  std::vector<float> x;  // [T, H]; representable in its type
+  std::vector<int32_t> inverse;
+  std::optional<int32_t> token_count = {};
+};
+
+// Of `out` all bytes, with what lies between its rows and behind it.
+std::vector<uint8_t> reference_permute(const PermuteJob& job);
+
+class PermuteCall {
+ public:
+  explicit PermuteCall(const PermuteJob& job);
+  void poison() const { out_.fill(kUntouchedByte); }
+  void run(const LaunchOptions& options = {}) const;
+  std::vector<uint8_t> results() const { return out_.download(); }
+
+ private:
+  PermuteJob job_;
+  Buffer x_, inverse_, count_, out_;
+};
+
 // ---- Combine ----
 
 struct CombineJob {
