@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// moxie demo: the first product of a GPT-OSS-20B expert layer with bias and activation in one kernel, on whatever
-// device is there. The result is checked against double precision. In MXFP4 are the weights of a checkpoint, which are
-// packed first, and on sm_100a operands and output.
+// moxie demo: a GPT-OSS-20B expert layer, from the router's logits to the weighted sum, on whatever device is there.
+// The result is checked against double precision. With --format mxfp4 the weights are those of a checkpoint, which are
+// packed first. On sm_100a in MXFP4 it is the first product alone, whose operands and output are quantized.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -35,6 +38,7 @@ using timing::worker_threads;
 constexpr int kExperts = 32, kTop = 4;
 constexpr int64_t kHidden = 2880, kOutputs = 2 * 2880;
 constexpr int kTokensOnGpu = 4096, kTokensOnSimulator = 32;
+constexpr int kMostChecked = 512;  // tokens, in double precision
 constexpr uint64_t kSeed = 20;
 
 // Returns rows of MXFP4 in bf16, which holds them exactly.
@@ -59,117 +63,205 @@ struct Mxfp4Weights {
   }
 };
 
-// The weights take a gigabyte, those of MXFP4 a quarter of it, so they are made, uploaded and checked expert by expert.
-Mxfp4Weights mxfp4_weights_of(int expert) { return {kSeed + 200 + 2 * static_cast<uint64_t>(expert), kOutputs}; }
-std::vector<uint16_t> weights_of(int expert, bool mxfp4) {
-  if (!mxfp4) return random_bf16(kSeed + 100 + static_cast<uint64_t>(expert), kOutputs * kHidden, 0.1f);
-  const Mxfp4Weights weights = mxfp4_weights_of(expert);
-  return to_bf16(weights.codes.data(), weights.scales.data(), kOutputs, kHidden);
+// One of a layer's two products: its weights [kExperts, n, kHidden] and bias [kExperts, n].
+struct Weights {
+  int64_t n;
+  uint64_t seed;
+  bool mxfp4, gated;
+  std::vector<uint16_t> bias = random_bf16(seed, kExperts* n, 0.5f);
+
+  // All take more than a gigabyte, those of MXFP4 a quarter of it, so they are made, uploaded and checked expert by
+  // expert.
+  Mxfp4Weights mxfp4_of(int expert) const { return {seed + 200 + 2 * static_cast<uint64_t>(expert), n}; }
+  std::vector<uint16_t> of(int expert) const {
+    if (!mxfp4) return random_bf16(seed + 100 + static_cast<uint64_t>(expert), n * kHidden, 0.1f);
+    const Mxfp4Weights weights = mxfp4_of(expert);
+    return to_bf16(weights.codes.data(), weights.scales.data(), n, kHidden);
+  }
+
+  // Makes all in device memory, packed where they are of MXFP4. Packing takes memory for the checkpoint's tensors of
+  // one expert at a time.
+  Buffer upload(const Device& device) const {
+    const size_t bytes = mxfp4 ? packed_weight_bytes(1, n, kHidden) : static_cast<size_t>(n * kHidden * 2);
+    Buffer all(device, kExperts * bytes);
+    for (int expert = 0; expert < kExperts; ++expert) {
+      uint8_t* const to = all.as<uint8_t>() + static_cast<size_t>(expert) * bytes;
+      if (mxfp4) {
+        const Mxfp4Weights weights = mxfp4_of(expert);
+        const Buffer codes(device, weights.codes), scales(device, weights.scales);
+        pack_weights(device, {{1, n, kHidden, gated, GateLayout::Interleaved}, codes.as(), scales.as(), to});
+        device.synchronize();
+      } else {
+        const auto weights = of(expert);
+        device.upload(to, weights.data(), bytes);
+      }
+    }
+    return all;
+  }
+};
+
+// The router's logits [tokens, kExperts]. The popularity of experts falls off as 1 / rank, and every sixth has no
+// token.
+std::vector<uint16_t> make_logits(int tokens) {
+  std::vector<uint16_t> logits = random_bf16(kSeed + 4, int64_t{tokens} * kExperts, 2);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const auto expert = static_cast<int>(i % kExperts);
+    const float popularity = expert % 6 == 5 ? -50.0f : -std::log(static_cast<float>(expert + 1));
+    logits[i] = reference::float_to_bf16(reference::bf16_to_float(logits[i]) + popularity);
+  }
+  return logits;
 }
 
-// Makes the weights of all experts in device memory, packed where they are of MXFP4. Packing takes memory for the
-// checkpoint's tensors of one expert at a time.
-Buffer upload_weights(const Device& device, bool mxfp4) {
-  const size_t bytes = mxfp4 ? packed_weight_bytes(1, kOutputs, kHidden) : kOutputs * kHidden * 2;
-  Buffer all(device, kExperts * bytes);
+// What a router of GPT-OSS makes of a token's logits.
+struct Chosen {
+  int32_t ids[kTop];
+  double weights[kTop];
+};
+Chosen choose_experts(const uint16_t* logits) {
+  std::vector<int32_t> order(kExperts);
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](int32_t expert) { return reference::bf16_to_float(logits[expert]); };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+  Chosen chosen;
+  double sum = 0;
+  for (int j = 0; j < kTop; ++j) {
+    chosen.ids[j] = order[static_cast<size_t>(j)];
+    sum += chosen.weights[j] = std::exp(double{logit(chosen.ids[j])} - logit(order[0]));
+  }
+  for (double& weight : chosen.weights) weight /= sum;
+  return chosen;
+}
+
+// The layer's result for tokens 0, `step`, 2 * step, ..., in double precision but for the two roundings of a pair's row
+// to bf16: [checked, kHidden].
+std::vector<double> reference_layer(const std::vector<uint16_t>& x, const std::vector<Chosen>& chosen, int step,
+                                    const Weights& up, const Weights& down, Progress& progress) {
+  const auto tokens = static_cast<int64_t>(chosen.size());
+  std::vector<double> y(static_cast<size_t>((tokens + step - 1) / step * kHidden));
   for (int expert = 0; expert < kExperts; ++expert) {
-    uint8_t* const to = all.as<uint8_t>() + static_cast<size_t>(expert) * bytes;
-    if (mxfp4) {
-      const Mxfp4Weights weights = mxfp4_weights_of(expert);
-      const Buffer codes(device, weights.codes), scales(device, weights.scales);
-      pack_weights(device, {{1, kOutputs, kHidden, true, GateLayout::Interleaved}, codes.as(), scales.as(), to});
-      device.synchronize();
-    } else {
-      const auto weights = weights_of(expert, false);
-      device.upload(to, weights.data(), bytes);
+    progress.detail(fmt::format("checking expert {} of {} in double precision", expert + 1, kExperts));
+    std::vector<std::pair<int64_t, double>> pairs;  // a checked token and its weight
+    std::vector<uint16_t> rows;
+    for (int64_t t = 0; t < tokens; t += step) {
+      for (int j = 0; j < kTop; ++j) {
+        if (chosen[static_cast<size_t>(t)].ids[j] != expert) continue;
+        pairs.emplace_back(t / step, chosen[static_cast<size_t>(t)].weights[j]);
+        rows.insert(rows.end(), x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);
+      }
+    }
+    const auto count = static_cast<int64_t>(pairs.size());
+    if (count == 0) continue;
+    const auto product = [&](const std::vector<uint16_t>& a, const Weights& of) {
+      const std::vector<uint16_t> weights = of.of(expert);
+      return reference::product(
+          {a.data(), kHidden, weights.data(), kHidden, of.bias.data() + expert * of.n, count, of.n, kHidden},
+          worker_threads());
+    };
+    const auto rounded = [](double value) { return reference::float_to_bf16(static_cast<float>(value)); };
+    const std::vector<double> inner =
+        reference::activate_all(swiglu_oai(), GateLayout::Interleaved, product(rows, up), count, up.n);
+    std::vector<uint16_t> between;
+    for (const double value : inner) between.push_back(rounded(value));
+    const std::vector<double> behind = product(between, down);
+    for (size_t pair = 0; pair < pairs.size(); ++pair) {
+      const auto [token, weight] = pairs[pair];
+      for (int64_t i = 0; i < kHidden; ++i) {
+        y[static_cast<size_t>(token * kHidden + i)] +=
+            weight * reference::bf16_to_float(rounded(behind[pair * kHidden + static_cast<size_t>(i)]));
+      }
     }
   }
-  return all;
+  return y;
 }
 
-// Activations of bf16 by weights of bf16 or MXFP4.
+// The layer on tokens of bf16, with weights of bf16 or MXFP4.
 int run_layer(const Device& device, std::optional<Progress>& running, int tokens, bool mxfp4) {
   Progress& progress = *running;
   const bool simulated = device.info().simulated;
   if (tokens == 0) tokens = simulated ? kTokensOnSimulator : kTokensOnGpu;
-  const Routing routing = timing::route(kSeed, tokens, kExperts, kTop);
-  const auto rows = static_cast<int64_t>(routing.tokens.size());
 
-  GemmDescription description;
-  description.groups = Offsets{kExperts, rows};
-  description.n = kOutputs;
-  description.k = kHidden;
-  description.bias = true;
-  description.activation = swiglu_oai();
-  if (mxfp4) description.b_format = OperandFormat::Mxfp4;
+  ExpertLayerDescription d;
+  d.experts = kExperts, d.top_k = kTop;
+  d.hidden = kHidden, d.width = kHidden;
+  if (mxfp4) d.weights = OperandFormat::Mxfp4;
+  d.activation = swiglu_oai();
+  d.up_bias = d.down_bias = true;
+  d.router = RouterDescription{.logits_type = DataType::Bf16};
+  d.max_tokens = d.expected_tokens.emplace(tokens);
 
-  progress.step("compiling the kernel, or loading it from the cache");
-  const GroupedGemm gemm(device, description);
+  progress.step("compiling the kernels, or loading them from the cache");
+  const ExpertLayer layer(device, d);
 
-  progress.step(fmt::format("making {} experts of {} x {}", kExperts, kOutputs, kHidden));
-  const auto hidden = random_bf16(kSeed + 1, tokens * kHidden, 1.7f);
-  const auto bias = random_bf16(kSeed + 2, kExperts * kOutputs, 1.0f);
-  std::vector<uint16_t> a(static_cast<size_t>(rows * kHidden));
-  for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(a.data() + row * kHidden, hidden.data() + routing.tokens[row] * kHidden, kHidden * 2);
-  }
-  const Buffer device_a(device, a), device_bias(device, bias), device_ends(device, routing.ends);
-  const Buffer device_b = upload_weights(device, mxfp4);
-  std::vector<uint16_t> out(static_cast<size_t>(rows * kHidden));
-  const Buffer device_out(device, out.size() * 2);
+  progress.step(fmt::format("making {} experts", kExperts));
+  const Weights up{kOutputs, kSeed, mxfp4, true}, down{kHidden, kSeed + 1000, mxfp4, false};
+  const std::vector<uint16_t> x = random_bf16(kSeed + 1, tokens * kHidden, 1.7f), logits = make_logits(tokens);
+  const Buffer device_x(device, x), device_logits(device, logits);
+  const Buffer device_up = up.upload(device), up_bias(device, up.bias);
+  const Buffer device_down = down.upload(device), down_bias(device, down.bias);
+  const auto pairs = static_cast<size_t>(tokens) * kTop;
+  const Buffer ids(device, pairs * 4), out(device, x.size() * 2);
   // 0xffff is a NaN, with which an element that is not written fails the check.
-  device.fill(device_out.as(), 0xff, device_out.bytes());
+  device.fill(out.as(), 0xff, out.bytes());
+  const Workspace workspace(device, layer.workspace_bytes());
 
-  const GemmTensors tensors{.a = {device_a.as()},
-                            .b = {device_b.as()},
-                            .bias = device_bias.as(),
-                            .out = {device_out.as()},
-                            .rows = {.ends = device_ends.as<int32_t>()}};
-  const Workspace workspace(device, gemm.workspace_bytes());
+  ExpertLayerTensors t;
+  t.tokens = tokens;
+  t.x.data = device_x.as(), t.logits = device_logits.as();
+  t.up.data = device_up.as(), t.up_bias = up_bias.as();
+  t.down.data = device_down.as(), t.down_bias = down_bias.as();
+  t.chosen_ids = ids.as<int32_t>(), t.out.data = out.as();
 
   progress.step(simulated ? "running on the simulator" : "running");
   double seconds = seconds_of([&] {
-    gemm.run(tensors, workspace);
+    layer.run(t, workspace);
     device.synchronize();
   });
-  if (!simulated) seconds = timing::launch_seconds(device, [&](int) { gemm.run(tensors, workspace); });
-  device.download(out.data(), device_out.as(), out.size() * 2);
+  if (!simulated) seconds = timing::launch_seconds(device, [&](int) { layer.run(t, workspace); });
+  std::vector<uint16_t> y(x.size());
+  std::vector<int32_t> got_ids(pairs);
+  device.download(y.data(), out.as(), out.bytes());
+  device.download(got_ids.data(), ids.as(), ids.bytes());
 
   progress.step("checking in double precision");
-  reference::Comparison comparison;
-  int empty = 0;
-  for (int expert = 0; expert < kExperts; ++expert) {
-    const int64_t first = expert == 0 ? 0 : routing.ends[expert - 1], count = routing.ends[expert] - first;
-    if (count == 0) {
-      ++empty;
-      continue;
+  std::vector<Chosen> chosen;
+  std::vector<int64_t> rows(kExperts);
+  int64_t misrouted = 0;
+  for (size_t token = 0; token < static_cast<size_t>(tokens); ++token) {
+    chosen.push_back(choose_experts(logits.data() + token * kExperts));
+    for (size_t j = 0; j < kTop; ++j) {
+      misrouted += got_ids[token * kTop + j] != chosen.back().ids[j];
+      ++rows[static_cast<size_t>(chosen.back().ids[j])];
     }
-    progress.detail(fmt::format("checking expert {} of {} in double precision", expert + 1, kExperts));
-    const auto weights = weights_of(expert, mxfp4);
-    const auto pre = reference::product({a.data() + first * kHidden, kHidden, weights.data(), kHidden,
-                                         bias.data() + expert * kOutputs, count, kOutputs, kHidden},
-                                        worker_threads());
-    const auto expected = reference::activate_all(description.activation, description.gate, pre, count, kOutputs);
-    comparison.add(expected, out.data() + first * kHidden, DataType::Bf16, count, kHidden, kHidden, first);
   }
-
+  const int step = (tokens + kMostChecked - 1) / kMostChecked;
+  const std::vector<double> expected = reference_layer(x, chosen, step, up, down, progress);
+  const auto checked = static_cast<int64_t>(expected.size()) / kHidden;
+  reference::Comparison comparison;
+  comparison.add(expected, y.data(), DataType::Bf16, checked, kHidden, step * kHidden);
   running.reset();
 
-  const double flops = 2.0 * static_cast<double>(rows * kOutputs * kHidden);
+  const auto empty = std::count(rows.begin(), rows.end(), 0);
+  const double flops = 2.0 * static_cast<double>(pairs) * static_cast<double>((kOutputs + kHidden) * kHidden);
+  const ExpertLayerPlan plan = layer.plan();
   fmt::print(
-      "GPT-OSS-20B expert layer{}, first product: {} experts ({} of them empty), {} tokens x {} = {} rows, {} x {},\n"
-      "bias and {} in one kernel\n\n",
-      mxfp4 ? " with a checkpoint's MXFP4 weights, packed" : "", kExperts, empty, tokens, kTop, rows, kOutputs, kHidden,
-      describe_activation(description.activation.function, description.gate));
+      "GPT-OSS-20B expert layer{}: {} experts ({} of them empty), {} tokens x {} = {} rows, width {},\n"
+      "router, biases, {}, weighted sum\n\n",
+      mxfp4 ? " with a checkpoint's MXFP4 weights, packed" : "", kExperts, empty, tokens, kTop, pairs, kHidden,
+      describe_activation(d.activation.function, d.gate));
   fmt::print("{:<10} {}\n", "device", device.info().name + (simulated ? " (simulated)" : ""));
-  fmt::print("{:<10} {}\n", "kernel", gemm.plan().kernel);
+  fmt::print("{:<10} {}\n{:<10} {}\n", "up", plan.up.kernel, "down", plan.down.kernel);
   fmt::print("{:<10} {}\n", "time",
              simulated ? fmt::format("{:.1f} s to simulate", seconds) : fmt::format("{:.3f} ms", seconds * 1e3));
   if (!simulated) fmt::print("{:<10} {:.1f}\n", "TFLOP/s", flops / seconds * 1e-12);
-  fmt::print("{:<10} {:.2e} of at most {:.0e} (relative, whole result); worst element {:.2f} of its bound\n", "error",
-             comparison.relative_error(), reference::kBf16Bound.frobenius, comparison.worst());
-  const bool pass = comparison.pass();
-  fmt::print("{:<10} {}\n", "result", pass ? "PASS" : "FAIL: " + comparison.failure());
+  fmt::print("{:<10} {} of {} choices differ\n", "router", misrouted, pairs);
+  fmt::print("{:<10} {:.2e} of at most {:.0e} (relative, {}); worst element {:.2f} of its bound\n", "error",
+             comparison.relative_error(), reference::kBf16Bound.frobenius,
+             step == 1 ? "whole result" : fmt::format("{} of the tokens", checked), comparison.worst());
+  const bool pass = comparison.pass() && misrouted == 0;
+  fmt::print("{:<10} {}\n", "result",
+             pass                ? "PASS"
+             : comparison.pass() ? "FAIL: the router"
+                                 : "FAIL: " + comparison.failure());
   return pass ? 0 : 1;
 }
 

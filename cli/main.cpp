@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     CLI::App* command = app.add_subcommand(name, what);
     commands.emplace_back(command, adder(*command));
   };
-  add("demo", "One expert layer's first product, fused and checked against double precision", add_demo);
+  add("demo", "A GPT-OSS-20B expert layer, checked against double precision", add_demo);
   add("gemm", "A grouped product of the tensors in a file", add_gemm);
   add("layer", "A whole expert layer of a checkpoint, from tokens to the combined result", add_layer);
   add("quantize", "Tensors of a file to MXFP4, MXFP8 or NVFP4 with their scales, and back", add_quantize);

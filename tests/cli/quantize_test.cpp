@@ -182,6 +182,13 @@ TEST(QuantizedGemm, ChainOfFiles) {
   EXPECT_EQ(read_file(folder / "result"), read_file(folder / "result2"));
 }
 
+TEST(Demo, OfBf16Passes) {
+  const Finished finished = run_moxie({"demo", "--tokens", "1"}, simulated("sm_90a"));
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  for (const char* words : {"PASS", "0 of 4 choices differ", "whole result"})
+    EXPECT_THAT(finished.out, testing::HasSubstr(words));
+}
+
 TEST(Demo, OfMxfp4Passes) {
   const Finished finished = run_moxie({"demo", "--arch", "sm_100a", "--tokens", "3"}, simulated("sm_90a"));
   EXPECT_EQ(finished.status, 0) << finished.err;
