@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
 .PHONY: help setup ready build demo test nightly mutants semantic-mutants semantic-sample faults assembly fuzz \
-  coverage docs bench bundle format check check-nvrtc install clean
+  coverage docs bench bundle wheel format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
@@ -23,6 +23,7 @@ help:
 	@echo "make check-nvrtc what every NVRTC since 12.8 makes of the kernels: registers, spills, size"
 	@echo "make bench   build, then the benchmarks"
 	@echo "make bundle  build-bundle/moxie.tar.gz for scripts/gpu-check on a machine without packages or network"
+	@echo "make wheel   build/python/dist/moxie-*.whl, the Python package of what is built: docs/python.md"
 	@echo "make format  lays the sources out with clang-format; make check only looks: layout, lint, links, rooms, tidy"
 
 setup:
@@ -120,6 +121,11 @@ bench: ready $(BUILD)/CMakeCache.txt
 bundle:
 	$(MAKE) build PRESET=bundle
 	scripts/bundle
+
+wheel: ready $(BUILD)/CMakeCache.txt
+	@scripts/setup --test-tools
+	cmake --build $(BUILD) -j $(JOBS) --target moxie_c moxie_sim moxie_program
+	scripts/wheel $(BUILD)
 
 format:
 	@scripts/setup --check-tools

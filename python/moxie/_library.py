@@ -45,7 +45,10 @@ def _parsed(kind: str, name: str) -> int:
     parse = getattr(lib, f"moxie_{kind}_parse")
     # The program `moxie` writes hyphens, Python underscores.
     if parse(name.replace("_", "-").encode(), value):
-        check(parse(name.encode(), value))
+        try:
+            check(parse(name.encode(), value))
+        except ValueError as error:
+            raise ValueError(str(error).replace("text", kind, 1)) from None
     return value[0]
 
 
