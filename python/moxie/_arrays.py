@@ -129,7 +129,10 @@ def from_bf16(values: Any) -> np.ndarray[Any, Any]:
 
 @dataclass
 class View:
-    """What an array is: where it lies, and what is there. `numpy` for host memory alone, `address` for a device's."""
+    """What an array is: where it lies, and what is there. `numpy` for host memory alone, `address` for a device's.
+
+    place: of device memory, its moxie.Device or the ordinal of its GPU.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # elements
@@ -137,13 +140,14 @@ class View:
     address: int
     numpy: np.ndarray[Any, Any] | None
     owner: Any  # keeps the memory
+    place: Device | int | None = None
 
 
 def view(array: Any, name: str, stream: int) -> View:
     """What an array is. TypeError: it is none, or of a type that no argument has."""
     if isinstance(array, DeviceArray):
         strides = tuple(math.prod(array.shape[i + 1 :]) for i in range(len(array.shape)))
-        return View(array.shape, strides, array.dtype, array.ptr, None, array)
+        return View(array.shape, strides, array.dtype, array.ptr, None, array, array.device)
     if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _dlpack_view(array, name, stream)
     if not isinstance(array, np.ndarray):
@@ -159,7 +163,7 @@ def view(array: Any, name: str, stream: int) -> View:
 
 
 def _dlpack_view(array: Any, name: str, stream: int) -> View:
-    kind, _ = array.__dlpack_device__()
+    kind, ordinal = array.__dlpack_device__()
     if kind in _DLPACK_HOST:
         capsule = array.__dlpack__()
     elif kind in _DLPACK_CUDA:
@@ -176,7 +180,7 @@ def _dlpack_view(array: Any, name: str, stream: int) -> View:
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
     address = int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset
     if kind in _DLPACK_CUDA:
-        return View(shape, strides, dtype, address, None, capsule)
+        return View(shape, strides, dtype, address, None, capsule, ordinal)
     itemsize = NUMPY[dtype].itemsize
     extent = 1 + sum((n - 1) * abs(stride) for n, stride in zip(shape, strides, strict=True))
     if 0 in shape or not address:
@@ -242,14 +246,12 @@ class Call:
 
     def at_least(self, name: str, array: Any, dtype: str, elements: int) -> int:
         """Address of a dense array that is read, of so many elements or more, whatever its shape."""
-        seen = view(array, name, self.stream)
-        _check_type(name, seen, dtype)
+        seen = self._view(name, array, dtype)
         if math.prod(seen.shape) < elements:
             raise ValueError(f"{name} has {math.prod(seen.shape)} elements, and must have {elements}")
         if seen.numpy is not None:
             return self._uploaded(seen)
         _require_dense(name, seen)
-        self._kept.append(seen.owner)
         return seen.address
 
     def output(self, name: str, array: Any, dtype: str, shape: Sequence[int]) -> tuple[Any, int, int]:
@@ -272,7 +274,6 @@ class Call:
             # What the call leaves untouched keeps its values.
             there = DeviceArray.of(self.device, seen.numpy, self.stream)
             self._back.append((seen.numpy, there))
-            self._kept.append(seen.owner)
             self.host = True
             return array, there.ptr, 0
         return array, seen.address, _leading_dimension(name, seen)
@@ -282,12 +283,10 @@ class Call:
     ) -> tuple[int, int]:
         """Address and size: of what the caller gave or its allocator gives, else of memory that `kept` keeps."""
         if given is not None:
-            seen = view(given, "workspace", self.stream)
+            seen = self._view("workspace", given, "uint8")
             if seen.numpy is not None:
-                raise TypeError("workspace is in host memory; it must be in device memory")
-            _check_type("workspace", seen, "uint8")
+                raise TypeError("workspace is in host memory, and must be in device memory")
             _require_dense("workspace", seen)
-            self._kept.append(seen.owner)
             return seen.address, math.prod(seen.shape)
         if not nbytes:
             return 0, 0
@@ -309,11 +308,17 @@ class Call:
         if self.host:
             self.device.synchronize(self.stream)  # before what was copied for the call is freed
 
-    def _view(self, name: str, array: Any, dtype: str, shape: Sequence[int]) -> View:
+    def _view(self, name: str, array: Any, dtype: str, shape: Sequence[int] | None = None) -> View:
         seen = view(array, name, self.stream)
-        _check_type(name, seen, dtype)
-        if seen.shape != tuple(shape):
+        if seen.dtype != dtype:
+            raise TypeError(f"{name} has elements of type {seen.dtype}, and must have {dtype}")
+        if shape is not None and seen.shape != tuple(shape):
             raise ValueError(f"{name} has shape {list(seen.shape)}, and must have {list(shape)}")
+        here = self.device
+        if isinstance(seen.place, Device) and seen.place is not here:
+            raise ValueError(f"{name} is in the memory of {seen.place!r}, and the call is for {here!r}")
+        if isinstance(seen.place, int) and (here.info.simulated or seen.place != here.ordinal):
+            raise ValueError(f"{name} is in the memory of CUDA device {seen.place}, and the call is for {here!r}")
         self._kept.append(seen.owner)
         return seen
 
@@ -322,11 +327,6 @@ class Call:
         copy = DeviceArray.of(self.device, seen.numpy, self.stream)
         self._kept.append(copy)
         return copy.ptr
-
-
-def _check_type(name: str, seen: View, dtype: str) -> None:
-    if seen.dtype != dtype:
-        raise TypeError(f"{name} has elements of type {seen.dtype}, and must have {dtype}")
 
 
 def _require_dense(name: str, seen: View) -> None:

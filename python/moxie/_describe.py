@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args
 
 from moxie._library import enum_value, ffi
 
@@ -100,6 +100,29 @@ _PARAMETERS = {
 }
 
 
+if TYPE_CHECKING:
+    from typing_extensions import Required, TypedDict
+
+    class Words(TypedDict, total=False):
+        """What a product is described by beside its groups: the arguments of `describe`."""
+
+        n: Required[int]
+        k: Required[int]
+        format: str
+        b_format: str | None
+        gather: bool
+        bias: bool
+        activation: str
+        activation_parameters: Mapping[str, float] | None
+        gate: str
+        pre: str | None
+        out: str | None
+        expected_rows: int | None
+        known_rows: Sequence[int] | None
+        hopper: Mapping[str, Any] | None
+        blackwell: Mapping[str, Any] | None
+
+
 def activation_members(name: str, parameters: Mapping[str, float] | None) -> dict[str, Any]:
     """Members of a moxie_activation_spec."""
     members: dict[str, Any] = {"function": enum_value("activation", name)}
@@ -148,8 +171,9 @@ def _types(struct: str) -> dict[str, Any]:
 
 def groups_members(groups: Groups) -> dict[str, Any]:
     """Members of a moxie_groups."""
-    if not isinstance(groups, Groups.__args__):
-        names = ", ".join(each.__name__ for each in Groups.__args__)
+    kinds = get_args(Groups)
+    if not isinstance(groups, kinds):
+        names = ", ".join(each.__name__ for each in kinds)
         raise TypeError(f"groups is one of {names}, and {groups!r} is none of them")
     members: dict[str, Any] = {"grouping": enum_value("grouping", groups.grouping)}
     for name, value in vars(groups).items():

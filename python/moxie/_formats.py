@@ -27,7 +27,8 @@ def _rows(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     """Groups, rows and columns of [rows, k] or [groups, rows, k]."""
     if len(shape) not in (2, 3):
         raise ValueError(f"{name} has shape {list(shape)}, and must have 2 or 3 dimensions")
-    return (1, *shape) if len(shape) == 2 else shape
+    groups, rows, columns = (1, *shape)[-3:]
+    return groups, rows, columns
 
 
 def _scale_shape(of: Any, layout: str, lead: tuple[int, ...], k: int, format: str) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,11 @@ from moxie._describe import Batched, Dense, Groups, KGroups, Masked, Pointers, a
 from moxie._device import Device
 from moxie._library import check, enum_name, ffi, lib, owned, refuse_after_fork, word_of
 from moxie._plan import Plan, plan_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from moxie._describe import Words
 
 _TENSORS = "moxie_gemm_tensors"
 _SIZE = ffi.sizeof(_TENSORS)
@@ -49,7 +54,7 @@ class GroupedGemm:
     Safe from several threads. The GIL is released while the library works.
     """
 
-    def __init__(self, device: Device, groups: Groups, **description: Any) -> None:
+    def __init__(self, device: Device, groups: Groups, **description: Unpack[Words]) -> None:
         refuse_after_fork()
         handle = ffi.new("moxie_grouped_gemm**")
         self._described = describe(groups, **description)
@@ -242,8 +247,10 @@ class GroupedGemm:
         elif gather_rows is not None:
             raise ValueError("gather_rows was given, and the description does not gather rows of a")
         count = getattr(groups, "count", 1)
-        total = None
+        total: int | None = None
         lead_a: tuple[int, ...]
+        lead_b: tuple[int, ...]
+        lead: tuple[int, ...]
         if isinstance(groups, Dense):
             lead_a, lead_b, lead = (groups.m,), (d.n,), (groups.m,)
         elif isinstance(groups, Batched):
@@ -410,7 +417,8 @@ class GroupedGemm:
     def _by_pointers(
         self, a: Any, b: Any, bias: Any, out: Any, pre: Any, workspace: Any, allocator: Any, stream: int
     ) -> Any:
-        d, count = self._described.pointer, self.groups.count
+        groups: Any = self.groups
+        d, count = self._described.pointer, groups.count
         if d.format != lib.MOXIE_OPERAND_FORMAT_BF16 or d.has_b_format:
             raise ValueError("groups by pointers are called with arrays of bf16 alone; run_pointers takes the others")
         call = Call(self.device, stream)
@@ -429,7 +437,7 @@ class GroupedGemm:
             n, k_of_b = pair(f"b[{g}]", b[g], stream)
             if k != k_of_b:
                 raise ValueError(f"b[{g}] has shape {[n, k_of_b]}, and must have {[n, k]}")
-            for name, size, most in (("rows", m, self.groups.max_m), ("n", n, d.n), ("k", k, d.k)):
+            for name, size, most in (("rows", m, groups.max_m), ("n", n, d.n), ("k", k, d.k)):
                 if size > most:
                     raise ValueError(f"group {g} has {name} {size}, and the description's is {most}")
             sizes.append((m, n, k))
@@ -462,7 +470,7 @@ class GroupedGemm:
             addresses[name] = [(at, ld or width) for (_, at, ld), width in zip(made, widths, strict=True)]
         for name, of in (("a", sizes), ("b", sizes)):
             addresses[name] = [(at, ld or size[2]) for (at, ld), size in zip(addresses[name], of, strict=True)]
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for name, pairs in addresses.items():
             arrays[name] = call.dense(name, np.array([at for at, _ in pairs], np.uint64), "uint64", (count,))
             if name != "bias":

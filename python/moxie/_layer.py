@@ -275,13 +275,14 @@ class ExpertLayer:
             if d.weights == lib.MOXIE_OPERAND_FORMAT_BF16:
                 addresses[name], addresses[f"ld_{name}"] = call.matrix(name, value, "bf16", (d.experts, n, k))
             else:
-                nbytes = ffi.new("size_t*")
-                check(lib.moxie_packed_weight_bytes(d.experts, n, k, nbytes))
-                addresses[name] = call.dense(name, value, "uint8", (nbytes[0],))
+                packed = ffi.new("size_t*")
+                check(lib.moxie_packed_weight_bytes(d.experts, n, k, packed))
+                addresses[name] = call.dense(name, value, "uint8", (packed[0],))
         routed = self._router is not None
         router = self._router or Router()
         wants_bias = routed and router.correction_bias
         pairs = (tokens, d.top_k)
+        size: tuple[int, ...]
         for name, value, dtype, size, wanted in (
             ("up_bias", up_bias, "bf16", (d.experts, high), bool(d.up_bias)),
             ("down_bias", down_bias, "bf16", (d.experts, d.hidden), bool(d.down_bias)),
@@ -307,8 +308,8 @@ class ExpertLayer:
                 if ld not in (0, d.top_k):
                     raise ValueError(f"{name} has a row stride of {ld} elements, and must be contiguous")
         y, addresses["out"], addresses["ld_out"] = call.output("out", out, out_type, (tokens, d.hidden))
-        at, size = call.workspace(self.workspace_bytes(tokens), workspace, allocator, self._workspaces)
-        self.run(workspace=at, workspace_bytes=size, stream=stream, **addresses)
+        at, nbytes = call.workspace(self.workspace_bytes(tokens), workspace, allocator, self._workspaces)
+        self.run(workspace=at, workspace_bytes=nbytes, stream=stream, **addresses)
         call.finish()
         return y
 

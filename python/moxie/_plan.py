@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moxie._describe import TUNING_ENUMS, Groups, arguments, describe
 from moxie._library import check, enum_name, ffi, lib, text
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from moxie._describe import Words
 
 _ROWS_SOURCES = {
     lib.MOXIE_ROWS_SOURCE_GIVEN: "given",
@@ -101,7 +106,7 @@ def plan(
     l2_bytes: int | None = None,
     memory_rate: float | None = None,
     clock: float | None = None,
-    **description: Any,
+    **description: Unpack[Words],
 ) -> Plan:
     """The plan of a product for a device that need not be here. Compiles nothing.
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def compute() -> str:
     weights = random.random((tokens, top_k)).astype(np.float32)
 
     device = Device("sim")
-    sizes = {"experts": experts, "top_k": top_k, "hidden": hidden, "width": width}
+    sizes: Any = {"experts": experts, "top_k": top_k, "hidden": hidden, "width": width}
     layer = ExpertLayer(device, **sizes, max_tokens=tokens, expected_tokens=tokens, gate="split")
     y = from_bf16(layer(x, up, down, ids, weights)).astype(np.float64)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pack of the kernels that moxie.selftest() needs, for the package that PYTHONPATH names.
+"""Writes PACKAGE/pack, the kernels that moxie.selftest() needs.
 
-python make_pack.py FOLDER
+python make_pack.py PACKAGE
 """
 
 import os
@@ -9,7 +9,9 @@ import pathlib
 import shutil
 import sys
 
-folder = pathlib.Path(sys.argv[1])
+package = pathlib.Path(sys.argv[1])
+folder = package / "pack"
+sys.path.insert(0, str(package.parent))
 shutil.rmtree(folder, ignore_errors=True)
 os.environ["MOXIE_CACHE_DIR"] = str(folder)
 

@@ -30,6 +30,8 @@ def test_quantized_operands(device, random, format):
     values_a = f64(moxie.dequantize(device, a, format, offsets=ends))
     values_b = f64(moxie.dequantize(device, b, format))
     if format == "nvfp4":  # of b one tensor scale for each group
+        with pytest.raises(ValueError, match="b.tensor_scale has 1 elements, and must have 3"):
+            product(a, b, ends=ends, bias=bias)
         b = b._replace(tensor_scale=np.repeat(b.tensor_scale, G))
     result = product(a, b, ends=ends, bias=bias)
     for g, (begin, end) in enumerate(((0, 7), (7, 7), (7, 40))):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where arrays come from, how they lie, and whose memory a call uses."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from reference import assert_close, bf16, f64
@@ -42,6 +44,55 @@ def test_dlpack(product, operands):
     given = OnlyDlpack(out)
     assert product(a, b, out=given) is given
     assert_close(out, expected, 1e-6)
+
+
+class SaysCuda(OnlyDlpack):
+    """What lies on a GPU, to whoever asks where."""
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, stream):
+        assert stream == 1  # DLPack's name of the default stream
+        return self._array.__dlpack__()
+
+
+def test_memory_of_another_device(product, operands):
+    a, b, _ = operands
+    with pytest.raises(ValueError, match="a is in the memory of CUDA device 0, and the call is for moxie.Device"):
+        product(SaysCuda(a.view(np.uint16)), b)
+
+
+def test_dlpack_offsets(product, operands):
+    """A tensor may begin some bytes behind its address."""
+    a, b, expected = operands
+    late = np.concatenate([np.zeros(8, np.uint16), a.view(np.uint16).reshape(-1)])
+
+    class Tensor(ctypes.Structure):  # DLTensor of DLPack
+        _fields_ = [
+            ("data", ctypes.c_void_p),
+            ("device", ctypes.c_int32 * 2),
+            ("ndim", ctypes.c_int32),
+            ("dtype", ctypes.c_uint8 * 4),
+            ("shape", ctypes.POINTER(ctypes.c_int64)),
+            ("strides", ctypes.c_void_p),
+            ("byte_offset", ctypes.c_uint64),
+        ]
+
+    class Late:
+        def __init__(self):
+            self.shape = (ctypes.c_int64 * 2)(M, K)
+            self.tensor = Tensor(late.ctypes.data, (1, 0), 2, (4, 16, 1, 0), self.shape, None, 16)
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self):
+            make = ctypes.pythonapi.PyCapsule_New
+            make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            return make(ctypes.addressof(self.tensor), b"dltensor", None)
+
+    assert_close(product(Late(), b), expected, 1e-6)
 
 
 def test_dlpack_strides(product, operands):

@@ -44,7 +44,7 @@ def test_eight_threads(device):
                 result = product(a, b, ends=ends)
                 assert_close(result[seed:], f64(a)[seed:] @ f64(b)[1].T)
                 assert np.array_equal(layer(x, up, down, ids), alone)
-                with pytest.raises(ValueError, match=f"must have {[2]}".replace("[", r"\[").replace("]", r"\]")):
+                with pytest.raises(ValueError, match=r"must have \[2\]"):
                     product(a, b, ends=np.zeros(3 + seed, np.int32))
         except BaseException as error:
             wrong.append(error)
@@ -102,8 +102,8 @@ def test_interrupts_between_calls(device, random):
     interrupted = 0
     for wait in np.linspace(0.001, 0.02, 12):
         timer = threading.Timer(wait, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()
             while True:
                 layer(x, up, down, ids)
         except KeyboardInterrupt:

@@ -90,7 +90,7 @@ CALLS = [
     ({"out": np.zeros((T, N), np.float32)}, TypeError, "out has elements of type f32, and must have bf16"),
     ({"out": np.broadcast_to(np.zeros(N, BF16), (T, N))}, ValueError, "out is read-only"),
     ({"out_tensor_scale": np.ones(1, np.float32)}, ValueError, "out_tensor_scale is for nvfp4, and out is bf16"),
-    ({"workspace": np.zeros(1024, np.uint8)}, TypeError, "workspace is in host memory"),
+    ({"workspace": np.zeros(1024, np.uint8)}, TypeError, "workspace is in host memory, and must be in device memory"),
     ({"stream": "default"}, TypeError, "str|integer"),
     ({"nonsense": 1}, TypeError, "nonsense"),
 ]
