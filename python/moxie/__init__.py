@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixture-of-Experts matrix products for NVIDIA GPUs, and a simulator of them."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from moxie._arrays import DeviceArray, Quantized, from_bf16, to_bf16
 from moxie._describe import Batched, Dense, KGroups, Masked, Offsets, Pointers, RowGroups
 from moxie._device import Device, DeviceInfo, Memory, devices
@@ -56,3 +59,14 @@ __all__ = [
     "to_bf16",
     "unpack_weights",
 ]
+
+# These need torch, which is imported when they are asked for.
+_OF_TORCH = ("experts", "grouped_mm")
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _OF_TORCH:
+        return getattr(_import_module("moxie.torch"), name)
+    if name in ("nn", "torch"):
+        return _import_module(f"moxie.{name}")
+    raise AttributeError(f"module 'moxie' has no attribute {name!r}")

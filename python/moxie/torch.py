@@ -1,0 +1,969 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moxie's products and layers as operators of PyTorch.
+
+`moxie.grouped_mm` and `moxie.experts` are what users call. Behind each stands an operator of the same name in
+`torch.ops.moxie`, with a schema and a fake kernel, so that torch.compile(fullgraph=True), torch.export and CUDA graphs
+see one node. Outputs and workspaces come from torch's allocator, and work goes to torch's current stream.
+
+CUDA tensors are computed on their GPU. CPU tensors are computed by the simulator where the environment variable
+MOXIE_DEVICE is "sim", and refused otherwise. There is no backward yet, and asking for a gradient is an error.
+
+Products are planned and compiled at their first call, for the range of rows that it falls into; do that before a CUDA
+graph is captured.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
+from moxie._device import Device
+from moxie._gemm import GroupedGemm
+from moxie._layer import ExpertLayer
+from moxie._library import check, enum_value, ffi, lib
+
+__all__ = [
+    "dequantize",
+    "experts",
+    "grouped_mm",
+    "pack_weights",
+    "quantize",
+    "unpack_weights",
+]
+
+_PLAIN = ("none", "relu", "relu2", "gelu", "gelu_erf", "silu")
+_GATED = ("swiglu", "swiglu_oai", "geglu", "reglu", "swiglu_clamped", "situ")
+_OUT_TYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
+_ID_TYPES = {torch.int32: "int32", torch.int64: "int64"}
+
+# ---- Where a call runs ----
+
+
+class _Gpu:
+    """The GPU of CUDA tensors, which are used where they lie."""
+
+    _opened: dict[int, _Gpu] = {}
+
+    def __init__(self, index: int) -> None:
+        self.device = Device("cuda", index)
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._index = index
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Gpu:
+        index = tensor.get_device()
+        gpu = cls._opened.get(index)
+        return gpu if gpu is not None else cls._opened.setdefault(index, cls(index))
+
+    @staticmethod
+    def at(tensor: Tensor | None) -> int:
+        return 0 if tensor is None else tensor.data_ptr()
+
+    def stream(self) -> int:
+        if self._raw_stream is not None:
+            return self._raw_stream(self._index)
+        return torch.cuda.current_stream(self._index).cuda_stream
+
+    def workspace(self, nbytes: int) -> tuple[int, Any]:
+        """Its address, and what keeps it for as long as the call needs it."""
+        memory = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+        return memory.data_ptr(), memory
+
+
+class _Simulator:
+    """The simulator for one call on CPU tensors: what is used is copied into its memory, and outputs back."""
+
+    def __init__(self) -> None:
+        if os.environ.get("MOXIE_DEVICE") != "sim":
+            raise RuntimeError(
+                "the tensors are on the CPU, where Moxie computes on its simulator alone: move them to a GPU, or set "
+                "the environment variable MOXIE_DEVICE to sim"
+            )
+        self.device = Device("sim")
+        self._copies: list[tuple[Tensor, Any]] = []
+
+    def at(self, tensor: Tensor | None) -> int:
+        if tensor is None or tensor.numel() == 0:
+            return 0
+        memory = self.device.allocate(_span(tensor).nbytes)
+        self.device.upload(memory.ptr, _bytes(tensor))
+        self._copies.append((tensor, memory))
+        return memory.ptr
+
+    def stream(self) -> int:
+        return 0
+
+    def workspace(self, nbytes: int) -> tuple[int, Any]:
+        memory = self.device.allocate(nbytes)
+        return memory.ptr, memory
+
+    def bring_back(self, *outputs: Tensor) -> None:
+        for tensor, memory in self._copies:
+            if any(tensor is output for output in outputs):
+                self.device.download(_bytes(tensor), memory.ptr)
+
+
+def _span(tensor: Tensor) -> Tensor:
+    """All elements from the first to the last one, with those between rows."""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.detach().as_strided((length,), (1,))
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return _span(tensor).view(torch.uint8).numpy()
+
+
+_lock = threading.Lock()
+_made: dict[tuple, Any] = {}
+
+
+def _prepared(key: tuple, make: Callable[[], Any]) -> Any:
+    """The product or layer of a key, made by the first thread that asks for it."""
+    found = _made.get(key)
+    if found is None:
+        with _lock:
+            found = _made.get(key)
+            if found is None:
+                found = _made[key] = make()
+    return found
+
+
+def _range_of(rows: int) -> int:
+    """Ranges around 1, 4, 16, 64... rows: 0 for up to 2, 1 for up to 8, 2 for up to 32..."""
+    return (rows - 1).bit_length() // 2 if rows > 0 else 0
+
+
+# ---- What a call's tensors must be ----
+
+
+def _is(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], dims: tuple[int, ...], like: Tensor) -> None:
+    if tensor.dtype not in dtypes:
+        allowed = " or ".join(str(each) for each in dtypes)
+        raise ValueError(f"{name} is {tensor.dtype}, but must be {allowed}")
+    if tensor.dim() not in dims:
+        allowed = " or ".join(str(each) for each in dims)
+        raise ValueError(f"{name} has {tensor.dim()} dimensions, but must have {allowed}")
+    if tensor.device != like.device:
+        raise ValueError(f"{name} is on {tensor.device}, but the first argument on {like.device}")
+
+
+def _shape(name: str, tensor: Tensor, *shape: int) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"{name} is {list(tensor.shape)}, but must be {list(shape)}")
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """The tensor dense and at a multiple of 16 bytes."""
+    if tensor.is_contiguous() and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _matrices(tensor: Tensor) -> tuple[Tensor, int]:
+    """Row-major matrices one behind the other, copied where they are not, and their leading dimension."""
+    rows, columns = tensor.shape[-2:]
+    ld = tensor.stride(-2) if rows > 1 else columns
+    dense = tensor.stride(-1) == 1 or columns == 1
+    in_place = dense and ld >= columns and ld * tensor.element_size() % 16 == 0 and tensor.data_ptr() % 16 == 0
+    if in_place and tensor.dim() == 3 and tensor.shape[0] > 1:
+        in_place = tensor.stride(0) == rows * ld
+    if in_place:
+        return tensor, ld
+    return tensor.clone(memory_format=torch.contiguous_format), columns
+
+
+def _parameter_list(activation: str, parameters: Mapping[str, float] | None) -> list[float] | None:
+    """The parameters in the order of the activation's structure in C."""
+    if parameters is None:
+        return None
+    names = _PARAMETERS.get(activation, ())
+    if set(parameters) != set(names):
+        raise ValueError(
+            f"activation_parameters has {', '.join(map(str, parameters)) or 'nothing'}, but {activation} has "
+            f"{' and '.join(names) or 'none'}"
+        )
+    return [float(parameters[name]) for name in names]
+
+
+def _parameter_dict(activation: str, parameters: list[float] | None) -> dict[str, float] | None:
+    return None if parameters is None else dict(zip(_PARAMETERS[activation], parameters, strict=True))
+
+
+def _no_gradient(name: str, *tensors: Tensor | None) -> None:
+    for tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name} has no backward yet: call it under torch.no_grad(), or on tensors that require no gradient"
+            )
+
+
+# ---- Grouped products ----
+
+
+def _width(activation: str, n: int) -> int:
+    """Of the result of a product with n columns."""
+    if activation in _GATED:
+        return n // 2
+    if activation not in _PLAIN:
+        raise ValueError(f"activation is {activation!r}, but must be one of {', '.join(_PLAIN + _GATED)}")
+    return n
+
+
+def _grouped_mm_shape(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None,
+    bias: Tensor | None,
+    gather: Tensor | None,
+    divisor: int,
+    activation: str,
+    out_dtype: torch.dtype | None,
+) -> tuple[int, ...]:
+    """Checks all but addresses, and returns the shape of the result."""
+    _is("mat_a", mat_a, (torch.bfloat16,), (2, 3), mat_a)
+    _is("mat_b", mat_b, (torch.bfloat16,), (2, 3), mat_a)
+    if out_dtype is not None and out_dtype not in _OUT_TYPES:
+        raise ValueError(f"out_dtype is {out_dtype}, but must be torch.bfloat16 or torch.float32")
+    if divisor < 1:
+        raise ValueError(f"divisor is {divisor}, but must be 1 or more")
+    if mat_a.dim() == 3 and mat_b.dim() == 2:
+        raise ValueError("mat_a has 3 dimensions and mat_b 2: groups along N are not supported")
+    if mat_a.shape[-1] != mat_b.shape[-2]:
+        raise ValueError(f"mat_a is {list(mat_a.shape)} and mat_b {list(mat_b.shape)}, whose K differ")
+    n = mat_b.shape[-1]
+    if mat_a.dim() == 3:
+        if mat_a.shape[0] != mat_b.shape[0]:
+            raise ValueError(f"mat_a has {mat_a.shape[0]} groups, but mat_b {mat_b.shape[0]}")
+        if offs is not None:
+            raise ValueError("offs is given, but both operands have 3 dimensions")
+    else:
+        if offs is None:
+            raise ValueError("offs is missing, but mat_a has 2 dimensions")
+        _is("offs", offs, (torch.int32,), (1,), mat_a)
+        if mat_b.dim() == 3 and offs.shape[0] != mat_b.shape[0]:
+            raise ValueError(f"offs has {offs.shape[0]} ends, but mat_b {mat_b.shape[0]} groups")
+    if bias is not None:
+        _is("bias", bias, (torch.bfloat16,), (2,), mat_a)
+        _shape("bias", bias, offs.shape[0] if offs is not None else mat_a.shape[0], n)
+    rows = mat_a.shape[-2]
+    if gather is not None:
+        _is("gather", gather, (torch.int32,), (1,), mat_a)
+        if mat_a.dim() == 3 or mat_b.dim() == 2:
+            raise ValueError("gather is given, but rows are not grouped by offs")
+        rows = gather.shape[0]
+    width = _width(activation, n)
+    if mat_a.dim() == 2 and mat_b.dim() == 3:
+        return rows, width
+    return (mat_a.shape[0] if mat_a.dim() == 3 else offs.shape[0]), rows, width  # type: ignore[union-attr]
+
+
+def _grouped_mm(
+    where: _Gpu | _Simulator,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None,
+    bias: Tensor | None,
+    gather: Tensor | None,
+    divisor: int,
+    activation: str,
+    parameters: list[float] | None,
+    gate: str,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    shape = _grouped_mm_shape(mat_a, mat_b, offs, bias, gather, divisor, activation, out_dtype)
+    k, n = mat_b.shape[-2:]
+    out_type = out_dtype or torch.bfloat16
+    out = torch.empty(shape, dtype=out_type, device=mat_a.device)
+    if out.numel() == 0:
+        return out
+    a, ld_a = _matrices(mat_a)
+    b, ld_b = _matrices(mat_b.transpose(-2, -1))
+    # What the groups are, the rows that the product is planned for, and the total of this call.
+    total: int | None = shape[-2]
+    if mat_a.dim() == 3:
+        kind, count, planned, total = "batched", shape[0], shape[1], None
+    elif mat_b.dim() == 3:
+        kind, count = "offsets", mat_b.shape[0]
+        planned = _range_of(-(-shape[0] // count))
+    else:
+        kind, count, planned, total = "k_groups", shape[0], shape[1], k
+    key = (
+        kind, where.device, count, planned, n, k, gather is not None, bias is not None, activation,
+        None if parameters is None else tuple(parameters), gate, out_type,
+    )  # fmt: skip
+
+    def make() -> GroupedGemm:
+        if kind == "batched":
+            groups: Any = Batched(count, planned)
+        elif kind == "offsets":
+            groups = Offsets(count, count << (2 * planned))
+        else:
+            groups = KGroups(count, planned)
+        return GroupedGemm(
+            where.device,
+            groups,
+            n=n,
+            k=k,
+            gather=gather is not None,
+            bias=bias is not None,
+            activation=activation,
+            activation_parameters=_parameter_dict(activation, parameters),
+            gate=gate,
+            out=_OUT_TYPES[out_type],
+            expected_rows=1 << (2 * planned) if kind == "offsets" else None,
+        )
+
+    gemm = _prepared(key, make)
+    nbytes = gemm.workspace_bytes(total)
+    at = where.at
+    workspace, kept = where.workspace(nbytes) if nbytes else (0, None)
+    # Copies are named, so that nothing takes their memory before the launch.
+    bias = None if bias is None else _aligned(bias)
+    offs = None if offs is None else offs.contiguous()
+    rows_of_a = None if gather is None else gather.contiguous()
+    gemm.run(
+        a=at(a),
+        b=at(b),
+        out=at(out),
+        bias=at(bias),
+        total=total,
+        ends=at(offs),
+        gather_rows=at(rows_of_a),
+        gather_count=0 if gather is None else mat_a.shape[0],
+        gather_divisor=divisor,
+        ld_a=ld_a,
+        ld_b=ld_b,
+        workspace=workspace,
+        workspace_bytes=nbytes,
+        stream=where.stream(),
+    )
+    del kept
+    return out
+
+
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    gather: Tensor | None = None,
+    divisor: int = 1,
+    activation: str = "none",
+    activation_parameters: Mapping[str, float] | None = None,
+    gate: str = "split",
+) -> Tensor:
+    """torch.nn.functional.grouped_mm with a bias, an activation, a gate and a gather.
+
+    activation(mat_a @ mat_b + bias), accumulated in float32, for every group:
+
+    - mat_a [M, K], mat_b [G, K, N], offs [G]: rows offs[g - 1] to offs[g] meet mat_b[g]. Returns [M, W]; rows past
+      the last end are undefined. The GPU alone reads offs, and a call serves every division of the rows.
+    - mat_a [G, M, K], mat_b [G, K, N], no offs: products of the same size. Returns [G, M, W].
+    - mat_a [M, K], mat_b [K, N], offs [G]: K is divided, at multiples of 8 (sm_100a). Returns [G, M, W].
+
+    W is N, or N / 2 where a gated activation halves it. K is a multiple of 8, N of 8 or with a gate of 16.
+
+    mat_a, mat_b: bf16. mat_b is read as [N, K]: pass weights that are stored [G, N, K] as weight.transpose(-2, -1),
+    which costs nothing. Weights that are stored [G, K, N] are copied to that order at every call, which reads and
+    writes all of them. Rows that do not begin at multiples of 16 bytes are copied, too.
+    offs: int32, the end of each group. The kernel brings any values into order.
+    bias: bf16 [G, N], added before the activation.
+    out_dtype: torch.bfloat16 (default) or torch.float32.
+    gather: int32 [M]: row r of the product is computed from row gather[r] // divisor of mat_a; a row that mat_a does
+    not have stands for zeros.
+    activation: "none", "relu", "relu2", "gelu", "gelu_erf", "silu", and with a gate "swiglu", "swiglu_oai",
+    "geglu", "reglu", "swiglu_clamped", "situ". activation_parameters: {"alpha": 1.702, "limit": 7.0} for swiglu_oai,
+    {"gate_limit": ..., "up_limit": ...} for swiglu_clamped, {"beta": ..., "linear_beta": ...} for situ.
+    gate: where gate and up lie in N: "split" (gate first), "split_up_first" or "interleaved".
+
+    ValueError: an argument breaks a rule, or the device has no kernel for it. RuntimeError: a gradient is asked for,
+    driver, compiler. Nothing was launched then.
+    """
+    if torch.is_grad_enabled():
+        _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
+    parameters = _parameter_list(activation, activation_parameters)
+    return torch.ops.moxie.grouped_mm(
+        mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype
+    )
+
+
+# ---- Layers ----
+
+
+def _packed_rows(packed: Tensor, k: int) -> int:
+    """Rows of a packed expert of k columns: codes, scales and one more byte a row."""
+    return packed.shape[1] // (k // 2 + k // 32 + 1)
+
+
+def _experts_width(w1: Tensor, hidden: int, activation: str) -> int:
+    rows = _packed_rows(w1, hidden) if w1.dtype == torch.uint8 else w1.shape[1]
+    return _width(activation, rows)
+
+
+def _experts_shape(
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    out_dtype: torch.dtype | None,
+) -> tuple[int, int]:
+    """Checks all but addresses, and returns the shape of the result."""
+    _is("x", x, (torch.bfloat16,), (2,), x)
+    tokens, hidden = x.shape
+    _is("topk_ids", topk_ids, (torch.int32, torch.int64), (2,), x)
+    if topk_ids.shape[0] != tokens:
+        raise ValueError(f"topk_ids has {topk_ids.shape[0]} tokens, but x {tokens}")
+    if topk_weights is not None:
+        _is("topk_weights", topk_weights, (torch.float32,), (2,), x)
+        _shape("topk_weights", topk_weights, *topk_ids.shape)
+    if out_dtype is not None and out_dtype not in _OUT_TYPES:
+        raise ValueError(f"out_dtype is {out_dtype}, but must be torch.bfloat16 or torch.float32")
+    experts = w1.shape[0] if w1.dim() else 0
+    if w1.dtype == torch.uint8:
+        _is("w1", w1, (torch.uint8,), (2,), x)
+        _is("w2", w2, (torch.uint8,), (2,), x)
+        if hidden % 32:
+            raise ValueError(f"x has {hidden} columns, but packed weights want a multiple of 32")
+        up = _packed_rows(w1, hidden)
+        width = _width(activation, up)
+        if width % 32 or w1.shape[1] != up * (hidden // 2 + hidden // 32 + 1):
+            raise ValueError(f"w1 has {w1.shape[1]} bytes an expert, which are no packed weights of {hidden} columns")
+        _shape("w2", w2, experts, _padded_rows(hidden) * (width // 2 + width // 32 + 1))
+    else:
+        _is("w1", w1, (torch.bfloat16,), (3,), x)
+        _is("w2", w2, (torch.bfloat16,), (3,), x)
+        up = w1.shape[1]
+        width = _width(activation, up)
+        _shape("w1", w1, experts, up, hidden)
+        _shape("w2", w2, experts, hidden, width)
+    if b1 is not None:
+        _is("b1", b1, (torch.bfloat16,), (2,), x)
+        _shape("b1", b1, experts, up)
+    if b2 is not None:
+        _is("b2", b2, (torch.bfloat16,), (2,), x)
+        _shape("b2", b2, experts, hidden)
+    if residual is not None:
+        _is("residual", residual, (out_dtype or torch.bfloat16,), (2,), x)
+        _shape("residual", residual, tokens, hidden)
+    return tokens, hidden
+
+
+def _padded_rows(hidden: int) -> int:
+    """Rows of a packed matrix of so many, padded to 16."""
+    return -(-hidden // 16) * 16
+
+
+def _layer(
+    device: Device,
+    tokens_range: int,
+    experts: int,
+    top_k: int,
+    hidden: int,
+    width: int,
+    packed: bool,
+    activation: str,
+    parameters: list[float] | None,
+    gate: str,
+    up_bias: bool,
+    down_bias: bool,
+    residual: bool,
+    out_type: torch.dtype,
+    id_type: torch.dtype,
+    first_expert: int,
+    all_experts: int | None,
+) -> ExpertLayer:
+    """The layer for calls of so many tokens, planned and compiled at its first use."""
+    key = (
+        device, tokens_range, experts, top_k, hidden, width, packed, activation,
+        None if parameters is None else tuple(parameters), gate, up_bias, down_bias, residual, out_type, id_type,
+        first_expert, all_experts,
+    )  # fmt: skip
+    return _prepared(
+        key,
+        lambda: ExpertLayer(
+            device,
+            experts=experts,
+            top_k=top_k,
+            hidden=hidden,
+            width=width,
+            max_tokens=min(2 << (2 * tokens_range), 1 << 20),
+            expected_tokens=1 << (2 * tokens_range),
+            weights="mxfp4" if packed else "bf16",
+            activation=activation,
+            activation_parameters=_parameter_dict(activation, parameters),
+            gate=gate,
+            up_bias=up_bias,
+            down_bias=down_bias,
+            residual=residual,
+            out=_OUT_TYPES[out_type],
+            id_type=_ID_TYPES[id_type],
+            first_expert=first_expert,
+            all_experts=all_experts,
+        ),
+    )
+
+
+def _experts(
+    where: _Gpu | _Simulator,
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    parameters: list[float] | None,
+    gate: str,
+    first_expert: int,
+    all_experts: int | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    tokens, hidden = _experts_shape(
+        x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, out_dtype
+    )
+    out_type = out_dtype or torch.bfloat16
+    out = torch.empty((tokens, hidden), dtype=out_type, device=x.device)
+    if tokens == 0:
+        return out
+    packed = w1.dtype == torch.uint8
+    layer = _layer(
+        where.device, _range_of(tokens), w1.shape[0], topk_ids.shape[1], hidden,
+        _experts_width(w1, hidden, activation), packed, activation, parameters, gate, b1 is not None, b2 is not None,
+        residual is not None, out_type, topk_ids.dtype, first_expert, all_experts,
+    )  # fmt: skip
+    x, ld_x = _matrices(x)
+    if packed:
+        w1, w2, ld_w1, ld_w2 = _aligned(w1), _aligned(w2), 0, 0
+    else:
+        w1, ld_w1 = _matrices(w1)
+        w2, ld_w2 = _matrices(w2)
+    topk_ids = topk_ids.contiguous()
+    topk_weights = None if topk_weights is None else topk_weights.contiguous()
+    b1 = None if b1 is None else _aligned(b1)
+    b2 = None if b2 is None else _aligned(b2)
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    nbytes = layer.workspace_bytes(tokens)
+    workspace, kept = where.workspace(nbytes)
+    at = where.at
+    layer.run(
+        tokens=tokens,
+        x=at(x),
+        up=at(w1),
+        down=at(w2),
+        out=at(out),
+        topk_ids=at(topk_ids),
+        topk_weights=at(topk_weights),
+        up_bias=at(b1),
+        down_bias=at(b2),
+        residual=at(residual),
+        ld_x=ld_x,
+        ld_up=ld_w1,
+        ld_down=ld_w2,
+        ld_residual=ld_residual,
+        workspace=workspace,
+        workspace_bytes=nbytes,
+        stream=where.stream(),
+    )
+    del kept
+    return out
+
+
+def experts(
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    *,
+    b1: Tensor | None = None,
+    b2: Tensor | None = None,
+    activation: str = "swiglu",
+    activation_parameters: Mapping[str, float] | None = None,
+    gate: str = "split",
+    residual: Tensor | None = None,
+    first_expert: int = 0,
+    all_experts: int | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A whole expert layer in one call:
+
+        y[t] = residual[t] + sum over the k experts e of token t:
+               topk_weights[t, e] * (act(x[t] w1[e]^T + b1[e]) w2[e]^T + b2[e])
+
+    x: bf16 [T, H]. topk_ids: int32 or int64 [T, k], k at most 16; pairs with ids outside first_expert to first_expert +
+    E - 1 are skipped, whatever they are. topk_weights: float32 or bf16 [T, k]; None: every weight is 1.
+    w1: [E, 2 I, H] with a gated activation, else [E, I, H]; w2: [E, H, I]. Both bf16, or both packed MXFP4, uint8
+    [E, bytes] as moxie.torch.pack_weights returns them. bf16 weights whose rows are not dense (a transposed view) are
+    copied at every call.
+    b1: bf16 [E, 2 I or I]. b2: bf16 [E, H]. residual: [T, H] of y's type.
+    activation, activation_parameters, gate: as for moxie.grouped_mm; gate says where gate and up lie in the rows of w1.
+    all_experts: of all GPUs, where experts are spread over several; it changes the plan alone.
+    out_dtype: torch.bfloat16 (default) or torch.float32. Returns y [T, H].
+
+    The host waits for nothing, and the call serves every routing when it is replayed from a CUDA graph. The result is
+    the same bits in every run. ValueError: an argument breaks a rule, or the device has no kernel for it.
+    RuntimeError: a gradient is asked for, driver, compiler. Nothing was launched then.
+    """
+    if torch.is_grad_enabled():
+        _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
+    if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
+        topk_weights = topk_weights.float()
+    parameters = _parameter_list(activation, activation_parameters)
+    return torch.ops.moxie.experts(
+        x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert, all_experts,
+        out_dtype,
+    )  # fmt: skip
+
+
+# ---- Formats ----
+
+
+# Elements in a byte, the type of the elements' tensor, and elements of a scale.
+_FORMATS = {
+    "mxfp4": (2, torch.uint8, 32),
+    "mxfp8": (1, torch.float8_e4m3fn, 32),
+    "nvfp4": (2, torch.uint8, 16),
+}
+
+
+def _quantized_shapes(
+    shape: torch.Size, format: str, layout: str
+) -> tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]:
+    """Of the elements and of the scales of values of a shape."""
+    if format not in _FORMATS:
+        raise ValueError(f"format is {format!r}, but must be 'mxfp4', 'mxfp8' or 'nvfp4'")
+    if layout not in ("row_major", "blocked"):
+        raise ValueError(f"layout is {layout!r}, but must be 'row_major' or 'blocked'")
+    if len(shape) not in (2, 3):
+        raise ValueError(f"values have {len(shape)} dimensions, but must have 2 or 3")
+    per_byte, dtype, block = _FORMATS[format]
+    *outer, rows, k = shape
+    if k % 32 and (format != "nvfp4" or k % 16):
+        raise ValueError(f"values have {k} columns, but {format} wants a multiple of {block}")
+    if layout == "row_major":
+        scales: tuple[int, ...] = (*outer, rows, k // block)
+    else:
+        # Tiles of 128 rows by 4 scales (moxie/scales.h).
+        scales = (*outer, -(-rows // 128) * -(-k // (4 * block)) * 512)
+    return (*outer, rows, k // per_byte), dtype, scales
+
+
+def _quantization(where: Any, tensor_type: torch.dtype, format: str, layout: str, shape: Any, **more: Any) -> Any:
+    return {
+        "format": enum_value("data_type", format),
+        "type": enum_value("data_type", _OUT_TYPES[tensor_type]),
+        "rows": shape[-2],
+        "k": shape[-1],
+        "groups": shape[0] if len(shape) == 3 else 1,
+        "layout": enum_value("scale_layout", layout),
+        "stream": where.stream(),
+        **more,
+    }
+
+
+def _tensor_scale_of(where: Any, values: Tensor) -> Tensor:
+    _is("values", values, tuple(_OUT_TYPES), (2, 3), values)
+    values, ld = _matrices(values)
+    scale = torch.empty(1, dtype=torch.float32, device=values.device)
+    members = _quantization(
+        where, values.dtype, "nvfp4", "row_major", values.shape, values=where.at(values), ld_values=ld
+    )
+    to = ffi.cast("float*", where.at(scale))
+    check(lib.moxie_find_tensor_scale(where.device.handle, arguments("moxie_quantization", **members), to))
+    return scale
+
+
+def _quantize(
+    where: Any, values: Tensor, format: str, layout: str, tensor_scale: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    _is("values", values, tuple(_OUT_TYPES), (2, 3), values)
+    shape, dtype, scale_shape = _quantized_shapes(values.shape, format, layout)
+    elements = torch.empty(shape, dtype=dtype, device=values.device)
+    scales = torch.empty(scale_shape, dtype=torch.uint8, device=values.device)
+    values, ld = _matrices(values)
+    members = _quantization(
+        where,
+        values.dtype,
+        format,
+        layout,
+        values.shape,
+        values=where.at(values),
+        ld_values=ld,
+        elements=where.at(elements),
+        scales=where.at(scales),
+        tensor_scale=where.at(tensor_scale),
+    )
+    check(lib.moxie_quantize(where.device.handle, arguments("moxie_quantization", **members)))
+    return elements, scales
+
+
+def _dequantize(
+    where: Any,
+    elements: Tensor,
+    scales: Tensor,
+    format: str,
+    layout: str,
+    tensor_scale: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    values = _dequantized(elements, scales, format, layout, tensor_scale, dtype)
+    elements, scales = _aligned(elements), _aligned(scales)
+    members = _quantization(
+        where,
+        dtype,
+        format,
+        layout,
+        values.shape,
+        elements=where.at(elements),
+        scales=where.at(scales),
+        values=where.at(values),
+        tensor_scale=where.at(tensor_scale),
+    )
+    check(lib.moxie_dequantize(where.device.handle, arguments("moxie_dequantization", **members)))
+    return values
+
+
+def _dequantized(
+    elements: Tensor,
+    scales: Tensor,
+    format: str,
+    layout: str,
+    tensor_scale: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Checks, and makes room for the values."""
+    if format not in _FORMATS:
+        raise ValueError(f"format is {format!r}, but must be 'mxfp4', 'mxfp8' or 'nvfp4'")
+    if dtype not in _OUT_TYPES:
+        raise ValueError(f"dtype is {dtype}, but must be torch.bfloat16 or torch.float32")
+    per_byte, element_type, _ = _FORMATS[format]
+    _is("elements", elements, (element_type,), (2, 3), elements)
+    shape = torch.Size((*elements.shape[:-1], elements.shape[-1] * per_byte))
+    _is("scales", scales, (torch.uint8,), (1, 2, 3), elements)
+    _shape("scales", scales, *_quantized_shapes(shape, format, layout)[2])
+    return torch.empty(shape, dtype=dtype, device=elements.device)
+
+
+def _check_tensor_scale(format: str, tensor_scale: Tensor | None, like: Tensor) -> None:
+    if (tensor_scale is not None) != (format == "nvfp4"):
+        raise ValueError(f"tensor_scale is {'missing' if tensor_scale is None else 'given'}, but format is {format}")
+    if tensor_scale is not None:
+        _is("tensor_scale", tensor_scale, (torch.float32,), (0, 1), like)
+
+
+def quantize(
+    values: Tensor, format: str = "mxfp4", *, layout: str = "row_major", tensor_scale: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Rows of bf16 or float32 values [R, K] or [G, R, K] to MXFP4, MXFP8 or NVFP4, as moxie/quantize.h says.
+
+    Returns (elements, scales), for "nvfp4" (elements, scales, tensor_scale). Elements are uint8 [.., R, K / 2] with two
+    E2M1 in a byte, or float8_e4m3fn [.., R, K]; scales uint8 [.., R, K / 32] (NVFP4: K / 16), or with layout="blocked"
+    [.., bytes] as products of those formats read them. tensor_scale: float32 [1] of NVFP4; None: the one that uses the
+    range of both formats.
+    """
+    if torch.is_grad_enabled():
+        _no_gradient("moxie.torch.quantize", values)
+    if format == "nvfp4" and tensor_scale is None:
+        tensor_scale = torch.ops.moxie.find_tensor_scale(values)
+    _check_tensor_scale(format, tensor_scale, values)
+    elements, scales = torch.ops.moxie.quantize(values, format, layout, tensor_scale)
+    return (elements, scales) if tensor_scale is None else (elements, scales, tensor_scale)
+
+
+def dequantize(
+    elements: Tensor,
+    scales: Tensor,
+    format: str = "mxfp4",
+    *,
+    layout: str = "row_major",
+    tensor_scale: Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:
+    """The way back from what quantize returned, to torch.bfloat16 or torch.float32."""
+    _check_tensor_scale(format, tensor_scale, elements)
+    return torch.ops.moxie.dequantize(elements, scales, format, layout, tensor_scale, dtype)
+
+
+def _packed_shape(codes: Tensor, scales: Tensor) -> tuple[int, int]:
+    _is("codes", codes, (torch.uint8,), (3,), codes)
+    _is("scales", scales, (torch.uint8,), (3,), codes)
+    groups, n, half = codes.shape
+    if half % 16 or n % 8:
+        raise ValueError(f"codes are {list(codes.shape)}, but must be [G, N, K / 2], N a multiple of 8, K of 32")
+    _shape("scales", scales, groups, n, half // 16)
+    return groups, _padded_rows(n) * (half + half // 16 + 1)
+
+
+def _pack_weights(where: Any, codes: Tensor, scales: Tensor, gate: str) -> tuple[Tensor, Tensor]:
+    packed = torch.empty(_packed_shape(codes, scales), dtype=torch.uint8, device=codes.device)
+    refused = torch.full((1,), -1, dtype=torch.int64, device=codes.device)
+    codes, scales = _aligned(codes), _aligned(scales)
+    packing = arguments(
+        "moxie_weight_packing",
+        n=codes.shape[1],
+        k=2 * codes.shape[2],
+        groups=codes.shape[0],
+        codes=where.at(codes),
+        scales=where.at(scales),
+        packed=where.at(packed),
+        refused=where.at(refused),
+        stream=where.stream(),
+        gated=gate != "none",
+        gate=enum_value("gate_layout", "interleaved" if gate == "none" else gate),
+    )
+    check(lib.moxie_pack_weights(where.device.handle, packing))
+    return packed, refused
+
+
+def _unpacked(packed: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """Checks, and makes room for codes and scales."""
+    _is("packed", packed, (torch.uint8,), (2,), packed)
+    if n % 8 or k % 32:
+        raise ValueError(f"n is {n} and k {k}, but must be multiples of 8 and 32")
+    _shape("packed", packed, packed.shape[0], _padded_rows(n) * (k // 2 + k // 32 + 1))
+    codes = torch.empty((packed.shape[0], n, k // 2), dtype=torch.uint8, device=packed.device)
+    return codes, torch.empty((packed.shape[0], n, k // 32), dtype=torch.uint8, device=packed.device)
+
+
+def _unpack_weights(where: Any, packed: Tensor, n: int, k: int, gate: str) -> tuple[Tensor, Tensor]:
+    codes, scales = _unpacked(packed, n, k)
+    packed = _aligned(packed)
+    packing = arguments(
+        "moxie_weight_unpacking",
+        n=n,
+        k=k,
+        groups=packed.shape[0],
+        packed=where.at(packed),
+        codes=where.at(codes),
+        scales=where.at(scales),
+        stream=where.stream(),
+        gated=gate != "none",
+        gate=enum_value("gate_layout", "interleaved" if gate == "none" else gate),
+    )
+    check(lib.moxie_unpack_weights(where.device.handle, packing))
+    return codes, scales
+
+
+def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> Tensor:
+    """MXFP4 weights from a checkpoint's order to the one in which kernels read them (docs/weights.md of the project).
+
+    codes: uint8 [E, N, K / 2], two E2M1 in a byte, the first in the low nibble, or [E, N, K / 32, 16] as GPT-OSS's
+    checkpoints have them. scales: uint8 [E, N, K / 32], E8M0. gate: where gate and up lie in N, for a first product
+    with a gated activation ("interleaved", "split", "split_up_first"); None for others.
+    Returns uint8 [E, bytes], less than 1% more than came in: w1 or w2 of moxie.experts. Waits for the result.
+    ValueError: an argument breaks a rule, or the scales of a row lie too far apart to be exact.
+    """
+    if codes.dim() == 4:
+        codes = codes.flatten(2)
+    packed, refused = torch.ops.moxie.pack_weights(codes, scales, gate or "none")
+    row = int(refused.item())
+    if row != -1:
+        raise ValueError(
+            f"scales of row {row % codes.shape[1]} of expert {row // codes.shape[1]} lie too far apart: the largest "
+            "may be above 128 only where it is at most 133 above the smallest"
+        )
+    return packed
+
+
+def unpack_weights(packed: Tensor, n: int, k: int, *, gate: str | None = None) -> tuple[Tensor, Tensor]:
+    """The way back from what pack_weights returned: codes [E, N, K / 2] and scales [E, N, K / 32], to the last bit."""
+    return torch.ops.moxie.unpack_weights(packed, n, k, gate or "none")
+
+
+# ---- Operators ----
+
+
+def _register(schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    name = schema[: schema.index("(")]
+    _library.define(schema)
+
+    def on_gpu(*arguments: Any) -> Any:
+        return implementation(_Gpu.of(arguments[0]), *arguments)
+
+    def on_cpu(*arguments: Any) -> Any:
+        simulator = _Simulator()
+        result = implementation(simulator, *arguments)
+        simulator.bring_back(*(result if isinstance(result, tuple) else (result,)))
+        return result
+
+    _library.impl(name, on_gpu, "CUDA")
+    _library.impl(name, on_cpu, "CPU")
+    torch.library.register_fake(f"moxie::{name}", fake, lib=_library)
+
+
+def _grouped_mm_fake(mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype):
+    shape = _grouped_mm_shape(mat_a, mat_b, offs, bias, gather, divisor, activation, out_dtype)
+    return mat_a.new_empty(shape, dtype=out_dtype or torch.bfloat16)
+
+
+def _experts_fake(
+    x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first, of, out_dtype
+):
+    shape = _experts_shape(x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, out_dtype)
+    return x.new_empty(shape, dtype=out_dtype or torch.bfloat16)
+
+
+def _quantize_fake(values, format, layout, tensor_scale):
+    shape, dtype, scales = _quantized_shapes(values.shape, format, layout)
+    return values.new_empty(shape, dtype=dtype), values.new_empty(scales, dtype=torch.uint8)
+
+
+def _pack_weights_fake(codes, scales, gate):
+    return codes.new_empty(_packed_shape(codes, scales)), codes.new_empty((1,), dtype=torch.int64)
+
+
+_library = torch.library.Library("moxie", "DEF")
+_register(
+    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs, Tensor? bias, Tensor? gather, int divisor, str activation, "
+    "float[]? parameters, str gate, ScalarType? out_dtype) -> Tensor",
+    _grouped_mm,
+    _grouped_mm_fake,
+)
+_register(
+    "experts(Tensor x, Tensor topk_ids, Tensor? topk_weights, Tensor w1, Tensor w2, Tensor? b1, Tensor? b2, "
+    "Tensor? residual, str activation, float[]? parameters, str gate, int first_expert, int? all_experts, "
+    "ScalarType? out_dtype) -> Tensor",
+    _experts,
+    _experts_fake,
+)
+_register(
+    "find_tensor_scale(Tensor values) -> Tensor",
+    _tensor_scale_of,
+    lambda values: values.new_empty((1,), dtype=torch.float32),
+)
+_register(
+    "quantize(Tensor values, str format, str layout, Tensor? tensor_scale) -> (Tensor, Tensor)",
+    _quantize,
+    _quantize_fake,
+)
+_register(
+    "dequantize(Tensor elements, Tensor scales, str format, str layout, Tensor? tensor_scale, ScalarType dtype) -> "
+    "Tensor",
+    _dequantize,
+    _dequantized,
+)
+_register(
+    "pack_weights(Tensor codes, Tensor scales, str gate) -> (Tensor, Tensor)", _pack_weights, _pack_weights_fake
+)
+_register(
+    "unpack_weights(Tensor packed, int n, int k, str gate) -> (Tensor, Tensor)",
+    _unpack_weights,
+    lambda packed, n, k, gate: _unpacked(packed, n, k),
+)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.library.opcheck on every operator, and what asking for a gradient says."""
+
+import pytest
+import torch
+from support import DEVICE, bf16, ends, mxfp4, routing
+from torch.library import opcheck
+
+import moxie
+import moxie.torch
+
+E, H, W = 4, 64, 32
+
+
+def _calls():
+    ids, scores = routing(6, E, 2)
+    codes, scales = mxfp4(E, 2 * W, H)
+    more_codes, more_scales = mxfp4(E, H, W)
+    packed, more_packed = moxie.torch.pack_weights(codes, scales, gate="split"), moxie.torch.pack_weights(
+        more_codes, more_scales
+    )
+    values = bf16(2, 8, 64)
+    elements, its_scales = moxie.torch.quantize(values, "mxfp4", layout="blocked")
+    x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    return {
+        "grouped_mm": [
+            (x, w1.transpose(1, 2), ends(1, 3, 3, 6), None, None, 1, "none", None, "split", None),
+            (x, w1.transpose(1, 2), ends(1, 3, 3, 9), bf16(E, 2 * W), torch.zeros(9, dtype=torch.int32, device=DEVICE),
+             2, "swiglu_oai", [1.702, 7.0], "interleaved", torch.float32),
+            (bf16(E, 3, H), w1.transpose(1, 2), None, None, None, 1, "silu", None, "split", None),
+        ],
+        "experts": [
+            (x, ids, scores, w1, w2, None, None, None, "swiglu", None, "split", 0, None, None),
+            (x, ids.int(), None, packed, more_packed, bf16(E, 2 * W), bf16(E, H), torch.randn(6, H, device=DEVICE),
+             "swiglu_clamped", [5.0, 4.0], "split", 1, 8, torch.float32),
+        ],
+        "find_tensor_scale": [(values,)],
+        "quantize": [
+            (values, "mxfp4", "row_major", None),
+            (values[0], "nvfp4", "blocked", torch.ones(1, device=DEVICE)),
+        ],
+        "dequantize": [(elements, its_scales, "mxfp4", "blocked", None, torch.float32)],
+        "pack_weights": [(codes, scales, "split"), (more_codes, more_scales, "none")],
+        "unpack_weights": [(packed, 2 * W, H, "split")],
+    }  # fmt: skip
+
+
+NAMES = ["grouped_mm", "experts", "find_tensor_scale", "quantize", "dequantize", "pack_weights", "unpack_weights"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name):
+    for arguments in _calls()[name]:
+        opcheck(getattr(torch.ops.moxie, name).default, arguments)
+
+
+def test_every_operator_is_checked():
+    registered = {each.split("::")[1].split(".")[0] for each in moxie.torch._library._op_defs}
+    assert registered == set(NAMES)
+
+
+def test_a_gradient_is_refused_in_one_sentence():
+    x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    ids, scores = routing(6, E, 2)
+    offs = ends(1, 3, 3, 6)
+    calls = [
+        lambda: moxie.experts(x.requires_grad_(), ids, scores, w1, w2),
+        lambda: moxie.experts(x.detach(), ids, scores.requires_grad_(), w1, w2),
+        lambda: moxie.grouped_mm(x.detach(), w1.requires_grad_().transpose(1, 2), offs=offs),
+    ]
+    sentence = r"^moxie.\w+ has no backward yet: call it under torch.no_grad\(\), or on tensors"
+    for call in calls:
+        with pytest.raises(RuntimeError, match=sentence):
+            call()
+        with torch.no_grad():
+            call()
+    with torch.inference_mode():
+        moxie.experts(x, ids, scores, w1, w2)
