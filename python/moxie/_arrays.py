@@ -226,6 +226,7 @@ class Call:
         self.stream = stream
         self._kept: list[Any] = []
         self._back: list[tuple[np.ndarray[Any, Any], DeviceArray]] = []
+        self._copies: list[DeviceArray] = []
         self.host = False  # whether an array was in host memory
 
     def matrix(self, name: str, array: Any, dtype: str, shape: Sequence[int]) -> tuple[int, int]:
@@ -307,6 +308,9 @@ class Call:
                 host[...] = there.numpy(self.stream).view(host.dtype)
         if self.host:
             self.device.synchronize(self.stream)  # before what was copied for the call is freed
+        # Not left to destructors, in which Python would lose a KeyboardInterrupt.
+        for copy in (*self._copies, *(there for _, there in self._back)):
+            copy.memory.free()
 
     def _view(self, name: str, array: Any, dtype: str, shape: Sequence[int] | None = None) -> View:
         seen = view(array, name, self.stream)
@@ -325,7 +329,7 @@ class Call:
     def _uploaded(self, seen: View) -> int:
         self.host = True
         copy = DeviceArray.of(self.device, seen.numpy, self.stream)
-        self._kept.append(copy)
+        self._copies.append(copy)
         return copy.ptr
 
 

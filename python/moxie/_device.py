@@ -57,7 +57,15 @@ class Memory:
         self.device = device
         self.nbytes = nbytes
         self.ptr = int(ffi.cast("uintptr_t", pointer[0]))
-        self._owned = owned(pointer[0], lambda p: lib.moxie_device_free(device.handle, p)) if self.ptr else None
+        free, handle = lib.moxie_device_free, device.handle
+        self._owned = owned(pointer[0], lambda p: free(handle, p)) if self.ptr else None
+
+    def free(self) -> None:
+        """Frees it now."""
+        if self._owned is not None:
+            pointer, self._owned, self.ptr, self.nbytes = self._owned, None, 0, 0
+            ffi.gc(pointer, None)
+            check(lib.moxie_device_free(self.device.handle, pointer))
 
 
 class Device:

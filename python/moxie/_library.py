@@ -13,7 +13,7 @@ from moxie._c import ffi
 FOLDER = pathlib.Path(__file__).parent
 
 # Never unloaded: a driver has threads and hooks that outlive its last caller.
-lib: Any = ffi.dlopen(str(FOLDER / "lib" / "libmoxie.so"), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
+lib: Any = ffi.dlopen(str(FOLDER / "libmoxie.so"), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
 
 _VALUE_ERRORS = (lib.MOXIE_ERROR_INVALID_ARGUMENT, lib.MOXIE_ERROR_UNSUPPORTED)
 
