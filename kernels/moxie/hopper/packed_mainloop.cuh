@@ -72,9 +72,13 @@ struct PackedMainloop {
   static constexpr int kStageB = b_stage_bytes(C);
   static constexpr int kSlabs = C.block_k / kPackColumns;       // of a stage
   static constexpr int kStripBytes = kSlabs * kPackBlockBytes;  // of a stage: of 64 rows
+  static constexpr int kUnits = kPackRows / kPackUnit;          // of a strip
   // Strips of 64 rows of a tile that warp groups divide among them, and how many of them share one.
   static constexpr int kParts = k_parts(C), kStrips = consumer_warp_groups(C) / kParts;
   static constexpr int kReaders = consumer_warp_groups(C);
+  // Whether a warp group whose strip does not exist skips the unpacking of it. With 32 rows of A the compiler finds
+  // registers for wgmma to run behind only where unpacking is divided by such a branch, which takes moves.
+  static constexpr bool kSkips = C.block_m == 32 && kParts == 1;
   using Ring = HopperRing<C.stages, C.cluster, 4 * kReaders * C.cluster, gather_threads(C)>;
   using Position = RingPosition<C.stages>;
   using Accumulator = float[kBlocks][C.block_m / 2];
@@ -84,6 +88,8 @@ struct PackedMainloop {
     int32_t column;         // of the product, where the part begins
     int32_t first_slab;     // of K; kParts on there is the next
     int32_t units;          // of packed rows from there on
+    int32_t units_of_tile;  // from the tile's first column on
+    int32_t first_strip;    // of the tile, from which `column` comes
     bool half;              // the last block holds 32 columns of K, not 64
     const uint8_t* shifts;  // bytes of the packed rows from `column` on
   };
@@ -93,6 +99,8 @@ struct PackedMainloop {
     part.first_slab = kParts == 1 ? 0 : warp_group / kStrips;
     const int32_t rows = static_cast<int32_t>(packed_rows(tile.n));
     part.units = tile.k == 0 ? 0 : (rows - part.column) / kPackUnit;  // without any K there may be no weights
+    part.units_of_tile = (rows - tile.column) / kPackUnit;
+    part.first_strip = (part.column - tile.column) / kPackRows;
     part.half = tile.k % kPackColumns != 0;
     part.shifts = PackedTile<C>::group_of(gemm, tile) + packed_block_bytes(tile.n, tile.k) + part.column;
     return part;
@@ -106,7 +114,7 @@ struct PackedMainloop {
     MOXIE_DEVICE Shifts(const Part& part, int thread) {
 #pragma unroll
       for (int i = 0; i < 2 * kBlocks; ++i) {
-        const int unit = i / 2 * (kPackRows / kPackUnit) + thread / 32;
+        const int unit = i / 2 * kUnits + thread / 32;
         const uint32_t shift = unit < part.units ? part.shifts[unit * kPackUnit + thread % 32 / 4 + i % 2 * 8] : 0;
         bytes |= shift << 8 * i;
       }
@@ -137,20 +145,28 @@ struct PackedMainloop {
       if (kParts > 1 && k > 0) skip(ring, at, thread);
       return;
     }
+    // A tile beside the peer's may lie behind the last column.
+    if (C.cluster > 1 && part.units_of_tile <= 0) {
+      for (uint32_t first = 0; first < slabs; first += kSlabs) skip(ring, at, thread);
+      return;
+    }
     const uint64_t first_a = wgmma_descriptor(a);
-    // The lower half of a stage's descriptor; the upper half is always the same. The shuffle says that it is the same
-    // for all lanes.
     const auto descriptor_of = [&](uint32_t stage) {
-      return __shfl_sync(~0u, static_cast<uint32_t>(first_a) + stage * (kStageA / 16) + part.first_slab * kSlabA, 0);
+      return first_a + (stage * (kStageA / 16) + part.first_slab * kSlabA);
     };
-    uint32_t stage_a = descriptor_of(at.stage);
+    uint64_t stage_a = descriptor_of(at.stage);
     const uint32_t half_slab = part.half ? slabs - 1 : ~0u;
     const Weights weights(part, b, thread);
     // Without wgmma nothing is read behind its instruction, so one set of fragments is enough.
     constexpr int kSets = kWgmma ? 2 : 1;
     Fragments fragments[kSets];
+    if constexpr (kSkips) {
 #pragma unroll
-    for (Fragments& set : fragments) clear(set);
+      for (Fragments& set : fragments) {
+#pragma unroll
+        for (auto& fragment : set.v) clear(fragment);
+      }
+    }
     uint32_t previous = 0;
     // Multiplies one block of the stage, and meanwhile unpacks the block that follows. False where none does.
     const auto step = [&](auto number) {
@@ -160,8 +176,7 @@ struct PackedMainloop {
       if constexpr (kWgmma) wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kPackColumns / 16; ++i) {
-        const uint64_t columns_a =
-            first_a & ~uint64_t{0xffffffff} | (stage_a + (kStep / kBlocks * kParts * kSlabA + i * 32 / 16));
+        const uint64_t columns_a = stage_a + (kStep / kBlocks * kParts * kSlabA + i * 32 / 16);
         if constexpr (kWgmma) {
           WgmmaFromRegisters<C.block_m>::multiply(acc[kStrip], now.v[i], columns_a, true);
         } else {
@@ -258,38 +273,40 @@ struct PackedMainloop {
   struct Fragments {
     uint32_t v[kPackColumns / 16][4];
   };
-  static MOXIE_DEVICE void clear(Fragments& fragments) {
-#pragma unroll
-    for (auto& fragment : fragments.v) clear(fragment);
-  }
 
-  // Where this lane's weights lie in a stage.
+  // Where this lane's weights lie in a stage. A warp whose unit does not exist takes its strip's first one, or that of
+  // the tile, and nobody stores what comes of it: behind a branch that depends on the thread the compiler would bring
+  // each descriptor to uniform registers anew, a fifth of the instructions.
   class Weights {
    public:
-    MOXIE_DEVICE Weights(const Part& part, const uint8_t* first, int thread) : thread_(thread) {
+    MOXIE_DEVICE Weights(const Part& part, const uint8_t* first, int thread) {
 #pragma unroll
       for (int strip = 0; strip < kBlocks; ++strip) {
-        const int32_t units = clamp(part.units - strip * (kPackRows / kPackUnit), 0, kPackRows / kPackUnit);
-        strips_[strip].first = first + strip * kStripBytes + part.first_slab * units * kPackUnitBytes;
+        const int32_t here = part.units - strip * kUnits;
+        const bool exists = thread / 32 < here;
+        const int32_t units = clamp(here > 0 ? here : part.units_of_tile, 1, kUnits);
+        const int lane = exists ? thread : thread % 32;
+        strips_[strip].first = first + (here > 0 ? strip * kStripBytes : -part.first_strip * kStripBytes);
+        strips_[strip].first += part.first_slab * units * kPackUnitBytes;
         strips_[strip].units = units;
-        strips_[strip].codes = thread * kPackLaneBytes;
-        strips_[strip].scales = units * (32 * kPackLaneBytes) + thread / 4 * 4;
-        strips_[strip].exists = thread / 32 < units;
+        strips_[strip].exists = here > 0;
+        strips_[strip].codes = lane * kPackLaneBytes;
+        strips_[strip].scales = units * (32 * kPackLaneBytes) + lane / 4 * 4;
         // Otherwise the compiler computes them anew for every block. Two strips leave no registers to keep them in.
-        if constexpr (kBlocks == 1) asm volatile("" : "+r"(strips_[strip].codes), "+r"(strips_[strip].scales));
+        if constexpr (kBlocks == 1 && C.block_m < 32)
+          asm volatile("" : "+r"(strips_[strip].codes), "+r"(strips_[strip].scales));
       }
     }
 
     // Makes bf16 fragments of this lane's codes in a block. Where the block holds only 32 columns the others become
-    // zeros. Of a unit past the last, whose products nobody stores, the fragments stay what they are.
+    // zeros.
     MOXIE_DEVICE void unpack(Fragments& to, uint32_t stage, int strip, int slab, bool half) const {
       const Strip& of = strips_[strip];
-      if (!of.exists) return;
+      if (kSkips && !of.exists) return;
       const uint8_t* block = of.first + (stage * kStageB + slab * of.units * kPackUnitBytes);
       if (half) {
-        const auto words = reinterpret_cast<const uint2*>(block)[thread_];
-        const uint32_t pair =
-            reinterpret_cast<const uint16_t*>(block + of.units * (32 * kPackLaneBytes / 2))[thread_ / 4];
+        const auto words = *reinterpret_cast<const uint2*>(block + of.codes / 2);
+        const auto pair = *reinterpret_cast<const uint16_t*>(block + of.scales / 2);
         const uint32_t low = factor(pair, 0), high = factor(pair, 1);
         unpack_word(to.v[0], words.x, low, high);
         unpack_word(to.v[1], words.y, low, high);
@@ -311,11 +328,10 @@ struct PackedMainloop {
     struct Strip {
       const uint8_t* first;  // in the ring's first stage
       int32_t units;
-      int32_t codes, scales;  // of this lane, in a whole block
-      bool exists;            // this warp's unit
+      int32_t codes, scales;  // of this lane, in a whole block; half of it in one of 32 columns
+      bool exists;            // the strip has a row in the product
     };
     Strip strips_[kBlocks];
-    int thread_;
   };
 
   static MOXIE_DEVICE void clear(uint32_t (&fragment)[4]) {
