@@ -110,6 +110,13 @@ INSTANTIATE_TEST_SUITE_P(
         {"BlackwellRandom",
          {},
          {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}, {"MOXIE_SIM_ORDER", "random:9"}}},
+        {"BlackwellBf16", {"--weights", "bf16"}, {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}}},
+        {"BlackwellBf16Lazy",
+         {"--weights", "bf16"},
+         {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}, {"MOXIE_SIM_ORDER", "lazy"}}},
+        {"BlackwellBf16Random",
+         {"--weights", "bf16"},
+         {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}, {"MOXIE_SIM_ORDER", "random:10"}}},
     }),
     [](const auto& info) { return info.param.name; });
 
@@ -868,12 +875,6 @@ INSTANTIATE_TEST_SUITE_P(
                                    (t.name.ends_with("w2.weight") ? t.shape[1] : t.shape[0]) = 60;
                                    t.data.resize(64 * 60 * 2);
                                  }
-                               }},
-                              {"Blackwell", "mixtral",
-                               "the device is of architecture sm_100a, but gathered rows of products without packed "
-                               "weights need sm_90a",
-                               [](Spoiled& s) {
-                                 s.setting.environment = {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_ARCH", "sm_100a"}};
                                }},
                           }),
     [](const auto& info) { return info.param.name; });
