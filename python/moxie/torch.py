@@ -2,8 +2,9 @@
 """Moxie's products and layers as operators of PyTorch.
 
 `moxie.grouped_mm` and `moxie.experts` are what users call. Behind each stands an operator of the same name in
-`torch.ops.moxie`, with a schema and a fake kernel, so that torch.compile(fullgraph=True), torch.export and CUDA graphs
-see one node. Outputs and workspaces come from torch's allocator, and work goes to torch's current stream.
+`torch.ops.moxie`, with a schema and a fake kernel, so that torch.compile(fullgraph=True) and torch.export see one node.
+A call that none of those sees goes straight to the operator's kernel. Outputs and workspaces come from torch's
+allocator, and work goes to torch's current stream.
 
 CUDA tensors are computed on their GPU. CPU tensors are computed by the simulator where the environment variable
 MOXIE_DEVICE is "sim", and refused otherwise. There is no backward yet, and asking for a gradient is an error.
@@ -14,10 +15,12 @@ graph is captured.
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +55,7 @@ class _Gpu:
 
     def __init__(self, index: int) -> None:
         self.device = Device("cuda", index)
+        self.calls: dict[tuple, Any] = {}
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._index = index
 
@@ -70,14 +74,18 @@ class _Gpu:
             return self._raw_stream(self._index)
         return torch.cuda.current_stream(self._index).cuda_stream
 
-    def workspace(self, nbytes: int) -> tuple[int, Any]:
-        """Its address, and what keeps it for as long as the call needs it."""
-        memory = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+    def workspace(self, nbytes: int, like: Tensor) -> tuple[int, Any]:
+        """Its address, and what keeps it for as long as the call needs it. like: bf16."""
+        if nbytes == 0:
+            return 0, None
+        memory = like.new_empty((nbytes + 1) // 2)
         return memory.data_ptr(), memory
 
 
 class _Simulator:
     """The simulator for one call on CPU tensors: what is used is copied into its memory, and outputs back."""
+
+    calls: dict[tuple, Any] = {}
 
     def __init__(self) -> None:
         if os.environ.get("MOXIE_DEVICE") != "sim":
@@ -99,7 +107,7 @@ class _Simulator:
     def stream(self) -> int:
         return 0
 
-    def workspace(self, nbytes: int) -> tuple[int, Any]:
+    def workspace(self, nbytes: int, like: Tensor) -> tuple[int, Any]:
         memory = self.device.allocate(nbytes)
         return memory.ptr, memory
 
@@ -132,6 +140,23 @@ def _prepared(key: tuple, make: Callable[[], Any]) -> Any:
             if found is None:
                 found = _made[key] = make()
     return found
+
+
+def _signature(tensors: tuple[Tensor | None, ...]) -> tuple:
+    """All that checks look at but addresses."""
+    return tuple(
+        [None if each is None else (each.shape, each.stride(), each.dtype, each.get_device()) for each in tensors]
+    )
+
+
+_MOST_CALLS = 4096
+
+
+def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
+    """Calls like this one are checked no more. The oldest ones are forgotten where there are too many."""
+    while len(calls) >= _MOST_CALLS:
+        calls.pop(next(iter(calls)), None)
+    calls[key] = call
 
 
 def _range_of(rows: int) -> int:
@@ -178,10 +203,8 @@ def _matrices(tensor: Tensor) -> tuple[Tensor, int]:
     return tensor.clone(memory_format=torch.contiguous_format), columns
 
 
-def _parameter_list(activation: str, parameters: Mapping[str, float] | None) -> list[float] | None:
+def _parameter_list(activation: str, parameters: Mapping[str, float]) -> list[float]:
     """The parameters in the order of the activation's structure in C."""
-    if parameters is None:
-        return None
     names = _PARAMETERS.get(activation, ())
     if set(parameters) != set(names):
         raise ValueError(
@@ -191,7 +214,7 @@ def _parameter_list(activation: str, parameters: Mapping[str, float] | None) -> 
     return [float(parameters[name]) for name in names]
 
 
-def _parameter_dict(activation: str, parameters: list[float] | None) -> dict[str, float] | None:
+def _parameter_dict(activation: str, parameters: tuple[float, ...] | None) -> dict[str, float] | None:
     return None if parameters is None else dict(zip(_PARAMETERS[activation], parameters, strict=True))
 
 
@@ -201,6 +224,26 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
             raise RuntimeError(
                 f"{name} has no backward yet: call it under torch.no_grad(), or on tensors that require no gradient"
             )
+
+
+_ORDINARY = (Tensor, torch.nn.Parameter)
+
+
+def _direct(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether nothing but the operator's own kernel would see a call, so that the dispatcher's microseconds are saved.
+
+    Compilers, fake tensors, transforms and subclasses of tensors see the operator.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    ):
+        return False
+    for each in tensors:
+        if each is not None and type(each) not in _ORDINARY:
+            return False
+    return True
 
 
 # ---- Grouped products ----
@@ -263,25 +306,31 @@ def _grouped_mm_shape(
     return (mat_a.shape[0] if mat_a.dim() == 3 else offs.shape[0]), rows, width  # type: ignore[union-attr]
 
 
-def _grouped_mm(
-    where: _Gpu | _Simulator,
-    mat_a: Tensor,
-    mat_b: Tensor,
-    offs: Tensor | None,
-    bias: Tensor | None,
-    gather: Tensor | None,
-    divisor: int,
-    activation: str,
-    parameters: list[float] | None,
-    gate: str,
-    out_dtype: torch.dtype | None,
-) -> Tensor:
+class _Product(NamedTuple):
+    """What a call of grouped_mm needs beside its tensors."""
+
+    gemm: GroupedGemm | None  # None: there is nothing to compute
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    total: int | None
+    gathered: int  # rows of mat_a that are gathered from
+    ld_a: int
+    ld_b: int
+    workspace_bytes: int
+
+
+def _grouped_mm_prepared(
+    where: _Gpu | _Simulator, key: tuple, tensors: tuple[Tensor | None, ...], out_dtype: torch.dtype | None
+) -> tuple[tuple[Tensor | None, ...], _Product]:
+    """Checks, plans and compiles, and copies what kernels cannot read where it lies."""
+    _, divisor, activation, parameters, gate, _ = key
+    mat_a, mat_b, offs, bias, gather = tensors
+    assert mat_a is not None and mat_b is not None
     shape = _grouped_mm_shape(mat_a, mat_b, offs, bias, gather, divisor, activation, out_dtype)
     k, n = mat_b.shape[-2:]
-    out_type = out_dtype or torch.bfloat16
-    out = torch.empty(shape, dtype=out_type, device=mat_a.device)
-    if out.numel() == 0:
-        return out
+    dtype = out_dtype or torch.bfloat16
+    if math.prod(shape) == 0:
+        return tensors, _Product(None, shape, dtype, None, 0, 0, 0, 0)
     a, ld_a = _matrices(mat_a)
     b, ld_b = _matrices(mat_b.transpose(-2, -1))
     # What the groups are, the rows that the product is planned for, and the total of this call.
@@ -293,10 +342,6 @@ def _grouped_mm(
         planned = _range_of(-(-shape[0] // count))
     else:
         kind, count, planned, total = "k_groups", shape[0], shape[1], k
-    key = (
-        kind, where.device, count, planned, n, k, gather is not None, bias is not None, activation,
-        None if parameters is None else tuple(parameters), gate, out_type,
-    )  # fmt: skip
 
     def make() -> GroupedGemm:
         if kind == "batched":
@@ -315,32 +360,66 @@ def _grouped_mm(
             activation=activation,
             activation_parameters=_parameter_dict(activation, parameters),
             gate=gate,
-            out=_OUT_TYPES[out_type],
+            out=_OUT_TYPES[dtype],
             expected_rows=1 << (2 * planned) if kind == "offsets" else None,
         )
 
-    gemm = _prepared(key, make)
-    nbytes = gemm.workspace_bytes(total)
-    at = where.at
-    workspace, kept = where.workspace(nbytes) if nbytes else (0, None)
-    # Copies are named, so that nothing takes their memory before the launch.
+    gemm = _prepared(
+        (kind, where.device, count, planned, n, k, gather is None, bias is None, activation, parameters, gate, dtype),
+        make,
+    )
+    gathered = 0 if gather is None else mat_a.shape[0]
+    call = _Product(gemm, shape, dtype, total, gathered, ld_a, ld_b, gemm.workspace_bytes(total))
     bias = None if bias is None else _aligned(bias)
-    offs = None if offs is None else offs.contiguous()
-    rows_of_a = None if gather is None else gather.contiguous()
-    gemm.run(
-        a=at(a),
-        b=at(b),
+    copied = (a, b, None if offs is None else offs.contiguous(), bias, None if gather is None else gather.contiguous())
+    in_place = a is mat_a and b.data_ptr() == mat_b.data_ptr()
+    if in_place and all(each is given for each, given in zip(copied[2:], tensors[2:], strict=True)):
+        _remember(where.calls, key, call)
+    return copied, call
+
+
+def _grouped_mm(
+    where: _Gpu | _Simulator,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None,
+    bias: Tensor | None,
+    gather: Tensor | None,
+    divisor: int,
+    activation: str,
+    parameters: list[float] | None,
+    gate: str,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    tensors: tuple[Tensor | None, ...] = (mat_a, mat_b, offs, bias, gather)
+    parameters = None if parameters is None else tuple(parameters)
+    key = (_signature(tensors), divisor, activation, parameters, gate, out_dtype)
+    call = where.calls.get(key)
+    if call is None:
+        tensors, call = _grouped_mm_prepared(where, key, tensors, out_dtype)
+    if call.gemm is None:
+        return mat_a.new_empty(call.shape, dtype=call.dtype)
+    at = where.at
+    a, b, ends, its_bias, rows = [at(each) for each in tensors]
+    if (a | b | its_bias) & 15:
+        tensors, call = _grouped_mm_prepared(where, key, tensors, out_dtype)
+        a, b, ends, its_bias, rows = [at(each) for each in tensors]
+    out = mat_a.new_empty(call.shape, dtype=call.dtype)
+    workspace, kept = where.workspace(call.workspace_bytes, mat_a)
+    call.gemm.run(
+        a=a,
+        b=b,
         out=at(out),
-        bias=at(bias),
-        total=total,
-        ends=at(offs),
-        gather_rows=at(rows_of_a),
-        gather_count=0 if gather is None else mat_a.shape[0],
+        bias=its_bias,
+        total=call.total,
+        ends=ends,
+        gather_rows=rows,
+        gather_count=call.gathered,
         gather_divisor=divisor,
-        ld_a=ld_a,
-        ld_b=ld_b,
+        ld_a=call.ld_a,
+        ld_b=call.ld_b,
         workspace=workspace,
-        workspace_bytes=nbytes,
+        workspace_bytes=call.workspace_bytes,
         stream=where.stream(),
     )
     del kept
@@ -389,7 +468,10 @@ def grouped_mm(
     """
     if torch.is_grad_enabled():
         _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
-    parameters = _parameter_list(activation, activation_parameters)
+    parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
+    if _direct((mat_a, mat_b, offs, bias, gather)):
+        call = _on_gpu if mat_a.is_cuda else _on_cpu
+        return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
         mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype
     )
@@ -466,37 +548,41 @@ def _padded_rows(hidden: int) -> int:
     return -(-hidden // 16) * 16
 
 
-def _layer(
-    device: Device,
-    tokens_range: int,
-    experts: int,
-    top_k: int,
-    hidden: int,
-    width: int,
-    packed: bool,
-    activation: str,
-    parameters: list[float] | None,
-    gate: str,
-    up_bias: bool,
-    down_bias: bool,
-    residual: bool,
-    out_type: torch.dtype,
-    id_type: torch.dtype,
-    first_expert: int,
-    all_experts: int | None,
-) -> ExpertLayer:
-    """The layer for calls of so many tokens, planned and compiled at its first use."""
-    key = (
-        device, tokens_range, experts, top_k, hidden, width, packed, activation,
-        None if parameters is None else tuple(parameters), gate, up_bias, down_bias, residual, out_type, id_type,
-        first_expert, all_experts,
-    )  # fmt: skip
-    return _prepared(
-        key,
-        lambda: ExpertLayer(
-            device,
-            experts=experts,
-            top_k=top_k,
+class _Layer(NamedTuple):
+    """What a call of experts needs beside its tensors."""
+
+    layer: ExpertLayer | None  # None: there is no token
+    tokens: int
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    ld_x: int
+    ld_w1: int
+    ld_w2: int
+    ld_residual: int
+    workspace_bytes: int
+
+
+def _experts_prepared(
+    where: _Gpu | _Simulator, key: tuple, tensors: tuple[Tensor | None, ...]
+) -> tuple[tuple[Tensor | None, ...], _Layer]:
+    """Checks, plans and compiles, and copies what kernels cannot read where it lies."""
+    _, activation, parameters, gate, first_expert, all_experts, out_dtype = key
+    x, topk_ids, topk_weights, w1, w2, b1, b2, residual = tensors
+    assert x is not None and topk_ids is not None and w1 is not None and w2 is not None
+    shape = _experts_shape(x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, out_dtype)
+    tokens, hidden = shape
+    dtype = out_dtype or torch.bfloat16
+    if tokens == 0:
+        return tensors, _Layer(None, 0, shape, dtype, 0, 0, 0, 0, 0)
+    packed = w1.dtype == torch.uint8
+    width = _experts_width(w1, hidden, activation)
+    tokens_range = _range_of(tokens)
+
+    def make() -> ExpertLayer:
+        return ExpertLayer(
+            where.device,
+            experts=w1.shape[0],
+            top_k=topk_ids.shape[1],
             hidden=hidden,
             width=width,
             max_tokens=min(2 << (2 * tokens_range), 1 << 20),
@@ -505,15 +591,43 @@ def _layer(
             activation=activation,
             activation_parameters=_parameter_dict(activation, parameters),
             gate=gate,
-            up_bias=up_bias,
-            down_bias=down_bias,
-            residual=residual,
-            out=_OUT_TYPES[out_type],
-            id_type=_ID_TYPES[id_type],
+            up_bias=b1 is not None,
+            down_bias=b2 is not None,
+            residual=residual is not None,
+            out=_OUT_TYPES[dtype],
+            id_type=_ID_TYPES[topk_ids.dtype],
             first_expert=first_expert,
             all_experts=all_experts,
-        ),
+        )
+
+    layer = _prepared(
+        (where.device, tokens_range, w1.shape[0], topk_ids.shape[1], hidden, width, packed, b1 is None, b2 is None,
+         residual is None, dtype, topk_ids.dtype, *key[1:6]),
+        make,
+    )  # fmt: skip
+    a, ld_x = _matrices(x)
+    if packed:
+        up, down, ld_w1, ld_w2 = _aligned(w1), _aligned(w2), 0, 0
+    else:
+        up, ld_w1 = _matrices(w1)
+        down, ld_w2 = _matrices(w2)
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    copied = (
+        a,
+        topk_ids.contiguous(),
+        None if topk_weights is None else topk_weights.contiguous(),
+        up,
+        down,
+        None if b1 is None else _aligned(b1),
+        None if b2 is None else _aligned(b2),
+        residual,
     )
+    call = _Layer(layer, tokens, shape, dtype, ld_x, ld_w1, ld_w2, ld_residual, layer.workspace_bytes(tokens))
+    if all(each is given for each, given in zip(copied, tensors, strict=True)):
+        _remember(where.calls, key, call)
+    return copied, call
 
 
 def _experts(
@@ -533,52 +647,38 @@ def _experts(
     all_experts: int | None,
     out_dtype: torch.dtype | None,
 ) -> Tensor:
-    tokens, hidden = _experts_shape(
-        x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, out_dtype
-    )
-    out_type = out_dtype or torch.bfloat16
-    out = torch.empty((tokens, hidden), dtype=out_type, device=x.device)
-    if tokens == 0:
-        return out
-    packed = w1.dtype == torch.uint8
-    layer = _layer(
-        where.device, _range_of(tokens), w1.shape[0], topk_ids.shape[1], hidden,
-        _experts_width(w1, hidden, activation), packed, activation, parameters, gate, b1 is not None, b2 is not None,
-        residual is not None, out_type, topk_ids.dtype, first_expert, all_experts,
-    )  # fmt: skip
-    x, ld_x = _matrices(x)
-    if packed:
-        w1, w2, ld_w1, ld_w2 = _aligned(w1), _aligned(w2), 0, 0
-    else:
-        w1, ld_w1 = _matrices(w1)
-        w2, ld_w2 = _matrices(w2)
-    topk_ids = topk_ids.contiguous()
-    topk_weights = None if topk_weights is None else topk_weights.contiguous()
-    b1 = None if b1 is None else _aligned(b1)
-    b2 = None if b2 is None else _aligned(b2)
-    ld_residual = 0
-    if residual is not None:
-        residual, ld_residual = _matrices(residual)
-    nbytes = layer.workspace_bytes(tokens)
-    workspace, kept = where.workspace(nbytes)
+    tensors: tuple[Tensor | None, ...] = (x, topk_ids, topk_weights, w1, w2, b1, b2, residual)
+    parameters = None if parameters is None else tuple(parameters)
+    key = (_signature(tensors), activation, parameters, gate, first_expert, all_experts, out_dtype)
+    call = where.calls.get(key)
+    if call is None:
+        tensors, call = _experts_prepared(where, key, tensors)
+    if call.layer is None:
+        return x.new_empty(call.shape, dtype=call.dtype)
     at = where.at
-    layer.run(
-        tokens=tokens,
-        x=at(x),
-        up=at(w1),
-        down=at(w2),
+    a, ids, weights, up, down, up_bias, down_bias, added = [at(each) for each in tensors]
+    if (a | up | down | up_bias | down_bias | added) & 15:
+        tensors, call = _experts_prepared(where, key, tensors)
+        a, ids, weights, up, down, up_bias, down_bias, added = [at(each) for each in tensors]
+    out = x.new_empty(call.shape, dtype=call.dtype)
+    workspace, kept = where.workspace(call.workspace_bytes, x)
+    call.layer.run(
+        tokens=call.tokens,
+        x=a,
+        up=up,
+        down=down,
         out=at(out),
-        topk_ids=at(topk_ids),
-        topk_weights=at(topk_weights),
-        up_bias=at(b1),
-        down_bias=at(b2),
-        residual=at(residual),
-        ld_x=ld_x,
-        ld_up=ld_w1,
-        ld_down=ld_w2,
-        ld_residual=ld_residual,
+        topk_ids=ids,
+        topk_weights=weights,
+        up_bias=up_bias,
+        down_bias=down_bias,
+        residual=added,
+        ld_x=call.ld_x,
+        ld_up=call.ld_w1,
+        ld_down=call.ld_w2,
+        ld_residual=call.ld_residual,
         workspace=workspace,
-        workspace_bytes=nbytes,
+        workspace_bytes=call.workspace_bytes,
         stream=where.stream(),
     )
     del kept
@@ -625,7 +725,13 @@ def experts(
         _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
-    parameters = _parameter_list(activation, activation_parameters)
+    parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
+    if _direct((x, topk_ids, topk_weights, w1, w2, b1, b2, residual)):
+        call = _on_gpu if x.is_cuda else _on_cpu
+        return call(
+            _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,
+            all_experts, out_dtype,
+        )  # fmt: skip
     return torch.ops.moxie.experts(
         x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert, all_experts,
         out_dtype,
@@ -890,21 +996,23 @@ def unpack_weights(packed: Tensor, n: int, k: int, *, gate: str | None = None) -
 # ---- Operators ----
 
 
+def _on_gpu(implementation: Callable[..., Any], first: Tensor, *rest: Any) -> Any:
+    return implementation(_Gpu.of(first), first, *rest)
+
+
+def _on_cpu(implementation: Callable[..., Any], *arguments: Any) -> Any:
+    simulator = _Simulator()
+    result = implementation(simulator, *arguments)
+    simulator.bring_back(*(result if isinstance(result, tuple) else (result,)))
+    return result
+
+
 def _register(schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> None:
     name = schema[: schema.index("(")]
     _library.define(schema)
 
-    def on_gpu(*arguments: Any) -> Any:
-        return implementation(_Gpu.of(arguments[0]), *arguments)
-
-    def on_cpu(*arguments: Any) -> Any:
-        simulator = _Simulator()
-        result = implementation(simulator, *arguments)
-        simulator.bring_back(*(result if isinstance(result, tuple) else (result,)))
-        return result
-
-    _library.impl(name, on_gpu, "CUDA")
-    _library.impl(name, on_cpu, "CPU")
+    _library.impl(name, functools.partial(_on_gpu, implementation), "CUDA")
+    _library.impl(name, functools.partial(_on_cpu, implementation), "CPU")
     torch.library.register_fake(f"moxie::{name}", fake, lib=_library)
 
 
