@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a call from Python costs, beside torch's own and the call of the library, on the GPU of torch.
+
+    bench/python.py                      # calls and memory
+    bench/python.py --model LAYERS       # a stack of GPT-OSS-20B's layers under transformers, by implementation
+
+The host's time is that of handing 50 small calls to the GPU, in turns, the median of 40 turns; the GPU's is that of a
+CUDA graph of 20 calls. With MOXIE_DEVICE=sim all of it runs once on the simulator, in small, which shows that it works
+and times nothing.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+import torch
+
+import moxie
+import moxie.torch
+from moxie._library import ffi, lib
+from moxie.nn import Experts
+
+SIMULATED = os.environ.get("MOXIE_DEVICE") == "sim"
+DEVICE = "cpu" if SIMULATED else "cuda"
+
+
+def synchronize():
+    if not SIMULATED:
+        torch.cuda.synchronize()
+
+
+def host_times(calls):
+    """Microseconds of the host for each call of a dictionary, the calls taking turns."""
+    for call in calls.values():
+        call()
+    if SIMULATED:
+        return dict.fromkeys(calls, float("nan"))
+    times = {name: [] for name in calls}
+    for _ in range(40):
+        for name, call in calls.items():
+            synchronize()
+            begin = time.perf_counter()
+            for _ in range(50):
+                call()
+            times[name].append((time.perf_counter() - begin) / 50 * 1e6)
+            synchronize()
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def gpu_time(call, count=20):
+    """Microseconds of the GPU, by graph replays."""
+    if SIMULATED:
+        call()
+        return float("nan")
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    times = []
+    for _ in range(15):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / count * 1e3)
+    return statistics.median(times)
+
+
+def bare_call(layer, x, ids, scores, w1, w2):
+    """The library's call with a structure that is filled already: what is left of a call without Python's part."""
+    tokens = x.shape[0]
+    nbytes = layer.workspace_bytes(tokens)
+    workspace = layer.device.allocate(nbytes) if SIMULATED else torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
+    out = torch.empty_like(x)
+    if SIMULATED:
+        return lambda: None
+    struct = ffi.new("moxie_expert_layer_tensors*")
+    struct.size, struct.tokens = ffi.sizeof("moxie_expert_layer_tensors"), tokens
+    for name, value in (("x", x), ("up", w1), ("down", w2), ("out", out)):
+        getattr(struct, name).data = ffi.cast("void*", value.data_ptr())
+    struct.topk_ids = ffi.cast("void*", ids.data_ptr())
+    struct.topk_weights = ffi.cast("float*", scores.data_ptr())
+    options = ffi.new("moxie_launch_options*")
+    options.size = ffi.sizeof("moxie_launch_options")
+    at, run, handle = ffi.cast("void*", workspace.data_ptr()), lib.moxie_expert_layer_run, layer.handle
+    return lambda: (run(handle, struct, at, nbytes, options), workspace, out)
+
+
+def calls():
+    experts, hidden, width, top_k = (4, 64, 32, 2) if SIMULATED else (32, 2880, 2880, 4)
+    module = Experts(experts, hidden, width, device=DEVICE)
+    for weight in module.parameters():
+        weight.normal_(std=0.05)
+    w1, w2 = module.gate_up_proj, module.down_proj
+    compiled = torch.compile(module, fullgraph=True)
+    print(f"{'call':44} {'tokens':>6} {'host us':>8} {'GPU us':>8}")
+    for tokens in (1, 16, 64, 1024):
+        if SIMULATED and tokens > 16:
+            continue
+        x = torch.randn(tokens, hidden, device=DEVICE).bfloat16()
+        ids = torch.stack([torch.randperm(experts)[:top_k] for _ in range(tokens)]).to(DEVICE)
+        scores = torch.rand(tokens, top_k, device=DEVICE)
+        rows = torch.randn(tokens * top_k, hidden, device=DEVICE).bfloat16()
+        offs = torch.bincount(ids.flatten(), minlength=experts).cumsum(0).int()
+        moxie.experts(x, ids, scores, w1, w2)
+        layer = next(
+            each for each in reversed(moxie.torch._made.values()) if isinstance(each, moxie.ExpertLayer)
+        )
+        each = {
+            "layer: the library's call": bare_call(layer, x, ids, scores, w1, w2),
+            "layer: moxie.experts": lambda x=x, i=ids, s=scores: moxie.experts(x, i, s, w1, w2),
+            "layer: torch.ops.moxie.experts": lambda x=x, i=ids, s=scores: torch.ops.moxie.experts(
+                x, i, s, w1, w2, None, None, None, "swiglu", None, "split", 0, None, None
+            ),
+            "layer: moxie.nn.Experts": lambda x=x, i=ids, s=scores: module(x, i, s),
+            "layer: moxie.nn.Experts, compiled": lambda x=x, i=ids, s=scores: compiled(x, i, s),
+            "product: moxie.grouped_mm": lambda r=rows, o=offs: moxie.grouped_mm(r, w1.mT, offs=o),
+            "product: moxie.grouped_mm with swiglu": lambda r=rows, o=offs: moxie.grouped_mm(
+                r, w1.mT, offs=o, activation="swiglu"
+            ),
+            "product: torch's grouped_mm": lambda r=rows, o=offs: torch.nn.functional.grouped_mm(r, w1.mT, offs=o),
+        }
+        host = host_times(each)
+        for name, call in each.items():
+            compiled_one = name.endswith("compiled") or name.endswith("library's call")
+            gpu = float("nan") if compiled_one else gpu_time(call)
+            print(f"{name:44} {tokens:6} {host[name]:8.1f} {gpu:8.1f}", flush=True)
+
+
+def memory():
+    print(f"\n{'module':28} {'checkpoint MB':>14} {'module MB':>10} {'peak MB':>9}")
+    experts, hidden, width = (4, 64, 32) if SIMULATED else (32, 2880, 2880)
+    for layout, weights in (("qwen3", "bf16"), ("gpt_oss", "bf16"), ("gpt_oss", "mxfp4")):
+        module = Experts(experts, hidden, width, layout=layout, weights=weights, device=DEVICE)
+        checkpoint = sum(each.nbytes for each in module.parameters())
+        if not SIMULATED:
+            torch.cuda.reset_peak_memory_stats()
+        module.pack()
+        module(torch.zeros(1, hidden, device=DEVICE).bfloat16(), torch.zeros(1, 1, device=DEVICE, dtype=torch.int64))
+        peak = 0 if SIMULATED else torch.cuda.max_memory_allocated()
+        held = sum(each.nbytes for each in (*module.parameters(), *module.buffers()))
+        print(f"{layout + ' ' + weights:28} {checkpoint / 1e6:14.2f} {held / 1e6:10.2f} {peak / 1e6:9.1f}")
+        del module
+
+
+def model(layers):
+    """Tokens a second of a stack of GPT-OSS-20B's layers with random weights in bf16."""
+    from transformers import AutoModelForCausalLM, GptOssConfig, logging
+
+    import moxie.integrations.transformers
+
+    logging.set_verbosity_error()
+    moxie.integrations.transformers.register()
+    small = {"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 4, "vocab_size": 64, "head_dim": 16,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts_per_tok": 2}  # fmt: skip
+    config = GptOssConfig(num_hidden_layers=layers, eos_token_id=None, pad_token_id=0, **(small if SIMULATED else {}))
+    with torch.device(DEVICE):
+        stack = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    print(f"\n{layers} layers: {'experts':12} {'batch':>6} {'prompt':>7} {'generated':>10} {'tokens/s':>9}")
+    jobs = [(1, 8, 4), (2, 8, 4)] if SIMULATED else [(1, 32, 64), (64, 32, 64), (1, 4096, 0)]
+    for implementation in ("moxie", "grouped_mm", "eager"):
+        stack.set_experts_implementation(implementation)
+        for batch, prompt, new in jobs:
+            ids = torch.randint(3, config.vocab_size, (batch, prompt), device=DEVICE)
+
+            def run(ids=ids, new=new):
+                if new == 0:
+                    stack(ids, use_cache=False, logits_to_keep=1)
+                else:
+                    stack.generate(ids, max_new_tokens=new, min_new_tokens=new, do_sample=False)
+                synchronize()
+
+            run()
+            begin = time.perf_counter()
+            run()
+            rate = float("nan") if SIMULATED else batch * (new or prompt) / (time.perf_counter() - begin)
+            print(f"          {implementation:12} {batch:6} {prompt:7} {new:10} {rate:9.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=int, metavar="LAYERS")
+    arguments = parser.parse_args()
+    print(f"torch {torch.__version__}, moxie {moxie.__version__}, " + (
+        "simulator: no time means anything" if SIMULATED else torch.cuda.get_device_name()
+    ))  # fmt: skip
+    with torch.no_grad():
+        if arguments.model:
+            model(arguments.model)
+        else:
+            calls()
+            memory()

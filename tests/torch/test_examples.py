@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run, and check what they compute themselves."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+
+
+@pytest.mark.parametrize("name", ["torch_module", "tiny_gpt_oss"])
+def test_example(name):
+    if name == "tiny_gpt_oss":
+        pytest.importorskip("transformers", "5.23")
+    run = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "differ" in run.stdout
