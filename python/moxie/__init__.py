@@ -20,7 +20,7 @@ from moxie._layer import ExpertLayer, Router
 from moxie._library import lib as _lib
 from moxie._library import text as _text
 from moxie._plan import Plan, PlanCandidate, plan
-from moxie._routing import combine, route, sort_by_expert
+from moxie._routing import combine, permute, route, sort_by_expert
 from moxie._selftest import selftest
 
 __version__ = _text(_lib.moxie_version())
@@ -51,6 +51,7 @@ __all__ = [
     "from_bf16",
     "pack_weights",
     "packed_weight_bytes",
+    "permute",
     "plan",
     "quantize",
     "route",

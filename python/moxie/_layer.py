@@ -69,7 +69,8 @@ class ExpertLayer:
     and up lie in the rows of `up`: "interleaved", "split" or "split_up_first". first_expert, all_experts: pairs with
     ids outside first_expert to first_expert + experts - 1 are skipped, whatever they are. id_type: "int32" or "int64".
     router: calls bring logits instead of topk_ids and topk_weights. expected_tokens: of a typical call, where all have
-    about as many; then one kernel a product is compiled.
+    about as many; then one kernel a product is compiled. permute: whether a launch of its own copies the tokens in the
+    order of their experts first, or the first product gathers them; None: what costs less for a call's tokens.
 
     ValueError: a rule is broken, or the device has no kernel for it. RuntimeError: driver, compiler.
     Safe from several threads. The GIL is released while the library works.
@@ -97,6 +98,7 @@ class ExpertLayer:
         all_experts: int | None = None,
         router: Router | None = None,
         expected_tokens: int | None = None,
+        permute: bool | None = None,
     ) -> None:
         refuse_after_fork()
         description = Description(
@@ -119,6 +121,8 @@ class ExpertLayer:
                 "id_type": enum_value("id_type", id_type),
                 "has_expected_tokens": expected_tokens is not None,
                 "expected_tokens": expected_tokens,
+                "has_permute": permute is not None,
+                "permute": permute,
             },
         )
         if router is not None:

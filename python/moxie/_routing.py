@@ -117,6 +117,51 @@ def sort_by_expert(
     return ends, order, inverse
 
 
+def permute(
+    device: Device,
+    x: Any,
+    inverse: Any,
+    *,
+    row_count: int | None = None,
+    out: Any = None,
+    token_count: Any = None,
+    stream: int = 0,
+) -> Any:
+    """out[inverse[t, j]] = x[t]: tokens in the order of their experts, for products that do not gather.
+
+    x: bf16 or float32 [T, H]. inverse: int32 [T, k], as sort_by_expert gives it; what is not 0 to R - 1 is skipped.
+    row_count: R; None: T k. out: [R, H] of x's dtype, to write into instead of a new array. Rows that no pair names
+    keep what they held, in a new array anything.
+    """
+    refuse_after_fork()
+    call = Call(device, stream)
+    tokens, width = _shape(x, "x", stream)
+    top_k = _shape(inverse, "inverse", stream)[1]
+    rows = tokens * top_k if row_count is None else row_count
+    dtype = view(x, "x", stream).dtype
+    at, ld = call.matrix("x", x, dtype, (tokens, width))
+    at_inverse = call.dense("inverse", inverse, "int32", (tokens, top_k))
+    count = call.dense("token_count", token_count, "int32", (1,))
+    y, to, ld_out = call.output("out", out, dtype, (rows, width))
+    of = arguments(
+        "moxie_expert_permutation",
+        tokens=tokens,
+        width=width,
+        row_count=rows,
+        x=at,
+        inverse=at_inverse,
+        out=to,
+        top_k=top_k,
+        type=enum_value("data_type", dtype),
+        ld_x=ld,
+        ld_out=ld_out,
+        token_count=count,
+    )
+    check(lib.moxie_permute(device.handle, of, _options(stream)))
+    call.finish()
+    return y
+
+
 def combine(
     device: Device,
     rows: Any,

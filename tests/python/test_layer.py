@@ -104,6 +104,13 @@ def test_sort_and_combine(device, random):
     places = np.full(len(flat), -1)
     places[expected] = np.arange(len(expected))
     assert np.array_equal(inverse.reshape(-1), places)
+    x = bf16(random, T, H)
+    permuted = moxie.permute(device, x, inverse)
+    assert permuted.shape == (T * TOP_K, H)
+    assert np.array_equal(permuted[: ends[-1]], x[expected // TOP_K])
+    out = np.full((4, H), 7, x.dtype)
+    assert moxie.permute(device, x, inverse, row_count=4, out=out) is out
+    assert np.array_equal(out, x[expected[:4] // TOP_K])
     rows, residual = bf16(random, ends[-1], H), random.standard_normal((T, H)).astype(np.float32)
     y = moxie.combine(device, rows, inverse, weights, residual=residual, out_dtype="f32")
     summed = f64(residual).copy()
@@ -112,6 +119,14 @@ def test_sort_and_combine(device, random):
             if inverse[t, j] >= 0:
                 summed[t] += float(weights[t, j]) * f64(rows[inverse[t, j]])
     assert_close(y, summed, 1e-6)
+
+
+def test_permuting_changes_nothing(device, random):
+    x, (up, down), (ids, weights) = bf16(random, T, H), weights_of(random), choice(random)
+    for permute in (None, False, True):
+        made = moxie.ExpertLayer(device, **SIZES, gate="split", permute=permute)
+        assert_layer(made(x, up, down, ids, weights), layer(x, up, down, ids, weights, "swiglu", "split"))
+        assert ("gathered" in made.plan()[0].kernel) == (not permute)
 
 
 def test_plans_of_a_layer(device):

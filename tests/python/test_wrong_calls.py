@@ -156,6 +156,8 @@ OTHERS = [
     (lambda d: moxie.sort_by_expert(d, np.zeros((4, 2), np.uint8), 4), ValueError, "id_type is 'uint8'"),
     (lambda d: moxie.sort_by_expert(d, ends(1, 2).reshape(1, 2), 2000), ValueError, "experts is 2000"),
     (lambda d: moxie.combine(d, bf16(SOURCE, 4, 12), ends(0, 1).reshape(1, 2)), ValueError, "width is 12"),
+    (lambda d: moxie.permute(d, bf16(SOURCE, 4, 12), ends(*range(4)).reshape(4, 1)), ValueError, "width is 12"),
+    (lambda d: moxie.permute(d, bf16(SOURCE, 4, 16), ends(0, 1).reshape(2, 1)), ValueError, "inverse has shape"),
     (lambda d: moxie.Device("gpu"), ValueError, "device_kind is 'gpu', but must be one of: auto, cuda, sim"),
     (lambda d: moxie.Device("sim", 7), RuntimeError, "there is no device 7"),
     (lambda d: moxie.DeviceArray(d, (4,), "float64"), ValueError, "dtype is one of bf16"),
