@@ -154,9 +154,10 @@ _MOST_CALLS = 4096
 
 def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
     """Calls like this one are checked no more. The oldest ones are forgotten where there are too many."""
-    while len(calls) >= _MOST_CALLS:
-        calls.pop(next(iter(calls)), None)
-    calls[key] = call
+    with _lock:
+        while len(calls) >= _MOST_CALLS:
+            del calls[next(iter(calls))]
+        calls[key] = call
 
 
 def _range_of(rows: int) -> int:

@@ -79,6 +79,19 @@ def test_torch_compile_with_graphs():
     assert torch.equal(y, moxie.experts(x + 1, ids, scores, w1, w2) * 2)
 
 
+def test_addresses_are_looked_at_in_every_call():
+    """Of two tensors alike in all but where they begin, the second one has to be copied."""
+    w, offs = bf16(E, W, H, scale=0.1), ends(5, 5, 9, 20, 21, 30, 30, 40)
+    memory = bf16(40 * H + 8)
+    for begin in (0, 1, 0, 3):
+        a = memory[begin : begin + 40 * H].view(40, H)
+        assert_close(moxie.grouped_mm(a, w.mT, offs=offs), grouped(a, w.mT, offs))
+    w1, w2, (ids, scores) = bf16(E, 2 * W, H, scale=0.1), bf16(E, H, W, scale=0.1), routing(40, E, 2)
+    for begin in (0, 1):
+        x = memory[begin : begin + 40 * H].view(40, H)
+        assert_close(moxie.experts(x, ids, scores, w1, w2), layer(x, ids, scores, w1, w2))
+
+
 def test_tensors_of_other_devices_are_refused():
     x, w1, w2, (ids, scores) = bf16(4, H), bf16(E, 2 * W, H), bf16(E, H, W), routing(4, E, 2)
     for changed in ({"w1": w1.cpu()}, {"topk_ids": ids.cpu()}, {"x": x.cpu()}):

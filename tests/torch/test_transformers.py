@@ -216,7 +216,9 @@ def test_other_ranks_experts_are_skipped():
     experts._is_expert_parallel = True
     for w in (masked, weights):
         assert_same_logits(experts(x, torch.where(off_rank, 8, ids), w), expected)
-    experts.has_post_expert_norm, experts.post_expert_norm = True, torch.nn.Identity()
+    # The other way, by two products: what stands for a norm makes something of every row, also of those not computed.
+    experts.has_post_expert_norm, experts.post_expert_norm = True, lambda rows: rows + 1
+    expected = expected + masked.sum(-1, keepdim=True)
     for w in (masked, weights):
         assert_same_logits(experts(x, torch.where(off_rank, 8, ids), w), expected)
 

@@ -216,7 +216,7 @@ def _unfused(
         rows = self.post_expert_norm(rows)
     # Rows past the last end are no results.
     rows = torch.empty_like(rows).index_copy_(0, order, rows).masked_fill(absent.unsqueeze(-1), 0)
-    weights = top_k_weights.reshape(-1, 1).masked_fill(absent.unsqueeze(-1), 0).to(torch.float32)
+    weights = top_k_weights.reshape(-1, 1).to(torch.float32)
     return (rows * weights).view(tokens, top_k, -1).sum(dim=1).to(x.dtype)
 
 
