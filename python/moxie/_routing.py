@@ -131,7 +131,7 @@ def permute(
 
     x: bf16 or float32 [T, H]. inverse: int32 [T, k], as sort_by_expert gives it; what is not 0 to R - 1 is skipped.
     row_count: R; None: T k. out: [R, H] of x's dtype, to write into instead of a new array. Rows that no pair names
-    keep what they held, in a new array anything.
+    keep what they held, and are 0 in a new array.
     """
     refuse_after_fork()
     call = Call(device, stream)
