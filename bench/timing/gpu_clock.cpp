@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
 #include <string>
 
 #include <fmt/format.h>
@@ -161,8 +163,13 @@ std::vector<double> GpuClock::seconds(const std::vector<Contender>& contenders, 
     device_.synchronize(stream_);
   }
   std::vector<std::vector<double>> times(contenders.size());
-  for (size_t round = 0; round < static_cast<size_t>(rounds); ++round) {
-    for (size_t i = 0; i < replays.size(); ++i) replays[(i + round) % replays.size()]->run();
+  // What ran before matters, by the power that it left: a shuffled order gives nobody the same predecessor each time.
+  std::vector<size_t> order(replays.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937 random(1);
+  for (int round = 0; round < rounds; ++round) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t i : order) replays[i]->run();
     for (size_t i = 0; i < replays.size(); ++i) times[i].push_back(replays[i]->seconds());
   }
   std::vector<double> medians;
