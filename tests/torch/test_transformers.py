@@ -218,9 +218,26 @@ def test_other_ranks_experts_are_skipped():
         assert_same_logits(experts(x, torch.where(off_rank, 8, ids), w), expected)
     # The other way, by two products: what stands for a norm makes something of every row, also of those not computed.
     experts.has_post_expert_norm, experts.post_expert_norm = True, lambda rows: rows + 1
+    integration.prepare(experts)
     expected = expected + masked.sum(-1, keepdim=True)
     for w in (masked, weights):
         assert_same_logits(experts(x, torch.where(off_rank, 8, ids), w), expected)
+
+
+def test_a_method_for_experts_rows_is_called(monkeypatch):
+    """Versions of transformers after 5.23 have a method, which most modules inherit and which then returns its rows."""
+    experts = tiny("Qwen3Moe").model.layers[0].mlp.experts
+    experts.config._experts_implementation = "moxie"
+    x, ids = torch.randn(9, 64, device=DEVICE).bfloat16(), torch.arange(9, device=DEVICE)[:, None] % 8
+    weights = torch.full((9, 1), 0.5, device=DEVICE)
+    plain = experts(x, ids, weights)
+    kind = type(experts)
+    methods = (lambda self, rows: rows, lambda self, rows: rows + 2, lambda self, rows: 2 * rows.view(-1, 64))
+    for method, expected in zip(methods, (plain, plain + 1, plain * 2), strict=True):
+        monkeypatch.setattr(kind, "_apply_post_expert", method, raising=False)
+        integration.prepare(experts)
+        assert experts._moxie_gate.norm is (expected is not plain)
+        assert_same_logits(experts(x, ids, weights), expected)
 
 
 class OwnGate(torch.nn.Module):
@@ -256,7 +273,7 @@ def test_parameters_of_a_gate_are_recognized():
     experts = tiny("GptOss").model.layers[0].mlp.experts
     experts.alpha, experts.limit = 1.25, 3.0
     gate = integration.recognize(experts)
-    assert gate == ("swiglu_oai", {"alpha": 1.25, "limit": 3.0}, "interleaved")
+    assert gate == ("swiglu_oai", {"alpha": 1.25, "limit": 3.0}, "interleaved", False)
     experts._apply_gate = lambda gate_up: gate_up[..., ::2] * torch.sigmoid(1.25 * gate_up[..., ::2])
     assert integration.recognize(experts).activation is None
 

@@ -37,11 +37,15 @@ _OLDEST = (5, 23)
 
 
 class Gate(NamedTuple):
-    """What Moxie calls a module's activation. activation is None where it has no such one."""
+    """What Moxie calls a module's activation. activation is None where it has no such one.
+
+    norm: the module has a function of its own for what comes of the second product.
+    """
 
     activation: str | None
     parameters: dict[str, float] | None
     layout: str
+    norm: bool = False
 
 
 # ---- Recognizing a gate ----
@@ -113,6 +117,21 @@ def recognize(module: nn.Module) -> Gate:
 # ---- Preparing a module ----
 
 
+def _norm(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What a module may do to its experts' rows before they are weighted: a method in later versions of transformers."""
+    return getattr(module, "_apply_post_expert", None) or module.post_expert_norm
+
+
+def _has_norm(module: nn.Module) -> bool:
+    if not hasattr(module, "_apply_post_expert"):
+        return getattr(module, "has_post_expert_norm", False)
+    row = torch.zeros(1)
+    try:
+        return module._apply_post_expert(row) is not row
+    except Exception:  # it takes rows of the module's width
+        return True
+
+
 def _up_name(module: nn.Module) -> str:
     return "gate_up_proj" if module.has_gate else "up_proj"
 
@@ -128,7 +147,7 @@ def _prepared(module: nn.Module) -> Gate:
             weight = getattr(module, name)
             if weight.stride(-2) != 1 and not weight.is_meta:
                 weight.data = weight.data.transpose(-2, -1).contiguous().transpose(-2, -1)
-    module._moxie_gate = recognize(module)
+    module._moxie_gate = recognize(module)._replace(norm=_has_norm(module))
     return module._moxie_gate
 
 
@@ -152,7 +171,7 @@ def prepare(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Experts):
             module.pack()
-        elif hasattr(module, "is_transposed") and hasattr(module, "has_post_expert_norm"):
+        elif hasattr(module, "is_transposed") and hasattr(module, "has_gate"):
             _prepared(module)
 
 
@@ -175,7 +194,7 @@ def experts_forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor,
     down_bias = self.down_proj_bias if self.has_bias else None
     if self.is_transposed:
         up, down = up.transpose(-2, -1), down.transpose(-2, -1)
-    if gate.activation is None or self.has_post_expert_norm:
+    if gate.activation is None or gate.norm:
         return _unfused(self, x, top_k_index, top_k_weights, up, down, up_bias, down_bias).to(hidden_states.dtype)
     return ops.experts(
         x,
@@ -212,8 +231,8 @@ def _unfused(
     )
     inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
     rows = ops.grouped_mm(inner, down.transpose(-2, -1), offs=ends, bias=down_bias)
-    if self.has_post_expert_norm:
-        rows = self.post_expert_norm(rows)
+    if self._moxie_gate.norm:
+        rows = _norm(self)(rows)
     # Rows past the last end are no results.
     rows = torch.empty_like(rows).index_copy_(0, order, rows).masked_fill(absent.unsqueeze(-1), 0)
     weights = top_k_weights.reshape(-1, 1).to(torch.float32)
