@@ -27,8 +27,9 @@ class GpuClock {
   GpuClock(const GpuClock&) = delete;
   GpuClock& operator=(const GpuClock&) = delete;
 
-  // Returns the seconds of one launch of each contender: medians over `rounds` replays. The contenders replay in an order
-  // that is shuffled for each round, so that they share the clock rates. A replay holds every turn equally often and lasts about `graph_seconds`.
+  // Returns the seconds of one launch of each contender: medians over `rounds` replays. Each round has an order of its
+  // own, so that the contenders share clock rates and predecessors. A replay holds every turn equally often and lasts
+  // about `graph_seconds`.
   std::vector<double> seconds(const std::vector<Contender>& contenders, int turns, int rounds = 15,
                               double graph_seconds = 2e-3) const;
 

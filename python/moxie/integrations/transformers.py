@@ -118,7 +118,7 @@ def recognize(module: nn.Module) -> Gate:
 
 
 def _norm(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What a module may do to its experts' rows before they are weighted: a method in later versions of transformers."""
+    """What a module may do to experts' rows before they are weighted. After transformers 5.23 it is a method."""
     return getattr(module, "_apply_post_expert", None) or module.post_expert_norm
 
 
