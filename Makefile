@@ -144,6 +144,7 @@ check:
 	scripts/check-license
 	scripts/check-python
 	scripts/check-links
+	scripts/plant-faults --places
 	scripts/check-includes
 	scripts/check-tidy
 
