@@ -73,10 +73,8 @@ LoadedKernel Context::load(const std::string& image, const char* entry, int dyna
     *no_binary = true;
     return {};
   }
-  log.resize(log.find('\0') == std::string::npos ? log.size() : log.find('\0'));
-  const std::string what = fmt::format("cuModuleLoadDataEx ({})", entry);
-  if (result != CUDA_SUCCESS && !log.empty()) driver_->check(result, (what + ": " + log).c_str());
-  driver_->check(result, what.c_str());
+  const std::string said = log[0] == '\0' ? "" : fmt::format(": {}", log.c_str());
+  driver_->check(result, fmt::format("cuModuleLoadDataEx ({}){}", entry, said).c_str());
 
   LoadedKernel kernel;
   kernel.module = std::shared_ptr<void>(loaded, [driver = driver_, primary = primary_](void* module) {
