@@ -439,7 +439,12 @@ TEST_F(SimRefusals, Captures) {
   REFUSED(CUDA_ERROR_CAPTURED_EVENT, "", cuEventSynchronize, event);
   end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   float ms = 0;
-  REFUSED(CUDA_ERROR_CAPTURED_EVENT, "", cuEventElapsedTime, &ms, event, event);
+  CUevent plain = nullptr;
+  OK(CU(cuEventCreate)(&plain, CU_EVENT_DEFAULT));
+  OK(CU(cuEventRecord)(plain, side));
+  REFUSED(CUDA_ERROR_CAPTURED_EVENT, "", cuEventElapsedTime, &ms, event, plain);
+  REFUSED(CUDA_ERROR_CAPTURED_EVENT, "", cuEventElapsedTime, &ms, plain, event);
+  OK(CU(cuEventDestroy)(plain));
   begin(stream);
   OK(CU(cuEventRecord)(event, stream));
   REFUSED(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "", cuStreamWaitEvent, nullptr, event, 0u);
