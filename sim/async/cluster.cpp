@@ -122,7 +122,8 @@ Step execute_mapa(Warp& warp, const Instr& instr, uint32_t mask) {
             "mapa to block rank " + std::to_string(rank) + " of a cluster of " + std::to_string(cluster.ctas.size()));
     if (form.generic && (address & kWindowMask) != kSharedWindow)
       fault(Hazard::Memory, warp, lane, "mapa of generic address " + hex(address) + ", which is not in shared memory");
-    const uint64_t mapped = (form.generic ? kSharedWindow : 0) | uint64_t{rank + 1} << 24 | (address & 0xffffff);
+    const uint64_t mapped =
+        (form.generic ? kSharedWindow : 0) | uint64_t{rank} << kRankShift | (address & kSharedOffset);
     if (form.wide) {
       warp.row<uint64_t>(instr.reg[form.d.place])[lane] = mapped;
     } else {

@@ -6,8 +6,7 @@ namespace sim {
 std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrier, const TargetForm& form,
                                uint32_t cta_mask, int lane) {
   const SharedPlace to = shared_place(warp, destination, false, lane);
-  SharedPlace bar = shared_place(warp, barrier, false, lane);
-  if (form.even_barrier && barrier >> 24 == 0) bar.cta = warp.cta->cluster->ctas[warp.cta->rank & ~1u].get();
+  const SharedPlace bar = shared_place(warp, barrier, false, lane);
   std::vector<Target> targets;
   const auto add = [&](Cta& cta) {
     Cta* signalled = &cta;

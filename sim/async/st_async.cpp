@@ -49,7 +49,7 @@ Step execute_async_store(Warp& warp, const Instr& instr, uint32_t mask) {
     const int lane = first_lane(mask);
     const uint64_t destination = read_address(warp, instr, form.destination, lane);
     const uint64_t barrier = read_address(warp, instr, form.mbarrier, lane);
-    check_alignment(warp, lane, "destination address", destination & 0xffffff, bytes);
+    check_alignment(warp, lane, "destination address", destination & kSharedOffset, bytes);
     std::array<uint8_t, 16> value{};
     for (uint32_t i = 0; i < form.count; ++i) {
       const ValueOperand at{static_cast<uint8_t>(form.value.place + i)};

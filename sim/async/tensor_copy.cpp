@@ -92,7 +92,7 @@ class TensorLoad : public AsyncOp {
         tile.put_row(shared, to, source);
       }
     });
-    mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, tile.bytes(), origin_);
+    mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, tile.counted_bytes(), origin_);
   }
   std::string describe() const override { return origin_.text(); }
 
@@ -187,7 +187,7 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint32_t cta_mask = form.target.multicast ? read32(warp, instr, form.cta_mask, lane) & 0xffff : 0;
     int32_t coordinates[5] = {};
     for (int d = 0; d < form.tile.count(); ++d) coordinates[d] = form.tile.read(warp, instr, d, lane);
-    check_alignment(warp, lane, "destination address", destination & 0xffffff, kTensorSharedAlign);
+    check_alignment(warp, lane, "destination address", destination & kSharedOffset, kTensorSharedAlign);
     const std::vector<Target> targets = targets_of(warp, destination, barrier, form.target, cta_mask, lane);
     std::vector<Stamp> stamps;
     for (const Target& target : targets) stamps.push_back(target.stamp);
@@ -296,20 +296,6 @@ void push_coordinates(DecodeContext& context, const ptx::Instruction& source, co
   for (const ptx::Operand* coordinate : list) context.push(*coordinate, ptx::Type::S32);
 }
 
-// On a GPU the address of a block's own shared memory has its rank from bit 24 on, and kernels clear that bit of an
-// mbarrier's address to name the even block of the pair. Here own addresses have no rank: a program that has this mask
-// anywhere means the even block by them.
-bool masks_rank_parity(const ptx::Function& function) {
-  for (const ptx::Instruction& instruction : function.body) {
-    if (instruction.parts[0] != "and") continue;
-    for (const ptx::Operand& operand : instruction.operands) {
-      if (operand.kind == ptx::Operand::Kind::Immediate && static_cast<uint32_t>(operand.bits) == 0xfeffffff)
-        return true;
-    }
-  }
-  return false;
-}
-
 bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   const auto& operands = source.operands;
   if (source.parts.size() < 3 || !has_part(source, "async") || !has_part(source, "bulk") || !has_part(source, "tensor"))
@@ -375,8 +361,7 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   form.map = push_map_address(context, operands[1]);
   form.mbarrier = push_address(context, operands[2]);
   if (multicast) form.cta_mask = push_value(context, operands[3], ptx::Type::U16);
-  form.target = {!to_cluster, multicast, has_part(source, "cta_group::2"), false};
-  form.target.even_barrier = form.target.pair && masks_rank_parity(context.function());
+  form.target = {!to_cluster, multicast, has_part(source, "cta_group::2")};
   push_coordinates(context, source, operands[1], tile);
   form.tile = tile;
   out.set(form);

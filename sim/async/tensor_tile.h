@@ -27,6 +27,9 @@ struct Tile {
   bool has_four = false;
 
   uint32_t bytes() const { return rows * row_bytes; }
+  // What a load counts at its mbarrier: the elements without the padding that 4 and 6 bits get in shared memory. The
+  // ISA names no number; published kernels expect this one.
+  uint32_t counted_bytes() const { return rows * count[0] * unit.global_bytes; }
   // Where the swizzle puts a piece of 16 bytes.
   uint32_t swizzled(uint32_t address) const { return address ^ (address >> 7 & swizzle_mask) << swizzle_shift; }
   // Copies a row to its place in shared memory, and back.

@@ -12,15 +12,16 @@
 namespace sim {
 namespace {
 
-void gather(const Warp& warp, const Instr& in, const MemoryForm& form, uint64_t* at) {
+// The lanes' addresses, less `origin`.
+void gather(const Warp& warp, const Instr& in, const MemoryForm& form, uint64_t* at, uint32_t origin = 0) {
   const uint32_t base = in.reg[form.base.place];
   if (form.wide_base) {
     const uint64_t* row = warp.row<uint64_t>(base);
-    const auto addend = static_cast<uint64_t>(form.addend);
+    const uint64_t addend = static_cast<uint64_t>(form.addend) - origin;
     for (int lane = 0; lane < kLanes; ++lane) at[lane] = row[lane] + addend;
   } else {
     const uint32_t* row = warp.row<uint32_t>(base);
-    const auto addend = static_cast<uint32_t>(form.addend);
+    const uint32_t addend = static_cast<uint32_t>(form.addend) - origin;
     for (int lane = 0; lane < kLanes; ++lane) at[lane] = row[lane] + addend;
   }
 }
@@ -79,12 +80,12 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });
 }
 
-// `at` holds shared::cluster addresses: an offset, or (rank + 1) << 24 | offset. `any` is the union of their bits.
+// `at` holds shared::cluster addresses less that of the block itself. `any` is the union of their bits.
 void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask, uint32_t size, Access access,
                     bool cluster_wide, bool strong, Pointers* out) {
   Cta& own = *warp.cta;
   Cluster& cluster = *own.cluster;
-  if (any >> 24 == 0) [[likely]] {
+  if (any >> kRankShift == 0) [[likely]] {
     const bool row = is_row(at, mask, size);
     shared_warp_access(warp, own, at, mask, size, access, strong, row);
     if (row) out->row = own.shared.bytes + at[0];
@@ -98,15 +99,16 @@ void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask,
   uint64_t offset[kLanes] = {};
   for (uint32_t rest = mask; rest != 0;) {
     const int leader = std::countr_zero(rest);
-    const uint64_t rank = at[leader] >> 24;
-    if (rank > cluster.ctas.size()) {
-      fault(Hazard::Memory, warp, leader, "shared address " + hex(at[leader]) + " names a block outside the cluster");
-    }
-    Cta& owner = rank == 0 ? own : *cluster.ctas[rank - 1];
+    const uint64_t distance = at[leader] >> kRankShift;
+    const auto address = static_cast<uint32_t>(at[leader] + own.shared_base());
+    const uint32_t rank = address >> kRankShift;
+    if (rank >= cluster.ctas.size())
+      fault(Hazard::Memory, warp, leader, "shared address " + hex(address) + " names a block outside the cluster");
+    Cta& owner = *cluster.ctas[rank];
     if (&owner != &own) {
       if (!cluster_wide) {
         fault(Hazard::Memory, warp, leader,
-              "shared address " + hex(at[leader]) + " of block rank " + std::to_string(owner.rank) +
+              "shared address " + hex(address) + " of block rank " + std::to_string(owner.rank) +
                   " is used by an instruction for the block's own shared memory");
       }
       if (owner.finished()) {
@@ -116,9 +118,9 @@ void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask,
     }
     uint32_t lanes = 0;
     each_lane(rest, [&](int lane) {
-      if (at[lane] >> 24 != rank) return;
+      if (at[lane] >> kRankShift != distance) return;
       lanes |= 1u << lane;
-      offset[lane] = at[lane] & 0xffffff;
+      offset[lane] = at[lane] & kSharedOffset;
     });
     shared_warp_access(warp, owner, offset, lanes, size, access, strong, false);
     each_lane(lanes, [&](int lane) { out->at[lane] = owner.shared.bytes + offset[lane]; });
@@ -151,14 +153,10 @@ void resolve_param(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size,
   });
 }
 
-// Where an access of a lane leads, as a generic address with the block's rank. Each place has one such name.
-uint64_t place_of(const Warp& warp, AddressSpace space, uint64_t address) {
-  const bool shared = space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster ||
-                      (space == AddressSpace::Generic && (address & kWindowMask) == kSharedWindow);
-  if (!shared) return address;
-  const uint64_t low = address & ~kWindowMask;
-  return low >> 24 != 0 ? kSharedWindow | low : kSharedWindow | (uint64_t{warp.cta->rank} + 1) << 24 | low;
-}
+bool is_shared(AddressSpace space) { return space == AddressSpace::SharedCta || space == AddressSpace::SharedCluster; }
+
+// Where an access of a lane leads, as a generic address. Each place has one such name.
+uint64_t place_of(AddressSpace space, uint64_t address) { return is_shared(space) ? kSharedWindow | address : address; }
 
 // All places beyond this number share one object.
 constexpr size_t kSyncObjects = 4096;
@@ -226,7 +224,8 @@ void push_base(const ptx::Operand& operand, DecodeContext& context, MemoryForm* 
 void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
              Access access, Pointers* out) {
   uint64_t at[kLanes];
-  gather(warp, in, form, at);
+  const uint32_t own = warp.cta->shared_base();
+  gather(warp, in, form, at, is_shared(form.space) ? own : 0);
   uint64_t any = 0;
   if (mask == kFullMask) {
     for (int lane = 0; lane < kLanes; ++lane) any |= at[lane];
@@ -264,11 +263,14 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
     uint32_t lanes = 0;
     each_lane(rest, [&](int lane) { lanes |= (at[lane] & kWindowMask) == window ? 1u << lane : 0; });
     uint64_t inside[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) inside[lane] = at[lane] & ~kWindowMask;
+    const uint32_t origin = window == kSharedWindow ? own : 0;
+    uint64_t any_inside = 0;
+    for (int lane = 0; lane < kLanes; ++lane) inside[lane] = (at[lane] & ~kWindowMask) - origin;
+    each_lane(lanes, [&](int lane) { any_inside |= inside[lane]; });
     if (window == 0) {
       resolve_global(warp, at, lanes, size, access, form.strong, out);
     } else if (window == kSharedWindow) {
-      resolve_shared(warp, inside, any & ~kWindowMask, lanes, size, access, true, form.strong, out);
+      resolve_shared(warp, inside, any_inside, lanes, size, access, true, form.strong, out);
     } else if (window == kLocalWindow) {
       resolve_local(warp, inside, lanes, size, out);
     } else if (window == kParamWindow) {
@@ -292,7 +294,7 @@ void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t m
   gather(warp, in, form, at);
   uint64_t last = UINT64_MAX;
   each_lane(mask, [&](int lane) {
-    uint64_t place = place_of(warp, form.space, at[lane]);
+    uint64_t place = place_of(form.space, at[lane]);
     if (place == last) return;
     last = place;
     if (acquires) {

@@ -4,6 +4,7 @@
 #include "sim/hazards/global_access.h"
 #include "sim/hazards/shared_access.h"
 #include "sim/machine/launch.h"
+#include "sim/machine/operands.h"
 #include "sim/memory/address_space.h"
 
 #include <bit>
@@ -40,8 +41,9 @@ void read_bytes(Warp& warp, uint64_t address, void* to, uint32_t size, int lane)
       fault(Hazard::Memory, warp, lane, "an argument passes the thread's local memory");
     std::memcpy(to, local_of(warp, lane) + inside, size);
   } else if ((address & kWindowMask) == kSharedWindow) {
-    shared_generic_read(warp, *warp.cta, static_cast<uint32_t>(inside & 0xffffff), size, lane);
-    std::memcpy(to, warp.cta->shared.bytes + (inside & 0xffffff), size);
+    const SharedPlace from = shared_place(warp, inside, false, lane);
+    shared_generic_read(warp, *from.cta, from.offset, size, lane);
+    std::memcpy(to, from.cta->shared.bytes + from.offset, size);
   } else {
     std::memcpy(to, global_pointer(warp, address, size, lane), size);
   }

@@ -211,9 +211,6 @@ bool decode_prmt(const ptx::Instruction& source, DecodeContext& context, Instr& 
 // ---- address spaces ------------------------------------------------------------------------------
 
 // sim/memory/address_space.h describes the windows and the block's rank in a shared address.
-constexpr int kRankShift = 24;
-constexpr uint64_t kSharedOffset = (1ull << kRankShift) - 1;
-
 enum class Window : uint8_t { Global, Shared, SharedCluster, Local, Param };
 
 Window take_window(Form& f) {
@@ -240,20 +237,19 @@ Window take_window(Form& f) {
 template <class Convert>
 Step convert_addresses(Warp& warp, const Instr& in, uint32_t mask, Convert convert) {
   const uint64_t* from = warp.row<uint64_t>(in.reg[kA]);
-  const uint64_t own = static_cast<uint64_t>(warp.cta->rank + 1) << kRankShift;
   alignas(64) uint64_t result[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) result[lane] = convert(from[lane], own);
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = convert(from[lane]);
   store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
 }
 
 template <Window kWindow>
 Step to_generic(Warp& warp, const Instr& in, uint32_t mask) {
-  return convert_addresses(warp, in, mask, [](uint64_t a, uint64_t own) {
+  return convert_addresses(warp, in, mask, [](uint64_t a) {
     switch (kWindow) {
       case Window::Shared:
       case Window::SharedCluster:
-        return kSharedWindow | (a >> kRankShift == 0 ? a | own : a);
+        return kSharedWindow | a;
       case Window::Local:
         return kLocalWindow | a;
       case Window::Param:
@@ -266,18 +262,12 @@ Step to_generic(Warp& warp, const Instr& in, uint32_t mask) {
 }
 template <Window kWindow>
 Step from_generic(Warp& warp, const Instr& in, uint32_t mask) {
-  return convert_addresses(warp, in, mask, [](uint64_t a, uint64_t own) {
-    const uint64_t offset = a & ~kWindowMask;
-    // A .shared::cta address has no rank. One of another block keeps its rank and is caught when it is used.
-    if (kWindow == Window::Shared) return (offset & ~kSharedOffset) == own ? offset & kSharedOffset : offset;
-    return kWindow == Window::Global ? a : offset;
-  });
+  return convert_addresses(warp, in, mask, [](uint64_t a) { return kWindow == Window::Global ? a : a & ~kWindowMask; });
 }
 
 template <Window kWindow>
 Step is_space(Warp& warp, const Instr& in, uint32_t mask) {
   const uint64_t* a = warp.row<uint64_t>(in.reg[kA]);
-  const uint64_t own = static_cast<uint64_t>(warp.cta->rank + 1) << kRankShift;
   uint32_t result = 0;
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint64_t window = a[lane] & kWindowMask;
@@ -287,7 +277,7 @@ Step is_space(Warp& warp, const Instr& in, uint32_t mask) {
         inside = window == 0 || window == kParamWindow;  // The window of .param lies within that of .global.
         break;
       case Window::Shared:
-        inside = window == kSharedWindow && (a[lane] & ~kWindowMask & ~kSharedOffset) == own;
+        inside = window == kSharedWindow && (a[lane] & ~kWindowMask) >> kRankShift == warp.cta->rank;
         break;
       case Window::SharedCluster:
         inside = window == kSharedWindow;

@@ -22,6 +22,7 @@
 #include "sim/machine/engine.h"
 #include "sim/machine/fault.h"
 #include "sim/machine/instruction.h"
+#include "sim/memory/address_space.h"
 #include "sim/memory/byte_set.h"
 #include "sim/memory/shared.h"
 
@@ -163,6 +164,8 @@ struct Cta {
   std::unique_ptr<AsyncCtaState, void (*)(AsyncCtaState*)> async{nullptr, nullptr};
   std::unique_ptr<TensorMemory, void (*)(TensorMemory*)> tensor{nullptr, nullptr};
   bool finished() const;
+  // The address of its shared memory within that of the cluster.
+  uint32_t shared_base() const { return rank << kRankShift; }
 };
 
 struct Cluster {

@@ -10,15 +10,15 @@ SharedPlace shared_place(Warp& warp, uint64_t address, bool generic, int lane) {
   if (generic && (address & kWindowMask) != kSharedWindow)
     fault(Hazard::Memory, warp, lane, "generic address " + hex(address) + " is not in shared memory");
   const uint64_t low = generic ? address & ~kWindowMask : address;
-  const uint64_t rank = low >> 24;
+  const uint64_t rank = low >> kRankShift;
   Cluster& cluster = *warp.cta->cluster;
-  if (rank > cluster.ctas.size())
+  if (rank >= cluster.ctas.size())
     fault(Hazard::Memory, warp, lane, "shared address " + hex(address) + " names a block outside the cluster");
-  Cta* cta = rank == 0 ? warp.cta : cluster.ctas[rank - 1].get();
+  Cta* cta = cluster.ctas[rank].get();
   if (cta != warp.cta && cta->finished())
     fault(Hazard::Memory, warp, lane,
           "accesses the shared memory of block rank " + std::to_string(cta->rank) + ", which has finished");
-  return {cta, static_cast<uint32_t>(low & 0xffffff)};
+  return {cta, static_cast<uint32_t>(low & kSharedOffset)};
 }
 
 }  // namespace sim

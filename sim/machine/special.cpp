@@ -177,6 +177,8 @@ uint64_t special_value(const Warp& warp, int lane, Special special) {
     case Special::ReservedSmemCap:
     case Special::Envreg:
       return 0;
+    case Special::SharedAddress:
+      return cta.shared_base();
     case Special::Clock:
       return static_cast<uint32_t>(clock_of(warp));
     case Special::ClockHi:
@@ -195,7 +197,7 @@ uint64_t special_value(const Warp& warp, int lane, Special special) {
 
 void fill_row(Warp& warp, const Kernel::ConstantRow& row) {
   const auto special = static_cast<Special>(row.special);
-  const auto value = [&](int lane) { return special == Special::None ? row.bits : special_value(warp, lane, special); };
+  const auto value = [&](int lane) { return row.bits + special_value(warp, lane, special); };
   if (row.bytes == 0) {  // a predicate
     uint32_t mask = 0;
     for (int lane = 0; lane < kLanes; ++lane) mask |= value(lane) != 0 ? 1u << lane : 0;

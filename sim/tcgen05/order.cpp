@@ -19,6 +19,7 @@ Step execute_before(Warp& warp, const Instr&, uint32_t) {
     relaxed.raise(t->published, t->done);
     relaxed.raise(t->waited, t->done);
   }
+  relaxed.raise(tensor.allocated, tensor.allocations);
   relaxed.join(tensor.ordered);
   warp.has_fenced = true;
   return Step::Next;
@@ -38,16 +39,19 @@ class Commit : public AsyncOp {
     uint32_t offset;
     Agent barrier;
   };
-  // What the thread had observed when it issued the operations came before their completion, too: others may learn it
-  // from the arrival. Not so what the thread itself did through the generic proxy, which this arrival does not release.
+  // What the thread had observed when it issued the operations came before their completion, too, and so did its
+  // allocations: others may learn it from the arrival, whose scope is the cluster. Not so what the thread itself did
+  // through the generic proxy, which this arrival does not release.
   Commit(Origin origin, const TensorPipe& pipe, std::vector<Target> targets)
-      : origin_(origin), published_(origin.warp->view), targets_(std::move(targets)) {
-    published_.seen.forget(origin.warp->self);
-    published_.fenced.forget(origin.warp->self);
-    origin.warp->reads.forget(published_.seen);
-    origin.warp->reads.forget(published_.fenced);
+      : origin_(origin), targets_(std::move(targets)) {
+    const Warp& warp = *origin.warp;
+    warp.publish(published_, Scope::Wide);
+    for (Clock* clock : {&published_.seen, &published_.fenced, &published_.wide}) clock->forget(warp.self);
+    for (Clock& clock : published_.by_block) clock.forget(warp.self);
+    for (Clock* clock : {&published_.seen, &published_.fenced}) warp.reads.forget(*clock);
     published_.seen.raise(pipe.issued, pipe.count);
     published_.seen.raise(pipe.done, pipe.count);
+    published_.seen.raise(pipe.commits, pipe.committed);
   }
   void perform(Cluster& cluster) override {
     for (const Target& target : targets_) {
@@ -90,7 +94,14 @@ Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
     const int lane = first_lane(mask);
     const TensorGroup group = tensor_group(warp, form.group, lane);
     const SharedPlace at = shared_place(warp, read_address(warp, instr, form.mbarrier, lane), form.generic, lane);
+    TensorPipe& pipe = tensor_pipe(warp, lane);
+    ++pipe.committed;
     std::vector<Commit::Target> targets;
+    // The arrival comes later than this instruction: a block is not to exit before who waits there has seen it.
+    const auto add = [&](Cta& cta) {
+      targets.push_back({&cta, at.offset, find_mbarrier(warp, cta, at.offset, lane, true).agent});
+      if (&cta != warp.cta) cta.remote[pipe.commits] = {pipe.committed, {&warp, instr.source, lane}};
+    };
     if (form.multicast) {
       const uint32_t ranks = read32(warp, instr, form.cta_mask, lane) & 0xffff;
       for (uint32_t rest = ranks; rest != 0; rest &= rest - 1) {
@@ -99,14 +110,12 @@ Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
           fault(Hazard::IllegalUse, warp, lane,
                 "the ctaMask " + hex(ranks) + " of a tcgen05.commit names block rank " + std::to_string(rank) +
                     ", which the cluster does not have");
-        Cta& cta = *cluster.ctas[rank];
-        targets.push_back({&cta, at.offset, find_mbarrier(warp, cta, at.offset, lane).agent});
+        add(*cluster.ctas[rank]);
       }
     } else {
-      targets.push_back({at.cta, at.offset, find_mbarrier(warp, *at.cta, at.offset, lane).agent});
+      add(*at.cta);
     }
-    submit_to_pipe(warp, group,
-                   std::make_unique<Commit>(Origin{&warp, instr.source, lane}, tensor_pipe(warp, lane), targets));
+    submit_to_pipe(warp, group, std::make_unique<Commit>(Origin{&warp, instr.source, lane}, pipe, targets));
   }
   return Step::Next;
 }

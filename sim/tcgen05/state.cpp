@@ -87,7 +87,10 @@ uint32_t TensorMemory::find_free(uint32_t columns, const TensorMemory* peer) con
 }
 
 void TensorMemory::allocate(uint32_t column, uint32_t columns, int cta_group, const Origin& by) {
-  allocations.push_back({column, columns, cta_group, by.warp->stamp(), by, false});
+  TensorWarp& tensor = tensor_warp(*by.warp);
+  const Stamp stamp{tensor.allocated, ++tensor.allocations};
+  by.warp->view.seen.raise(stamp.by, stamp.at);
+  allocations.push_back({column, columns, cta_group, stamp, by, false});
   smallest = columns;
   // What nobody has written is not zero on a GPU either.
   for (uint32_t lane = 0; lane < kTensorLanes; ++lane) std::memset(row(lane) + column, 0xff, columns * 4);
@@ -162,14 +165,15 @@ void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cel
       fault(
           Hazard::TensorMemory, access.warp, access.lane,
           opcode + " touches column " + std::to_string(at) + " of tensor memory" + whose + ", which is not allocated");
-    if (&cta == access.warp.cta && access.warp.view.seen[a->stamp.by] < a->stamp.at)
+    const TensorWarp& tensor = *access.warp.tensor;
+    const bool ordered = tensor.ordered[a->stamp.by] >= a->stamp.at;
+    if (&cta == access.warp.cta && !ordered && !access.warp.has_seen(a->stamp))
       fault(Hazard::TensorMemory, access.warp, access.lane,
             opcode + " touches column " + std::to_string(at) +
                 " of tensor memory and is not ordered after its tcgen05.alloc");
     // Only asynchronous operations need the fence behind a synchronisation (9.7.16.6.3).
-    const TensorWarp& tensor = *access.warp.tensor;
     if (tensor.strict && &cta == access.warp.cta && access.mark.by != TensorMark::By::Dealloc &&
-        a->stamp.by != access.warp.self && tensor.ordered[a->stamp.by] < a->stamp.at)
+        a->stamp.by != tensor.allocated && !ordered)
       fault(Hazard::TensorMemory, access.warp, access.lane,
             opcode + " touches column " + std::to_string(at) +
                 " of tensor memory, and no tcgen05.fence::after_thread_sync stands between the synchronisation with "
@@ -236,6 +240,7 @@ TensorWarp& tensor_warp(Warp& warp) {
       t->published = new_agent(cluster, info);
       t->waited = new_agent(cluster, info);
     }
+    warp.tensor->allocated = new_agent(cluster, info);
     warp.tensor->in_flight.resize(cluster.launch->kernel->register_bytes / kRowBytes + 1);
   }
   return *warp.tensor;
@@ -247,6 +252,7 @@ TensorPipe& tensor_pipe(Warp& warp, int lane) {
     const AgentInfo info{AgentInfo::Kind::TensorPipe, warp.cta, static_cast<uint32_t>(warp.index)};
     pipe.issued = new_agent(*warp.cta->cluster, info);
     pipe.done = new_agent(*warp.cta->cluster, info);
+    pipe.commits = new_agent(*warp.cta->cluster, info);
   }
   return pipe;
 }

@@ -31,7 +31,9 @@ struct TensorPipe {
   Agent issued = 0;  // its clock counts the operations issued before a fence::before_thread_sync
   Agent done = 0;    // its clock counts the operations whose completion a commit has signalled
   uint32_t count = 0;
-  Origin last;  // where the last operation was issued
+  Origin last;        // where the last operation was issued
+  Agent commits = 0;  // its clock counts the commits that have arrived
+  uint32_t committed = 0;
 };
 
 // The tcgen05.ld, or the tcgen05.st, of one warp.
@@ -45,6 +47,8 @@ struct TensorWarp {
   bool strict = false;              // Rules::strict_tensor_fences
   std::map<int, TensorPipe> pipes;  // of each lane that has issued an operation
   TensorTransfers loads, stores;
+  Agent allocated = 0;  // its clock counts the warp's allocations, which come before all that it issues later
+  uint32_t allocations = 0;
   Clock ordered;  // what fence::after_thread_sync has put before later tcgen05 operations
   enum : uint8_t { kLoaded = 1, kCopied = 2 };
   // For each row of 64 bytes of the register file whether it is a destination of a tcgen05.ld that nobody has waited
@@ -79,7 +83,7 @@ struct TensorMemory {
   struct Allocation {
     uint32_t column = 0, columns = 0;
     int group = 1;
-    Stamp stamp;  // when the warp of this block allocated it
+    Stamp stamp;  // by TensorWarp::allocated of the warp of this block
     Origin by;
     bool leaving = false;  // this block has executed dealloc.cta_group::2, and its peer has not yet
   };

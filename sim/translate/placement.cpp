@@ -176,7 +176,10 @@ uint32_t KernelBuilder::offset_of(const Operand& operand, Type as) {
       if (!at.found && function == 0) throw Unsupported("'" + operand.name + "' has no address");
       const uint64_t address = (at.found ? at.address : function) + static_cast<uint64_t>(operand.addend);
       const uint8_t bytes = ptx::bytes_of(as) == 4 ? 4 : 8;
-      if (!on_stack(at)) return constant(bytes, address, Special::None);
+      if (!on_stack(at)) {
+        const bool shared = at.found && at.space == Space::Shared;
+        return constant(bytes, address, shared ? Special::SharedAddress : Special::None);
+      }
       const auto [row, is_new] = frame_->symbol_rows.try_emplace({bytes, address}, next_row_);
       if (is_new) next_row_ += bytes * kLanes;
       return row->second;

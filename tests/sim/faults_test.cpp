@@ -89,11 +89,11 @@ TEST(Faults, OfAddresses) {
        "memory: write to a kernel parameter"},
       {"mov.u64 %rd5, 0x7000000000000000;\nld.u32 %r6, [%rd5];\n",
        "memory: address 0x7000000000000000 is in no memory"},
-      {"mov.u32 %r5, 0x3000000;\nst.shared::cluster.u32 [%r5], %r5;\n",
-       "memory: shared address 0x3000000 names a block outside the cluster", 2},
-      {"mov.u32 %r5, 0x2000000;\n@%p1 st.shared::cluster.u32 [%r5], %r5;\n", "", 2},
-      {"mov.u32 %r5, 0x2000000;\nst.shared::cta.u32 [%r5], %r5;\n",
-       "memory: shared address 0x2000000 of block rank 1 is used by an instruction for the block's own shared memory",
+      {"mov.u32 %r5, 0x2000000;\nst.shared::cluster.u32 [%r5], %r5;\n",
+       "memory: shared address 0x2000000 names a block outside the cluster", 2},
+      {"mov.u32 %r5, 0x1000000;\n@%p1 st.shared::cluster.u32 [%r5], %r5;\n", "", 2},
+      {"mov.u32 %r5, 0x1000000;\nst.shared::cta.u32 [%r5], %r5;\n",
+       "memory: shared address 0x1000000 of block rank 1 is used by an instruction for the block's own shared memory",
        2},
       {"setp.eq.u32 %p2, %r4, 1;\n@%p2 exit;\nmov.u32 %r7, 0;\nL: add.u32 %r7, %r7, 1;\nsetp.lt.u32 %p3, %r7, "
        "20000;\n@%p3 bra L;\n" +
@@ -383,7 +383,7 @@ TEST(Faults, OfTensorMaps) {
     // The bytes of the copy do not matter to what is refused; the barrier is not waited for then.
     const uint32_t rows_copied =
         row.mode == "tile" ? (map.box[1] + map.element_strides[1] - 1) / std::max(1u, map.element_strides[1]) : 4;
-    const uint32_t unit = sim::unit_of(map.element).shared_bytes, elements = sim::unit_of(map.element).elements;
+    const uint32_t unit = sim::unit_of(map.element).global_bytes, elements = sim::unit_of(map.element).elements;
     const uint32_t bytes = map.box[0] / elements * unit * rows_copied;
     const std::string said =
         fault_with_map(map, "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], " + std::to_string(bytes) +

@@ -415,6 +415,64 @@ TEST(Forms, TrapExitAndActiveLanes) {
             std::string::npos);
 }
 
+// ---- addresses of shared memory in a cluster ---------------------------------------------------
+
+// They carry the rank of their block from bit 24 on, whoever asks for them.
+TEST(Forms, SharedAddressesCarryTheRankOfTheirBlock) {
+  const std::string text = R"(
+.visible .entry k(.param .u64 p_out)
+{
+  .shared .align 16 .b8 buffer[128];
+  .reg .pred %p<4>;
+  .reg .b32 %rank, %own, %other, %r<8>;
+  .reg .b64 %out, %at, %generic, %rd<4>;
+  ld.param.u64 %out, [p_out];
+  mov.u32 %rank, %cluster_ctarank;
+  mad.wide.u32 %out, %rank, 32, %out;
+  mov.u32 %own, buffer;
+  st.shared.u32 [%own+4], %rank;
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+  mapa.shared::cluster.u32 %r0, %own, %rank;
+  xor.b32 %r0, %r0, %own;
+  getctarank.shared::cluster.u32 %r1, %own;
+  mov.u64 %at, buffer;
+  cvta.shared.u64 %generic, %at;
+  xor.b32 %r7, %rank, 3;
+  mapa.u64 %rd0, %generic, %r7;
+  cvta.to.shared.u64 %rd1, %rd0;
+  cvt.u32.u64 %r2, %rd1;
+  isspacep.shared::cta %p0, %rd0;
+  isspacep.shared::cluster %p1, %rd0;
+  isspacep.shared::cta %p2, %generic;
+  selp.u32 %r3, 1, 0, %p0;
+  selp.u32 %r4, 2, %r3, %p1;
+  selp.u32 %r5, %r4, 9, %p2;
+  ld.shared::cluster.u32 %r3, [%r2+4];
+  and.b32 %other, %own, 0xfefffff0;
+  ld.shared::cluster.u32 %r4, [%other+4];
+  ld.u32 %r6, [%generic+4];
+  st.global.v4.u32 [%out], {%own, %r0, %r1, %r2};
+  st.global.v4.u32 [%out+16], {%r3, %r4, %r5, %r6};
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+  ret;
+})";
+  for (const sim::Order& order : sim_test::all_orders()) {
+    sim::GlobalMemory memory;
+    Buffer<uint32_t> out(memory, size_t{32}, 0u);
+    Shape shape;
+    shape.block = {1, 1, 1};
+    shape.grid = shape.cluster = {4, 1, 1};
+    shape.order = order;
+    run_ptx(text, "k", Params().add(out.address()), memory, shape);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      const std::vector<uint32_t> want = {rank << 24, 0, rank, (rank ^ 3) << 24, rank ^ 3, rank & ~1u, 2, rank};
+      EXPECT_EQ(std::vector<uint32_t>(out.data() + 8 * rank, out.data() + 8 * rank + 8), want) << rank;
+    }
+  }
+}
+
 // ---- st.async and red.async into the other block (9.7.9.12, 9.7.13.7)
 // ------------------------------------------------
 

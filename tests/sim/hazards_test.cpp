@@ -8,7 +8,8 @@
 //   // detail: likewise, a line behind the first; each must be there
 //   // launch: 64 threads, cluster of 2; with "in some orders" at the end it need not be reported in all
 // Parameters, by name: p_in and p_out, 16 KB each; p_maps, two tensor maps of 16 rows of 32 words of p_in, with boxes
-// of 8 rows.
+// of 8 rows; p_padded_maps, one of padded elements of 4 bits and one of 6, 8 rows of 128, in boxes as large, with the
+// 128-byte swizzle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -147,12 +148,23 @@ std::string run(const Example& e, const std::string& text, const sim::Order& ord
   sim::encode(map, bytes.data());
   sim::encode(map, bytes.data() + 128);
   Buffer<uint8_t> maps(memory, bytes);
+  map.dims = {128, 8, 1, 1, 1};
+  map.box = {128, 8, 1, 1, 1};
+  map.swizzle = sim::TensorSwizzle::Bytes128;
+  map.element = sim::TensorElement::B4x16Padded;
+  map.strides[0] = 64;
+  sim::encode(map, bytes.data());
+  map.element = sim::TensorElement::B6x16Padded;
+  map.strides[0] = 96;
+  sim::encode(map, bytes.data() + 128);
+  Buffer<uint8_t> padded_maps(memory, bytes);
   sim_test::Params params;
   const auto module = sim_test::parse_ptx(text);
   for (const auto& parameter : module->functions.at(0).params) {
-    const uint64_t address = parameter.name == "p_in"    ? in.address()
-                             : parameter.name == "p_out" ? out.address()
-                                                         : maps.address();
+    const uint64_t address = parameter.name == "p_in"            ? in.address()
+                             : parameter.name == "p_out"         ? out.address()
+                             : parameter.name == "p_padded_maps" ? padded_maps.address()
+                                                                 : maps.address();
     params.add(address);
   }
   Shape shape;

@@ -199,18 +199,20 @@ void check_load(const Case& given, int arch, const sim::Order& order) {
   const uint32_t bytes = box_bytes(c);
   Buffer<uint8_t> out(memory, bytes, uint8_t{0xee});
   const std::string d = std::to_string(c.map.rank) + "d";
-  const std::string text = kernel(
-      "  @%first mbarrier.arrive.expect_tx.shared::cta.b64 %state, [%bar], %n;\n  @%first cp.async.bulk.tensor." + d +
-      ".shared::cluster.global.tile.mbarrier::complete_tx::bytes [%s], [%map, " + coordinates(c.at) +
-      "], [%bar];\nWAIT:\n  mbarrier.try_wait.parity.shared::cta.b64 %p, [%bar], 0;\n  @!%p bra WAIT;\n" +
-      move("  ld.shared.b32 %w, [%x];\n  st.global.b32 [%g], %w;\n"));
+  const Group g = group_of(c.map.element);
+  const std::string counted = std::to_string(bytes / g.shared_bytes * g.global_bytes);  // not the padding
+  const std::string text =
+      kernel("  @%first mbarrier.arrive.expect_tx.shared::cta.b64 %state, [%bar], " + counted +
+             ";\n  @%first cp.async.bulk.tensor." + d +
+             ".shared::cluster.global.tile.mbarrier::complete_tx::bytes [%s], [%map, " + coordinates(c.at) +
+             "], [%bar];\nWAIT:\n  mbarrier.try_wait.parity.shared::cta.b64 %p, [%bar], 0;\n  @!%p bra WAIT;\n" +
+             move("  ld.shared.b32 %w, [%x];\n  st.global.b32 [%g], %w;\n"));
   Shape shape;
   shape.arch = arch;
   shape.block = {128, 1, 1};
   shape.dynamic_shared = 65544;
   shape.order = order;
   run_ptx(text, "k", Params().add(encoded(c.map)).add(out.address()).add(bytes), memory, shape);
-  const Group g = group_of(c.map.element);
   const TensorElement element = c.map.element;
   const bool round = element == TensorElement::TF32 || element == TensorElement::TF32Ftz;
   int wrong = 0;
