@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -288,11 +289,13 @@ bool may_gather(OperandFormat weights) { return device().info().arch == 90 || we
 
 class ExpertLayerMatrix : public ::testing::TestWithParam<Kind> {};
 
-// Twenty layers of each kind, on sm_100a eight, or four where the kernels are those of sm_90a.
+// Twenty layers of each kind. On sm_100a eight, or four where the kernels are those of sm_90a; twenty with
+// MOXIE_TEST_ALL=1.
 TEST_P(ExpertLayerMatrix, IsRight) {
   const Kind& kind = GetParam();
   Random random(run_seed() ^ std::hash<std::string>()(kind.name));
-  const int layers = device().info().arch == 90 ? 20 : kind.weights == OperandFormat::Bf16 ? 8 : 4;
+  const bool every = device().info().arch == 90 || std::getenv("MOXIE_TEST_ALL") != nullptr;
+  const int layers = every ? 20 : kind.weights == OperandFormat::Bf16 ? 8 : 4;
   for (int i = 0; i < layers; ++i) {
     ExpertLayerDescription d;
     const bool packed = kind.weights == OperandFormat::Mxfp4;

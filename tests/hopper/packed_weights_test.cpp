@@ -110,7 +110,8 @@ TEST_P(PackedMatrix, IsRight) {
   if (device().info().arch != 90 && !GetParam().first && !std::getenv("MOXIE_TEST_ALL"))
     GTEST_SKIP() << "one kernel of each tile, all of them with MOXIE_TEST_ALL=1";
   Random random(run_seed() ^ std::hash<std::string>()(GetParam().name));
-  for (int i = 0; i < 3; ++i) {
+  const int jobs = std::getenv("MOXIE_TEST_ALL") ? 5 : 3;
+  for (int i = 0; i < jobs; ++i) {
     const Job job = draw_job(GetParam().problem, random);
     SCOPED_TRACE(fmt::format("n {}, k {}, rows {}, {} sizes, MOXIE_TEST_SEED={}", job.n, job.k,
                              ::testing::PrintToString(job.rows), job.host_sizes ? "host" : "device", run_seed()));
