@@ -169,7 +169,7 @@ def test_compiled_before_any_call(name):
     assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(tokens()).logits, expected)
 
 
-@pytest.mark.skipif(integration._TORCH < (2, 10), reason="transformers' own grouped_mm is not compiled whole by torch before 2.10")
+@pytest.mark.skipif(integration._TORCH < (2, 10), reason="before 2.10 torch cannot compile transformers' own")
 def test_inductor():
     """Beside torch's own products under the same compiler, which rounds norms and routers at other places."""
     results = []
