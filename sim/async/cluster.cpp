@@ -179,29 +179,19 @@ bool decode_getctarank(const ptx::Instruction& source, DecodeContext& context, I
 
 // ---- setmaxnreg ---------------------------------------------------------------------------------
 
-constexpr uint32_t kRegisterFile = 65536;  // of a multiprocessor
-
-// What ptxas can give each thread under the kernel's launch bounds. Without them setmaxnreg need not have an effect.
-uint32_t launch_registers(const Cta& cta) {
-  const Launch& launch = *cta.cluster->launch;
-  const ptx::Function& function = *launch.kernel->function;
-  if (function.maxnreg > 0) return static_cast<uint32_t>(function.maxnreg);
-  const uint32_t warps = static_cast<uint32_t>(cta.warps.size());
-  const uint32_t blocks = static_cast<uint32_t>(std::max(1, function.minnctapersm));
-  return std::min(255u, kRegisterFile / (32 * warps * blocks)) / 8 * 8;
-}
-
 struct RegisterCount {
   bool increases = false;
-  int count = 0;
+  uint16_t count = 0;
+  uint16_t registers = 0;  // of a thread at the launch; 0: unknown, and the instruction has no effect
 };
 
 Step execute_setmaxnreg(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (!converged(warp, mask)) return Step::Wait;
+  if (!complete(warp, instr, mask)) return Step::Wait;
   const auto& form = instr.form<RegisterCount>();
+  if (form.registers == 0) return Step::Next;
   const int count = form.count;
   AsyncCtaState& s = *warp.cta->async;
-  if (warp.max_registers == 0) warp.max_registers = static_cast<int>(launch_registers(*warp.cta));
+  if (warp.max_registers == 0) warp.max_registers = form.registers;
   const auto illegal = [&](const char* rule) {
     fault(Hazard::IllegalUse, warp, -1,
           instr.source->opcode + " to " + std::to_string(count) + " where the warp has " +
@@ -226,14 +216,15 @@ Step execute_setmaxnreg(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext&, Instr& out) {
+bool decode_setmaxnreg(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.operands.size() != 1 || !has_part(source, "sync") || !has_part(source, "aligned") ||
       has_part(source, "inc") == has_part(source, "dec"))
     unsupported(source, "the form is not known");
   const int64_t count = immediate_of(source, source.operands[0]);
   if (count < 24 || count > 256 || count % 8 != 0)
     unsupported(source, "the register count must be a multiple of 8 from 24 to 256");
-  out.set(RegisterCount{has_part(source, "inc"), static_cast<int>(count)});
+  out.set(RegisterCount{has_part(source, "inc"), static_cast<uint16_t>(count),
+                        static_cast<uint16_t>(launch_registers(context.function()))});
   out.execute = execute_setmaxnreg;
   return true;
 }

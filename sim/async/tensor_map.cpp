@@ -151,7 +151,7 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_nothingproxy(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (!converged(warp, mask)) return Step::Wait;
+  if (!complete(warp, instr, mask)) return Step::Wait;
   const auto& form = instr.form<CopyFenceForm>();
   const int lane = first_lane(mask);
   const uint64_t address = read_address(warp, instr, form.destination, lane);

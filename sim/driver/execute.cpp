@@ -118,6 +118,7 @@ struct Executor {
           }
         },
         true);
+    for (const std::string& line : launch.deviations.lines()) std::fprintf(stderr, "%s\n", line.c_str());
     if (failure) report_fault(context, *failure);
     if (grid.written != nullptr) {
       // A dependent grid of one that did not wait may start before the earlier grids have ended.

@@ -25,8 +25,8 @@ std::string place_text(const Warp& warp, const Cta& owner, uint32_t offset) {
             std::to_string(owner.shared.size) + " bytes");
 }
 
-[[noreturn]] void uninitialised(const Warp& warp, const Cta& owner, uint32_t offset, int lane) {
-  fault(Hazard::Memory, warp, lane, "reads uninitialised " + place_text(warp, owner, offset));
+void uninitialised(const Warp& warp, const Cta& owner, uint32_t offset, int lane) {
+  deviation(Hazard::Memory, warp, lane, [&] { return "reads uninitialised " + place_text(warp, owner, offset); });
 }
 
 [[noreturn]] void touches_mbarrier(const Warp& warp, const Cta& owner, uint32_t offset, int lane, const char* what) {
@@ -58,10 +58,12 @@ void check_async_readers(const Warp& warp, const Cta& owner, const SharedHistory
     if (warp.has_seen(r.stamp)) {
       // A read comes before a write of another proxy only by a proxy fence between them (PTX ISA 8.9.5, 8.10.6).
       if (r.async || !fenced || warp.view.fenced[r.stamp.by] >= r.stamp.at) continue;
-      fault(Hazard::MissingProxyFence, warp, lane,
-            std::string(what) + " " + place_text(warp, owner, offset) + ", which " +
-                describe_agent(*warp.cta->cluster, r.stamp.by) +
-                " has read through the generic proxy, and no fence.proxy.async stands between");
+      deviation(Hazard::MissingProxyFence, warp, lane, [&] {
+        return std::string(what) + " " + place_text(warp, owner, offset) + ", which " +
+               describe_agent(*warp.cta->cluster, r.stamp.by) +
+               " has read through the generic proxy, and no fence.proxy.async stands between";
+      });
+      continue;
     }
     const AgentInfo& reader = warp.cta->cluster->agents[r.stamp.by];
     if (reader.kind == AgentInfo::Kind::Reads) {
@@ -104,8 +106,7 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
   }
   // Who read a granule is not known word by word: a narrow copy is not held against readers of its neighbours.
   if (kind != SharedAccess::Kind::AsyncRead && mask == 0xffff)
-    check_async_readers(warp, owner, h, offset, lane, what, true,
-                        kind == SharedAccess::Kind::AsyncWrite && warp.cta->cluster->launch->rules.fenced_reads);
+    check_async_readers(warp, owner, h, offset, lane, what, true, kind == SharedAccess::Kind::AsyncWrite);
 }
 
 }  // namespace

@@ -101,9 +101,38 @@ void push_elements(Form& f, const ptx::Operand& vector, Type element, bool desti
   }
 }
 
+// All elements are read before one is written.
+template <class Row>
+Step copy_vector(Warp& warp, const Instr& in, uint32_t mask) {
+  const int count = in.form<VectorForm>().count;
+  alignas(64) Row values[4][kLanes];
+  for (int e = 0; e < count; ++e)
+    std::memcpy(values[e], warp.row<Row>(in.reg[static_cast<size_t>(count + e)]), sizeof values[e]);
+  for (int e = 0; e < count; ++e) {
+    if (in.reg[e] != kNoReg) store_row(warp, in.reg[e], values[e], mask);
+  }
+  return Step::Next;
+}
+
+// mov.v2, mov.v4 (6.4.3).
+bool decode_mov_vector(Form& f, Instr& out, size_t count) {
+  using Kind = ptx::Operand::Kind;
+  const Type t = f.type();
+  if (!is_moved(t) || ptx::bytes_of(t) * count > 16) return f.choose(nullptr);
+  if (f.count() != 2) f.unsupported("it takes 2 operands");
+  for (size_t i = 0; i < 2; ++i) {
+    if (f.at(i).kind != Kind::Vector || f.at(i).elements.size() != count)
+      f.unsupported("its operands must be vectors of " + std::to_string(count) + " elements");
+    push_elements(f, f.at(i), t, i == 0);
+  }
+  out.set(VectorForm{static_cast<uint8_t>(count)});
+  return f.choose(ptx::bytes_of(t) == 8 ? &copy_vector<uint64_t> : &copy_vector<uint32_t>);
+}
+
 bool decode_mov(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   using Kind = ptx::Operand::Kind;
   Form f(source, context, out);
+  if (const int vector = f.take_one({"v2", "v4"}); vector >= 0) return decode_mov_vector(f, out, vector == 0 ? 2 : 4);
   const Type t = f.type();
   if (f.count() != 2) f.unsupported("it takes 2 operands");
   const bool unpacks = f.at(0).kind == Kind::Vector, packs = f.at(1).kind == Kind::Vector;

@@ -435,6 +435,7 @@ struct MatrixForm {
   MemoryForm rows;
   uint8_t matrices;
   bool transposed;
+  bool bytes;  // 16x8 bytes, else 8x8 of 16 bits
   // The first register of the fragments.
   ValueOperand fragment;
 };
@@ -468,6 +469,15 @@ Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
+// Of a matrix of 16x8 bytes, which is stored column by column, thread t has elements (t / 4, 2 (t % 4)), the one to its
+// right, and the two that are 8 rows below.
+void store_columns(const uint32_t* fragments, uint8_t* const* columns) {
+  for (int t = 0; t < kLanes; ++t) {
+    for (int e = 0; e < 4; ++e)
+      columns[2 * (t % 4) + e % 2][t / 4 + 8 * (e / 2)] = static_cast<uint8_t>(fragments[t] >> 8 * e);
+  }
+}
+
 Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto& form = in.form<MatrixForm>();
@@ -475,6 +485,10 @@ Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   Pointers p;
   resolve(warp, in, form.rows, address_lanes(matrices), 16, 16, Access::Write, &p);
   for (int m = 0; m < matrices; ++m) {
+    if (form.bytes) {
+      store_columns(warp.row<uint32_t>(in.reg[form.fragment.place + m]), p.at + size_t{8} * m);
+      continue;
+    }
     uint16_t element[8][8], turned[8][8];
     std::memcpy(element, warp.row<uint32_t>(in.reg[form.fragment.place + m]), sizeof element);
     if (form.transposed) transpose(element, turned);
@@ -483,17 +497,20 @@ Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-// ld/stmatrix.sync.aligned.m8n8.num{.trans}{.shared{::cta}}.b16
-bool read_matrix_form(const ptx::Instruction& source, MatrixForm* form) {
-  if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "m8n8") ||
-      source.parts.back() != "b16")
-    return false;
-  form->matrices = has_part(source, "x4") ? 4 : has_part(source, "x2") ? 2 : 1;
-  for (const std::string& part : source.parts) {
-    if (part.starts_with("shared")) read_modifier(part, &form->rows);
-  }
+// ld/stmatrix.sync.aligned.m8n8.num{.trans}{.shared{::cta}}.b16, stmatrix.sync.aligned.m16n8.num.trans{...}.b8. ptxas
+// takes their modifiers in any order.
+bool read_matrix_form(const ptx::Instruction& source, int arch, MatrixForm* form) {
+  form->bytes = has_part(source, "b8");
+  if (!has_part(source, "sync") || !has_part(source, "aligned")) return false;
+  if (!has_part(source, form->bytes ? "m16n8" : "m8n8") || !has_part(source, form->bytes ? "b8" : "b16")) return false;
+  form->matrices = has_part(source, "x4") ? 4 : has_part(source, "x2") ? 2 : has_part(source, "x1") ? 1 : 0;
   form->transposed = has_part(source, "trans");
-  return true;
+  size_t known = 6u + form->transposed;
+  for (const std::string& part : source.parts) {
+    if (part.starts_with("shared")) known += read_modifier(part, &form->rows);
+  }
+  if (form->matrices == 0 || source.parts.size() != known) return false;
+  return !form->bytes || (source.parts[0] == "stmatrix" && form->transposed && arch >= 100);
 }
 
 void push_fragment(const Operand& operand, DecodeContext& context, MatrixForm* form) {
@@ -504,7 +521,7 @@ void push_fragment(const Operand& operand, DecodeContext& context, MatrixForm* f
 
 bool decode_ldmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   MatrixForm form{};
-  if (!read_matrix_form(source, &form)) return false;
+  if (!read_matrix_form(source, context.arch(), &form)) return false;
   push_fragment(source.operands.at(0), context, &form);
   push_base(source.operands.at(1), context, &form.rows);
   out.set(form);
@@ -513,7 +530,7 @@ bool decode_ldmatrix(const ptx::Instruction& source, DecodeContext& context, Ins
 }
 bool decode_stmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   MatrixForm form{};
-  if (!read_matrix_form(source, &form)) return false;
+  if (!read_matrix_form(source, context.arch(), &form)) return false;
   push_base(source.operands.at(0), context, &form.rows);
   push_fragment(source.operands.at(1), context, &form);
   out.set(form);

@@ -53,8 +53,16 @@ bool chosen(const char* name, const char* usual, const char* other) {
 
 Rules rules_from_environment() {
   Rules rules;
+  if (const char* value = std::getenv("MOXIE_SIM_STRICT"); value != nullptr && *value != 0) {
+    const std::string text = value;
+    if (text == "portable")
+      rules.strictness = Strictness::Portable;
+    else if (text == "field")
+      rules.strictness = Strictness::Field;
+    else if (text != "isa")
+      throw std::invalid_argument("MOXIE_SIM_STRICT is '" + text + "', but must be isa, portable or field");
+  }
   rules.drained_exit = chosen("MOXIE_SIM_EXIT", "undrained", "drained");
-  rules.fenced_reads = !chosen("MOXIE_SIM_READS", "fenced", "unfenced");
   rules.strict_tensor_fences = chosen("MOXIE_SIM_TCGEN05_FENCES", "relaxed", "strict");
   return rules;
 }

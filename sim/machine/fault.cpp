@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/machine/fault.h"
 
+#include <algorithm>
+
 #include "sim/machine/hierarchy.h"
 #include "sim/machine/launch.h"
 
@@ -75,6 +77,54 @@ std::string Origin::text() const {
                      ", " + describe_block(*warp->cta) + ", warp " + std::to_string(warp->index);
   if (lane >= 0) text += ", lane " + std::to_string(lane);
   return text;
+}
+
+namespace {
+
+// Null when the warp has left.
+const ptx::Instruction* executed_by(const Warp& warp) {
+  if (warp.current >= warp.splits.size()) return nullptr;
+  return warp.cta->cluster->launch->kernel->code[static_cast<size_t>(warp.pc())].source;
+}
+
+}  // namespace
+
+bool is_told(Hazard kind, const Warp& warp) {
+  Cluster& cluster = *warp.cta->cluster;
+  const Strictness strictness = cluster.launch->rules.strictness;
+  if (strictness != Strictness::Portable) return strictness == Strictness::Isa;
+  return ++cluster.deviations.seen[{executed_by(warp), kind}].count == 1;
+}
+
+void tell(Hazard kind, const Warp& warp, int lane, const std::string& text) {
+  Cluster& cluster = *warp.cta->cluster;
+  if (cluster.launch->rules.strictness == Strictness::Isa) fault(kind, warp, lane, text);
+  cluster.deviations.seen[{executed_by(warp), kind}].text =
+      std::string(hazard_name(kind)) + ": " + text + " " + describe_location(warp, lane);
+}
+
+void Deviations::add(Deviations&& others, uint64_t cluster) {
+  for (auto& [key, other] : others.seen) {
+    Seen& own = seen[key];
+    if (own.count == 0 || cluster < own.cluster) {
+      own.cluster = cluster;
+      own.text = std::move(other.text);
+    }
+    own.count += other.count;
+  }
+  others.seen.clear();
+}
+
+std::vector<std::string> Deviations::lines() const {
+  std::vector<std::pair<int, std::string>> sorted;
+  for (const auto& [key, one] : seen) {
+    const std::string times = one.count > 1 ? " (" + std::to_string(one.count) + " times)" : "";
+    sorted.emplace_back(key.first != nullptr ? key.first->where.line : INT32_MAX, "warning: " + one.text + times);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::string> lines;
+  for (auto& [line, text] : sorted) lines.push_back(std::move(text));
+  return lines;
 }
 
 void Origin::fail(Hazard hazard, const std::string& what) const {

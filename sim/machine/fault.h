@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ends a launch: a hazard, or a program that asks for what is not allowed.
 #pragma once
+#include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sim/machine/kernel.h"
 #include "sim/ptx/ast.h"
@@ -36,6 +40,28 @@ class Fault : public std::runtime_error {
 // Adds the location of the instruction that the warp is executing. lane -1: not one lane's doing.
 [[noreturn]] void fault(Hazard kind, const Warp& warp, int lane, const std::string& text);
 std::string describe_location(const Warp& warp, int lane);
+
+// Deviations (Rules::strictness) that a cluster, or a launch, has made so far, one an instruction and hazard.
+struct Deviations {
+  struct Seen {
+    uint64_t count = 0;
+    uint64_t cluster = 0;  // that made it first
+    std::string text;
+  };
+  std::map<std::pair<const ptx::Instruction*, Hazard>, Seen> seen;
+  // Adds what a cluster has made. The outcome does not depend on the order in which clusters are added.
+  void add(Deviations&& others, uint64_t cluster);
+  // A line for each, in the order of the program: "warning: ... at ptx line 12, block (0,0,0), warp 0 (32 times)".
+  std::vector<std::string> lines() const;
+};
+// Counts a deviation of what the warp executes. Whether it has to be told.
+bool is_told(Hazard kind, const Warp& warp);
+void tell(Hazard kind, const Warp& warp, int lane, const std::string& text);
+// Judges a deviation. `describe` gives its text, as fault() takes it, when that is needed.
+template <class Describe>
+void deviation(Hazard kind, const Warp& warp, int lane, Describe describe) {
+  if (is_told(kind, warp)) tell(kind, warp, lane, describe());
+}
 
 // An Origin says who issued an operation that is performed later. Faults of the operation name it.
 struct Origin {

@@ -43,7 +43,8 @@ struct TensorWarp;
 struct Warp {
   Cta* cta = nullptr;
   int index = 0;      // within the block
-  uint32_t live = 0;  // lanes that exist and have not exited
+  uint32_t born = 0;  // lanes that exist
+  uint32_t live = 0;  // those that have not exited
   std::unique_ptr<uint8_t[], void (*)(void*)> registers{nullptr, nullptr};
   std::unique_ptr<uint8_t[]> local;  // kLanes * local_bytes, lane-major
   // Rows of callers that may be called again before they go on (sim/isa/call.cpp), a stack for each lane.
@@ -123,6 +124,8 @@ struct Warp {
 // For `.aligned` instructions: true when every live lane of the warp is in the mask. Otherwise answer Step::Wait: the
 // lanes are joined by the others as they come, and if they never do it is a Fault (illegal use).
 bool converged(Warp& warp, uint32_t mask);
+// The same for instructions that no lane may have left before: the barriers alone count the lanes that have not exited.
+bool complete(Warp& warp, const Instr& in, uint32_t mask);
 // For instructions with a membermask (shfl.sync): true when the mask holds all live lanes of `members`. Otherwise the
 // handler answers Step::Wait, as for converged().
 bool gathered(Warp& warp, uint32_t mask, uint32_t members);
@@ -174,6 +177,7 @@ struct Cluster {
   uint64_t share = 0;  // which of the launch's shares of clusters this one belongs to (sim/run/launch.cpp)
   std::vector<std::unique_ptr<Cta>> ctas;
   AsyncEngine engine;
+  Deviations deviations;
   std::unique_ptr<AsyncClusterState, void (*)(AsyncClusterState*)> async{nullptr, nullptr};
   uint64_t events = 1;  // raised whenever something happens that a waiting warp may be waiting for
   void event() { ++events; }

@@ -79,6 +79,11 @@ struct Kernel {
   uint32_t stack_base = 0;
   mutable std::vector<uint8_t> covered;  // by instruction: has been executed (sim/machine/coverage.h); else empty
 };
+// The registers, as they are allocated, that ptxas gives each thread of a kernel with setmaxnreg: of a register file
+// that warp groups share, no more than the largest setmaxnreg.inc asks for. Without bounds on both threads and blocks
+// it ignores setmaxnreg, and says so (C7508): 0.
+uint32_t launch_registers(const ptx::Function& function);
+
 constexpr uint32_t kStackBytes = 64 << 10;  // of a thread, unless the launch says otherwise
 
 // What `mov` gives as the address of a function, and an indirect call takes; 0 when there is none of this name.

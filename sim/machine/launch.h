@@ -51,6 +51,7 @@ struct Launch {
   // The local memory of a thread: what stands at fixed places, then the stack.
   uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }
   Rules rules;
+  Deviations deviations;
   std::atomic<uint64_t> instructions{0};
   PredecessorGrids predecessors;
   ByteSet* written = nullptr;  // what this grid writes, when somebody wants to know

@@ -2,6 +2,8 @@
 // What becomes of a warp's lanes when they part and meet again, and what the warp knows and tells.
 #include <algorithm>
 
+#include <bit>
+
 #include "sim/machine/hierarchy.h"
 
 namespace sim {
@@ -133,6 +135,17 @@ bool converged(Warp& warp, uint32_t mask) {
   }
   warp.splits[warp.current].apart = true;
   return false;
+}
+
+bool complete(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!converged(warp, mask)) return false;
+  if (mask != warp.born) {
+    deviation(Hazard::IllegalUse, warp, -1, [&] {
+      return in.source->opcode + " by " + std::to_string(std::popcount(mask)) + " of the warp's " +
+             std::to_string(std::popcount(warp.born)) + " threads: the others have exited";
+    });
+  }
+  return true;
 }
 
 bool gathered(Warp& warp, uint32_t mask, uint32_t members) {

@@ -82,6 +82,7 @@ struct Scope {
   struct Range {
     int first;
     uint64_t count;
+    int width;  // registers of a name
   };
   std::unordered_map<std::string, int> registers;
   std::unordered_map<std::string, Range> register_ranges;  // %r<N>
@@ -149,6 +150,8 @@ class Parser {
   const std::string* find_variable(int scope, const std::string& name) const;
   std::string unique_name(const std::string& name);
   int add_register(const std::string& name, Type type);
+  int add_vector(const std::string& name, const Declared& d);
+  Operand vector_operand(int first, int width);
 
   Scanner in_;
   Module module_;
@@ -162,6 +165,8 @@ class Parser {
   };
   std::vector<PendingTable> pending_tables_;
   int file_ = 0, source_line_ = 0;
+  // Of the registers of the function, those that begin a vector: its width.
+  std::unordered_map<int, int> vectors_;
   uint64_t register_count_ = 0, made_names_ = 0, initialised_bytes_ = 0;
   std::unordered_map<std::string, size_t> function_index_, variable_index_;
   struct UsedSymbol {
@@ -359,6 +364,7 @@ void Parser::function(bool is_entry, bool is_extern) {
   scopes_.clear();
   name_uses_.clear();
   label_uses_.clear();
+  vectors_.clear();
   pending_tables_.clear();
   const int outer = new_scope(-1);
   f.is_entry = is_entry;
@@ -873,9 +879,19 @@ int Parser::add_register(const std::string& name, Type type) {
   return static_cast<int>(f_->registers.size()) - 1;
 }
 
+// A vector (5.4.2) is as many registers, one after the other. Returns the first.
+int Parser::add_vector(const std::string& name, const Declared& d) {
+  if (d.vector == 1) return add_register(name, d.type);
+  const int first = static_cast<int>(f_->registers.size());
+  for (int i = 0; i < d.vector; ++i) add_register(name + '.' + "xyzw"[i], d.type);
+  vectors_[first] = d.vector;
+  return first;
+}
+
 void Parser::registers(int scope) {
   const Declared d = declared_type(false);
-  if (d.vector != 1) in_.fail("vector registers are not supported");
+  if (d.vector != 1 && d.type == Type::Pred) in_.fail("predicates have no vectors");
+  if (d.vector * bytes_of(d.type) > 16) in_.fail("a vector has at most 128 bits");
   do {
     in_.skip_space();
     const Location where = in_.where();
@@ -886,10 +902,10 @@ void Parser::registers(int scope) {
     if (in_.accept('<')) {
       const uint64_t count = in_.unsigned_integer("a count of registers", kMaxRegisters);
       in_.expect('>', "after a count of registers");
-      s.register_ranges[name] = {static_cast<int>(f_->registers.size()), count};
-      for (uint64_t i = 0; i < count; ++i) add_register(name + std::to_string(i), d.type);
+      s.register_ranges[name] = {static_cast<int>(f_->registers.size()), count, d.vector};
+      for (uint64_t i = 0; i < count; ++i) add_vector(name + std::to_string(i), d);
     } else {
-      s.registers[name] = add_register(name, d.type);
+      s.registers[name] = add_vector(name, d);
     }
   } while (in_.accept(','));
   in_.expect(';', "after registers");
@@ -910,7 +926,7 @@ int Parser::find_register(int scope, const std::string& name) const {
       const auto it = sc.register_ranges.find(name.substr(0, split));
       if (it == sc.register_ranges.end()) continue;
       const uint64_t n = std::stoul(name.substr(split));
-      if (n < it->second.count) return it->second.first + static_cast<int>(n);
+      if (n < it->second.count) return it->second.first + static_cast<int>(n) * it->second.width;
     }
   }
   return -1;
@@ -983,6 +999,28 @@ Operand Parser::list(char close, int scope, int depth) {
   return o;
 }
 
+// The vector that begins at a register, or one of its elements when a name of it follows (6.4.3).
+Operand Parser::vector_operand(int first, int width) {
+  Operand o;
+  o.kind = Operand::Kind::Register;
+  if (in_.peek() == '.') {
+    const std::string component(in_.opcode_rest());
+    const size_t index = component.size() == 2 ? std::string_view("xyzwrgba").find(component[1]) % 4 : 4;
+    if (component.size() != 2 || std::string_view("xyzwrgba").find(component[1]) == std::string_view::npos ||
+        index >= static_cast<size_t>(width))
+      in_.fail("a vector of " + std::to_string(width) + " has no element '" + component + "'");
+    o.reg = first + static_cast<int>(index);
+    return o;
+  }
+  Operand all;
+  all.kind = Operand::Kind::Vector;
+  for (int i = 0; i < width; ++i) {
+    o.reg = first + i;
+    all.elements.push_back(o);
+  }
+  return all;
+}
+
 Operand Parser::named_operand(int scope) {
   Operand o;
   in_.skip_space();
@@ -990,6 +1028,8 @@ Operand Parser::named_operand(int scope) {
   std::string name(in_.identifier("an operand"));
   o.reg = find_register(scope, name);
   if (o.reg >= 0) {
+    if (const auto vector = vectors_.find(o.reg); vector != vectors_.end())
+      return vector_operand(vector->first, vector->second);
     o.kind = Operand::Kind::Register;
     return o;
   }

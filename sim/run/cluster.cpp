@@ -38,7 +38,7 @@ bool varies_between_clusters(Special s) {
 void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   const Kernel& kernel = *launch.kernel;
   const size_t local_bytes = launch.local_bytes();
-  warp.live = live;
+  warp.born = warp.live = live;
   warp.splits.assign(1, Warp::Split{kernel.entry_pc, live, 0, false});
   warp.current = warp.last_split = 0;
   warp.rotate = false;

@@ -98,12 +98,18 @@ void run(Launch& launch) {
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};  // shares
   std::mutex mutex;
   std::exception_ptr failure;
+  const auto keep_deviations = [&](Cluster& cluster, uint64_t number) {
+    if (cluster.deviations.seen.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    launch.deviations.add(std::move(cluster.deviations), number);
+  };
   const auto run_one = [&](Cluster& cluster, uint64_t number) {
     try {
       begin_cluster(cluster, launch, number);
       run_cluster(cluster);
       if (failed.load() < cluster.share) return false;
       finish_cluster(cluster);
+      keep_deviations(cluster, number);
       launch.instructions += cluster.instructions;
       for (const auto& cta : cluster.ctas) {
         if (cta->has_waited && !cta->released_dependents_early) launch.predecessors.waited_for = true;
@@ -114,6 +120,7 @@ void run(Launch& launch) {
       }
       return true;
     } catch (...) {
+      keep_deviations(cluster, number);
       const std::lock_guard<std::mutex> lock(mutex);
       if (cluster.share < failed.load()) {
         failed = cluster.share;

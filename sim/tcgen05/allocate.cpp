@@ -157,7 +157,7 @@ Step execute_dealloc(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_relinquish(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (!converged(warp, mask)) return Step::Wait;
+  if (!complete(warp, instr, mask)) return Step::Wait;
   tensor_group(warp, instr.form<RelinquishForm>().group, -1);
   tensor_memory(*warp.cta).relinquished = true;
   return Step::Next;

@@ -319,9 +319,9 @@ void check_tensor_registers(Warp& warp, const Instr& instr) {
     } else if (*s == TensorWarp::kCopied && i == 0) {
       *s = 0;  // overwritten
     } else {
-      fault(Hazard::RegistersInFlight, warp, -1,
-            "accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld "
-            "has waited for");
+      deviation(Hazard::RegistersInFlight, warp, -1, [] {
+        return std::string("accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld has waited for");
+      });
     }
   }
   if (passed) {

@@ -57,13 +57,18 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
     if (read_address(warp, instr, f.address, lane) != bits)
       fault(Hazard::IllegalUse, warp, lane, "the lanes of a warp give " + opcode + " different addresses");
   }
-  const TensorAddress at = tensor_address(bits);
+  TensorAddress at = tensor_address(bits);
   const uint32_t quarter = static_cast<uint32_t>(warp.index) % 4 * 32;
   const bool half = f.shape != TransferShape::L32x32b;
-  if (at.lane < quarter || at.lane + (half ? 16 : 32) > quarter + 32)
-    fault(Hazard::TensorMemory, warp, -1,
-          opcode + " at lane " + std::to_string(at.lane) + ": warp " + std::to_string(warp.index) + " has lanes " +
-              std::to_string(quarter) + " to " + std::to_string(quarter + 31));
+  const auto text = [&] {
+    return opcode + " at lane " + std::to_string(at.lane) + ": warp " + std::to_string(warp.index) + " has lanes " +
+           std::to_string(quarter) + " to " + std::to_string(quarter + 31);
+  };
+  if (at.lane % 32 + (half ? 16 : 32) > 32) fault(Hazard::TensorMemory, warp, -1, text());
+  if (at.lane / 32 * 32 != quarter) {
+    deviation(Hazard::TensorMemory, warp, -1, text);
+    at.lane = quarter + at.lane % 32;
+  }
   if (at.lane % kCellLanes != 0)
     fault(Hazard::TensorMemory, warp, -1, opcode + " at lane " + std::to_string(at.lane) + ", which is not aligned");
   TensorMemory& memory = tensor_memory(*warp.cta);
@@ -108,7 +113,7 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
 }
 
 Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (!converged(warp, mask)) return Step::Wait;
+  if (!complete(warp, instr, mask)) return Step::Wait;
   TensorWarp& tensor = tensor_warp(warp);
   const bool stores = instr.form<WaitForm>().stores;
   TensorTransfers& transfers = stores ? tensor.stores : tensor.loads;

@@ -207,10 +207,11 @@ std::shared_ptr<Kernel> KernelBuilder::build(const std::string& entry) {
   const bool reconfigures = std::any_of(kernel_->code.begin(), kernel_->code.end(), [](const Instr& in) {
     return in.source != nullptr && in.source->parts[0] == "setmaxnreg";
   });
+  const auto reconfigured = static_cast<int>(reconfigures ? launch_registers(*function) : 0);
   if (function->maxnreg > 0)
     kernel_->registers_per_thread = function->maxnreg;
-  else if (reconfigures)
-    kernel_->registers_per_thread = limit;
+  else if (reconfigured > 0)
+    kernel_->registers_per_thread = std::min(255, reconfigured);
   else
     kernel_->registers_per_thread = std::min(limit, std::max(16, (live + 7) / 8 * 8));
   if (coverage_wanted()) kernel_->covered.resize(kernel_->code.size());

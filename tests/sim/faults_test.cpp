@@ -536,21 +536,6 @@ TEST(Faults, OfWarpgroups) {
   }
 }
 
-TEST(Faults, OfRegisterCounts) {
-  check({
-      {"setmaxnreg.dec.sync.aligned.u32 248;\nsetmaxnreg.dec.sync.aligned.u32 256;\n",
-       "illegal use: setmaxnreg.dec.sync.aligned.u32 to 256 where the warp has 248: a decrease must not raise the "
-       "count"},
-      {"setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 56;\n",
-       "illegal use: setmaxnreg.inc.sync.aligned.u32 to 56 where the warp has 64: an increase must not lower the "
-       "count"},
-      {"setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 64;\nsetmaxnreg.dec.sync.aligned.u32 "
-       "64;\n",
-       ""},
-      {"setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 248;\n", ""},
-  });
-}
-
 TEST(Faults, OfLaunchControl) {
   const std::string cancel = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 ",
                     expect = "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;\n";

@@ -92,7 +92,6 @@ TEST(Environment, Rules) {
     bool usually;
   };
   const Rule all[] = {{"MOXIE_SIM_EXIT", "undrained", "drained", &sim::Rules::drained_exit, false},
-                      {"MOXIE_SIM_READS", "fenced", "unfenced", &sim::Rules::fenced_reads, true},
                       {"MOXIE_SIM_TCGEN05_FENCES", "relaxed", "strict", &sim::Rules::strict_tensor_fences, false}};
   for (const Rule& rule : all) {
     const auto read = [&] { return std::to_string(sim::rules_from_environment().*rule.field); };
@@ -110,6 +109,16 @@ TEST(Environment, Rules) {
       EXPECT_EQ(with(rule.name, std::nullopt, read), usual) << rule.name << " beside " << another.name;
     }
   }
+}
+
+TEST(Environment, Strictness) {
+  const auto level = [] { return std::to_string(static_cast<int>(sim::rules_from_environment().strictness)); };
+  EXPECT_EQ(with("MOXIE_SIM_STRICT", std::nullopt, level), "0");
+  EXPECT_EQ(with("MOXIE_SIM_STRICT", "", level), "0");
+  EXPECT_EQ(with("MOXIE_SIM_STRICT", "isa", level), "0");
+  EXPECT_EQ(with("MOXIE_SIM_STRICT", "portable", level), "1");
+  EXPECT_EQ(with("MOXIE_SIM_STRICT", "field", level), "2");
+  EXPECT_EQ(with("MOXIE_SIM_STRICT", "lax", level), "MOXIE_SIM_STRICT is 'lax', but must be isa, portable or field");
 }
 
 // ---- launches -----------------------------------------------------------------------------------

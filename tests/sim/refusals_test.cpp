@@ -181,7 +181,7 @@ std::vector<Row> rows() {
       {90,
        "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%w0, %w1}, [%w4]",
        {{".x2", ".x4", "the vector has the wrong number of registers"},
-        {".x2", "", "the vector has the wrong number of registers"},
+        {".x2", "", ""},
         {".sync", "", ""},
         {".aligned", "", ""},
         {".m8n8", "", ""},

@@ -289,8 +289,9 @@ TEST(Translate, AKernelThatReconfiguresBeginsWithAllItMayHave) {
     return sim_test::prepare_ptx(".entry k() " + directives + " { setmaxnreg.dec.sync.aligned.u32 24; ret; }", "k")
         ->registers_per_thread;
   };
-  EXPECT_EQ(registers(".maxntid 384, 1, 1"), 168);
-  EXPECT_EQ(registers(".reqntid 256, 1, 1"), 255);
+  EXPECT_EQ(registers(".maxntid 384, 1, 1 .minnctapersm 1"), 168);
+  EXPECT_EQ(registers(".reqntid 256, 1, 1 .minnctapersm 1"), 255);
+  EXPECT_EQ(registers(".reqntid 256, 1, 1"), 16) << "ptxas ignores setmaxnreg";
   EXPECT_EQ(registers(".maxnreg 72"), 72);
 }
 

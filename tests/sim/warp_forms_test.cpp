@@ -25,7 +25,7 @@ std::mt19937& rng() {
 std::vector<uint32_t> run_threads(const std::string& body, const std::vector<uint32_t>& in, const sim::Order& order) {
   std::string text = R"(
 .extern .shared .align 128 .b8 smem[];
-.visible .entry k(.param .u64 p_in, .param .u64 p_out) {
+.visible .entry k(.param .u64 p_in, .param .u64 p_out) .maxnreg 128 {
   .reg .b32 %me, %s, %r<8>, %x<32>;
   .reg .b64 %in, %out, %all, %d<8>;
   .reg .f32 %f<8>;

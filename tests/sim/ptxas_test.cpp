@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the PTX ISA leaves it to ptxas: the registers that a kernel with setmaxnreg begins with, vector registers
+// (5.4.2, 6.4.3), and the order of modifiers. The numbers are those that ptxas 13.0 prints with -v.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/sim/run_ptx.h"
+
+namespace {
+
+using namespace sim_test;
+
+std::string said(const std::string& text, uint32_t threads) {
+  sim::GlobalMemory memory;
+  Shape shape;
+  shape.block = {threads, 1, 1};
+  return fault_of(text, "k", {}, memory, shape);
+}
+
+TEST(Ptxas, RegistersAtTheLaunch) {
+  struct Row {
+    std::string bounds;
+    int largest;  // setmaxnreg.inc; 0: none
+    int registers;
+  };
+  const auto bounds = [](int threads, int blocks) {
+    return ".maxntid " + std::to_string(threads) + " .minnctapersm " + std::to_string(blocks);
+  };
+  const Row rows[] = {
+      // At most what the largest increase asks for.
+      {bounds(128, 1), 232, 232},
+      {bounds(256, 1), 232, 232},
+      {bounds(256, 1), 240, 240},
+      {bounds(384, 1), 24, 24},
+      {bounds(384, 1), 160, 160},
+      // At most what the register file holds, for whole warp groups. 255 are allocated as 256.
+      {bounds(256, 1), 256, 256},
+      {bounds(256, 1), 0, 256},
+      {bounds(288, 1), 232, 168},
+      {bounds(384, 1), 240, 168},
+      {bounds(384, 1), 0, 168},
+      {bounds(416, 1), 232, 128},
+      {bounds(512, 1), 232, 128},
+      {bounds(640, 1), 232, 96},
+      {bounds(768, 1), 232, 80},
+      {bounds(1024, 1), 232, 64},
+      {bounds(256, 2), 232, 128},
+      {bounds(128, 3), 200, 168},
+      {bounds(100, 5), 232, 96},
+      {".reqntid 384 .minnctapersm 1", 232, 168},
+      {".maxntid 128, 3, 1 .minnctapersm 1", 232, 168},
+      // At most what .maxnreg says.
+      {bounds(384, 1) + " .maxnreg 128", 240, 128},
+      {bounds(384, 1) + " .maxnreg 200", 240, 168},
+      {".maxnreg 168", 232, 168},
+      {".maxntid 128 .maxnreg 200", 232, 200},
+  };
+  for (const Row& row : rows) {
+    const std::string increase =
+        row.largest > 0 ? "@%p setmaxnreg.inc.sync.aligned.u32 " + std::to_string(row.largest) + ";\n" : "";
+    const auto lowered = [&](int count) {
+      return said(".entry k() " + row.bounds + " { .reg .pred %p; setp.ne.u32 %p, 0, 0;\n" + increase +
+                      "setmaxnreg.dec.sync.aligned.u32 " + std::to_string(count) + "; ret; }",
+                  128);
+    };
+    EXPECT_EQ(lowered(row.registers), "") << row.bounds << ", inc " << row.largest;
+    if (row.registers == 256) continue;
+    EXPECT_THAT(lowered(row.registers + 8), testing::HasSubstr(" to " + std::to_string(row.registers + 8) +
+                                                               " where the warp has " + std::to_string(row.registers)))
+        << row.bounds << ", inc " << row.largest;
+  }
+}
+
+// "'setmaxnreg' ignored; unable to determine register count at entry."
+TEST(Ptxas, SetmaxnregNeedsLaunchBounds) {
+  for (const std::string bounds : {"", ".maxntid 384", ".reqntid 384", ".minnctapersm 1"}) {
+    EXPECT_EQ(said(".entry k() " + bounds +
+                       " { setmaxnreg.dec.sync.aligned.u32 24; setmaxnreg.dec.sync.aligned.u32 240;\n"
+                       "setmaxnreg.inc.sync.aligned.u32 248; ret; }",
+                   384),
+              "")
+        << bounds;
+  }
+}
+
+TEST(Ptxas, RegistersAreTakenFromThoseThatAreGiven) {
+  const auto run = [](const std::string& body) { return said(".entry k() .maxnreg 248 {\n" + body + "ret;\n}\n", 32); };
+  const std::string up = "setmaxnreg.inc.sync.aligned.u32 ", down = "setmaxnreg.dec.sync.aligned.u32 ";
+  EXPECT_EQ(run(down + "64;\n" + up + "64;\n" + down + "64;\n"), "");
+  EXPECT_EQ(run(down + "64;\n" + up + "248;\n" + down + "64;\n"), "");
+  EXPECT_THAT(run(down + "248;\n" + down + "256;\n"),
+              testing::StartsWith("illegal use: setmaxnreg.dec.sync.aligned.u32 to 256 where the warp has 248: a "
+                                  "decrease must not raise the count at ptx line "));
+  EXPECT_THAT(run(down + "64;\n" + up + "56;\n" + up + "248;\n"),
+              testing::StartsWith("illegal use: setmaxnreg.inc.sync.aligned.u32 to 56 where the warp has 64: an "
+                                  "increase must not lower the count at ptx line "));
+}
+
+// Runs the body in one thread. It stores to %out.
+std::vector<uint32_t> run_one(const std::string& body) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> in(memory, {11, 12, 13, 14, 15, 16, 17, 18}), out(memory, size_t{8}, 0u);
+  Shape shape;
+  shape.block = {4, 1, 1};
+  run_ptx(
+      ".visible .entry k(.param .u64 p_in, .param .u64 p_out) {\n.reg .b64 %in, %out; .reg .pred %p;\n"
+      ".shared .align 16 .b8 s[64];\nld.param.u64 %in, [p_in];\nld.param.u64 %out, [p_out];\n" +
+          body + "ret;\n}\n",
+      "k", Params().add(in.address()).add(out.address()), memory, shape);
+  return out.values();
+}
+
+TEST(Ptxas, VectorRegisters) {
+  using testing::ElementsAre;
+  // Elements by either set of names, in a scope that hides another register of the name.
+  EXPECT_THAT(run_one(R"(
+  .reg .v4 .b32 v; .reg .b32 w;
+  mov.b32 v.x, 1; mov.b32 v.g, 2; mov.b32 v.z, 3; mov.b32 v.a, 4;
+  { .reg .b32 v; mov.b32 v, 9; }
+  { .reg .v2 .b32 w; mov.b32 w.x, v.w; mov.b32 w.y, v.b; st.global.v2.b32 [%out+16], {w.x, w.y}; }
+  add.u32 w, v.r, v.y;
+  st.global.v4.b32 [%out], {v.x, v.y, v.z, w};
+)"),
+              ElementsAre(1, 2, 3, 3, 4, 3, 0, 0));
+  // Whole vectors where an instruction takes a vector.
+  EXPECT_THAT(run_one(R"(
+  .reg .v4 .b32 v; .reg .v2 .b32 %u<3>; .reg .b64 %d;
+  ld.global.v4.b32 v, [%in];
+  st.global.v4.b32 [%out], v;
+  mov.b64 %u2, %in;
+  mov.b64 %d, %u2;
+  ld.global.v2.b32 %u0, [%d+24];
+  st.shared.v2.b32 [s], %u0;
+  ld.shared.v2.b32 %u1, [s];
+  st.global.v2.b32 [%out+16], %u1;
+  mov.v2.b32 %u1, {v.w, v.x};
+  st.global.v2.b32 [%out+24], %u1;
+)"),
+              ElementsAre(11, 12, 13, 14, 17, 18, 14, 11));
+  // A move of a vector reads all before it writes.
+  EXPECT_THAT(run_one(R"(
+  .reg .v4 .f32 v, w; .reg .f32 a, b, c, d;
+  ld.global.v4.f32 v, [%in];
+  mov.v4.f32 v, {v.w, v.z, v.y, v.x};
+  mov.v4.f32 w, v;
+  st.global.v4.f32 [%out], w;
+  mov.v4.f32 {a, b, c, d}, v;
+  st.global.v4.f32 [%out+16], {d, c, b, a};
+)"),
+              ElementsAre(14, 13, 12, 11, 11, 12, 13, 14));
+  // Elements of 16 and 64 bits.
+  EXPECT_THAT(run_one(R"(
+  .reg .v2 .b64 d; .reg .v4 .b16 h; .reg .b64 t;
+  ld.global.v2.b64 d, [%in];
+  st.global.b64 [%out], d.y;
+  mov.b64 h, d.x;
+  mov.b64 t, {h.z, h.y, h.x, h.w};
+  st.global.b64 [%out+8], t;
+  ld.global.v2.b64 {d.y, d.x}, [%in+16];
+  st.global.v2.b64 [%out+16], d;
+)"),
+              ElementsAre(13, 14, 12, 11, 17, 18, 15, 16));
+  const auto refused = [](const std::string& body) {
+    try {
+      run_one(body);
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused(".reg .v4 .f32 v; add.f32 v, v, v;\n"), "");
+  EXPECT_NE(refused(".reg .v4 .b32 v; .reg .v2 .b32 w; mov.v4.b32 v, w;\n"), "");
+}
+
+// Rows of 16 bytes in shared memory that a warp stores by stmatrix, read back as words.
+std::vector<uint32_t> stored(const std::string& instruction, int arch) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> out(memory, size_t{128}, 0u);
+  Shape shape;
+  shape.arch = arch;
+  run_ptx(R"(
+.visible .entry k(.param .u64 p_out) {
+  .shared .align 16 .b8 s[512];
+  .reg .b32 %t, %a, %r<5>; .reg .b64 %out;
+  ld.param.u64 %out, [p_out];
+  mov.u32 %t, %tid.x;
+  mad.wide.u32 %out, %t, 16, %out;
+  mov.u32 %a, s;
+  mad.lo.u32 %a, %t, 16, %a;
+  mad.lo.u32 %r0, %t, 0x04040404, 0x03020100;
+  add.u32 %r1, %r0, 0x80808080;
+  xor.b32 %r2, %r0, 0x55555555;
+  xor.b32 %r3, %r1, 0x33333333;
+  st.shared.v4.u32 [%a], {0, 0, 0, 0};
+  bar.warp.sync -1;
+  )" + instruction +
+              R"(;
+  bar.warp.sync -1;
+  ld.shared.v4.u32 {%r0, %r1, %r2, %r3}, [%a];
+  st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3};
+  ret;
+})",
+          "k", Params().add(out.address()), memory, shape);
+  return out.values();
+}
+
+TEST(Ptxas, MatricesTakeTheirModifiersInAnyOrder) {
+  const std::string four = "{%r0, %r1, %r2, %r3}", operands = " [%a], " + four;
+  const std::vector<uint32_t> plain = stored("stmatrix.sync.aligned.m8n8.x4.shared.b16" + operands, 90),
+                              turned = stored("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" + operands, 90);
+  EXPECT_NE(plain, turned);
+  std::vector<std::string> parts = {"aligned", "b16", "m8n8", "shared", "sync", "trans", "x4"};
+  int number = 0;
+  do {
+    if (number++ % 97 != 0 && parts.back() != "trans") continue;
+    if (number % 7 != 1) continue;
+    std::string name;
+    for (const std::string& part : parts) name += "." + part;
+    EXPECT_EQ(stored("stmatrix" + name + operands, 90), turned) << name;
+    std::string loaded = "stmatrix.sync.aligned.m8n8.x4.shared.b16" + operands + ";\nbar.warp.sync -1;\nldmatrix" +
+                         name + " " + four + ", [%a];\nbar.warp.sync -1;\nst.shared.v4.u32 [%a], " + four;
+    EXPECT_NE(stored(loaded, 90), plain) << name;
+  } while (std::next_permutation(parts.begin(), parts.end()));
+  EXPECT_GT(number, 5000);
+}
+
+// Of a matrix of 16x8 bytes each row of shared memory gets a column.
+TEST(Ptxas, MatricesOfBytes) {
+  const auto byte = [](uint32_t fragment, uint32_t thread, uint32_t e) {
+    uint32_t word = thread * 0x04040404u + 0x03020100u;
+    if (fragment % 2 == 1) word += 0x80808080u;
+    if (fragment >= 2) word ^= fragment == 2 ? 0x55555555u : 0x33333333u;
+    return word >> 8 * e & 0xff;
+  };
+  const struct {
+    const char* instruction;
+    uint32_t matrices;
+  } rows[] = {{"stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%a], {%r0}", 1},
+              {"stmatrix.sync.aligned.m16n8.x2.trans.shared::cta.b8 [%a], {%r0, %r1}", 2},
+              {"stmatrix.b8.sync.aligned.shared.m16n8.x4.trans [%a], {%r0, %r1, %r2, %r3}", 4}};
+  for (const auto& row : rows) {
+    const std::vector<uint32_t> got = stored(row.instruction, 100);
+    for (uint32_t m = 0; m < 4; ++m) {
+      for (uint32_t column = 0; column < 8; ++column) {
+        for (uint32_t r = 0; r < 16; ++r) {
+          const uint32_t at = (8 * m + column) * 16 + r;
+          const uint32_t want = m < row.matrices ? byte(m, r % 8 * 4 + column / 2, r / 8 * 2 + column % 2) : 0;
+          EXPECT_EQ(got[at / 4] >> 8 * (at % 4) & 0xff, want) << row.instruction << ": " << r << ", " << column;
+        }
+      }
+    }
+  }
+  EXPECT_THROW(stored("stmatrix.sync.aligned.m16n8.x1.shared.b8 [%a], {%r0}", 100), std::exception);
+  EXPECT_THROW(stored("stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%a], {%r0}", 90), std::exception);
+  EXPECT_THROW(stored("stmatrix.sync.aligned.m8n8.shared.b16 [%a], {%r0}", 90), std::exception);
+}
+
+}  // namespace

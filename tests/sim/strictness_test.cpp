@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Deviations (docs/simulator.md, "Levels"): what the ISA calls undefined, GPUs let pass and published code relies on.
+// They are faults at the level isa, warnings at portable, and nothing at field.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/sim/async.h"
+
+namespace {
+
+using namespace sim_test;
+using sim::Strictness;
+
+struct Row {
+  std::string name, text;
+  std::vector<std::string> warnings;  // each one's beginning
+  uint32_t threads = 32;
+  int arch = 90;
+  std::vector<uint32_t> out{};  // what a GPU stores
+};
+
+std::string entry(const std::string& body, const std::string& bounds = "") {
+  return ".visible .entry k(.param .u64 p_in, .param .u64 p_out) " + bounds + R"(
+{
+  .shared .align 128 .b8 buffer[8192];
+  .shared .align 8 .b64 bars[8];)" +
+         std::string(kRegisters) + R"(
+  ld.param.u64 %rd2, [p_in];
+  ld.param.u64 %rd3, [p_out];
+  mov.u32 %r1, buffer;
+  mov.u32 %r2, bars;
+  mov.u32 %r3, %tid.x;
+  mad.wide.u32 %rd4, %r3, 4, %rd3;
+  setp.eq.u32 %p1, %r3, 0;
+)" + body +
+         "  ret;\n}\n";
+}
+
+// The first warp allocates 32 columns at column 0 and every warp stores its threads' numbers there.
+std::string tensor(const std::string& body) {
+  return entry(R"(
+  shr.u32 %r4, %r3, 5;
+  shl.b32 %r5, %r4, 21;
+  setp.eq.u32 %p2, %r4, 0;
+  @!%p2 bra ALLOCATED;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [buffer], 32;
+ALLOCATED:
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+)" + body + R"(
+  st.global.u32 [%rd4], %r7;
+  bar.sync 0;
+  @!%p2 bra FREED;
+  tcgen05.dealloc.cta_group::1.sync.aligned.b32 0, 32;
+FREED:
+)");
+}
+
+const std::string kWaited = "W: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;\n @!%p9 bra W;\n";
+const std::string kStore = "st.global.u32 [%rd4], %r3;\n";
+const std::string kLoad32 = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r7}, [%r5];\n",
+                  kStore32 = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%r3};\ntcgen05.wait::st.sync.aligned;\n",
+                  kWaitLoad = "tcgen05.wait::ld.sync.aligned;\n";
+const std::string kCopy =
+    "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;\n@%p1 "
+    "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd2], 128, [%r2];\n";
+const std::string kInit = "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.warp.sync -1;\n";
+
+std::vector<uint32_t> threads(uint32_t count, uint32_t first = 0, uint32_t of = UINT32_MAX) {
+  std::vector<uint32_t> numbers(count, 0);
+  for (uint32_t i = first; i < std::min(count, of); ++i) numbers[i] = i;
+  return numbers;
+}
+
+std::vector<Row> rows() {
+  const std::string again =
+                        "mbarrier misuse: the mbarrier at shared offset 0x2000 is initialised again without "
+                        "mbarrier.inval at ptx line ",
+                    bounds = ".maxntid 128, 1, 1 .minnctapersm 1",
+                    lanes = "tensor memory: tcgen05.ld.sync.aligned.32x32b.x1.b32 at lane 0: warp ",
+                    early =
+                        "registers in flight: accesses a destination register of a tcgen05.ld that no "
+                        "tcgen05.wait::ld has waited for at ptx line ",
+                    fence =
+                        "missing proxy fence: an asynchronous copy writes shared memory at offset 0x0, which warp "
+                        "0 has read through the generic proxy, and no fence.proxy.async stands between";
+  return {
+      // An object that several lanes initialise at once, to the same count.
+      {"init by all lanes",
+       entry("mbarrier.init.shared::cta.b64 [%r2], 32;\nbar.sync 0;\nmbarrier.arrive.shared::cta.b64 %rd5, [%r2];\n" +
+             kWaited + kStore),
+       {again},
+       32,
+       90,
+       threads(32)},
+      {"init by two lanes",
+       entry("setp.lt.u32 %p2, %r3, 2;\n@%p2 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.sync 0;\n@%p1 "
+             "mbarrier.arrive.shared::cta.b64 %rd5, [%r2];\n" +
+             kWaited + kStore),
+       {again},
+       32,
+       90,
+       threads(32)},
+      {"init of two objects by 16 lanes each",
+       entry("and.b32 %r4, %r3, 1;\nmad.lo.u32 %r4, %r4, 8, %r2;\nmbarrier.init.shared::cta.b64 [%r4], 32;\nbar.sync "
+             "0;\nmbarrier.arrive.shared::cta.b64 %rd5, [%r2];\n" +
+             kWaited + kStore),
+       {"mbarrier misuse: the mbarrier at shared offset 0x200"},
+       32,
+       90,
+       threads(32)},
+      // .aligned instructions of which a part of the lanes has left.
+      {"setmaxnreg by one lane",
+       entry("@!%p1 bra E;\nsetmaxnreg.dec.sync.aligned.u32 40;\n" + kStore + "E:\n", bounds),
+       {"illegal use: setmaxnreg.dec.sync.aligned.u32 by 1 of the warp's 32 threads: the others have exited at ptx "
+        "line "}},
+      {"setmaxnreg by half of a warp",
+       entry("setp.lt.u32 %p2, %r3, 16;\n@!%p2 exit;\nsetmaxnreg.dec.sync.aligned.u32 40;\n" + kStore, bounds),
+       {"illegal use: setmaxnreg.dec.sync.aligned.u32 by 16 of the warp's 32 threads"},
+       32,
+       90,
+       threads(32, 0, 16)},
+      {"a wait by one lane",
+       tensor(kStore32 + kLoad32 + kWaitLoad +
+              "mov.u32 %r6, %tid.x;\nsetp.eq.u32 %p3, %r6, 96;\nst.global.u32 [%rd4], %r7;\nsetp.lt.u32 %p4, %r6, "
+              "97;\n@!%p4 exit;\ntcgen05.wait::st.sync.aligned;\n"),
+       {"illegal use: tcgen05.wait::st.sync.aligned by 1 of the warp's 32 threads"},
+       128,
+       100,
+       threads(128)},
+      // tcgen05.ld without the lanes of its warp in the address.
+      {"lane 0 by every warp",
+       tensor(kStore32 + "mov.u32 %r5, 0;\n" + kLoad32 + kWaitLoad),
+       {lanes},
+       128,
+       100,
+       threads(128)},
+      // Results of tcgen05.ld that only their registers order.
+      {"a sum before the wait",
+       tensor(kStore32 + kLoad32 + "add.u32 %r7, %r7, 1;\nsub.u32 %r7, %r7, 1;\n" + kWaitLoad),
+       {early, early},
+       128,
+       100,
+       threads(128)},
+      {"a store before the wait",
+       tensor(kStore32 + kLoad32 + "st.global.u32 [%rd4], %r7;\n" + kWaitLoad),
+       {early},
+       128,
+       100,
+       threads(128)},
+      // Shared memory that nobody wrote.
+      {"a read of no value",
+       entry("ld.shared.u32 %r6, [%r1+8];\nand.b32 %r6, %r6, 0;\nadd.u32 %r3, %r3, %r6;\n" + kStore),
+       {"memory: reads uninitialised shared memory at offset 0x8 at ptx line "},
+       32,
+       90,
+       threads(32)},
+      {"a row that is half written",
+       entry("setp.lt.u32 %p2, %r3, 16;\nmad.lo.u32 %r4, %r3, 4, %r1;\n@%p2 st.shared.u32 [%r4], %r3;\nld.shared.u32 "
+             "%r5, [%r4];\nselp.u32 %r3, %r5, %r3, %p2;\n" +
+             kStore),
+       {"memory: reads uninitialised shared memory at offset 0x40 at ptx line "},
+       32,
+       90,
+       threads(32)},
+      {"a bulk store of no value",
+       entry("@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1], 128;\ncp.async.bulk.commit_group;\n"
+             "cp.async.bulk.wait_group 0;\n" +
+             kStore),
+       {"memory: reads uninitialised shared memory at offset 0x0 at ptx line "},
+       32,
+       90,
+       threads(32)},
+      // Reads before a copy lands.
+      {"a load over a read",
+       entry(kInit +
+             "mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], 9;\nfence.proxy.async.shared::cta;\n"
+             "ld.shared.u32 %r5, [%r4];\nbar.warp.sync -1;\n" +
+             kCopy + kWaited + "ld.shared.u32 %r3, [%r4];\n" + kStore),
+       {fence},
+       32,
+       90,
+       threads(32)},
+  };
+}
+
+// The report, or nothing, and the warnings.
+struct Outcome {
+  std::string report;
+  std::vector<std::string> warnings;
+  std::vector<uint32_t> out;
+};
+
+Outcome run_at(const Row& row, Strictness level, const sim::Order& order) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> in(memory, threads(1024)), out(memory, size_t{1024}, 0u);
+  const auto kernel = prepare_ptx(row.text, "k", row.arch);
+  sim::Launch launch;
+  launch.kernel = kernel.get();
+  launch.grid = {3, 1, 1};
+  launch.block = {row.threads, 1, 1};
+  launch.params = Params().add(in.address()).add(out.address()).bytes();
+  launch.global = &memory;
+  launch.arch = row.arch;
+  launch.order = order;
+  launch.threads = 2;
+  launch.rules.strictness = level;
+  Outcome outcome;
+  try {
+    sim::run(launch);
+  } catch (const sim::Fault& fault) {
+    outcome.report = fault.what();
+  }
+  outcome.warnings = launch.deviations.lines();
+  outcome.out.assign(out.data(), out.data() + row.out.size());
+  return outcome;
+}
+
+TEST(Strictness, AFaultAWarningOrNothing) {
+  for (const Row& row : rows()) {
+    for (const sim::Order& order : all_orders()) {
+      SCOPED_TRACE(row.name);
+      const Outcome isa = run_at(row, Strictness::Isa, order), portable = run_at(row, Strictness::Portable, order),
+                    field = run_at(row, Strictness::Field, order);
+      EXPECT_THAT(isa.report, testing::StartsWith(row.warnings[0]));
+      EXPECT_TRUE(isa.warnings.empty());
+      EXPECT_EQ(portable.report, "");
+      ASSERT_EQ(portable.warnings.size(), row.warnings.size()) << testing::PrintToString(portable.warnings);
+      for (size_t i = 0; i < row.warnings.size(); ++i) {
+        // Three blocks do it.
+        EXPECT_THAT(
+            portable.warnings[i],
+            testing::AllOf(testing::StartsWith("warning: " + row.warnings[i]), testing::HasSubstr(" at ptx line "),
+                           testing::HasSubstr("block (0,0,0)"), testing::EndsWith(" times)")));
+      }
+      EXPECT_EQ(portable.out, row.out);
+      EXPECT_EQ(field.report, "");
+      EXPECT_TRUE(field.warnings.empty());
+      EXPECT_EQ(field.out, row.out);
+    }
+  }
+}
+
+// What a GPU does not let pass stays a fault at every level.
+TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
+  const Row always[] = {
+      {"counts that differ",
+       entry("add.u32 %r4, %r3, 1;\nmbarrier.init.shared::cta.b64 [%r2], %r4;\n"),
+       {"mbarrier misuse: the mbarrier at shared offset 0x2000 is initialised again"}},
+      {"twice, one after the other",
+       entry("@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n"),
+       {"mbarrier misuse: the mbarrier at shared offset 0x2000 is initialised again"}},
+      {"a lane that no warp has",
+       tensor(kStore32 + "add.u32 %r5, %r5, 0x80000;\n" + kLoad32 + kWaitLoad),
+       {"tensor memory: tcgen05.ld.sync.aligned.32x32b.x1.b32 at lane "},
+       128,
+       100},
+  };
+  for (const Row& row : always) {
+    for (const Strictness level : {Strictness::Isa, Strictness::Portable, Strictness::Field})
+      EXPECT_THAT(run_at(row, level, {}).report, testing::StartsWith(row.warnings[0])) << row.name;
+  }
+}
+
+}  // namespace
