@@ -768,12 +768,12 @@ typedef struct moxie_router_description {
 typedef struct moxie_expert_layer_description {
   size_t size;
   int64_t experts;                  /* E, 1 to 1,024 */
-  int64_t hidden;                   /* H, a multiple of 8, of 32 with MXFP4 */
+  int64_t hidden;                   /* H, a multiple of 8, with scales of 32 */
   int64_t width;                    /* I, behind the gate: as H */
   int64_t max_tokens;               /* 0 to 1,048,576 */
   moxie_activation_spec activation; /* there is no default */
   int32_t top_k;                    /* k, 1 to 16 */
-  moxie_operand_format weights;     /* BF16, or MXFP4 for packed weights */
+  moxie_operand_format weights;     /* BF16, or MXFP4 for packed weights; or as activations */
   int64_t first_expert;
   int64_t all_experts; /* 0 stands for first_expert + experts */
   moxie_gate_layout gate;
@@ -784,7 +784,7 @@ typedef struct moxie_expert_layer_description {
   moxie_id_type id_type;
   const moxie_router_description* router; /* or NULL: calls bring topk_ids and topk_weights */
   int32_t has_expected_tokens;
-  int32_t reserved; /* 0 */
+  moxie_operand_format activations; /* BF16; or MXFP4 or NVFP4 with weights of the same format (sm_100a) */
   int64_t expected_tokens;
   int32_t has_permute; /* 0: the tokens of a call decide */
   int32_t permute;     /* 0 or 1 */
@@ -794,7 +794,7 @@ typedef struct moxie_expert_layer_description {
 typedef struct moxie_expert_layer_tensors {
   size_t size;
   int64_t tokens;            /* T, 0 to max_tokens */
-  moxie_const_tensor x;      /* [T, H] bf16 */
+  moxie_const_tensor x;      /* [T, H] bf16; tensor_scale: with activations in NVFP4, or NULL for 1 */
   moxie_const_tensor up;     /* [E, 2 I, H] with a gate, else [E, I, H] */
   moxie_const_tensor down;   /* [E, H, I] */
   moxie_tensor out;          /* [T, H] */
@@ -803,12 +803,13 @@ typedef struct moxie_expert_layer_tensors {
   const void* up_bias;       /* bf16 [E, 2 I or I] */
   const void* down_bias;     /* bf16 [E, H] */
   moxie_const_tensor residual;
-  const int32_t* token_count;   /* in device memory, or NULL */
-  const void* logits;           /* [T, all_experts], with a router */
-  int64_t ld_logits;            /* elements; 0 stands for all_experts */
-  const float* correction_bias; /* [all_experts], where the router has one */
-  int32_t* chosen_ids;          /* with a router: [T, k], or NULL */
-  float* chosen_weights;        /* with a router: [T, k], or NULL */
+  const int32_t* token_count;      /* in device memory, or NULL */
+  const void* logits;              /* [T, all_experts], with a router */
+  int64_t ld_logits;               /* elements; 0 stands for all_experts */
+  const float* correction_bias;    /* [all_experts], where the router has one */
+  int32_t* chosen_ids;             /* with a router: [T, k], or NULL */
+  float* chosen_weights;           /* with a router: [T, k], or NULL */
+  const float* inner_tensor_scale; /* with activations in NVFP4: of the rows between the products, or NULL for 1 */
 } moxie_expert_layer_tensors;
 
 /* Checks, plans and compiles. INVALID_ARGUMENT: the description breaks a rule; UNSUPPORTED: the device has no kernel

@@ -42,10 +42,13 @@ struct ExpertLayerDescription {
   int64_t first_expert = 0;
   std::optional<int64_t> all_experts = {};  // of all GPUs; absent: first_expert + experts
   int top_k = 1;                            // k, experts of a token: 1 to 16
-  int64_t hidden = 0;                       // H, elements of a token: a positive multiple of 8, of 32 with Mxfp4
+  int64_t hidden = 0;                       // H, elements of a token: a positive multiple of 8, with scales of 32
   int64_t width = 0;                        // I, elements between the two products, behind the gate: as H
-  // Of up and down. Mxfp4 stands for packed weights (moxie/weights.h) beside bf16 tokens.
+  // Of up and down. Beside activations of bf16, Mxfp4 stands for packed weights (moxie/weights.h).
   OperandFormat weights = OperandFormat::Bf16;
+  // What both products multiply the weights with. Mxfp4 or Nvfp4 (sm_100a), which weights must be then, too: tokens are
+  // quantized before the first product, and the rows between the products as they leave it (moxie/quantize.h).
+  OperandFormat activations = OperandFormat::Bf16;
   ActivationSpec activation = Activation::Swiglu;  // a gated one makes up twice as high
   GateLayout gate = GateLayout::Interleaved;       // where gate and up lie in the rows of up, with a gated activation
   bool up_bias = false;                            // whether ExpertLayerTensors::up_bias is added
@@ -61,7 +64,8 @@ struct ExpertLayerDescription {
   // Whether a launch of its own copies the tokens in the order of the sort, before the first product (permute() in
   // moxie/routing.h), which otherwise gathers them while it loads. Absent: in calls of more than 512 tokens, for which
   // the copy costs less, and with bf16 weights on sm_100a, whose products do not gather: there false is refused. It
-  // takes no memory: the copy lies where the second product's rows come to lie.
+  // takes no memory: the copy lies where the second product's rows come to lie. Tokens that are quantized are always
+  // copied, in the launch that quantizes them, and here false is refused as well.
   std::optional<bool> permute = {};
 };
 
@@ -74,6 +78,10 @@ struct ExpertLayerTensors {
   const int32_t* token_count = nullptr;  // or null. How many of them there are, brought into 0 to T by the kernels
   ConstTensor x = {};                    // [T, H] bf16
 
+  // With activations in Nvfp4: x.tensor_scale is the positive float that tokens are quantized with, and this the one of
+  // the rows between the products, each in device memory; null stands for 1.
+  const float* inner_tensor_scale = nullptr;
+
   const void* topk_ids = nullptr;       // [T, k], without a router
   const float* topk_weights = nullptr;  // [T, k], without a router; null: every weight is 1
 
@@ -83,10 +91,12 @@ struct ExpertLayerTensors {
   int32_t* chosen_ids = nullptr;           // with a router: receives [T, k], or null
   float* chosen_weights = nullptr;         // with a router: receives [T, k], or null
 
-  // [E, 2 I, H] with a gate, else [E, I, H]; bf16, or packed_weight_bytes({E, 2 I or I, H, ...}).
+  // [E, 2 I, H] with a gate, else [E, I, H]; bf16, or packed_weight_bytes({E, 2 I or I, H, ...}). Beside activations
+  // that are quantized: elements and blocked scales as quantize() writes them of E groups, and with Nvfp4 a tensor
+  // scale of each expert, [E], or null for 1.
   ConstTensor up = {};
   const void* up_bias = nullptr;    // bf16 [E, 2 I or I], aligned to 16 bytes
-  ConstTensor down = {};            // [E, H, I]; bf16, or packed_weight_bytes({E, H, I})
+  ConstTensor down = {};            // [E, H, I]; bf16, packed_weight_bytes({E, H, I}), or as up
   const void* down_bias = nullptr;  // bf16 [E, H], aligned to 16 bytes
   ConstTensor residual = {};        // [T, H] of out's type
   Tensor out = {};                  // receives y [T, H]; rows of tokens past *token_count are left untouched
@@ -110,14 +120,17 @@ class ExpertLayer {
   // same time need a workspace each. options.weights_ready has no effect: a layer's second product reads its weights
   // early in any case. Throws Error: InvalidArgument, Driver.
   //
-  // The result is the same bits in every run. Rows of the two products are rounded to bf16 between them and behind the
-  // second, and summed in float32 in the order of a token's choices (combine() in moxie/routing.h). NaN reaches the
-  // tokens alone that it is multiplied for.
+  // The result is the same bits in every run. Rows of the two products are rounded to bf16 or quantized between them,
+  // rounded to bf16 behind the second, and summed in float32 in the order of a token's choices (combine() in
+  // moxie/routing.h). NaN reaches the tokens alone that it is multiplied for.
   void run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options = {}) const;
 
   // Bytes of workspace that run() needs for so many tokens or fewer; absent: for max_tokens. The workspace is aligned
   // to 256 bytes. With P = T k pairs they are, each rounded up to 256,
   //   2 P I and 2 P H        the rows between the products and behind the second
+  //   P I / 2, S(I) and      instead with quantized activations, where the second product's rows come to lie over the
+  //   max(2 P H, U(P H / 2) + S(H))  first one's operand. U rounds up to 256, and S(K) are the bytes of blocked scales,
+  //                          512 (floor(P / 128) + E) ceil(K / 128), with Nvfp4 ceil(K / 64)
   //   4 P twice, 4 E         order, inverse and ends
   //   4 P twice              ids and weights, with a router
   //   and the most that sort_by_expert() or a product needs for itself.

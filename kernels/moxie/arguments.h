@@ -105,6 +105,7 @@ struct QuantizeParams {
   ScaleRows rows;
   int32_t columns = 0;  // elements of a row
   int32_t blocked = 1;  // 1: the scales lie in tiles; 0: row by row
+  GatherParams gather;  // of the kernel that gathers
 };
 constexpr int kQuantizeThreads = 256;
 

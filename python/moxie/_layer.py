@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from moxie import _library
-from moxie._arrays import Allocator, Call, Workspaces, view
-from moxie._describe import Description, activation_members
+from moxie._arrays import Allocator, Call, Quantized, Workspaces, view
+from moxie._describe import Description, activation_members, arguments
 from moxie._device import Device
-from moxie._library import check, enum_value, ffi, lib, owned, refuse_after_fork, word_of
+from moxie._library import check, enum_name, enum_value, ffi, lib, owned, refuse_after_fork, word_of
 from moxie._plan import Plan, plan_of
 
 _TENSORS = "moxie_expert_layer_tensors"
@@ -24,6 +24,10 @@ _UP_BIAS, _DOWN_BIAS = word_of(_TENSORS, "up_bias"), word_of(_TENSORS, "down_bia
 _RESIDUAL, _TOKEN_COUNT = word_of(_TENSORS, "residual", "data"), word_of(_TENSORS, "token_count")
 _LOGITS, _CORRECTION_BIAS = word_of(_TENSORS, "logits"), word_of(_TENSORS, "correction_bias")
 _CHOSEN_IDS, _CHOSEN_WEIGHTS = word_of(_TENSORS, "chosen_ids"), word_of(_TENSORS, "chosen_weights")
+_X_TENSOR_SCALE, _INNER_TENSOR_SCALE = word_of(_TENSORS, "x", "tensor_scale"), word_of(_TENSORS, "inner_tensor_scale")
+_UP_SCALES, _DOWN_SCALES = word_of(_TENSORS, "up", "scales"), word_of(_TENSORS, "down", "scales")
+_UP_TENSOR_SCALE = word_of(_TENSORS, "up", "tensor_scale")
+_DOWN_TENSOR_SCALE = word_of(_TENSORS, "down", "tensor_scale")
 _STREAM = word_of("moxie_launch_options", "stream")
 
 
@@ -63,14 +67,16 @@ class ExpertLayer:
 
     T: tokens of a call, k: top_k, E: experts, H: hidden, I: width.
 
-    experts: 1 to 1,024 experts whose weights are here. hidden, width: multiples of 8, of 32 with MXFP4. max_tokens: the
-    most that a call has, up to 1,048,576. weights: "bf16", or "mxfp4" for packed weights (moxie.pack_weights).
-    activation: "swiglu", "swiglu_oai"... with activation_parameters where they are not the defaults. gate: where gate
-    and up lie in the rows of `up`: "interleaved", "split" or "split_up_first". first_expert, all_experts: pairs with
-    ids outside first_expert to first_expert + experts - 1 are skipped, whatever they are. id_type: "int32" or "int64".
-    router: calls bring logits instead of topk_ids and topk_weights. expected_tokens: of a typical call, where all have
-    about as many; then one kernel a product is compiled. permute: whether a launch of its own copies the tokens in the
-    order of their experts first, or the first product gathers them; None: what costs less for a call's tokens.
+    experts: 1 to 1,024 experts whose weights are here. hidden, width: multiples of 8, of 32 with scales. max_tokens:
+    the most that a call has, up to 1,048,576. weights: "bf16", or "mxfp4" for packed weights (moxie.pack_weights).
+    activations: "bf16"; on sm_100a "mxfp4" or "nvfp4" as well, in which tokens and the rows between the products are
+    then multiplied, with weights of the same format. activation: "swiglu", "swiglu_oai"... with activation_parameters
+    where they are not the defaults. gate: where gate and up lie in the rows of `up`: "interleaved", "split" or
+    "split_up_first". first_expert, all_experts: pairs with ids outside first_expert to first_expert + experts - 1 are
+    skipped, whatever they are. id_type: "int32" or "int64". router: calls bring logits instead of topk_ids and
+    topk_weights. expected_tokens: of a typical call, where all have about as many; then one kernel a product is
+    compiled. permute: whether a launch of its own copies the tokens in the order of their experts first, or the first
+    product gathers them; None: what costs less for a call's tokens.
 
     ValueError: a rule is broken, or the device has no kernel for it. RuntimeError: driver, compiler.
     Safe from several threads. The GIL is released while the library works.
@@ -86,6 +92,7 @@ class ExpertLayer:
         width: int,
         max_tokens: int,
         weights: str = "bf16",
+        activations: str = "bf16",
         activation: str = "swiglu",
         activation_parameters: Mapping[str, float] | None = None,
         gate: str = "interleaved",
@@ -111,6 +118,7 @@ class ExpertLayer:
                 "activation": activation_members(activation, activation_parameters),
                 "top_k": top_k,
                 "weights": enum_value("operand_format", weights),
+                "activations": enum_value("operand_format", activations),
                 "first_expert": first_expert,
                 "all_experts": all_experts,
                 "gate": enum_value("gate_layout", gate),
@@ -168,6 +176,12 @@ class ExpertLayer:
         ld_out: int = 0,
         ld_residual: int = 0,
         ld_logits: int = 0,
+        up_scales: int = 0,
+        down_scales: int = 0,
+        x_tensor_scale: int = 0,
+        inner_tensor_scale: int = 0,
+        up_tensor_scale: int = 0,
+        down_tensor_scale: int = 0,
         workspace: int = 0,
         workspace_bytes: int = 0,
         stream: int = 0,
@@ -178,9 +192,10 @@ class ExpertLayer:
         topk_ids: [T, k] of id_type. topk_weights: float32 [T, k]; 0: every weight is 1. up_bias: bf16 [E, 2 I or I].
         down_bias: bf16 [E, H]. residual: [T, H] of out's type. token_count: int32, tokens that there are. logits:
         [T, all_experts], with a router, which may write chosen_ids and chosen_weights. ld_*: elements from row to row;
-        0 stands for the width. workspace: workspace_bytes(tokens), aligned to 256 bytes; calls that may run at the same
-        time need one each. Nothing is allocated, and CUDA graphs may capture it. ValueError, RuntimeError: nothing was
-        launched.
+        0 stands for the width. up_scales, down_scales: with quantized activations, blocked; of nvfp4 x_tensor_scale and
+        inner_tensor_scale: one float32, up_tensor_scale and down_tensor_scale: float32 [E]; 0: 1. workspace:
+        workspace_bytes(tokens), aligned to 256 bytes; calls that may run at the same time need one each. Nothing is
+        allocated, and CUDA graphs may capture it. ValueError, RuntimeError: nothing was launched.
         """
         if _library.forked:
             refuse_after_fork()
@@ -209,6 +224,13 @@ class ExpertLayer:
             words[_CORRECTION_BIAS] = correction_bias
             words[_CHOSEN_IDS] = chosen_ids
             words[_CHOSEN_WEIGHTS] = chosen_weights
+        if up_scales or down_scales:
+            words[_UP_SCALES] = up_scales
+            words[_DOWN_SCALES] = down_scales
+            words[_X_TENSOR_SCALE] = x_tensor_scale
+            words[_INNER_TENSOR_SCALE] = inner_tensor_scale
+            words[_UP_TENSOR_SCALE] = up_tensor_scale
+            words[_DOWN_TENSOR_SCALE] = down_tensor_scale
         if ld_x:
             tensors.x.ld = ld_x
         if ld_up:
@@ -247,6 +269,8 @@ class ExpertLayer:
         residual: Any = None,
         correction_bias: Any = None,
         token_count: Any = None,
+        x_tensor_scale: Any = None,
+        inner_tensor_scale: Any = None,
         out: Any = None,
         chosen_ids: Any = None,
         chosen_weights: Any = None,
@@ -257,11 +281,14 @@ class ExpertLayer:
         """The layer of arrays: y [T, H] of out's type.
 
         x: bf16 [T, H]. up: bf16 [E, 2 I, H] with a gate, else [E, I, H]; down: bf16 [E, H, I]; or both packed weights,
-        uint8. topk_ids: int32 or int64 [T, k], as the layer's id_type says; topk_weights: float32 [T, k], None: 1. With
-        a router instead: logits [T, all_experts] of its type, and correction_bias float32 [all_experts] where it has
-        one; chosen_ids int32 and chosen_weights float32 [T, k] receive its choice where they are given. up_bias: bf16
-        [E, 2 I or I]. down_bias: bf16 [E, H]. residual: [T, H] of out's type. token_count: int32 of one element, tokens
-        that there are; rows past it keep their values, and are 0 in a new array.
+        uint8; with quantized activations both moxie.Quantized of elements [..., K / 2] and blocked scales, as
+        moxie.quantize makes them, of nvfp4 with a tensor_scale float32 [E] or None for 1. x_tensor_scale,
+        inner_tensor_scale: of nvfp4, float32 of one element that tokens and the rows between the products are quantized
+        with; None: 1. topk_ids: int32 or int64 [T, k], as the layer's id_type says; topk_weights: float32 [T, k], None:
+        1. With a router instead: logits [T, all_experts] of its type, and correction_bias float32 [all_experts] where
+        it has one; chosen_ids int32 and chosen_weights float32 [T, k] receive its choice where they are given. up_bias:
+        bf16 [E, 2 I or I]. down_bias: bf16 [E, H]. residual: [T, H] of out's type. token_count: int32 of one element,
+        tokens that there are; rows past it keep their values, and are 0 in a new array.
 
         Memory, waiting, workspace and allocator are as in GroupedGemm. TypeError, ValueError: nothing was launched.
         """
@@ -276,7 +303,9 @@ class ExpertLayer:
         addresses: dict[str, int] = {"tokens": tokens}
         addresses["x"], addresses["ld_x"] = call.matrix("x", x, "bf16", (tokens, d.hidden))
         for name, value, n, k in (("up", up, high, d.hidden), ("down", down, d.hidden, d.width)):
-            if d.weights == lib.MOXIE_OPERAND_FORMAT_BF16:
+            if d.activations != lib.MOXIE_OPERAND_FORMAT_BF16:
+                self._quantized(call, addresses, name, value, n, k)
+            elif d.weights == lib.MOXIE_OPERAND_FORMAT_BF16:
                 addresses[name], addresses[f"ld_{name}"] = call.matrix(name, value, "bf16", (d.experts, n, k))
             else:
                 packed = ffi.new("size_t*")
@@ -285,6 +314,7 @@ class ExpertLayer:
         routed = self._router is not None
         router = self._router or Router()
         wants_bias = routed and router.correction_bias
+        scaled = None if d.activations == lib.MOXIE_OPERAND_FORMAT_NVFP4 else False
         pairs = (tokens, d.top_k)
         size: tuple[int, ...]
         for name, value, dtype, size, wanted in (
@@ -294,6 +324,8 @@ class ExpertLayer:
             ("topk_weights", topk_weights, "f32", pairs, None if not routed else False),
             ("correction_bias", correction_bias, "f32", (all_experts,), wants_bias),
             ("token_count", token_count, "int32", (1,), None),
+            ("x_tensor_scale", x_tensor_scale, "f32", (1,), scaled),
+            ("inner_tensor_scale", inner_tensor_scale, "f32", (1,), scaled),
         ):
             _require(name, value, wanted)
             addresses[name] = call.dense(name, value, dtype, size)
@@ -316,6 +348,27 @@ class ExpertLayer:
         self.run(workspace=at, workspace_bytes=nbytes, stream=stream, **addresses)
         call.finish()
         return y
+
+    def _quantized(self, call: Call, addresses: dict[str, int], name: str, value: Any, n: int, k: int) -> None:
+        d = self._description.pointer
+        if not isinstance(value, Quantized):
+            format = enum_name("operand_format", d.weights)
+            raise TypeError(f"{name} is a moxie.Quantized, since its format is {format}")
+        addresses[name], ld = call.matrix(f"{name}.elements", value.elements, "uint8", (d.experts, n, k // 2))
+        addresses[f"ld_{name}"] = 2 * ld
+        of = arguments(
+            "moxie_quantization",
+            format=enum_value("data_type", enum_name("operand_format", d.weights)),
+            groups=d.experts,
+            rows=n,
+            k=k,
+        )
+        nbytes = ffi.new("size_t*")
+        check(lib.moxie_scale_bytes(of, nbytes))
+        addresses[f"{name}_scales"] = call.at_least(f"{name}.scales", value.scales, "uint8", nbytes[0])
+        if value.tensor_scale is not None:
+            at = call.at_least(f"{name}.tensor_scale", value.tensor_scale, "f32", d.experts)
+            addresses[f"{name}_tensor_scale"] = at
 
 
 def _require(name: str, value: Any, wanted: bool | None) -> None:

@@ -28,13 +28,13 @@ RouterDescription router_of(const moxie_router_description* given) {
 
 ExpertLayerDescription to_cpp(const moxie_expert_layer_description* description) {
   const moxie_expert_layer_description d = read(description, "description");
-  check_reserved("reserved", d.reserved);
   ExpertLayerDescription x;
   x.experts = d.experts, x.first_expert = d.first_expert;
   if (d.all_experts != 0) x.all_experts = d.all_experts;
   x.top_k = d.top_k;
   x.hidden = d.hidden, x.width = d.width;
   x.weights = enum_of<OperandFormat>("weights", d.weights);
+  x.activations = enum_of<OperandFormat>("activations", d.activations);
   x.activation = activation_of(d.activation);
   x.gate = enum_of<GateLayout>("gate", d.gate);
   x.up_bias = flag("up_bias", d.up_bias);
@@ -61,6 +61,7 @@ ExpertLayerTensors to_cpp(const moxie_expert_layer_tensors* tensors) {
   x.up = tensor_of(t.up), x.up_bias = t.up_bias;
   x.down = tensor_of(t.down), x.down_bias = t.down_bias;
   x.residual = tensor_of(t.residual);
+  x.inner_tensor_scale = t.inner_tensor_scale;
   x.out = tensor_of(t.out);
   return x;
 }

@@ -142,8 +142,9 @@ std::string quantize_source(QuantizeKernel kernel, DataType format, DataType typ
   if (step) {
     text << "find_tensor_scale<" << spell(type) << ">(params, static_cast<moxie::kernel::TensorScaleStep>(step)";
   } else {
-    text << (kernel == QuantizeKernel::Quantize ? "quantize<" : "dequantize<") << spell(format) << ", " << spell(type)
-         << ">(params";
+    const bool back = kernel == QuantizeKernel::Dequantize;
+    text << (back ? "dequantize<" : "quantize<") << spell(format) << ", " << spell(type)
+         << (back ? "" : ", " + spell(kernel == QuantizeKernel::GatherAndQuantize)) << ">(params";
   }
   text << ");\n}\n";
   return text.str();

@@ -29,8 +29,8 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
 std::string block_scales_source();
 
 // The kernels of moxie/quantize.h. Their argument is QuantizeParams; TensorScale has an int besides, the step.
-enum class QuantizeKernel { Quantize, Dequantize, TensorScale };
-inline constexpr int kQuantizeKernels = 3;
+enum class QuantizeKernel { Quantize, GatherAndQuantize, Dequantize, TensorScale };
+inline constexpr int kQuantizeKernels = 4;
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type);
 
 // The kernels of moxie/weights.h, whose argument is PackWeightsParams.

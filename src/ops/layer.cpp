@@ -7,9 +7,11 @@
 #include <future>
 #include <vector>
 
+#include "moxie/quantize.h"
 #include "moxie/weights.h"
 #include "ops/check.h"
 #include "ops/gemm.h"
+#include "ops/quantize.h"
 
 namespace moxie {
 namespace {
@@ -27,6 +29,7 @@ size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 int64_t all_experts(const ExpertLayerDescription& d) { return d.all_experts.value_or(d.first_expert + d.experts); }
 // Rows of `up`, of an expert.
 int64_t up_rows(const ExpertLayerDescription& d) { return is_gated(d.activation.function) ? 2 * d.width : d.width; }
+bool quantizes(const ExpertLayerDescription& d) { return has_scales(d.activations); }
 
 void check_layer(const ExpertLayerDescription& d) {
   const auto size = [](const char* name, int64_t value, int64_t least, int64_t most) {
@@ -40,9 +43,15 @@ void check_layer(const ExpertLayerDescription& d) {
   size("max_tokens", d.max_tokens, 0, kMostTokens);
   if (d.expected_tokens) size("expected_tokens", *d.expected_tokens, 0, kMostTokens);
   ops::check_enum("weights", d.weights);
+  ops::check_enum("activations", d.activations);
   ops::check_enum("activation", d.activation.function);
   ops::check_enum("id_type", d.id_type);
-  if (d.weights == OperandFormat::Nvfp4) reject("weights is nvfp4, but only bf16 and mxfp4 have a layer");
+  if (quantizes(d) && d.weights != d.activations)
+    reject("weights is {}, but must be {} as activations is", to_string(d.weights), to_string(d.activations));
+  if (!quantizes(d) && d.weights == OperandFormat::Nvfp4)
+    reject("weights is nvfp4, but beside activations of bf16 must be bf16 or mxfp4");
+  if (quantizes(d) && d.permute == false)
+    reject("permute is false, but quantized tokens are copied in the order of the sort");
   if (d.out != DataType::Bf16 && d.out != DataType::F32) reject("out is {}, but must be bf16 or f32", to_string(d.out));
   const int64_t unit = k_unit(d.weights);
   for (const auto& [name, value] : {std::pair("hidden", d.hidden), std::pair("width", d.width)}) {
@@ -65,8 +74,10 @@ void check_layer(const ExpertLayerDescription& d) {
 // measurements.
 bool permutes(const ExpertLayerDescription& d, int arch, int64_t tokens) {
   const bool may_gather = arch == 90 || d.weights != OperandFormat::Bf16;
-  return d.permute.value_or(tokens > 512 || !may_gather);
+  return quantizes(d) || d.permute.value_or(tokens > 512 || !may_gather);
 }
+
+DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
 
 // The descriptions of the two products, for calls of about `tokens`.
 GemmDescription up_of(const ExpertLayerDescription& d, int arch, int64_t tokens) {
@@ -76,10 +87,12 @@ GemmDescription up_of(const ExpertLayerDescription& d, int arch, int64_t tokens)
   up.groups = Offsets{d.experts, rows};
   up.expected_rows = (rows + d.experts - 1) / d.experts;  // a total alone is planned for 16 rows an expert at least
   up.n = up_rows(d), up.k = d.hidden;
-  if (d.weights != OperandFormat::Bf16) up.b_format = d.weights;
+  up.format = d.activations;
+  if (d.weights != d.activations) up.b_format = d.weights;
   up.gather = !permutes(d, arch, tokens);
   up.bias = d.up_bias;
   up.activation = d.activation, up.gate = d.gate;
+  if (quantizes(d)) up.out = quantized_type(d.activations);
   return up;
 }
 GemmDescription down_of(const ExpertLayerDescription& d, int arch, int64_t tokens) {
@@ -88,13 +101,21 @@ GemmDescription down_of(const ExpertLayerDescription& d, int arch, int64_t token
   down.gather = false;
   down.bias = d.down_bias;
   down.activation = Activation::None, down.gate = GateLayout::Interleaved;
+  down.out = DataType::Bf16;
   return down;
 }
 
 // Where the parts of a call's workspace lie.
 struct Parts {
-  size_t ends, order, inverse, ids, weights, scratch, inner, rows, bytes;
+  size_t ends, order, inverse, ids, weights, scratch, inner, inner_scales, rows, token_scales, bytes;
 };
+
+// Of the scales of rows in the order of the sort.
+size_t row_scale_bytes(const ExpertLayerDescription& d, int64_t rows, int64_t k) {
+  if (!quantizes(d)) return 0;
+  const int64_t tiles = ops::scale_row_tiles(d.experts, rows, true);
+  return size_t(blocked_scale_bytes(tiles * kScaleTileRows, k, scale_block(d.activations)));
+}
 
 // Tokens for which kernels are planned: 1, 4, 16, ...
 int64_t planned_tokens(int range) { return int64_t{1} << (2 * range); }
@@ -158,8 +179,14 @@ struct ExpertLayer::Impl {
     take(at.ids, description.router ? count * sizeof(int32_t) : 0);
     take(at.weights, description.router ? count * sizeof(float) : 0);
     take(at.scratch, scratch);
-    take(at.inner, count * size_t(description.width) * 2);
-    take(at.rows, count * size_t(description.hidden) * 2);
+    const int64_t element_bits = bits_of(description.activations);
+    take(at.inner, size_t(pairs * description.width * element_bits / 8));
+    take(at.inner_scales, row_scale_bytes(description, pairs, description.width));
+    // The first product's operand, where it is a copy, lies where the second product's rows come to lie.
+    const size_t copy = rounded(size_t(pairs * description.hidden * element_bits / 8));
+    at.token_scales = at.bytes + copy;
+    take(at.rows, std::max(count * size_t(description.hidden) * 2,
+                           copy + row_scale_bytes(description, pairs, description.hidden)));
     return at;
   }
 
@@ -170,21 +197,30 @@ struct ExpertLayer::Impl {
     const int64_t pairs = t.tokens * d.top_k;
     if (work && workspace.bytes < bytes)
       reject("workspace has {} bytes, but this call needs {}", workspace.bytes, bytes);
-    if (t.residual.scales || t.residual.tensor_scale || t.x.scales || t.x.tensor_scale || t.up.scales ||
-        t.up.tensor_scale || t.down.scales || t.down.tensor_scale || t.out.scales || t.out.tensor_scale)
-      reject("scales are given, but neither tokens nor outputs nor weights of a layer have scales of their own");
 
-    ops::Ranges<10> read;
+    ops::Ranges<14> read;
     ops::Ranges<4> written;
     const auto absent = [](const char* name, const void* pointer, const char* why) {
       if (pointer) reject("{} is given, but {}", name, why);
+    };
+    if (t.x.scales || t.residual.scales || t.residual.tensor_scale || t.out.scales || t.out.tensor_scale)
+      reject("scales are given, but neither tokens nor residual nor output of a layer have scales");
+    const auto scales = [&](const char* name, const void* data, int64_t n, int64_t k) {
+      if (!quantizes(d)) absent(name, data, "weights beside activations of bf16 have no scales of their own");
+      read.push_back(check_array(name, data, work && quantizes(d), 16,
+                                 d.experts * blocked_scale_bytes(n, k, scale_block(d.weights)), 1));
+    };
+    const auto tensor_scale = [&](const char* name, const float* data, int64_t count) {
+      if (d.activations != OperandFormat::Nvfp4) absent(name, data, "activations are not nvfp4");
+      read.push_back(check_array(name, data, false, 4, count, 4));
     };
     const auto matrix = [&](const char* name, const char* ld, const void* data, int64_t lead, int64_t rows,
                             int64_t width, DataType type) {
       return check_matrix(name, ld, data, lead, rows, width, bits_of(type), work);
     };
     const auto weights = [&](const char* name, const char* ld, const ConstTensor& w, int64_t n, int64_t k) {
-      if (d.weights == OperandFormat::Bf16) return matrix(name, ld, w.data, w.ld, d.experts * n, k, DataType::Bf16);
+      if (d.weights == d.activations)
+        return check_matrix(name, ld, w.data, w.ld, d.experts * n, k, bits_of(d.weights), work);
       if (w.ld != 0) reject("{} is {}, but packed weights have no leading dimension", ld, w.ld);
       return check_array(name, w.data, work, 16, int64_t(packed_weight_bytes(d.experts, n, k)), 1);
     };
@@ -196,6 +232,12 @@ struct ExpertLayer::Impl {
     read.push_back(matrix("x", "x.ld", t.x.data, t.x.ld, t.tokens, d.hidden, DataType::Bf16));
     read.push_back(weights("up", "up.ld", t.up, up_rows(d), d.hidden));
     read.push_back(weights("down", "down.ld", t.down, d.hidden, d.width));
+    scales("up.scales", t.up.scales, up_rows(d), d.hidden);
+    scales("down.scales", t.down.scales, d.hidden, d.width);
+    tensor_scale("x.tensor_scale", t.x.tensor_scale, 1);
+    tensor_scale("inner_tensor_scale", t.inner_tensor_scale, 1);
+    tensor_scale("up.tensor_scale", t.up.tensor_scale, d.experts);
+    tensor_scale("down.tensor_scale", t.down.tensor_scale, d.experts);
     bias("up_bias", t.up_bias, d.up_bias, up_rows(d));
     bias("down_bias", t.down_bias, d.down_bias, d.hidden);
     if (d.router) {
@@ -284,8 +326,20 @@ struct ExpertLayer::Impl {
     GemmTensors up;
     up.a = t.x, up.b = t.up, up.bias = t.up_bias;
     up.out.data = base + at.inner;
+    if (quantizes(d)) up.out.scales = base + at.inner_scales, up.out.tensor_scale = t.inner_tensor_scale;
     up.rows.ends = sort.ends, up.rows.total = pairs;
-    if (of.permutes) {
+    if (quantizes(d)) {
+      Quantization copy;
+      copy.format = quantized_type(d.activations);
+      copy.groups = d.experts, copy.rows = pairs, copy.k = d.hidden, copy.offsets = sort.ends;
+      copy.values = t.x.data, copy.ld_values = t.x.ld ? t.x.ld : d.hidden, copy.tensor_scale = t.x.tensor_scale;
+      copy.elements = base + at.rows, copy.ld_elements = d.hidden, copy.scales = base + at.token_scales;
+      copy.stream = launch.stream;
+      ops::gather_and_quantize(device, copy, {sort.order, uint32_t(d.top_k), uint32_t(t.tokens), 0},
+                               launch.programmatic);
+      up.a = {copy.elements, 0, copy.scales, copy.tensor_scale};
+      of.up.run(up, scratch, early);
+    } else if (of.permutes) {
       ExpertPermutation copy;
       copy.tokens = t.tokens, copy.top_k = d.top_k, copy.width = d.hidden, copy.row_count = pairs;
       copy.x = t.x.data, copy.ld_x = t.x.ld;
@@ -300,7 +354,7 @@ struct ExpertLayer::Impl {
     }
 
     GemmTensors down;
-    down.a.data = base + at.inner, down.b = t.down, down.bias = t.down_bias;
+    down.a = up.out, down.b = t.down, down.bias = t.down_bias;
     down.out.data = base + at.rows;
     down.rows = up.rows;
     of.down.run(down, scratch, early);

@@ -7,6 +7,7 @@
 #include "device_state.h"
 #include "jit/source.h"
 #include "ops/check.h"
+#include "ops/quantize.h"
 
 namespace moxie {
 namespace {
@@ -85,6 +86,14 @@ driver::Context::LaunchShape shape_of(const QuantizedRows& x) {
   return shape;
 }
 
+void launch_rows(const Device& device, QuantizeKernel kernel, const QuantizedRows& x, kernel::QuantizeParams& params,
+                 bool programmatic = false) {
+  driver::Context::LaunchShape shape = shape_of(x);
+  shape.programmatic = programmatic;
+  void* arguments[] = {&params};
+  device.state().context().launch(kernel_of(device, kernel, x), shape, arguments, x.stream);
+}
+
 }  // namespace
 
 size_t scale_bytes(const QuantizedRows& x) {
@@ -107,8 +116,14 @@ void quantize(const Device& device, const Quantization& x) {
   check_disjoint(elements, {values, scales, scale, offsets});
   check_disjoint(scales, {values, scale, offsets});
   auto params = params_of(x, x.values, ld_values, x.elements, ld_elements, x.scales, x.tensor_scale);
-  void* arguments[] = {&params};
-  device.state().context().launch(kernel_of(device, QuantizeKernel::Quantize, x), shape_of(x), arguments, x.stream);
+  launch_rows(device, QuantizeKernel::Quantize, x, params);
+}
+
+void ops::gather_and_quantize(const Device& device, const Quantization& x, const kernel::GatherParams& gather,
+                              bool programmatic) {
+  auto params = params_of(x, x.values, x.ld_values, x.elements, x.ld_elements, x.scales, x.tensor_scale);
+  params.gather = gather;
+  launch_rows(device, QuantizeKernel::GatherAndQuantize, x, params, programmatic);
 }
 
 void dequantize(const Device& device, const Dequantization& x) {
@@ -121,8 +136,7 @@ void dequantize(const Device& device, const Dequantization& x) {
   const Range scales = check_scales(x.scales, x), scale = check_tensor_scale(x.tensor_scale, x);
   check_disjoint(values, {elements, scales, scale, check_offsets(x)});
   auto params = params_of(x, x.elements, ld_elements, x.values, ld_values, x.scales, x.tensor_scale);
-  void* arguments[] = {&params};
-  device.state().context().launch(kernel_of(device, QuantizeKernel::Dequantize, x), shape_of(x), arguments, x.stream);
+  launch_rows(device, QuantizeKernel::Dequantize, x, params);
 }
 
 void find_tensor_scale(const Device& device, const Quantization& x, float* to) {

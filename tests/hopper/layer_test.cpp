@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "moxie/layer.h"
+#include "moxie/scales.h"
 #include "reference/formats.h"
 #include "reference/packed_weights.h"
 #include "reference/product.h"
@@ -30,6 +31,19 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 double to_bf16(double x) { return bf16_to_float(float_to_bf16(float(x))); }
 
+DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
+
+// A row as a quantized operand has it.
+std::vector<double> quantized(const std::vector<double>& row, OperandFormat format, float tensor_scale) {
+  const DataType type = quantized_type(format);
+  const auto k = int64_t(row.size());
+  std::vector<float> values(row.begin(), row.end());
+  std::vector<uint8_t> codes(size_t(k / 2)), scales(size_t(k / scale_block(type)));
+  reference::quantize_row(type, values.data(), k, tensor_scale, codes.data(), scales.data());
+  reference::dequantize_row(type, codes.data(), scales.data(), k, tensor_scale, values.data());
+  return {values.begin(), values.end()};
+}
+
 // One product's weights, on the device and as numbers.
 struct Weights {
   Weights() = default;
@@ -44,26 +58,42 @@ struct Weights {
       memory = Buffer(all);
       return;
     }
-    std::vector<uint8_t> all;
+    // E8M0 scales from 2^-6 on, of Nvfp4 E4M3 scales from 2^-5 on.
+    const DataType type = quantized_type(d.weights);
+    const bool nvfp4 = type == DataType::Nvfp4;
+    const int64_t block = scale_block(type), columns = k / block;
+    const auto blocked_bytes = size_t(blocked_scale_bytes(n, k, block));
+    std::vector<uint8_t> all, blocked(size_t(d.experts) * blocked_bytes);
+    std::vector<float> factors;
     for (int64_t e = 0; e < d.experts; ++e) {
       std::vector<uint8_t> codes, scales;
       for (int64_t i = 0; i < n * k / 2; ++i) codes.push_back(uint8_t(mix(seed + uint64_t(e * n * k + i))));
-      for (int64_t i = 0; i < n * k / 32; ++i) scales.push_back(uint8_t(121 + mix(seed * 3 + uint64_t(e * n + i)) % 4));
+      for (int64_t i = 0; i < n * columns; ++i) {
+        const uint64_t drawn = mix(seed * 3 + uint64_t(e * n + i));
+        scales.push_back(uint8_t(nvfp4 ? 16 + drawn % 16 : 121 + drawn % 4));
+        blocked[size_t(e) * blocked_bytes + size_t(blocked_scale_index(i / columns, i % columns, k, block))] =
+            scales.back();
+      }
+      factors.push_back(nvfp4 ? 0.5f + 0.25f * float(e % 3) : 1);
       std::vector<float> row(static_cast<size_t>(k));
       for (int64_t r = 0; r < n; ++r) {
-        reference::dequantize_row(DataType::Mxfp4, codes.data() + r * k / 2, scales.data() + r * k / 32, k, 1,
+        reference::dequantize_row(type, codes.data() + r * k / 2, scales.data() + r * columns, k, factors.back(),
                                   row.data());
         values[size_t(e)].insert(values[size_t(e)].end(), row.begin(), row.end());
       }
-      const std::vector<uint8_t> packed =
-          reference::pack_weights(codes.data(), scales.data(), n, k, gated ? std::optional(d.gate) : std::nullopt);
-      all.insert(all.end(), packed.begin(), packed.end());
+      if (d.activations == OperandFormat::Bf16)
+        codes =
+            reference::pack_weights(codes.data(), scales.data(), n, k, gated ? std::optional(d.gate) : std::nullopt);
+      all.insert(all.end(), codes.begin(), codes.end());
     }
     memory = Buffer(all);
+    if (d.activations != OperandFormat::Bf16) scale_memory = Buffer(blocked);
+    if (nvfp4) tensor_scales = Buffer(factors);
   }
+  ConstTensor tensor() const { return {memory.get(), 0, scale_memory.get(), tensor_scales.get<float>()}; }
   int64_t n = 0, k = 0;
   std::vector<std::vector<double>> values;  // of each expert: [n, k]
-  Buffer memory;
+  Buffer memory, scale_memory, tensor_scales;
 };
 
 struct Bias {
@@ -90,26 +120,57 @@ struct Layer {
         layer(device(), d) {
     if (d.up_bias) up_bias = Bias(d.experts * up_rows, seed + 2);
     if (d.down_bias) down_bias = Bias(d.experts * d.hidden, seed + 3);
+    if (d.activations == OperandFormat::Nvfp4 && seed % 2 == 0) {
+      x_scale = 0.004f, inner_scale = 0.037f;
+      tensor_scales = Buffer(std::vector<float>{x_scale, inner_scale});
+    }
+  }
+  // What a call brings besides tokens.
+  ExpertLayerTensors tensors() const {
+    ExpertLayerTensors t;
+    t.up = up.tensor(), t.down = down.tensor();
+    t.up_bias = up_bias.memory.get(), t.down_bias = down_bias.memory.get();
+    t.x.tensor_scale = tensor_scales.get<float>();
+    if (t.x.tensor_scale) t.inner_tensor_scale = t.x.tensor_scale + 1;
+    return t;
   }
 
-  // The row of one pair as the layer computes it, in double precision but for the two roundings to bf16. A value
+  // The row of one pair as the layer computes it, in double precision but for the roundings of its rows. A value
   // between the products that lies in the middle of two of bf16 may be rounded either way: `slack` is what that changes
-  // if it befalls the one that matters most.
+  // if it befalls the one that matters most. Of four-bit elements few lie so near to the middle, but each changes more,
+  // and a scale changes a whole block: `slack` is then the sum of all that lie there.
   struct Row {
     std::vector<double> values, slack;
   };
   Row row(const std::vector<double>& x, int64_t e) const {
-    std::vector<double> pre = reference::product(x, up.values[size_t(e)], 1, up_rows, d.hidden);
+    const bool quantizes = d.activations != OperandFormat::Bf16;
+    const std::vector<double> operand = quantizes ? quantized(x, d.activations, x_scale) : x;
+    std::vector<double> pre = reference::product(operand, up.values[size_t(e)], 1, up_rows, d.hidden);
     for (int64_t j = 0; j < up_rows; ++j) pre[size_t(j)] += up_bias[e * up_rows + j];
     std::vector<double> inner = reference::activate_all(d.activation, d.gate, pre, 1, up_rows);
-    for (double& v : inner) v = to_bf16(v);
+    std::vector<double> off(inner.size());  // how far each may be off what it becomes
+    if (quantizes) {
+      double most = 0;
+      for (const double v : inner) most = std::max(most, std::abs(v));
+      const auto moved = [&](double by) {
+        std::vector<double> row = inner;
+        for (double& v : row) v += by * (std::abs(v) + 0.1 * most) * (v < 0 ? -1 : 1);
+        return quantized(row, d.activations, inner_scale);
+      };
+      const std::vector<double> less = moved(-1e-5), more = moved(1e-5);
+      inner = moved(0);
+      for (size_t i = 0; i < inner.size(); ++i)
+        off[i] = std::max(std::abs(less[i] - inner[i]), std::abs(more[i] - inner[i]));
+    } else {
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] = to_bf16(inner[i]), off[i] = 0x1p-8 * std::abs(inner[i]);
+    }
     std::vector<double> y = reference::product(inner, down.values[size_t(e)], 1, d.hidden, d.width);
     std::vector<double> slack(size_t(d.hidden));
     for (int64_t j = 0; j < d.hidden; ++j) {
       y[size_t(j)] = to_bf16(y[size_t(j)] + down_bias[e * d.hidden + j]);
       for (int64_t i = 0; i < d.width; ++i) {
-        const double term = inner[size_t(i)] * down.values[size_t(e)][size_t(j * d.width + i)];
-        slack[size_t(j)] = std::max(slack[size_t(j)], 0x1p-8 * std::abs(term));
+        const double may = off[size_t(i)] * std::abs(down.values[size_t(e)][size_t(j * d.width + i)]);
+        slack[size_t(j)] = quantizes ? slack[size_t(j)] + may : std::max(slack[size_t(j)], may);
       }
     }
     return {y, slack};
@@ -120,6 +181,8 @@ struct Layer {
   int64_t up_rows;
   Weights up, down;
   Bias up_bias, down_bias;
+  float x_scale = 1, inner_scale = 1;  // tensor scales
+  Buffer tensor_scales;
   ExpertLayer layer;
 };
 
@@ -163,13 +226,11 @@ struct Batch {
     const size_t bytes = layer.layer.workspace_bytes(tokens);
     const Buffer workspace(bytes + 64);
     out.fill(0xff), workspace.fill(0xff);
-    ExpertLayerTensors t;
+    ExpertLayerTensors t = layer.tensors();
     t.tokens = tokens;
     if (count) t.token_count = count_memory.get<int32_t>();
     t.x.data = xs.get(), t.x.ld = ld_x;
     t.topk_ids = id_memory.get(), t.topk_weights = ws.get<float>();
-    t.up.data = layer.up.memory.get(), t.down.data = layer.down.memory.get();
-    t.up_bias = layer.up_bias.memory.get(), t.down_bias = layer.down_bias.memory.get();
     t.residual.data = res.get();
     t.out.data = out.get<uint8_t>() + guard * int64_t(element), t.out.ld = ld;
     layer.layer.run(t, {workspace.get(), bytes});
@@ -262,6 +323,7 @@ struct Kind {
   DataType out;
   IdType id_type;
   int64_t expected;  // tokens
+  OperandFormat activations = OperandFormat::Bf16;
 };
 const Kind kKinds[] = {
     {"GptOss", OperandFormat::Bf16, swiglu_oai(), GateLayout::Interleaved, true, false, DataType::Bf16, IdType::Int32,
@@ -280,12 +342,33 @@ const Kind kKinds[] = {
      IdType::Int32, 64},
     {"Plain", OperandFormat::Bf16, Activation::Relu, GateLayout::Interleaved, true, false, DataType::F32, IdType::Int32,
      32},
+    {"GptOssMxfp4", OperandFormat::Mxfp4, swiglu_oai(), GateLayout::Interleaved, true, false, DataType::Bf16,
+     IdType::Int32, 1, OperandFormat::Mxfp4},
+    {"GptOssMxfp4Prefill", OperandFormat::Mxfp4, swiglu_oai(), GateLayout::Interleaved, true, true, DataType::F32,
+     IdType::Int64, 4096, OperandFormat::Mxfp4},
+    {"PlainMxfp4", OperandFormat::Mxfp4, Activation::Relu2, GateLayout::Interleaved, false, false, DataType::Bf16,
+     IdType::Int32, 64, OperandFormat::Mxfp4},
+    {"Qwen3Nvfp4", OperandFormat::Nvfp4, Activation::Swiglu, GateLayout::Split, false, false, DataType::Bf16,
+     IdType::Int64, 64, OperandFormat::Nvfp4},
+    {"MixtralNvfp4Prefill", OperandFormat::Nvfp4, Activation::Swiglu, GateLayout::SplitUpFirst, true, true,
+     DataType::Bf16, IdType::Int32, 4096, OperandFormat::Nvfp4},
 };
 
 void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
 
 // On sm_100a products gather for packed weights alone.
-bool may_gather(OperandFormat weights) { return device().info().arch == 90 || weights != OperandFormat::Bf16; }
+bool may_gather(OperandFormat weights, OperandFormat activations = OperandFormat::Bf16) {
+  return activations == OperandFormat::Bf16 && (device().info().arch == 90 || weights != OperandFormat::Bf16);
+}
+
+std::string refusal(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
 
 class ExpertLayerMatrix : public ::testing::TestWithParam<Kind> {};
 
@@ -298,7 +381,7 @@ TEST_P(ExpertLayerMatrix, IsRight) {
   const int layers = every ? 20 : kind.weights == OperandFormat::Bf16 ? 8 : 4;
   for (int i = 0; i < layers; ++i) {
     ExpertLayerDescription d;
-    const bool packed = kind.weights == OperandFormat::Mxfp4;
+    const bool packed = kind.weights != OperandFormat::Bf16;
     const int64_t sizes[] = {8, 24, 64, 72, 120}, packed_sizes[] = {32, 64, 96, 160},
                   experts[] = {1, 2, 3, 8, 32, 60, 128}, counts[] = {0, 1, 2, 3, 7, 17, 64, 131};
     d.experts = i == 7 ? 1024 : random.of(experts);
@@ -308,11 +391,18 @@ TEST_P(ExpertLayerMatrix, IsRight) {
     d.hidden = packed ? random.of(packed_sizes) : random.of(sizes);
     d.width = packed ? random.of(packed_sizes) : random.of(sizes);
     if (d.experts > 60) d.hidden = d.width = packed ? 32 : 24;
-    d.weights = kind.weights, d.activation = kind.activation, d.gate = kind.gate;
+    d.weights = kind.weights, d.activations = kind.activations;
+    d.activation = kind.activation, d.gate = kind.gate;
     d.up_bias = kind.biases, d.down_bias = kind.biases, d.residual = kind.residual;
     d.out = kind.out, d.id_type = kind.id_type;
     d.max_tokens = 200, d.expected_tokens = kind.expected;
-    if (random.one_in(2)) d.permute = random.one_in(2) || !may_gather(d.weights);
+    if (random.one_in(2)) d.permute = random.one_in(2) || !may_gather(d.weights, d.activations);
+    if (d.activations != OperandFormat::Bf16 && device().info().arch == 90) {
+      EXPECT_EQ(
+          refusal([&] { ExpertLayer(device(), d); }),
+          fmt::format("the device is of architecture sm_90a, but {} operands need sm_100a", to_string(d.activations)));
+      return;
+    }
     const Layer layer(d, random.next() % 100000);
     Batch batch(layer, random.of(counts), random.next() % 100000);
     // How tokens choose: any expert, all the same, one elsewhere now and then, or none that is here.
@@ -363,23 +453,37 @@ ExpertLayerDescription small() {
   return d;
 }
 
+// With activations of a format that the device has.
+ExpertLayerDescription small_in(OperandFormat activations) {
+  ExpertLayerDescription d = small();
+  if (activations != OperandFormat::Bf16) d.width = 96, d.weights = d.activations = activations;
+  return d;
+}
+std::vector<OperandFormat> activation_formats() {
+  if (device().info().arch == 90) return {OperandFormat::Bf16};
+  return {OperandFormat::Bf16, OperandFormat::Mxfp4, OperandFormat::Nvfp4};
+}
+
 // A NaN reaches its own token alone, be it among the tokens or their weights; weights of an expert those who chose it.
 TEST(ExpertLayer, NanReachesItsTokenAlone) {
-  const Layer layer(small(), 5);
-  Batch batch(layer, 11, 6);
-  Random random(7);
-  batch.draw_ids([&] { return random.between(0, 3); });
-  const std::vector<double> before = batch.run();
-  batch.x[3 * 64 + 5] = 0x7fc0;
-  batch.weights[7 * 2 + 1] = kNan;
-  const std::vector<double> after = batch.run();
-  for (int64_t t = 0; t < 11; ++t) {
-    for (int64_t c = 0; c < 64; ++c) {
-      const auto at = size_t(t * 64 + c);
-      if (t == 3 || t == 7) {
-        EXPECT_TRUE(std::isnan(after[at])) << t;
-      } else {
-        EXPECT_EQ(after[at], before[at]) << t;
+  for (const OperandFormat format : activation_formats()) {
+    SCOPED_TRACE(to_string(format));
+    const Layer layer(small_in(format), 5);
+    Batch batch(layer, 11, 6);
+    Random random(7);
+    batch.draw_ids([&] { return random.between(0, 3); });
+    const std::vector<double> before = batch.run();
+    batch.x[3 * 64 + 5] = 0x7fc0;
+    batch.weights[7 * 2 + 1] = kNan;
+    const std::vector<double> after = batch.run();
+    for (int64_t t = 0; t < 11; ++t) {
+      for (int64_t c = 0; c < 64; ++c) {
+        const auto at = size_t(t * 64 + c);
+        if (t == 3 || t == 7) {
+          EXPECT_TRUE(std::isnan(after[at])) << t;
+        } else {
+          EXPECT_EQ(after[at], before[at]) << t;
+        }
       }
     }
   }
@@ -470,13 +574,15 @@ TEST(ExpertLayer, ManyTokensArePermuted) {
 
 // Every range of tokens has kernels of its own, and all compute the same layer.
 TEST(ExpertLayer, AnyNumberOfTokensIsRight) {
-  const Layer layer(small(), 8);
-  for (const int64_t tokens : {0, 1, 2, 3, 9, 33, 129, 257, 300}) {
-    SCOPED_TRACE(tokens);
-    Batch batch(layer, tokens, uint64_t(tokens));
-    Random random(uint64_t(tokens) + 1);
-    batch.draw_ids([&] { return random.between(0, 3); });
-    batch.check(batch.run(), 0, tokens);
+  for (const OperandFormat format : activation_formats()) {
+    const Layer layer(small_in(format), 8);
+    for (const int64_t tokens : {0, 1, 2, 3, 9, 33, 129, 257, 300}) {
+      SCOPED_TRACE(fmt::format("{} tokens, {}", tokens, to_string(format)));
+      Batch batch(layer, tokens, uint64_t(tokens));
+      Random random(uint64_t(tokens) + 1);
+      batch.draw_ids([&] { return random.between(0, 3); });
+      batch.check(batch.run(), 0, tokens);
+    }
   }
 }
 
@@ -553,15 +659,6 @@ TEST(ExpertLayer, TheResidualMayBeTheOutput) {
   }
 }
 
-std::string refusal(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing";
-}
-
 TEST(ExpertLayer, WrongDescriptionsAreNamed) {
   const auto made = [](const std::function<void(ExpertLayerDescription&)>& change) {
     ExpertLayerDescription d = small();
@@ -579,7 +676,18 @@ TEST(ExpertLayer, WrongDescriptionsAreNamed) {
   EXPECT_EQ(made([](auto& d) { d.weights = OperandFormat::Mxfp4; }),
             "width is 72, but must be a multiple of 32 with mxfp4 weights");
   EXPECT_EQ(made([](auto& d) { d.weights = OperandFormat::Nvfp4; }),
-            "weights is nvfp4, but only bf16 and mxfp4 have a layer");
+            "weights is nvfp4, but beside activations of bf16 must be bf16 or mxfp4");
+  EXPECT_EQ(made([](auto& d) { d.activations = OperandFormat::Mxfp4; }),
+            "weights is bf16, but must be mxfp4 as activations is");
+  const auto nvfp4 = [](auto& d) { d = small_in(OperandFormat::Nvfp4); };
+  EXPECT_EQ(made([&](auto& d) { nvfp4(d), d.weights = OperandFormat::Mxfp4; }),
+            "weights is mxfp4, but must be nvfp4 as activations is");
+  EXPECT_EQ(made([&](auto& d) { nvfp4(d), d.width = 80; }),
+            "width is 80, but must be a multiple of 32 with nvfp4 weights");
+  EXPECT_EQ(made([&](auto& d) { nvfp4(d), d.permute = false; }),
+            "permute is false, but quantized tokens are copied in the order of the sort");
+  EXPECT_EQ(made([](auto& d) { d.activations = static_cast<OperandFormat>(3); }),
+            "activations is 3, but only 0 to 2 have a meaning");
   EXPECT_EQ(made([](auto& d) { d.out = DataType::Mxfp8; }), "out is mxfp8, but must be bf16 or f32");
   EXPECT_EQ(made([](auto& d) { d.max_tokens = -1; }), "max_tokens is -1, but must be 0 to 1048576");
   EXPECT_EQ(made([](auto& d) { d.expected_tokens = -1; }), "expected_tokens is -1, but must be 0 to 1048576");
@@ -628,7 +736,17 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = const_cast<void*>(t.up.data); }), "out overlaps up in memory");
   EXPECT_EQ(ran([&](auto& t, auto& w) { w.data = t.out.data; }), "out overlaps workspace in memory");
   EXPECT_EQ(ran([&](auto& t, auto&) { t.x.scales = x.get(); }),
-            "scales are given, but neither tokens nor outputs nor weights of a layer have scales of their own");
+            "scales are given, but neither tokens nor residual nor output of a layer have scales");
+  constexpr const char* kNoScales = "is given, but weights beside activations of bf16 have no scales of their own";
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.up.scales = x.get(); }), fmt::format("up.scales {}", kNoScales));
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.down.scales = x.get(); }), fmt::format("down.scales {}", kNoScales));
+  const auto* const number = weights.get<float>();
+  constexpr const char* kNoNvfp4 = "is given, but activations are not nvfp4";
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.x.tensor_scale = number; }), fmt::format("x.tensor_scale {}", kNoNvfp4));
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.inner_tensor_scale = number; }),
+            fmt::format("inner_tensor_scale {}", kNoNvfp4));
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.up.tensor_scale = number; }), fmt::format("up.tensor_scale {}", kNoNvfp4));
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.down.tensor_scale = number; }), fmt::format("down.tensor_scale {}", kNoNvfp4));
   EXPECT_EQ(ran([](auto&, auto& w) { w.data = nullptr; }), "workspace is null, but must point to device memory");
   EXPECT_THAT(ran([](auto&, auto& w) { w.bytes -= 256; }), ::testing::HasSubstr("but this call needs"));
   EXPECT_THAT(ran([](auto& t, auto&) { t.x.data = static_cast<const uint8_t*>(t.x.data) + 2; }),
@@ -638,20 +756,64 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   EXPECT_EQ(ran([](auto& t, auto& w) { t = {}, w = {}; }), "nothing");
 }
 
+// The scales of weights and the tensor scales of a layer that quantizes are wanted, aligned and not written over.
+TEST(ExpertLayer, WrongScalesAreNamedAndNothingIsTouched) {
+  if (device().info().arch == 90) GTEST_SKIP() << "layers on sm_90a quantize nothing";
+  const Layer layer(small_in(OperandFormat::Nvfp4), 16);
+  Batch batch(layer, 8, 17);
+  const Buffer x(batch.x), ids(size_t(8 * 2 * 4)), out(size_t(8 * 64 * 2)), workspace(layer.layer.workspace_bytes(8));
+  out.fill(0xab);
+  const auto ran = [&](const std::function<void(ExpertLayerTensors&)>& change) {
+    ExpertLayerTensors t = layer.tensors();
+    t.tokens = 8, t.x.data = x.get(), t.topk_ids = ids.get(), t.out.data = out.get();
+    change(t);
+    return refusal([&] { layer.layer.run(t, {workspace.get(), workspace.size()}); });
+  };
+  constexpr const char* kNull = "is null, but must point to device memory";
+  EXPECT_EQ(ran([](auto& t) { t.up.scales = nullptr; }), fmt::format("up.scales {}", kNull));
+  EXPECT_EQ(ran([](auto& t) { t.down.scales = nullptr; }), fmt::format("down.scales {}", kNull));
+  EXPECT_EQ(ran([](auto& t) { t.up.ld = 48; }), "up.ld is 48, but must be at least the width of up, 64");
+  EXPECT_EQ(ran([](auto& t) { t.down.ld = 104; }), "down.ld is 104, but must be a multiple of 32 elements (16 bytes)");
+  EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<void*>(t.up.scales); }), "out overlaps up.scales in memory");
+  EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<void*>(t.down.scales); }), "out overlaps down.scales in memory");
+  EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<float*>(t.x.tensor_scale); }),
+            "out overlaps x.tensor_scale in memory");
+  EXPECT_EQ(ran([](auto& t) { t.x.tensor_scale = nullptr, t.out.data = const_cast<float*>(t.inner_tensor_scale - 1); }),
+            "out overlaps inner_tensor_scale in memory");
+  EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<float*>(t.up.tensor_scale); }),
+            "out overlaps up.tensor_scale in memory");
+  EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<float*>(t.down.tensor_scale); }),
+            "out overlaps down.tensor_scale in memory");
+  EXPECT_THAT(ran([](auto& t) { t.up.scales = static_cast<const uint8_t*>(t.up.scales) + 4; }),
+              ::testing::HasSubstr("must be aligned to 16 bytes"));
+  device().synchronize();
+  for (const uint8_t byte : out.download()) ASSERT_EQ(byte, 0xab);
+}
+
 // The workspace is what the header says.
 TEST(ExpertLayer, TheWorkspaceIsAsStated) {
-  const ExpertLayer layer(device(), small());
   const auto rounded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  for (const int64_t tokens : {0, 1, 7, 300}) {
-    const int64_t pairs = tokens * 2;
-    const int64_t own = rounded(2 * pairs * 72) + rounded(2 * pairs * 64) + 2 * rounded(4 * pairs) + rounded(4 * 4);
-    const int64_t rest = int64_t(layer.workspace_bytes(tokens)) - own;
-    EXPECT_GE(rest, 0);
-    EXPECT_LE(rest, 1 << 20);  // tensor maps of every multiprocessor
-    EXPECT_EQ(rest % 256, 0);
+  for (const OperandFormat format : activation_formats()) {
+    SCOPED_TRACE(to_string(format));
+    const ExpertLayer layer(device(), small_in(format));
+    for (const int64_t tokens : {0, 1, 7, 300}) {
+      const int64_t pairs = tokens * 2;
+      const int64_t scales = 512 * (pairs / 128 + 4);  // of 64 and, in two tiles of Nvfp4, 96 elements
+      int64_t own = 2 * rounded(4 * pairs) + rounded(4 * 4);
+      if (format == OperandFormat::Bf16) {
+        own += rounded(2 * pairs * 72) + rounded(2 * pairs * 64);
+      } else {
+        own += rounded(pairs * 96 / 2) + scales * (format == OperandFormat::Nvfp4 ? 2 : 1);
+        own += rounded(std::max(2 * pairs * 64, rounded(pairs * 64 / 2) + scales));
+      }
+      const int64_t rest = int64_t(layer.workspace_bytes(tokens)) - own;
+      EXPECT_GE(rest, 0);
+      EXPECT_LE(rest, 1 << 20);  // tensor maps of every multiprocessor
+      EXPECT_EQ(rest % 256, 0);
+    }
+    EXPECT_EQ(layer.workspace_bytes(), layer.workspace_bytes(300));
+    EXPECT_EQ(refusal([&] { layer.workspace_bytes(301); }), "tokens is 301, but must be 0 to 300");
   }
-  EXPECT_EQ(layer.workspace_bytes(), layer.workspace_bytes(300));
-  EXPECT_EQ(refusal([&] { layer.workspace_bytes(301); }), "tokens is 301, but must be 0 to 300");
 }
 
 }  // namespace

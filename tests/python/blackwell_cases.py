@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from reference import activated, assert_close, bf16, f64
+from reference import activated, assert_close, assert_layer, bf16, f64, layer
 
 import moxie
 
@@ -42,3 +42,42 @@ def test_quantized_operands(device, random, format):
         product(bf16(random, 40, K), b, ends=ends, bias=bias)
     with pytest.raises(ValueError, match="a.scales has 16 elements, and must have"):
         product(a._replace(scales=a.scales[:16]), b, ends=ends, bias=bias)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
+def test_layers_that_quantize(device, random, format):
+    experts, tokens, hidden, width = 4, 11, 64, 32
+    sizes = {"experts": experts, "top_k": 2, "hidden": hidden, "width": width, "max_tokens": tokens}
+    made = moxie.ExpertLayer(device, **sizes, weights=format, activations=format, gate="split", expected_tokens=tokens)
+    x = bf16(random, tokens, hidden)
+    ids = np.argsort(random.random((tokens, experts)), axis=1)[:, :2].astype(np.int32)
+    weights = random.random((tokens, 2)).astype(np.float32)
+    quantized, values, scales = [], [], {}
+    for shape in ((experts, 2 * width, hidden), (experts, hidden, width)):
+        matrix = moxie.quantize(device, (f64(bf16(random, *shape)) * shape[2] ** -0.5).astype(np.float32), format)
+        values.append(moxie.dequantize(device, matrix, format))
+        if format == "nvfp4":
+            matrix = matrix._replace(tensor_scale=np.repeat(matrix.tensor_scale, experts))
+        quantized.append(matrix)
+    if format == "nvfp4":
+        scales = {"x_tensor_scale": np.float32([0.004]), "inner_tensor_scale": np.float32([0.02])}
+
+    def stored(scale):
+        def become(rows):
+            flat = np.atleast_2d(rows).astype(np.float32)
+            there = moxie.quantize(device, flat, format, tensor_scale=scales.get(scale))
+            return f64(moxie.dequantize(device, there, format)).reshape(rows.shape)
+
+        return become
+
+    operands = stored("x_tensor_scale"), stored("inner_tensor_scale")
+    y = made(x, *quantized, ids, weights, **scales)
+    assert_layer(y, layer(x, *values, ids, weights, "swiglu", "split", operands=operands))
+    assert made.plan()[0].kernel.startswith(format)
+    with pytest.raises(TypeError, match="up is a moxie.Quantized, since its format is"):
+        made(x, x, quantized[1], ids, weights, **scales)
+    with pytest.raises(ValueError, match="down.scales has 16 elements, and must have"):
+        made(x, quantized[0], quantized[1]._replace(scales=quantized[1].scales[:16]), ids, weights, **scales)
+    if format == "mxfp4":
+        with pytest.raises(ValueError, match="inner_tensor_scale is not in the layer's description"):
+            made(x, *quantized, ids, weights, inner_tensor_scale=np.float32([1]))

@@ -78,16 +78,23 @@ def assert_layer(result, expected):
     assert_close(result, expected, of_row=2e-3)
 
 
-def layer(x, up, down, ids, weights, activation, gate, up_bias=None, down_bias=None, residual=None, first=0):
-    """The layer with its two roundings to bf16."""
-    x, up, down = f64(x), f64(up), f64(down)
+def rounded(rows):
+    return f64(rows.astype(BF16))
+
+
+def layer(
+    x, up, down, ids, weights, activation, gate, up_bias=None, down_bias=None, residual=None, first=0, operands=None
+):
+    """The layer with its two roundings to bf16. operands: what tokens, and what inner rows become to be multiplied."""
+    of_tokens, of_inner = operands or (rounded, rounded)
+    x, up, down = of_tokens(f64(x)), f64(up), f64(down)
     y = np.zeros(x.shape) if residual is None else f64(residual).copy()
     for t in range(len(x)):
         for j, e in enumerate(np.asarray(ids[t]) - first):
             if not 0 <= e < len(up):
                 continue
             pre = up[e] @ x[t] + (0 if up_bias is None else f64(up_bias[e]))
-            inner = f64(activated(pre, activation, gate).astype(BF16))
+            inner = of_inner(activated(pre, activation, gate))
             row = down[e] @ inner + (0 if down_bias is None else f64(down_bias[e]))
-            y[t] += float(weights[t, j]) * f64(row.astype(BF16))
+            y[t] += float(weights[t, j]) * rounded(row)
     return y

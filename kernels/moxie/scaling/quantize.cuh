@@ -38,18 +38,25 @@ MOXIE_DEVICE void store_values(void* to, int64_t index, const float (&x)[kElemen
   }
 }
 
-template <DataType kFormat, DataType kType>
+// kGathers: a row is read where params.gather says. That kernel may be launched programmatically.
+template <DataType kFormat, DataType kType, bool kGathers>
 MOXIE_DEVICE void quantize(const QuantizeParams& params) {
   constexpr int kBlock = scale_block(kFormat);
   constexpr int kRowThreads = kScaleTileColumns * kBlock / kElementsOfAThread;  // threads for a row of a tile
   __shared__ uint8_t tile_scales[kScaleTileRows][kScaleTileColumns];
+  if constexpr (kGathers) {
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
+  }
   const RowTile tile = find_row_tile(params.rows, blockIdx.x);
   if (tile.rows <= 0) return;
   const int32_t thread = threadIdx.x, within = thread % kRowThreads * kElementsOfAThread;
   const int32_t scale_columns = params.columns / kBlock;
   const int32_t k_tiles = (scale_columns + kScaleTileColumns - 1) / kScaleTileColumns;
   float tensor_scale = 1;
-  if constexpr (kFormat == DataType::Nvfp4) tensor_scale = *params.tensor_scale;
+  if constexpr (kFormat == DataType::Nvfp4) {
+    if (params.tensor_scale != nullptr) tensor_scale = *params.tensor_scale;
+  }
 
   for (int32_t k_tile = blockIdx.y; k_tile < k_tiles; k_tile += gridDim.y) {
     const int32_t column = k_tile * (kScaleTileColumns * kBlock) + within;
@@ -57,7 +64,13 @@ MOXIE_DEVICE void quantize(const QuantizeParams& params) {
     for (int32_t row = thread / kRowThreads; row < kScaleTileRows; row += kQuantizeThreads / kRowThreads) {
       const bool exists = row < tile.rows && column < params.columns;
       float x[kElementsOfAThread] = {};
-      if (exists) load_values<kType>(x, params.from, (tile.first + row) * params.ld_from + column);
+      int64_t from = tile.first + row;
+      bool has_values = exists;
+      if constexpr (kGathers) {
+        if (exists) from = static_cast<uint32_t>(params.gather.rows[from]) / params.gather.divisor;
+        has_values = exists && from < params.gather.count;
+      }
+      if (has_values) load_values<kType>(x, params.from, from * params.ld_from + column);
       uint32_t amax = 0;
 #pragma unroll
       for (float value : x) amax = max(amax, magnitude_bits(value));
