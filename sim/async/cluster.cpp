@@ -213,6 +213,8 @@ Step execute_setmaxnreg(Warp& warp, const Instr& instr, uint32_t mask) {
     s.registers_free -= wanted;
   }
   warp.max_registers = count;
+  ++warp.async->register_changes;
+  warp.async->register_change = current_origin(warp, -1);
   return Step::Next;
 }
 

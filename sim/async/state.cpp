@@ -29,7 +29,28 @@ void create_async_state(Cluster& cluster) {
   }
 }
 
+namespace {
+
+// All warps of a warp group execute the same setmaxnreg (9.7.19.5).
+void check_register_changes(Cta& cta) {
+  for (size_t w = 0; w < cta.warps.size(); ++w) {
+    Warp& warp = *cta.warps[w];
+    const Warp& first = *cta.warps[w / 4 * 4];
+    if (warp.async->register_changes == first.async->register_changes) continue;
+    const bool more = warp.async->register_changes > first.async->register_changes;
+    const Warp& changed = more ? warp : first;
+    deviation(Hazard::IllegalUse, warp, -1, [&] {
+      return changed.async->register_change.text() + " is executed less often by warp " +
+             std::to_string((more ? first : warp).index) + " of its warp group,";
+    });
+    return;
+  }
+}
+
+}  // namespace
+
 void finish_async_state(Cluster& cluster) {
+  for (auto& cta : cluster.ctas) check_register_changes(*cta);
   cluster.async->finishing = true;
   // What nobody waited for may still run when the block's shared memory is gone.
   for (auto& cta : cluster.ctas) {

@@ -64,9 +64,11 @@ struct AsyncWarpState {
   Agent copy = 0;
   uint32_t copy_count = 0;
   std::map<int, CopyLane> copy_lanes;
-  uint32_t cluster_arrived = 0;  // lanes that have arrived at the barrier.cluster in progress
-  uint32_t cluster_waiting = 0;  // lanes that have arrived and not yet waited
-  uint64_t tried = 0;            // the try_wait that last had its chance to fail spuriously
+  uint32_t cluster_arrived = 0;   // lanes that have arrived at the barrier.cluster in progress
+  uint32_t cluster_waiting = 0;   // lanes that have arrived and not yet waited
+  uint32_t register_changes = 0;  // setmaxnreg executed
+  Origin register_change;         // the last one
+  uint64_t tried = 0;             // the try_wait that last had its chance to fail spuriously
 
   // wgmma
   uint32_t mma_issued = 0;     // wgmma.mma_async executed

@@ -123,6 +123,18 @@ std::vector<Row> rows() {
        32,
        90,
        threads(32, 0, 16)},
+      {"setmaxnreg by one warp of a group",
+       entry("setp.lt.u32 %p2, %r3, 32;\n@!%p2 bra E;\nsetmaxnreg.dec.sync.aligned.u32 40;\nE:\n" + kStore, bounds),
+       {"illegal use: setmaxnreg.dec.sync.aligned.u32 at ptx line "},
+       128,
+       90,
+       threads(128)},
+      {"setmaxnreg by three warps of a group",
+       entry("setp.lt.u32 %p2, %r3, 32;\n@%p2 bra E;\nsetmaxnreg.dec.sync.aligned.u32 40;\nE:\n" + kStore, bounds),
+       {"illegal use: setmaxnreg.dec.sync.aligned.u32 at ptx line "},
+       128,
+       90,
+       threads(128)},
       {"a wait by one lane",
        tensor(kStore32 + kLoad32 + kWaitLoad +
               "mov.u32 %r6, %tid.x;\nsetp.eq.u32 %p3, %r6, 96;\nst.global.u32 [%rd4], %r7;\nsetp.lt.u32 %p4, %r6, "
