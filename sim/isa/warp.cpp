@@ -5,6 +5,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
 
 #include "sim/isa/address.h"
 #include "sim/isa/warp_wide.h"
@@ -24,6 +27,23 @@ using ptx::Type;
 
 // What an undefined result holds, as memory does that was never written.
 constexpr uint32_t kUndefined = 0xffffffffu;
+
+// Which one of each group the modifiers are; they stand in any order, as ptxas takes them. A group that begins with ""
+// may be missing. Empty when the modifiers are others.
+std::vector<size_t> read_modifiers(const ptx::Instruction& source,
+                                   std::initializer_list<std::initializer_list<std::string_view>> groups) {
+  std::vector<size_t> chosen;
+  size_t known = 1;
+  for (const auto& group : groups) {
+    const auto at = std::find_if(group.begin(), group.end(), [&](std::string_view modifier) {
+      return std::find(source.parts.begin() + 1, source.parts.end(), modifier) != source.parts.end();
+    });
+    if (at == group.end() && !group.begin()->empty()) return {};
+    chosen.push_back(at == group.end() ? 0 : static_cast<size_t>(at - group.begin()));
+    known += at != group.end();
+  }
+  return known == source.parts.size() ? chosen : std::vector<size_t>{};
+}
 
 void write_predicate(Warp& warp, uint32_t offset, uint32_t mask, uint32_t value) {
   if (offset == kNoReg) return;
@@ -139,12 +159,10 @@ size_t push_destinations(const ptx::Instruction& source, DecodeContext& context,
 }
 
 bool decode_shfl(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.parts.size() != 4 || source.parts[1] != "sync" || source.parts[3] != "b32") return false;
-  static const char* const kModes[] = {"up", "down", "bfly", "idx"};
-  const auto mode = std::find(std::begin(kModes), std::end(kModes), source.parts[2]);
-  if (mode == std::end(kModes)) return false;
+  const auto modifiers = read_modifiers(source, {{"sync"}, {"up", "down", "bfly", "idx"}, {"b32"}});
+  if (modifiers.empty()) return false;
   ShflForm form;
-  form.mode = static_cast<ShflMode>(mode - kModes);
+  form.mode = static_cast<ShflMode>(modifiers[1]);
   size_t i = push_destinations(source, context, &form);
   if (source.operands.size() != i + 4) throw Unsupported("a, b, c and a membermask are needed");
   for (ValueOperand* operand : {&form.a, &form.b, &form.c, &form.membermask})
@@ -181,13 +199,11 @@ Step vote(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 bool decode_vote(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.parts.size() != 4 || source.parts[1] != "sync") return false;
-  static const char* const kModes[] = {"all", "any", "uni", "ballot"};
-  const auto mode = std::find(std::begin(kModes), std::end(kModes), source.parts[2]);
-  if (mode == std::end(kModes)) return false;
+  const auto modifiers = read_modifiers(source, {{"sync"}, {"all", "any", "uni", "ballot"}, {"pred", "b32"}});
+  if (modifiers.empty()) return false;
   VoteForm form;
-  form.mode = static_cast<VoteMode>(mode - kModes);
-  if (source.parts[3] != (form.mode == kBallot ? "b32" : "pred")) return false;
+  form.mode = static_cast<VoteMode>(modifiers[1]);
+  if ((modifiers[2] == 1) != (form.mode == kBallot)) return false;
   form.d = push_value(context, source.operands.at(0), form.mode == kBallot ? Type::B32 : Type::Pred);
   form.a = push_value(context, source.operands.at(1), Type::Pred);
   form.membermask = push_value(context, source.operands.at(2), Type::B32);
@@ -267,12 +283,11 @@ Step match(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 bool decode_match(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.parts.size() != 4 || source.parts[2] != "sync") return false;
-  if (source.parts[1] != "all" && source.parts[1] != "any") return false;
-  const Type type = ptx::type_from_name(source.parts[3]);
-  if (type != Type::B32 && type != Type::B64) return false;
+  const auto modifiers = read_modifiers(source, {{"any", "all"}, {"sync"}, {"b32", "b64"}});
+  if (modifiers.empty()) return false;
+  const Type type = modifiers[2] == 1 ? Type::B64 : Type::B32;
   MatchForm form;
-  form.all = source.parts[1] == "all";
+  form.all = modifiers[0] == 1;
   if (!form.all && source.dual_destination) throw Unsupported("match.any has one destination");
   const size_t i = push_destinations(source, context, &form);
   form.a = push_value(context, source.operands.at(i), type);
@@ -349,15 +364,16 @@ Step redux(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 bool decode_redux(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.parts.size() < 4 || source.parts[1] != "sync") return false;
-  static const char* const kOps[] = {"add", "min", "max", "and", "or", "xor"};
-  const auto op = std::find(std::begin(kOps), std::end(kOps), source.parts[2]);
-  if (op == std::end(kOps)) return false;
+  constexpr Type kTypes[] = {Type::B32, Type::S32, Type::U32, Type::F32};
+  const auto modifiers = read_modifiers(
+      source,
+      {{"sync"}, {"add", "min", "max", "and", "or", "xor"}, {"", "abs"}, {"", "NaN"}, {"b32", "s32", "u32", "f32"}});
+  if (modifiers.empty()) return false;
   ReduxForm form;
-  form.op = static_cast<ReduxOp>(op - kOps);
-  form.abs = has_part(source, "abs");
-  form.nan = has_part(source, "NaN");
-  const Type type = ptx::type_from_name(source.parts.back());
+  form.op = static_cast<ReduxOp>(modifiers[1]);
+  form.abs = modifiers[2] == 1;
+  form.nan = modifiers[3] == 1;
+  const Type type = kTypes[modifiers[4]];
   form.d = push_value(context, source.operands.at(0), type);
   form.a = push_value(context, source.operands.at(1), type);
   form.membermask = push_value(context, source.operands.at(2), Type::B32);
@@ -555,7 +571,7 @@ Step movmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 bool decode_movmatrix(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  if (source.opcode != "movmatrix.sync.aligned.m8n8.trans.b16") return false;
+  if (read_modifiers(source, {{"sync"}, {"aligned"}, {"m8n8"}, {"trans"}, {"b16"}}).empty()) return false;
   MovmatrixForm form;
   form.d = push_value(context, source.operands.at(0), Type::B32);
   form.a = push_value(context, source.operands.at(1), Type::B32);

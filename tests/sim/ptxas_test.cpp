@@ -228,6 +228,35 @@ TEST(Ptxas, MatricesTakeTheirModifiersInAnyOrder) {
   EXPECT_GT(number, 5000);
 }
 
+TEST(Ptxas, OperationsOfAWarpTakeTheirModifiersInAnyOrder) {
+  const struct {
+    std::string opcode, operands;
+    std::vector<std::string> parts;
+  } rows[] = {{"shfl", " %r1, %r0, 3, 31, -1", {"b32", "bfly", "sync"}},
+              {"vote", " %r1, %p, -1", {"ballot", "b32", "sync"}},
+              {"match", " %r1, %r2, -1", {"any", "b32", "sync"}},
+              {"redux", " %r1, %r0, -1", {"max", "sync", "u32"}},
+              {"redux", " %r1, %r0, -1", {"b32", "sync", "xor"}},
+              {"movmatrix", " %r1, %r0", {"aligned", "b16", "m8n8", "sync", "trans"}}};
+  const auto run = [](const std::string& instruction) {
+    return stored(
+        ".reg .pred %p; and.b32 %r2, %t, 3; setp.eq.u32 %p, %r2, 1;\n" + instruction + ";\nst.shared.u32 [%a], %r1",
+        90);
+  };
+  for (const auto& row : rows) {
+    std::vector<std::string> parts = row.parts;
+    std::vector<uint32_t> first;
+    do {
+      std::string name = row.opcode;
+      for (const std::string& part : parts) name += "." + part;
+      if (first.empty()) first = run(name + row.operands);
+      EXPECT_EQ(run(name + row.operands), first) << name;
+    } while (std::next_permutation(parts.begin(), parts.end()));
+    EXPECT_NE(first, run("mov.u32 %r1, %r0")) << row.opcode;
+    EXPECT_THROW(run(row.opcode + "." + row.parts[0] + "." + row.parts[1] + row.operands), std::exception);
+  }
+}
+
 // Of a matrix of 16x8 bytes each row of shared memory gets a column.
 TEST(Ptxas, MatricesOfBytes) {
   const auto byte = [](uint32_t fragment, uint32_t thread, uint32_t e) {
