@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of moxie/routing.h, for sm_90a and sm_100a.
+// The kernels of moxie/routing.h, and the one that quantizes a layer's tokens, for sm_90a and sm_100a.
 #include <cmath>
 
 #include "cases.h"
 #include "jit/source.h"
+#include "moxie/scales.h"
+#include "ops/quantize.h"
+#include "reference/formats.h"
 #include "tests/support/expert_routing.h"
 #include "tests/support/random.h"
 
@@ -38,6 +41,48 @@ std::function<Call()> permuted(int64_t tokens, int top_k, int64_t width) {
     call->poison();
     return Call{[call](Stream stream) { call->run({.stream = stream}); },
                 [call, wanted = test::reference_permute(job)] { return call->results() == wanted; }};
+  };
+}
+
+// Tokens in the order of a sort, of which one group fills more than a tile and one is empty.
+std::function<Call()> quantized() {
+  return [] {
+    constexpr int64_t kTokens = 90, kWidth = 160, kBytes = kWidth / 2, kScales = kWidth / 32, kTop = 2;
+    const std::vector<int32_t> ends = {140, 140, 149};
+    const int64_t rows = ends.back(), tile_bytes = blocked_scale_bytes(128, kWidth);
+    test::Random random(9);
+    std::vector<float> values;
+    std::vector<uint16_t> x;
+    for (int64_t i = 0; i < kTokens * kWidth; ++i) {
+      values.push_back(float(random.between(-64, 64)) / 8);
+      x.push_back(reference::float_to_bf16(values.back()));
+    }
+    std::vector<int32_t> order;
+    for (int64_t r = 0; r < rows; ++r) order.push_back(int32_t(random.between(0, kTokens * kTop - 1)));
+    std::vector<uint8_t> elements(size_t(rows * kBytes)), scales(size_t(4 * tile_bytes), 0xff);
+    std::fill_n(scales.begin(), 3 * tile_bytes, uint8_t{0});
+    for (int64_t r = 0; r < rows; ++r) {
+      uint8_t of_row[kScales];
+      reference::quantize_row(DataType::Mxfp4, values.data() + order[size_t(r)] / kTop * kWidth, kWidth, 1,
+                              elements.data() + r * kBytes, of_row);
+      const int64_t place = r < ends[0] ? r : r - ends[0] + 256;  // the third group begins with the third tile
+      for (int64_t c = 0; c < kScales; ++c) scales[size_t(blocked_scale_index(place, c, kWidth))] = of_row[c];
+    }
+    struct Memory {
+      test::Buffer x, order, ends, elements, scales;
+    };
+    const std::shared_ptr<Memory> on(new Memory{test::Buffer(x), test::Buffer(order), test::Buffer(ends),
+                                                test::Buffer(elements.size()), test::Buffer(scales.size())});
+    on->elements.fill(0xff), on->scales.fill(0xff);
+    const auto run = [=](Stream stream) {
+      Quantization q;
+      q.groups = int64_t(ends.size()), q.rows = rows, q.k = kWidth, q.offsets = on->ends.get<int32_t>();
+      q.stream = stream;
+      q.values = on->x.get(), q.ld_values = kWidth, q.elements = on->elements.get(), q.ld_elements = kWidth;
+      q.scales = on->scales.get();
+      ops::gather_and_quantize(test::device(), q, {on->order.get<int32_t>(), kTop, kTokens, 0}, true);
+    };
+    return Call{run, [=] { return on->elements.download() == elements && on->scales.download() == scales; }};
   };
 }
 
@@ -108,6 +153,9 @@ std::vector<Case> routing_cases() {
       make_case("sort, place", jit::sort_source(SortKernel::Place, kInt32),
                 {sorted(300, 4, 40, 0), sorted(2, 3, 200, 0), sorted(900, 2, 33, 0, true), sorted(2100, 8, 70, 2)}),
       make_case("permute", jit::permute_source(), {permuted(7, 6, 264)}),
+      make_case("quantize tokens",
+                jit::quantize_source(jit::QuantizeKernel::GatherAndQuantize, DataType::Mxfp4, DataType::Bf16),
+                {quantized()}),
       make_case("combine", jit::combine_source(DataType::Bf16, DataType::Bf16), {combined(7, 6, 264)}),
       make_case("route, softmax", jit::route_source(kF32, RouterScore::Softmax, 1), {routed(RouterScore::Softmax)}),
       make_case("route, sigmoid, groups", jit::route_source(kF32, RouterScore::Sigmoid, 1),

@@ -101,6 +101,8 @@ MOXIE_DEVICE void quantize(const QuantizeParams& params) {
       for (int32_t i = 0; i < kScaleTileColumns && k_tile * kScaleTileColumns + i < scale_columns; ++i)
         to[k_tile * kScaleTileColumns + i] = tile_scales[thread][i];
     }
+    // A layer's rows, at most 2^20 elements, have fewer tiles along K than a grid may have blocks.
+    if constexpr (kGathers) break;
     __syncthreads();
   }
 }
