@@ -287,13 +287,14 @@ MOXIE_WGMMA(256, MOXIE_R128, MOXIE_D128, "%128,%129,%130,%131", "%132", "%133");
 
 // 9.7.14.4.8 (m16n8k16) and 9.7.14.5.15: d (16 x N float32) += a (16 x 16) * b (N x 16)^T by one warp, for a GPU that
 // has no wgmma. Fragments of a and d and the descriptor of b are those of WgmmaFromRegisters, of which a warp has 16 of
-// the 64 rows. It has read a and b when it returns.
+// the 64 rows. It has read a and b when it returns. A descriptor holds an offset in the block's shared memory, and
+// addresses there carry the block's rank in the cluster above it: `own` is any address of the block's own.
 template <int kN>
-MOXIE_DEVICE void multiply_in_warp(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b) {
+MOXIE_DEVICE void multiply_in_warp(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, uint32_t own) {
   static_assert(kN == 8 || kN % 16 == 0);
   // Rows have 128 bytes, eight chunks of 16, of which row r keeps chunk c at c ^ (r % 8). Lanes 0 to 7 give the rows of
   // the first 8 x 8 matrix, which has the first chunk of k, the next eight lanes those of its second chunk.
-  const uint32_t first = (static_cast<uint32_t>(b) & 0x3fff) << 4, lane = threadIdx.x % 32;
+  const uint32_t first = (own & ~0xffffffu) | (static_cast<uint32_t>(b) & 0x3fff) << 4, lane = threadIdx.x % 32;
   const uint32_t tile = first & ~127u, chunk = ((first >> 4 & 7) + lane / 8 % 2) ^ lane % 8;
   const uint32_t row = tile + (lane / 16 * 8 + lane % 8) * 128 + chunk * 16;
   const auto multiply = [&](int at, uint32_t low, uint32_t high) {

@@ -180,7 +180,8 @@ struct PackedMainloop {
         if constexpr (kWgmma) {
           WgmmaFromRegisters<C.block_m>::multiply(acc[kStrip], now.v[i], columns_a, true);
         } else {
-          multiply_in_warp<C.block_m>(acc[kStrip], now.v[i], columns_a);
+          multiply_in_warp<C.block_m>(acc[kStrip], now.v[i], columns_a,
+                                      static_cast<uint32_t>(__cvta_generic_to_shared(a)));
         }
       }
       if constexpr (kWgmma) {
