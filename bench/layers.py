@@ -10,7 +10,7 @@ It runs where torch, transformers and moxie are installed. Contenders:
     moxie               moxie.experts
     grouped_mm          transformers' experts by torch.nn.functional.grouped_mm
     batched_mm          by torch.bmm on weights that are gathered for each token, up to 64 tokens
-    compiled            the first of these under torch.compile(fullgraph=True)
+    compiled            grouped_mm under torch.compile(fullgraph=True)
     triton              MXFP4: transformers' experts by Triton's kernels, from ids, with its own sort
     triton, routed      the same with everything that depends on the routing made beforehand
 
@@ -31,6 +31,7 @@ import sys
 
 import numpy as np
 import torch
+from contenders import ALPHA, LIMIT, Refused, dequantized
 from shapes import MODELS, MXFP4_MODELS, UNSEEN_MODELS, ZIPF, Model
 
 import moxie
@@ -39,16 +40,7 @@ import moxie.torch
 SIMULATED = os.environ.get("MOXIE_DEVICE") == "sim"
 DEVICE = "cpu" if SIMULATED else "cuda"
 SMALL = Model(8, 16, 64, 32, 3, "swiglu", False), Model(8, 8, 64, 64, 2, "swiglu-oai", True)
-ALPHA, LIMIT = 1.702, 7.0
 TURNS = 4
-E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
-def dequantized(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """MXFP4 codes [.., K/2] and scales [.., K/32] to bf16 [.., K]."""
-    nibbles = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()
-    values = E2M1.to(codes.device)[nibbles].unflatten(-1, (-1, 32))
-    return (values * torch.exp2(scales.float() - 127)[..., None]).flatten(-2).to(torch.bfloat16)
 
 
 class Layer:
@@ -110,10 +102,6 @@ class Layer:
                 row += self.down_bias[expert].double()
             y[t] += scores[t, k].double() * row
         return y
-
-
-class Refused(Exception):
-    """A contender that has nothing for a layer, with the reason."""
 
 
 # ---- Contenders: functions of a layer that return one of x, ids and scores ----
