@@ -9,10 +9,11 @@ It runs where torch, transformers and moxie are installed. Contenders:
 
     moxie               moxie.experts
     grouped_mm          transformers' experts by torch.nn.functional.grouped_mm
-    batched_mm          by torch.bmm on weights that are gathered for each token, up to 64 tokens
+    batched_mm          by torch.bmm on weights that are gathered for each token, up to 8 GB of them
     compiled            grouped_mm under torch.compile(fullgraph=True)
-    triton              MXFP4: transformers' experts by Triton's kernels, from ids, with its own sort
+    triton              Triton's kernels, with the top k and the sort of their package
     triton, routed      the same with everything that depends on the routing made beforehand
+    ..., [E, N, K]      the same with bf16 weights in this order instead of [E, K, N]
 
 Triton's kernels are found by --peer-path, a folder with gpt_oss_triton_kernels/ (rivals_mxfp4.py says which).
 All contenders have the same weights, tokens, experts and scores, and are checked against float64 for some tokens. Every
@@ -41,6 +42,7 @@ SIMULATED = os.environ.get("MOXIE_DEVICE") == "sim"
 DEVICE = "cpu" if SIMULATED else "cuda"
 SMALL = Model(8, 16, 64, 32, 3, "swiglu", False), Model(8, 8, 64, 64, 2, "swiglu-oai", True)
 TURNS = 4
+GATHERED_MOST = 8e9
 
 
 class Layer:
@@ -157,39 +159,65 @@ def of_transformers(layer: Layer, implementation: str):
     return run if m.all_experts > m.experts else module
 
 
-def of_triton(layer: Layer, routed: bool):
-    """transformers' experts in MXFP4. Where routed, what depends on the routing is made at the first call of each."""
-    if not layer.mxfp4 or layer.model.activation != "swiglu-oai":
-        raise Refused("for GPT-OSS's layers in MXFP4 alone")
+def silu_and_multiply(both: torch.Tensor) -> torch.Tensor:
+    gate, up = both.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def of_triton(layer: Layer, routed: bool, order: str = ""):
+    """Triton's kernels: they gather, sum and weight as they multiply. bf16 weights lie in `order`, [E, K, N] or
+    [E, N, K]. Routing data come from the package's kernels, or are made beforehand: transformers' own function for them
+    asks the GPU for values, which no graph captures."""
     import gpt_oss_triton_kernels as kernels
-    from transformers import GptOssConfig
     from transformers.integrations import mxfp4
 
+    if layer.mxfp4 and order == "[E, N, K]":
+        raise Refused("for bf16 weights alone")
     mxfp4.triton_kernels_hub = kernels
-    m = layer.model
-    config = GptOssConfig(num_local_experts=m.experts, hidden_size=m.hidden, intermediate_size=m.intermediate)
-    with torch.device("meta"):
-        module = mxfp4.Mxfp4GptOssExperts(config)
-    for name, ours in (("gate_up_proj", "up"), ("down_proj", "down")):
-        codes, scales = getattr(layer, f"{ours}_codes"), getattr(layer, f"{ours}_scales")
-        weight, scale = mxfp4.swizzle_mxfp4(codes.transpose(-2, -1), scales.transpose(-2, -1), kernels)
-        precision = kernels.matmul_ogs.PrecisionConfig(
-            weight_scale=scale, flex_ctx=kernels.matmul_ogs.FlexCtx(rhs_data=kernels.matmul_ogs.InFlexData())
-        )
-        delattr(module, name)
-        setattr(module, name, weight)
-        setattr(module, f"{name}_precision_config", precision)
-        bias = torch.nn.Parameter(getattr(layer, f"{ours}_bias").float(), requires_grad=False)
-        setattr(module, f"{name}_bias", bias)
-    if not routed:
-        return module
+    m, ogs = layer.model, kernels.matmul_ogs
+    products = []
+    for name in ("up", "down"):
+        scale = None
+        if layer.mxfp4:
+            codes, scales = getattr(layer, f"{name}_codes"), getattr(layer, f"{name}_scales")
+            weight, scale = mxfp4.swizzle_mxfp4(codes.transpose(-2, -1), scales.transpose(-2, -1), kernels)
+        else:
+            weight = getattr(layer, name).transpose(-2, -1)
+            weight = weight if order == "[E, N, K]" else weight.contiguous()
+        bias = getattr(layer, f"{name}_bias")
+        precision = ogs.PrecisionConfig(weight_scale=scale, flex_ctx=ogs.FlexCtx(rhs_data=ogs.InFlexData()))
+        products.append((weight, None if bias is None else bias.float(), precision))
+    fused = m.activation == "swiglu-oai"
+    specs = ogs.FnSpecs("swiglu", kernels.swiglu.swiglu_fn, ("alpha", "limit"))
+    activation = ogs.FusedActivation(specs, (ALPHA, LIMIT), 2) if fused else None
+    separate = None if fused else torch.compile(silu_and_multiply, dynamic=True)
+
+    if not routed and m.all_experts > m.experts:
+        raise Refused("for all experts of a model alone")
     prepared: dict[int, tuple] = {}
 
-    def run(x, ids, scores):
+    def route(ids, scores):
         key = ids.data_ptr()
+        if routed:
+            if key not in prepared:
+                prepared[key] = mxfp4.routing_from_top_k(ids, scores, m.experts)
+            return prepared[key]
         if key not in prepared:
-            prepared[key] = mxfp4.routing_from_top_k(ids, scores, m.experts)
-        return module.forward_routed(x, *prepared[key])
+            # The package's kernels choose the experts, and make the scores, from logits.
+            prepared[key] = scores.new_full((len(ids), m.experts), -1e4).scatter_(1, ids, scores.log())
+        return kernels.routing.routing(prepared[key], m.top)
+
+    def run(x, ids, scores):
+        data, gather, scatter = route(ids, scores)
+        (up, up_bias, up_precision), (down, down_bias, down_precision) = products
+        inner = ogs.matmul_ogs(
+            x, up, up_bias, data, gather_indx=gather, precision_config=up_precision, fused_activation=activation
+        )
+        if separate:
+            inner = separate(inner)
+        return ogs.matmul_ogs(
+            inner, down, down_bias, data, scatter_indx=scatter, precision_config=down_precision, gammas=data.gate_scal
+        )
 
     return run
 
@@ -197,11 +225,14 @@ def of_triton(layer: Layer, routed: bool):
 def contenders(layer: Layer, tokens: int):
     yield "moxie", lambda: of_moxie(layer)
     yield "grouped_mm", lambda: of_transformers(layer, "grouped_mm")
-    if tokens <= 64:
+    m = layer.model
+    if tokens * m.top * m.hidden * m.intermediate * 6 < GATHERED_MOST:
         yield "batched_mm", lambda: of_transformers(layer, "batched_mm")
     yield "compiled", lambda: torch.compile(of_transformers(layer, "grouped_mm"), fullgraph=True)
     yield "triton", lambda: of_triton(layer, False)
+    yield "triton, [E, N, K]", lambda: of_triton(layer, False, "[E, N, K]")
     yield "triton, routed", lambda: of_triton(layer, True)
+    yield "triton, routed, [E, N, K]", lambda: of_triton(layer, True, "[E, N, K]")
 
 
 # ---- Measuring ----
@@ -211,6 +242,7 @@ class Timed:
     """The graph of a contender's calls with every turn's tensors."""
 
     def __init__(self, call, turns: list, milliseconds: float) -> None:
+        self.call = call  # the graph reads its weights
         self.times: list[float] = []
         if SIMULATED:
             return
@@ -245,11 +277,13 @@ def error_of(layer: Layer, call, turn: tuple) -> float:
     return float(((got - expected).norm(dim=-1) / scale).max())
 
 
-def measure(layer: Layer, tokens: int, rounds: int, milliseconds: float) -> dict:
+def measure(layer: Layer, tokens: int, chosen: str, rounds: int, milliseconds: float) -> dict:
     generator = np.random.default_rng(tokens)
     turns = [layer.draw(tokens, generator) for _ in range(TURNS)]
     timed, results = {}, {}
     for name, make in contenders(layer, tokens):
+        if chosen and name not in chosen.split(";"):
+            continue
         try:
             call = make()
             error = error_of(layer, call, turns[0])
@@ -273,11 +307,24 @@ def measure(layer: Layer, tokens: int, rounds: int, milliseconds: float) -> dict
     return results
 
 
+def write(path: str, records: list[dict]) -> None:
+    record = {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "gpu": "simulator" if SIMULATED else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "moxie": moxie.__version__,
+        "layers": records,
+    }
+    with open(path, "w") as file:
+        json.dump(record, file, indent=1)
+
+
 def main() -> None:
     everything = {**MODELS, **UNSEEN_MODELS, **{f"mxfp4:{name}": model for name, model in MXFP4_MODELS.items()}}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="gpt-oss-20b,mxfp4:gpt-oss-20b", help=", ".join(everything))
     parser.add_argument("--tokens", default="1,16,64,256,1024,4096,16384")
+    parser.add_argument("--contenders", default="", help="those alone, with ; between them")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--graph-ms", type=float, default=3.0, help="of a replay, about")
     parser.add_argument("--peer-path", action="append", default=[], help="a folder with packages of contenders")
@@ -296,30 +343,22 @@ def main() -> None:
         for name in options.models.split(","):
             layer = Layer(everything[name], "mxfp4" if name.startswith("mxfp4:") else "bf16")
             for tokens in map(int, options.tokens.split(",")):
-                results = measure(layer, tokens, options.rounds, options.graph_ms)
+                results = measure(layer, tokens, options.contenders, options.rounds, options.graph_ms)
                 records.append({"model": name, "tokens": tokens, "contenders": results})
-                ours = results["moxie"].get("us")
+                if options.out:
+                    write(options.out, records)
+                ours = results.get("moxie", {}).get("us")
                 print(f"{name}, {tokens} tokens", flush=True)
                 for contender, result in results.items():
                     if "refused" in result:
-                        print(f"  {contender:16} {result['refused']}")
+                        print(f"  {contender:25} {result['refused']}")
                         continue
                     us = result.get("us", float("nan"))
                     ratio = us / ours if ours else float("nan")
-                    print(f"  {contender:16} {us:10.1f} us {ratio:7.2f}   error {result['error']:.1e}", flush=True)
+                    print(f"  {contender:25} {us:10.1f} us {ratio:7.2f}   error {result['error']:.1e}", flush=True)
             del layer
             if not SIMULATED:
                 torch.cuda.empty_cache()
-    if options.out:
-        record = {
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            "gpu": "simulator" if SIMULATED else torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "moxie": moxie.__version__,
-            "layers": records,
-        }
-        with open(options.out, "w") as file:
-            json.dump(record, file, indent=1)
 
 
 if __name__ == "__main__":
