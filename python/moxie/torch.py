@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from moxie import _gemm, _layer
+from moxie._calls import Calls, exchange_of
 from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
 from moxie._device import Device
 from moxie._gemm import GroupedGemm
@@ -45,6 +47,9 @@ _GATED = ("swiglu", "swiglu_oai", "geglu", "reglu", "swiglu_clamped", "situ")
 _OUT_TYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 _ID_TYPES = {torch.int32: "int32", torch.int64: "int64"}
 
+# Older versions have DLPack's exchange interface from packages that add it to torch, if at all.
+_EXCHANGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) and exchange_of(Tensor) != 0
+
 # ---- Where a call runs ----
 
 
@@ -56,6 +61,7 @@ class _Gpu:
     def __init__(self, index: int) -> None:
         self.device = Device("cuda", index)
         self.calls: dict[tuple, Any] = {}
+        self.known: dict[tuple, Calls] = {}
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._index = index
 
@@ -86,6 +92,7 @@ class _Simulator:
     """The simulator for one call on CPU tensors: what is used is copied into its memory, and outputs back."""
 
     calls: dict[tuple, Any] = {}
+    known: dict[tuple, Calls] = {}
 
     def __init__(self) -> None:
         if os.environ.get("MOXIE_DEVICE") != "sim":
@@ -158,6 +165,34 @@ def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
         while len(calls) >= _MOST_CALLS:
             del calls[next(iter(calls))]
         calls[key] = call
+
+
+def _make_known(
+    where: Any,
+    options: tuple,
+    tensors: tuple[Tensor | None, ...],
+    places: tuple[tuple[int, bool], ...],
+    out_word: int,
+    out: Tensor,
+    operation: Any,
+    arguments: dict[str, Any],
+) -> None:
+    """From now on calls of such tensors with the same options go straight to the library, where torch lets them.
+
+    places: where each tensor's address goes in the library's structure, and whether it must be aligned.
+    """
+    if not isinstance(where, _Gpu) or not _EXCHANGES:
+        return
+    with _lock:
+        known = where.known.get(options)
+        if known is None:
+            words, aligned = zip(*places, strict=True)
+            known = where.known[options] = Calls(Tensor, words, out_word, aligned)
+    make_out = functools.partial(torch.empty, out.shape, dtype=out.dtype, device=out.device)
+    nbytes = arguments["workspace_bytes"]
+    make_workspace = functools.partial(torch.empty, nbytes, dtype=torch.uint8, device=out.device) if nbytes else None
+    with _lock:
+        known.add(tensors, operation, arguments, make_out, make_workspace)
 
 
 def _range_of(rows: int) -> int:
@@ -307,6 +342,12 @@ def _grouped_mm_shape(
     return (mat_a.shape[0] if mat_a.dim() == 3 else offs.shape[0]), rows, width  # type: ignore[union-attr]
 
 
+# Of mat_a, mat_b, offs, bias and gather: where its address goes, and whether it must be aligned.
+_PRODUCT_PLACES = (
+    (_gemm._A, True), (_gemm._B, True), (_gemm._ENDS, False), (_gemm._BIAS, True), (_gemm._GATHER, False),
+)  # fmt: skip
+
+
 class _Product(NamedTuple):
     """What a call of grouped_mm needs beside its tensors."""
 
@@ -394,8 +435,13 @@ def _grouped_mm(
 ) -> Tensor:
     tensors: tuple[Tensor | None, ...] = (mat_a, mat_b, offs, bias, gather)
     parameters = None if parameters is None else tuple(parameters)
-    key = (_signature(tensors), divisor, activation, parameters, gate, out_dtype)
+    options = (divisor, activation, parameters, gate, out_dtype)
+    known = where.known.get(options)
+    if known is not None and (result := known(tensors)) is not None:
+        return result
+    key = (_signature(tensors), *options)
     call = where.calls.get(key)
+    is_new = call is None
     if call is None:
         tensors, call = _grouped_mm_prepared(where, key, tensors, out_dtype)
     if call.gemm is None:
@@ -407,22 +453,25 @@ def _grouped_mm(
         a, b, ends, its_bias, rows = [at(each) for each in tensors]
     out = mat_a.new_empty(call.shape, dtype=call.dtype)
     workspace, kept = where.workspace(call.workspace_bytes, mat_a)
-    call.gemm.run(
-        a=a,
-        b=b,
-        out=at(out),
-        bias=its_bias,
-        total=call.total,
-        ends=ends,
-        gather_rows=rows,
-        gather_count=call.gathered,
-        gather_divisor=divisor,
-        ld_a=call.ld_a,
-        ld_b=call.ld_b,
-        workspace=workspace,
-        workspace_bytes=call.workspace_bytes,
-        stream=where.stream(),
-    )
+    arguments = {
+        "a": a,
+        "b": b,
+        "out": at(out),
+        "bias": its_bias,
+        "total": call.total,
+        "ends": ends,
+        "gather_rows": rows,
+        "gather_count": call.gathered,
+        "gather_divisor": divisor,
+        "ld_a": call.ld_a,
+        "ld_b": call.ld_b,
+        "workspace": workspace,
+        "workspace_bytes": call.workspace_bytes,
+        "stream": where.stream(),
+    }
+    call.gemm.run(**arguments)
+    if is_new and key in where.calls:
+        _make_known(where, options, tensors, _PRODUCT_PLACES, _gemm._OUT, out, call.gemm, arguments)
     del kept
     return out
 
@@ -549,6 +598,13 @@ def _padded_rows(hidden: int) -> int:
     return -(-hidden // 16) * 16
 
 
+# Of x, topk_ids, topk_weights, w1, w2, b1, b2 and residual.
+_LAYER_PLACES = (
+    (_layer._X, True), (_layer._IDS, False), (_layer._WEIGHTS, False), (_layer._UP, True), (_layer._DOWN, True),
+    (_layer._UP_BIAS, True), (_layer._DOWN_BIAS, True), (_layer._RESIDUAL, True),
+)  # fmt: skip
+
+
 class _Layer(NamedTuple):
     """What a call of experts needs beside its tensors."""
 
@@ -650,8 +706,13 @@ def _experts(
 ) -> Tensor:
     tensors: tuple[Tensor | None, ...] = (x, topk_ids, topk_weights, w1, w2, b1, b2, residual)
     parameters = None if parameters is None else tuple(parameters)
-    key = (_signature(tensors), activation, parameters, gate, first_expert, all_experts, out_dtype)
+    options = (activation, parameters, gate, first_expert, all_experts, out_dtype)
+    known = where.known.get(options)
+    if known is not None and (result := known(tensors)) is not None:
+        return result
+    key = (_signature(tensors), *options)
     call = where.calls.get(key)
+    is_new = call is None
     if call is None:
         tensors, call = _experts_prepared(where, key, tensors)
     if call.layer is None:
@@ -663,25 +724,28 @@ def _experts(
         a, ids, weights, up, down, up_bias, down_bias, added = [at(each) for each in tensors]
     out = x.new_empty(call.shape, dtype=call.dtype)
     workspace, kept = where.workspace(call.workspace_bytes, x)
-    call.layer.run(
-        tokens=call.tokens,
-        x=a,
-        up=up,
-        down=down,
-        out=at(out),
-        topk_ids=ids,
-        topk_weights=weights,
-        up_bias=up_bias,
-        down_bias=down_bias,
-        residual=added,
-        ld_x=call.ld_x,
-        ld_up=call.ld_w1,
-        ld_down=call.ld_w2,
-        ld_residual=call.ld_residual,
-        workspace=workspace,
-        workspace_bytes=call.workspace_bytes,
-        stream=where.stream(),
-    )
+    arguments = {
+        "tokens": call.tokens,
+        "x": a,
+        "up": up,
+        "down": down,
+        "out": at(out),
+        "topk_ids": ids,
+        "topk_weights": weights,
+        "up_bias": up_bias,
+        "down_bias": down_bias,
+        "residual": added,
+        "ld_x": call.ld_x,
+        "ld_up": call.ld_w1,
+        "ld_down": call.ld_w2,
+        "ld_residual": call.ld_residual,
+        "workspace": workspace,
+        "workspace_bytes": call.workspace_bytes,
+        "stream": where.stream(),
+    }
+    call.layer.run(**arguments)
+    if is_new and key in where.calls:
+        _make_known(where, options, tensors, _LAYER_PLACES, _layer._OUT, out, call.layer, arguments)
     del kept
     return out
 

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls with tensors that look as tensors of an earlier call did (python/native/calls.c)."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from moxie import _library
+from moxie._library import FOLDER, check, ffi
+
+# What the C code needs of Python, in its order.
+_FUNCTIONS = (
+    "PyTuple_GetItem", "PyObject_CallObject", "PyLong_FromLong", "Py_IncRef", "Py_DecRef", "PyErr_Clear",
+    "PyEval_SaveThread", "PyEval_RestoreThread",
+)  # fmt: skip
+_CAPSULE = b"dlpack_exchange_api"
+
+
+@cache
+def _loaded() -> Any:
+    """The C library. Its calls keep the interpreter lock; they give it up while the library's own call runs."""
+    library = ctypes.PyDLL(str(FOLDER / "libmoxie_calls.so"))
+    pointer = ctypes.c_void_p
+    library.moxie_calls_create.restype = pointer
+    library.moxie_calls_create.argtypes = [pointer, ctypes.c_int32]
+    library.moxie_calls_add.argtypes = [
+        pointer, ctypes.py_object, pointer, pointer, ctypes.c_char_p, ctypes.c_size_t,
+        ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32, ctypes.py_object, pointer, ctypes.c_size_t,
+    ]  # fmt: skip
+    library.moxie_calls_run.restype = ctypes.py_object
+    library.moxie_calls_run.argtypes = [pointer, ctypes.py_object]
+    return library
+
+
+@cache
+def exchange_of(tensor_type: type) -> int:
+    """The address of DLPack's exchange interface of a type of tensors; 0: it has none, or threads share no lock."""
+    capsule = getattr(tensor_type, "__dlpack_c_exchange_api__", None)
+    if capsule is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return 0
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return pointer_of(capsule, _CAPSULE) or 0
+
+
+@cache
+def _python(tensor_type: type) -> Any:
+    addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS]
+    return (ctypes.c_void_p * (len(addresses) + 2))(*addresses, id(None), exchange_of(tensor_type))
+
+
+def structure_of(operation: Any, arguments: dict[str, Any]) -> bytes:
+    """The structure that operation.run(**arguments) hands to the library."""
+    seen: list[bytes] = []
+    recorder = copy.copy(operation)
+    recorder._run = lambda handle, tensors, *rest: seen.append(bytes(ffi.buffer(tensors))) or 0
+    recorder.run(**arguments)
+    return seen[0]
+
+
+class Calls:
+    """Known calls of one operation that differ in their tensors alone. words: where their addresses go in the structure
+    of the library. aligned: which must lie at multiples of 16 bytes."""
+
+    def __init__(self, tensor_type: type, words: Sequence[int], out_word: int, aligned: Sequence[bool]) -> None:
+        self._words = (ctypes.c_int32 * len(words))(*words)
+        self._out_word = out_word
+        self._aligned = sum(1 << i for i, each in enumerate(aligned) if each)
+        self._kept: list[Any] = []
+        self._table = _loaded().moxie_calls_create(_python(tensor_type), len(words))
+        self._run = _loaded().moxie_calls_run
+
+    def add(
+        self,
+        tensors: tuple,
+        operation: Any,
+        arguments: dict[str, Any],
+        make_out: Callable[[], Any],
+        make_workspace: Callable[[], Any] | None,
+        run: int = 0,
+    ) -> None:
+        """Makes operation.run(**arguments) known as the call of these tensors. run: the library's function, which is
+        the operation's own unless a test gives another one."""
+        structure = structure_of(operation, arguments)
+        run = run or int(ffi.cast("uintptr_t", operation._run))
+        handle = int(ffi.cast("uintptr_t", operation.handle))
+        added = self._table is not None and _loaded().moxie_calls_add(
+            self._table, tensors, run, handle, structure, len(structure), self._words, self._out_word, self._aligned,
+            make_out, None if make_workspace is None else id(make_workspace), arguments["workspace_bytes"],
+        )  # fmt: skip
+        if added:
+            self._kept.append((operation, make_out, make_workspace))
+
+    def __call__(self, tensors: tuple) -> Any:
+        """The result, or None: no such call is known, and nothing has happened. ValueError, RuntimeError: as run."""
+        if self._table is None or _library.forked:
+            return None
+        result = self._run(self._table, tensors)
+        if type(result) is int:
+            check(result)
+        return result

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls with tensors that look as tensors of an earlier call did, without what Python does to find that out.
+//
+// Python checks the first call of each kind and describes it here: what its tensors look like (shape, strides, type,
+// device), which members of the library's structure receive their addresses, and what else the structure holds. Later
+// calls are looked up by their tensors, which DLPack's exchange interface shows without a Python object being made, and
+// go straight to the library.
+//
+// Nothing here is linked against Python or PyTorch: the few functions of theirs that are needed come as addresses
+// (python/moxie/_calls.py), so that one build serves all versions. All of it but the library's call runs with the
+// interpreter lock held, and what has been added is not changed any more.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "moxie/c.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+// ---- DLPack's exchange interface: https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h, version 1 ----
+
+typedef struct {
+  int32_t type, index;
+} dl_device;
+
+typedef struct {
+  uint8_t code, bits;
+  uint16_t lanes;
+} dl_type;
+
+typedef struct {
+  void* data;
+  dl_device device;
+  int32_t dimensions;
+  dl_type type;
+  int64_t* shape;
+  int64_t* strides;  // in elements
+  uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct {
+  uint32_t major, minor;
+  void* previous;
+  void* allocate;
+  void* export_tensor;
+  void* import_tensor;
+  int (*view)(void* object, dl_tensor* tensor);  // -1: a Python exception is set
+  int (*stream)(int32_t device_type, int32_t device_index, void** stream);
+} dl_exchange;
+
+// ---- Python ----
+
+typedef struct {
+  void* (*tuple_item)(void* tuple, intptr_t index);  // PyTuple_GetItem: borrowed
+  void* (*call)(void* callable, void* arguments);    // PyObject_CallObject: a new reference, or an exception
+  void* (*long_from_long)(long value);               // PyLong_FromLong
+  void (*increase)(void* object);                    // Py_IncRef
+  void (*decrease)(void* object);                    // Py_DecRef
+  void (*clear_error)(void);                         // PyErr_Clear
+  void* (*save_thread)(void);                        // PyEval_SaveThread: gives up the interpreter lock
+  void (*restore_thread)(void* state);               // PyEval_RestoreThread
+  void* none;
+  const dl_exchange* exchange;
+} python_functions;
+
+// ---- Calls ----
+
+enum { MOST_TENSORS = 8, MOST_DIMENSIONS = 4, BUCKETS = 1024, MOST_CALLS = 8192 };
+
+// What a tensor looks like. Absent ones, and what lies past the dimensions, are zeros.
+typedef struct {
+  dl_device device;
+  dl_type type;
+  int32_t dimensions;  // 1 and more; 0: no tensor
+  int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
+} signature;
+
+typedef moxie_status (*library_call)(const void* handle, const void* tensors, void* workspace, size_t workspace_bytes,
+                                     const moxie_launch_options* options);
+
+typedef struct known_call {
+  struct known_call* next;  // with the same bucket
+  signature signatures[MOST_TENSORS];
+  library_call run;
+  const void* handle;
+  void* make_out;        // what makes the result, called without arguments
+  void* make_workspace;  // NULL: the call needs none
+  size_t workspace_bytes;
+  int32_t words[MOST_TENSORS];  // of the structure that receive the tensors' addresses
+  int32_t out_word;
+  int32_t aligned;  // bit i: tensor i must lie at a multiple of 16 bytes
+  union {
+    moxie_expert_layer_tensors layer;
+    moxie_gemm_tensors product;
+    uintptr_t words[1];
+  } tensors;
+} known_call;
+
+// Calls that differ in their tensors alone.
+typedef struct {
+  python_functions python;
+  int32_t tensors;  // of a call
+  int32_t count;    // of calls
+  known_call* buckets[BUCKETS];
+} call_table;
+
+static bool read_tensor(const python_functions* python, void* object, signature* seen, uintptr_t* address) {
+  *seen = (signature){0}, *address = 0;
+  if (object == python->none) return true;
+  dl_tensor tensor;
+  if (object == NULL || python->exchange->view(object, &tensor) != 0) {
+    python->clear_error();
+    return false;
+  }
+  if (tensor.dimensions < 1 || tensor.dimensions > MOST_DIMENSIONS || tensor.strides == NULL) return false;
+  seen->device = tensor.device, seen->type = tensor.type, seen->dimensions = tensor.dimensions;
+  const size_t bytes = (size_t)tensor.dimensions * sizeof(int64_t);
+  memcpy(seen->shape, tensor.shape, bytes);
+  memcpy(seen->strides, tensor.strides, bytes);
+  *address = (uintptr_t)tensor.data + tensor.byte_offset;
+  return true;
+}
+
+static bool read_all(const call_table* table, void* objects, signature* seen, uintptr_t* addresses) {
+  for (int i = 0; i < table->tensors; ++i) {
+    if (!read_tensor(&table->python, table->python.tuple_item(objects, i), &seen[i], &addresses[i])) return false;
+  }
+  return true;
+}
+
+// FNV-1a of what most calls differ in.
+static uint32_t bucket_of(const call_table* table, const signature* seen) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int i = 0; i < table->tensors; ++i) {
+    for (int d = 0; d < seen[i].dimensions; ++d) {
+      hash = (hash ^ (uint64_t)seen[i].shape[d]) * 0x100000001b3u;
+      hash = (hash ^ (uint64_t)seen[i].strides[d]) * 0x100000001b3u;
+    }
+  }
+  return (uint32_t)(hash ^ hash >> 32) % BUCKETS;
+}
+
+static const known_call* find(const call_table* table, const signature* seen) {
+  const known_call* call = table->buckets[bucket_of(table, seen)];
+  while (call != NULL && memcmp(call->signatures, seen, (size_t)table->tensors * sizeof(signature)) != 0)
+    call = call->next;
+  return call;
+}
+
+// A table of calls with so many tensors each, or NULL. It is never freed: calls of other threads may be in it.
+EXPORT void* moxie_calls_create(const python_functions* python, int32_t tensors) {
+  if (tensors < 1 || tensors > MOST_TENSORS || python->exchange->major != 1 || python->exchange->view == NULL) {
+    return NULL;
+  }
+  call_table* table = calloc(1, sizeof *table);
+  if (table != NULL) table->python = *python, table->tensors = tensors;
+  return table;
+}
+
+// Adds the call of a tuple of tensors, None for those that are absent. structure: the library's, with everything but
+// the addresses. words, out_word: its 64-bit words that receive those. make_out, make_workspace: callables, which the
+// caller keeps. Returns 1 when it was added.
+EXPORT int moxie_calls_add(void* to, void* objects, library_call run, const void* handle, const void* structure,
+                           size_t structure_bytes, const int32_t* words, int32_t out_word, int32_t aligned,
+                           void* make_out, void* make_workspace, size_t workspace_bytes) {
+  call_table* table = to;
+  signature seen[MOST_TENSORS];
+  uintptr_t addresses[MOST_TENSORS];
+  memset(seen, 0, sizeof seen);
+  if (table->count >= MOST_CALLS || !read_all(table, objects, seen, addresses) || find(table, seen)) return 0;
+  known_call* call = calloc(1, sizeof *call);
+  if (call == NULL || structure_bytes > sizeof call->tensors) return free(call), 0;
+  memcpy(call->signatures, seen, sizeof seen);
+  call->run = run, call->handle = handle;
+  call->make_out = make_out, call->make_workspace = make_workspace, call->workspace_bytes = workspace_bytes;
+  memcpy(call->words, words, (size_t)table->tensors * sizeof *words);
+  call->out_word = out_word, call->aligned = aligned;
+  memcpy(&call->tensors, structure, structure_bytes);
+  known_call** bucket = &table->buckets[bucket_of(table, seen)];
+  call->next = *bucket;
+  *bucket = call;
+  ++table->count;
+  return 1;
+}
+
+// Makes the call of a tuple of tensors: a new reference to its result. None: no such call is known, or a tensor does
+// not lie as it must; nothing has happened then. An int: the library's status, and its moxie_last_error() is of this
+// thread. NULL: a Python exception is set.
+EXPORT void* moxie_calls_run(void* in, void* objects) {
+  const call_table* table = in;
+  const python_functions* python = &table->python;
+  signature seen[MOST_TENSORS];
+  uintptr_t addresses[MOST_TENSORS];
+  const known_call* call = read_all(table, objects, seen, addresses) ? find(table, seen) : NULL;
+  uintptr_t misaligned = 0;
+  for (int i = 0; call != NULL && i < table->tensors; ++i) {
+    if (call->aligned >> i & 1) misaligned |= addresses[i] & 15;
+  }
+  if (call == NULL || misaligned != 0) return python->increase(python->none), python->none;
+
+  void* out = python->call(call->make_out, NULL);
+  void* workspace = out != NULL && call->make_workspace != NULL ? python->call(call->make_workspace, NULL) : NULL;
+  signature made;
+  uintptr_t out_address = 0, workspace_address = 0;
+  void* stream = NULL;
+  const dl_device device = seen[0].device;
+  bool good = out != NULL && (call->make_workspace == NULL || workspace != NULL);
+  if (good && !(read_tensor(python, out, &made, &out_address) &&
+                (workspace == NULL || read_tensor(python, workspace, &made, &workspace_address)) &&
+                python->exchange->stream(device.type, device.index, &stream) == 0)) {
+    // Python's own way says what is wrong.
+    python->clear_error();
+    python->decrease(out);
+    if (workspace != NULL) python->decrease(workspace);
+    return python->increase(python->none), python->none;
+  }
+  moxie_status status = MOXIE_OK;
+  if (good) {
+    __typeof__(call->tensors) tensors = call->tensors;
+    uintptr_t* words = (uintptr_t*)&tensors;
+    for (int i = 0; i < table->tensors; ++i) {
+      if (seen[i].dimensions != 0) words[call->words[i]] = addresses[i];
+    }
+    words[call->out_word] = out_address;
+    const moxie_launch_options options = {.size = sizeof options, .stream = stream};
+    void* thread = python->save_thread();
+    status = call->run(call->handle, &tensors, (void*)workspace_address, call->workspace_bytes, &options);
+    python->restore_thread(thread);
+  }
+  // torch's allocator gives the memory to later work of the same stream alone.
+  if (workspace != NULL) python->decrease(workspace);
+  if (good && status == MOXIE_OK) return out;
+  if (out != NULL) python->decrease(out);
+  return good ? python->long_from_long(status) : NULL;
+}

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that are known by what their tensors look like (python/native/calls.c), with a function in the library's place.
+No GPU has part in this; test_cuda.py has calls of the library itself."""
+
+import ctypes
+import functools
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+
+import moxie.torch
+from moxie import _layer
+from moxie._calls import Calls, exchange_of
+from moxie._device import Device
+from moxie._library import ffi, lib, word_of
+from moxie.torch import _LAYER_PLACES
+
+pytestmark = pytest.mark.skipif(not exchange_of(torch.Tensor), reason="this torch has no exchange interface")
+
+TOKENS, HIDDEN, EXPERTS, WORKSPACE = 5, 32, 3, 4096
+NAMES = ("x", "topk_ids", "topk_weights", "up", "down", "up_bias", "down_bias", "residual")
+Run = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+)
+
+
+class Operation(_layer.ExpertLayer):
+    def __init__(self, handle=0x1230):
+        self.handle, self._run = ffi.cast("moxie_expert_layer*", handle), lib.moxie_expert_layer_run
+
+
+class Library:
+    """Notes how it is called, and answers with `status`."""
+
+    def __init__(self):
+        self.status, self.seen = 0, []
+        self.function = Run(self.run)
+        self.address = ctypes.cast(self.function, ctypes.c_void_p).value
+
+    def run(self, handle, tensors, workspace, nbytes, options):
+        of = ffi.cast("moxie_expert_layer_tensors*", tensors)
+        copied = ffi.new("moxie_expert_layer_tensors*", of[0])
+        self.seen.append((handle, copied, workspace, nbytes, ffi.cast("moxie_launch_options*", options).stream))
+        return self.status
+
+
+def tensors_of(tokens=TOKENS, **changes):
+    made = {
+        "x": torch.zeros(tokens, HIDDEN, dtype=torch.bfloat16),
+        "topk_ids": torch.zeros(tokens, 2, dtype=torch.int32),
+        "topk_weights": torch.zeros(tokens, 2),
+        "up": torch.nn.Parameter(torch.zeros(EXPERTS, 64, HIDDEN, dtype=torch.bfloat16)),
+        "down": torch.zeros(EXPERTS, HIDDEN, 32, dtype=torch.bfloat16),
+        "up_bias": None,
+        "down_bias": torch.zeros(EXPERTS, HIDDEN, dtype=torch.bfloat16),
+        "residual": None,
+    }
+    return tuple((made | changes)[name] for name in NAMES)
+
+
+def new_out(tokens=TOKENS):
+    return torch.zeros(tokens, HIDDEN, dtype=torch.bfloat16)
+
+
+def new_calls():
+    words, aligned = zip(*_LAYER_PLACES, strict=True)
+    return Calls(torch.Tensor, words, _layer._OUT, aligned)
+
+
+def add(calls, library, tensors, tokens=TOKENS, out=new_out, workspace=None, handle=0x1230, run=None):
+    arguments = {name: 16 if each is not None else 0 for name, each in zip(NAMES, tensors, strict=True)}
+    arguments |= {"tokens": tokens, "out": 16, "ld_up": 40, "workspace": 128, "workspace_bytes": WORKSPACE}
+    make = workspace or functools.partial(torch.zeros, WORKSPACE, dtype=torch.uint8)
+    calls.add(tensors, Operation(handle), arguments, functools.partial(out), make, run or library.address)
+
+
+@pytest.fixture
+def known():
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of())
+    return calls, library
+
+
+def test_a_known_call_has_its_own_addresses(known):
+    calls, library = known
+    tensors = tensors_of()
+    y = calls(tensors)
+    ((handle, seen, workspace, nbytes, stream),) = library.seen
+    assert (handle, nbytes, stream) == (0x1230, WORKSPACE, ffi.NULL) and workspace % 16 == 0
+    assert y.shape == (TOKENS, HIDDEN) and y.dtype == torch.bfloat16
+    got = {"x": seen.x.data, "up": seen.up.data, "down": seen.down.data, "residual": seen.residual.data}
+    got |= {name: getattr(seen, name) for name in ("topk_ids", "topk_weights", "up_bias", "down_bias")}
+    for name, tensor in zip(NAMES, tensors, strict=True):
+        assert int(ffi.cast("uintptr_t", got[name])) == (0 if tensor is None else tensor.data_ptr()), name
+    assert int(ffi.cast("uintptr_t", seen.out.data)) == y.data_ptr()
+    assert (seen.tokens, seen.up.ld, seen.x.ld) == (TOKENS, 40, 0)
+
+
+def other_looks():
+    yield "another shape", tensors_of(TOKENS + 1)
+    yield "another type", tensors_of(topk_ids=torch.zeros(TOKENS, 2, dtype=torch.int64))
+    yield "other strides", tensors_of(x=torch.zeros(TOKENS, 2 * HIDDEN, dtype=torch.bfloat16)[:, :HIDDEN])
+    yield "one more tensor", tensors_of(residual=new_out())
+    yield "one tensor less", tensors_of(down_bias=None)
+    yield "more dimensions", tensors_of(x=torch.zeros(1, TOKENS, HIDDEN, dtype=torch.bfloat16))
+    yield "too many dimensions", tensors_of(x=torch.zeros(1, 1, 1, TOKENS, HIDDEN, dtype=torch.bfloat16))
+    yield "no dimension", tensors_of(topk_weights=torch.zeros(()))
+    yield "a misaligned address", tensors_of(x=torch.zeros(TOKENS * HIDDEN + 1, dtype=torch.bfloat16)[1:].view(5, 32))
+    yield "a sparse tensor", tensors_of(topk_weights=torch.zeros(TOKENS, 2).to_sparse())
+    yield "a tensor without memory", tensors_of(topk_weights=torch.zeros(TOKENS, 2, device="meta"))
+
+
+@pytest.mark.parametrize("what, tensors", [pytest.param(*each, id=each[0]) for each in other_looks()])
+def test_other_tensors_are_not_known(known, what, tensors):
+    calls, library = known
+    assert calls(tensors) is None
+    assert library.seen == []
+    assert calls(tensors_of()) is not None
+
+
+def test_an_unaligned_address_that_may_be(known):
+    calls, library = known
+    ids = torch.zeros(2 * TOKENS + 1, dtype=torch.int32)[1:].view(TOKENS, 2)
+    assert calls(tensors_of(topk_ids=ids)) is not None
+    assert int(ffi.cast("uintptr_t", library.seen[0][1].topk_ids)) == ids.data_ptr()
+
+
+def test_a_status_is_raised(known):
+    calls, library = known
+    library.status = lib.MOXIE_ERROR_INVALID_ARGUMENT
+    with pytest.raises(ValueError):
+        calls(tensors_of())
+    library.status = lib.MOXIE_ERROR_DRIVER
+    with pytest.raises(RuntimeError):
+        calls(tensors_of())
+    library.status = 0
+    assert calls(tensors_of()) is not None
+
+
+@pytest.mark.parametrize("lacking", ["out", "workspace"])
+def test_what_an_allocator_raises_arrives(lacking):
+    def fails():
+        raise MemoryError("no room")
+
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of(), **{lacking: fails})
+    with pytest.raises(MemoryError, match="no room"):
+        calls(tensors_of())
+    assert library.seen == []
+
+
+def test_nothing_is_kept():
+    made = []
+
+    def noted(make):
+        tensor = make()
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    calls, library = new_calls(), Library()
+    workspace = functools.partial(noted, functools.partial(torch.zeros, WORKSPACE, dtype=torch.uint8))
+    add(calls, library, tensors_of(), out=functools.partial(noted, new_out), workspace=workspace)
+    tensors = tensors_of()
+    given = [weakref.ref(each) for each in tensors if each is not None]
+    y = calls(tensors)
+    assert made[0]() is y and made[1]() is None
+    library.status = lib.MOXIE_ERROR_DRIVER
+    with pytest.raises(RuntimeError):
+        calls(tensors)
+    del y, tensors
+    gc.collect()
+    assert len(made) == 4 and not any(each() is not None for each in [*made, *given])
+
+
+def test_many_calls_share_a_table_until_it_is_full():
+    calls, library = new_calls(), Library()
+    most = 8192
+    looks = {tokens: tensors_of(tokens) for tokens in range(1, 41)}
+    for tokens, tensors in looks.items():
+        add(calls, library, tensors, tokens, functools.partial(new_out, tokens))
+        add(calls, library, tensors, 0, functools.partial(new_out, 1))  # the first one counts
+    for tokens, tensors in looks.items():
+        assert calls(tensors).shape[0] == tokens == library.seen[-1][1].tokens
+    base = torch.zeros(most + 1, 2)
+    for tokens in range(41, most + 2):
+        add(calls, library, tensors_of(1, topk_weights=base[:tokens]), 1)
+    assert calls(tensors_of(1, topk_weights=base[:most])) is not None
+    assert calls(tensors_of(1, topk_weights=base[: most + 1])) is None
+
+
+def test_the_interpreter_goes_on_while_the_library_is_called():
+    usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value  # whose argument is the handle
+    calls = new_calls()
+    add(calls, None, tensors_of(), handle=400_000, run=usleep)
+    caller = threading.Thread(target=calls, args=(tensors_of(),))
+    begin = time.perf_counter()
+    caller.start()
+    time.sleep(0.01)
+    assert time.perf_counter() - begin < 0.3 and caller.is_alive()
+    caller.join()
+
+
+def test_eight_threads(known):
+    calls, library = known
+    results: list = []
+
+    def work():
+        for _ in range(50):
+            tensors = tensors_of()
+            results.append((tensors[0].data_ptr(), calls(tensors)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(library.seen) == 400 and all(y.shape == (TOKENS, HIDDEN) for _, y in results)
+
+
+class Noted:
+    """Stands in a GPU's place: operations are made for the simulator, and their calls are noted and not made."""
+
+    def __init__(self, monkeypatch):
+        gpu = object.__new__(moxie.torch._Gpu)
+        gpu.device, gpu.calls, gpu.known, gpu.stream = Device("sim"), {}, {}, lambda: 0
+        self.gpu, self.calls = gpu, []
+        self.function = Run(self.run)
+        address = ctypes.cast(self.function, ctypes.c_void_p).value
+        for name, function, struct in (
+            ("ExpertLayer", lib.moxie_expert_layer_run, "moxie_expert_layer_tensors*"),
+            ("GroupedGemm", lib.moxie_grouped_gemm_run, "moxie_gemm_tensors*"),
+        ):
+            made = getattr(moxie.torch, name)
+
+            def make(*args, made=made, function=function, struct=struct, **options):
+                operation = made(*args, **options)
+                operation._run = ffi.cast(ffi.typeof(function), address)
+                self.struct = struct
+                return operation
+
+            monkeypatch.setattr(moxie.torch, name, make)
+        monkeypatch.setattr(moxie.torch, "_made", {})
+
+    def run(self, handle, tensors, workspace, nbytes, options):
+        self.calls.append((handle, bytes(ffi.buffer(ffi.cast(self.struct, tensors))), nbytes))
+        return 0
+
+
+def bf16(*shape):
+    return torch.zeros(*shape, dtype=torch.bfloat16)
+
+
+LAYER = (bf16(7, 64), torch.zeros(7, 2, dtype=torch.int64), torch.zeros(7, 2), bf16(4, 192, 64), bf16(4, 64, 96))
+PRODUCT = (bf16(9, 64), bf16(3, 48, 64).mT, torch.tensor([2, 5, 9], dtype=torch.int32))
+WHOLE_CALLS = {
+    "a layer": ("_experts", (*LAYER, None, None, None, "swiglu", None, "split", 0, None, None)),
+    "a layer with all tensors": (
+        "_experts",
+        (*LAYER, bf16(4, 192), bf16(4, 64), torch.zeros(7, 64), "swiglu_oai", [1.5, 6.0], "interleaved", 4, 16,
+         torch.float32),
+    ),
+    "a layer without weights of its experts": (
+        "_experts", (*LAYER[:2], None, *LAYER[3:], None, None, None, "swiglu", None, "split", 0, None, None)
+    ),
+    "a product": ("_grouped_mm", (*PRODUCT, None, None, 1, "none", None, "split", None)),
+    "a product that gathers": (
+        "_grouped_mm",
+        (*PRODUCT, bf16(3, 48), torch.zeros(9, dtype=torch.int32), 2, "swiglu", None, "split", torch.float32),
+    ),
+    "a batched product": (
+        "_grouped_mm", (bf16(3, 5, 64), PRODUCT[1], None, None, None, 1, "gelu", None, "split", None)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE_CALLS)
+def test_a_repeated_call_is_the_same_call(name, monkeypatch):
+    noted = Noted(monkeypatch)
+    function, arguments = WHOLE_CALLS[name]
+    call = getattr(moxie.torch, function)
+    with torch.no_grad():
+        first = call(noted.gpu, *arguments)
+        (known,) = noted.gpu.known.values()
+        times = []
+        monkeypatch.setattr(known, "_run", lambda *given, run=known._run: times.append(given) or run(*given))
+        second = call(noted.gpu, *arguments)
+    assert len(times) == 1 and len(noted.calls) == 2  # the second one went by way of the table
+    assert (first.shape, first.dtype) == (second.shape, second.dtype)
+    (handle, before, nbytes), (handle_again, after, nbytes_again) = noted.calls
+    assert (handle, nbytes) == (handle_again, nbytes_again) and len(before) == len(after)
+    out = word_of(noted.struct.rstrip("*"), "out", "data") * 8
+    for start in range(0, len(before), 8):
+        same = before[start : start + 8] == after[start : start + 8]
+        assert same or start == out, f"byte {start}"
+    assert int.from_bytes(after[out : out + 8], "little") == second.data_ptr()
