@@ -166,16 +166,18 @@ def try_change(change: dict, tree: Path) -> dict:
         outcome, failed = run_stage(stage, tree)
         if outcome == "rejected" and change.get("embedded"):
             return {"status": "does not compile", "by": failed}
+        if outcome == "none" and stage.get("may_lack"):
+            continue
         if outcome != "passed":
             status = "no test has this name" if outcome == "none" else "killed"
-            return {"status": status, "by": failed, "built": round(built, 1)}
+            return {"status": status, "by": failed, "program": stage["program"], "built": round(built, 1)}
     same = False
     if before:
         # Programs that no stage has built are as they were.
         same = all(before.get(name) == digest for name, digest in outputs(tree).items())
         if not same and change.get("embedded"):
             same = set(images(tree).values()) <= known
-    took = sum(stage["took"] for stage in change["stages"])
+    took = sum(stage.get("took", 0) for stage in change["stages"])
     return {"status": "same machine code" if same else "survived", "by": [], "cpu": round(took, 1)}
 
 
@@ -205,6 +207,8 @@ class Copy:
             for left in scratch.glob(f"{self.prefix}*"):
                 self.remove_view(left)
         self.lock = threading.Lock()
+        self.running: set[subprocess.Popen] = set()
+        self.given_up = False
         self.cpus: queue.SimpleQueue = queue.SimpleQueue()
         for cpu in sorted(os.sched_getaffinity(0)):
             self.cpus.put(cpu)
@@ -286,14 +290,30 @@ class Copy:
             for name in ("upper", "work", "tmp"):
                 (place / name).mkdir()
             command = [*self.enter, sys.executable, __file__, str(self.tree), str(place)]
-            done = subprocess.run(
-                command, input=json.dumps(change).encode(), capture_output=True, preexec_fn=die_with_parent
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
-            return json.loads(done.stdout)
+            with self.lock:
+                if self.given_up:
+                    return {"status": "given up"}
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    preexec_fn=die_with_parent,
+                )  # fmt: skip
+                self.running.add(process)
+            said, why = process.communicate(json.dumps(change).encode())
+            self.running.discard(process)
+            if self.given_up and process.returncode != 0:
+                return {"status": "given up"}
+            if process.returncode != 0:
+                raise RuntimeError(why.decode(errors="replace")[-2000:])
+            return json.loads(said)
         finally:
             self.remove_view(place)
+
+    def give_up(self) -> None:
+        """Ends the changes that are being tried in views; each results in the status "given up"."""
+        with self.lock:
+            self.given_up = True
+            for process in self.running:
+                process.kill()
 
     def remove_view(self, place: Path) -> None:
         # The overlay's work folder may hold a folder without permissions, which root alone may remove.

@@ -439,6 +439,15 @@ TEST(PackedProduct, WrongUseIsNamed) {
   EXPECT_EQ(packed([](auto& w) { w.n = 24, w.gated = true; }),
             "n is 24, but must be a multiple of 16 from 0 to 1073741824 with a gate");
   EXPECT_EQ(packed([](auto& w) { w.k = 48; }), "k is 48, but must be a multiple of 32 from 0 to 1073741824");
+  EXPECT_EQ(packed([](auto& w) { w.k = -32; }), "k is -32, but must be a multiple of 32 from 0 to 1073741824");
+  EXPECT_EQ(packed([](auto& w) { w.n = -8; }), "n is -8, but must be a multiple of 8 from 0 to 1073741824");
+  constexpr int64_t kTooMany = (int64_t{1} << 30) + 32;
+  for (const int64_t wrong : {int64_t{-32}, kTooMany}) {
+    EXPECT_EQ(refusal([&] { packed_weight_bytes(1, 8, wrong); }),
+              fmt::format("k is {}, but must be a multiple of 32 from 0 to 1073741824", wrong));
+    EXPECT_EQ(refusal([&] { packed_weight_bytes(1, wrong, 32); }),
+              fmt::format("n is {}, but must be a multiple of 8 from 0 to 1073741824", wrong));
+  }
   EXPECT_EQ(packed([](auto& w) { w.groups = 0; }), "groups is 0, but must be 1 to 65535");
   EXPECT_EQ(packed([](auto& w) { w.gate = GateLayout(7); }), "gate is 7, but only 0 to 2 have a meaning");
   EXPECT_EQ(packed([](auto& w) { w.codes = nullptr; }), "codes is null, but must point to device memory");

@@ -93,6 +93,16 @@ TEST_F(HostCalls, ASecondCallOnlyLaunches) {
   EXPECT_EQ(second, (Counts{0, 1, 0, 1}));
 }
 
+TEST_F(HostCalls, AProductOfNothingLoadsNothing) {
+  const int before = counts().loads;
+  problem_.n = 0;
+  const GroupedGemm nothing(*device_, describe(problem_));
+  EXPECT_EQ(counts().loads, before);
+  problem_.n = 128;
+  const GroupedGemm something(*device_, describe(problem_));
+  EXPECT_EQ(counts().loads, before + 1);
+}
+
 TEST_F(HostCalls, AMapIsMadeAnewForWhateverDiffers) {
   launch();
   arguments_.b = buffer(20);
