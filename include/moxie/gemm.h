@@ -60,7 +60,7 @@ struct GemmDescription {
   // scale say. The kernels are Hopper's; they run on sm_100a too, by slower instructions of its tensor cores.
   std::optional<OperandFormat> b_format = {};
   // Whether rows of A are gathered: row r of the product is computed from the row of A that GemmTensors::gather names,
-  // so that no permuted copy of A is needed. Offsets, a of bf16; on sm_100a with packed weights alone.
+  // so that no permuted copy of A is needed. Offsets, a of bf16.
   bool gather = false;
   bool bias = false;                          // whether GemmTensors::bias is added
   ActivationSpec activation = {};             // applied to pre; a gated one halves the width

@@ -63,9 +63,8 @@ struct ExpertLayerDescription {
   std::optional<int64_t> expected_tokens = {};
   // Whether a launch of its own copies the tokens in the order of the sort, before the first product (permute() in
   // moxie/routing.h), which otherwise gathers them while it loads. Absent: in calls of more than 512 tokens, for which
-  // the copy costs less, and with bf16 weights on sm_100a, whose products do not gather: there false is refused. It
-  // takes no memory: the copy lies where the second product's rows come to lie. Tokens that are quantized are always
-  // copied, in the launch that quantizes them, and here false is refused as well.
+  // the copy costs less on Hopper. It takes no memory: the copy lies where the second product's rows come to lie.
+  // Tokens that are quantized are always copied, in the launch that quantizes them, and false is refused.
   std::optional<bool> permute = {};
 };
 

@@ -22,8 +22,8 @@ struct GroupArrays {
   const int32_t* sizes = nullptr;  // [groups][3]: M_g, N_g, K_g
 };
 
-// HopperConfig::gather: which row of A a row of the product is computed from, rows[row] / divisor; one that is not 0 to
-// count - 1 stands for zeros.
+// HopperConfig::gather, BlackwellConfig::gather: which row of A a row of the product is computed from, rows[row] /
+// divisor; one that is not 0 to count - 1 stands for zeros.
 struct GatherParams {
   const int32_t* rows = nullptr;  // [m]
   uint32_t divisor = 1;

@@ -63,6 +63,9 @@ struct BlackwellConfig {
   bool bias = false;
   bool quantized = false;  // an output leaves with scales (epilogue/quantized_store.cuh)
   int store_buffers = 1;   // staging buffers of each sink: 1 or 2
+  // Offsets, bf16: a row of the product is computed from the row of A that a list names, not from its own
+  // (blackwell/gathered_rows.cuh).
+  bool gather = false;
 
   bool operator==(const BlackwellConfig&) const = default;
 };
@@ -105,6 +108,7 @@ constexpr void visit_fields(const BlackwellConfig& c, F&& f) {
   f("bias", c.bias);
   f("quantized", c.quantized);
   f("store_buffers", c.store_buffers);
+  f("gather", c.gather);
 }
 
 namespace detail {

@@ -116,14 +116,16 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   const int64_t lda = t.a.ld ? t.a.ld : p.k, ldb = t.b.ld ? t.b.ld : p.k;
 
   kernel::GemmParams params;
-  const auto make_a_map = [&](int rows) {
-    return driver::make_tensor_map(context, "a", encodable(t.a.data), a_shape(p, lda, rows));
+  const auto make_a_map = [&](const ProblemShape& rows_of_a, int rows) {
+    return driver::make_tensor_map(context, "a", encodable(t.a.data), a_shape(rows_of_a, lda, rows));
   };
-  bool gather = false;
-  if constexpr (std::is_same_v<Config, HopperConfig>) gather = c.gather;
-  if (!gather) params.a = make_a_map(kernel::a_box_rows(c));
+  if (!c.gather) params.a = make_a_map(p, kernel::a_box_rows(c));
   if constexpr (std::is_same_v<Config, HopperConfig>) {
-    if (kernel::loads_in_parts(c)) params.a_part = make_a_map(kernel::kPartRows);
+    if (kernel::loads_in_parts(c)) params.a_part = make_a_map(p, kernel::kPartRows);
+  } else if (c.gather) {
+    ProblemShape all = p;
+    all.m = std::max<int64_t>(t.gather.count, 1);  // where there is none, no row is asked for
+    params.a = make_a_map(all, 1);
   }
   if (!kernel::has_packed_b(c))
     params.b = driver::make_tensor_map(context, "b", encodable(t.b.data), b_shape(c, p, ldb, kernel::b_box_rows(c)));
@@ -150,7 +152,8 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   params.b_base = t.b.data;
   params.a_scale_pointers = g.a.scales;
   params.b_scale_pointers = g.b.scales;
-  if (gather) params.gather = {t.gather.rows, uint32_t(t.gather.divisor), uint32_t(t.gather.count), uint32_t(lda * 2)};
+  if (c.gather)
+    params.gather = {t.gather.rows, uint32_t(t.gather.divisor), uint32_t(t.gather.count), uint32_t(lda * 2)};
 
   std::array<void*, 4 + kMaxSinks> arguments;
   int count = 0;

@@ -28,10 +28,6 @@ void check_device(int arch, const ProblemShape& p) {
   if (scaled && arch != 100)
     reject(
         fmt::format("the device is of architecture sm_{}a, but {} operands need sm_100a", arch, to_string(p.format)));
-  if (p.gather && arch != 90 && !plan::has_packed_b(p))
-    reject(fmt::format(
-        "the device is of architecture sm_{}a, but gathered rows of products without packed weights need sm_90a",
-        arch));
   if (arch == 90 && p.grouping == Grouping::KGroups)
     reject("groups are k-groups, which need sm_100a, but the device is of architecture sm_90a");
   if (scaled && is_gated(p.activation) && p.gate != GateLayout::Interleaved && p.n % 64 != 0)

@@ -72,15 +72,14 @@ void check_layer(const ExpertLayerDescription& d) {
 
 // Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the
 // measurements.
-bool permutes(const ExpertLayerDescription& d, int arch, int64_t tokens) {
-  const bool may_gather = arch == 90 || d.weights != OperandFormat::Bf16;
-  return quantizes(d) || d.permute.value_or(tokens > 512 || !may_gather);
+bool permutes(const ExpertLayerDescription& d, int64_t tokens) {
+  return quantizes(d) || d.permute.value_or(tokens > 512);
 }
 
 DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
 
 // The descriptions of the two products, for calls of about `tokens`.
-GemmDescription up_of(const ExpertLayerDescription& d, int arch, int64_t tokens) {
+GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription up;
   // Of all pairs those that meet experts here, if every expert is as popular.
   const int64_t rows = std::max<int64_t>((tokens * d.top_k * d.experts + all_experts(d) - 1) / all_experts(d), 1);
@@ -89,14 +88,14 @@ GemmDescription up_of(const ExpertLayerDescription& d, int arch, int64_t tokens)
   up.n = up_rows(d), up.k = d.hidden;
   up.format = d.activations;
   if (d.weights != d.activations) up.b_format = d.weights;
-  up.gather = !permutes(d, arch, tokens);
+  up.gather = !permutes(d, tokens);
   up.bias = d.up_bias;
   up.activation = d.activation, up.gate = d.gate;
   if (quantizes(d)) up.out = quantized_type(d.activations);
   return up;
 }
-GemmDescription down_of(const ExpertLayerDescription& d, int arch, int64_t tokens) {
-  GemmDescription down = up_of(d, arch, tokens);
+GemmDescription down_of(const ExpertLayerDescription& d, int64_t tokens) {
+  GemmDescription down = up_of(d, tokens);
   down.n = d.hidden, down.k = d.width;
   down.gather = false;
   down.bias = d.down_bias;
@@ -138,11 +137,9 @@ struct ExpertLayer::Impl {
     std::vector<std::future<Products>> made;
     const auto make = [this](int64_t tokens) {
       return std::async(std::launch::async, [this, tokens] {
-        const int arch = device.info().arch;
-        auto down =
-            std::async(std::launch::async, [&] { return GroupedGemm(device, down_of(description, arch, tokens)); });
-        GroupedGemm up(device, up_of(description, arch, tokens));
-        return Products{std::move(up), down.get(), permutes(description, arch, tokens)};
+        auto down = std::async(std::launch::async, [&] { return GroupedGemm(device, down_of(description, tokens)); });
+        GroupedGemm up(device, up_of(description, tokens));
+        return Products{std::move(up), down.get(), permutes(description, tokens)};
       });
     };
     if (description.expected_tokens) {

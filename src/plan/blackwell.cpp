@@ -230,6 +230,7 @@ std::vector<Candidate<BlackwellConfig>> enumerate(const Shape& s, const DeviceFi
     if (kernel::tensor_layout(c).columns > kernel::kTensorColumns) c.accumulators = 1;
     c.bias = s.bias;
     c.quantized = scaled_columns(s) > 1;
+    c.gather = s.gather;
     if (!fit(s, d, c)) {
       candidate.possible = false;
       candidate.reason = "two stages and the sinks' staging do not fit the shared memory";
@@ -310,11 +311,11 @@ BlackwellPlan make_blackwell_plan(const Shape& s, const DeviceFigures& d) {
 }
 
 std::string describe(const BlackwellConfig& c) {
-  return fmt::format("{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}", to_string(c.format),
-                     kernel::cluster_tile_rows(c), kernel::cluster_tile_columns(c), kernel::stage_elements(c), c.stages,
-                     c.accumulators, c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "",
-                     c.swap_ab ? ", operands swapped" : "",
-                     c.scheduling == TileSource::LaunchControl ? ", launch control" : "");
+  return fmt::format(
+      "{} {}x{}x{}, {} stages, {} accumulator{}{}{}{}{}", to_string(c.format), kernel::cluster_tile_rows(c),
+      kernel::cluster_tile_columns(c), kernel::stage_elements(c), c.stages, c.accumulators,
+      c.accumulators == 1 ? "" : "s", c.cluster == 2 ? ", a pair of blocks" : "", c.swap_ab ? ", operands swapped" : "",
+      c.scheduling == TileSource::LaunchControl ? ", launch control" : "", c.gather ? ", gathered rows" : "");
 }
 
 BlackwellTuning tuning_of(const BlackwellConfig& c) {

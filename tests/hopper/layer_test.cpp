@@ -356,11 +356,6 @@ const Kind kKinds[] = {
 
 void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
 
-// On sm_100a products gather for packed weights alone.
-bool may_gather(OperandFormat weights, OperandFormat activations = OperandFormat::Bf16) {
-  return activations == OperandFormat::Bf16 && (device().info().arch == 90 || weights != OperandFormat::Bf16);
-}
-
 std::string refusal(const std::function<void()>& function) {
   try {
     function();
@@ -396,7 +391,7 @@ TEST_P(ExpertLayerMatrix, IsRight) {
     d.up_bias = kind.biases, d.down_bias = kind.biases, d.residual = kind.residual;
     d.out = kind.out, d.id_type = kind.id_type;
     d.max_tokens = 200, d.expected_tokens = kind.expected;
-    if (random.one_in(2)) d.permute = random.one_in(2) || !may_gather(d.weights, d.activations);
+    if (random.one_in(2)) d.permute = random.one_in(2) || d.activations != OperandFormat::Bf16;
     if (d.activations != OperandFormat::Bf16 && device().info().arch == 90) {
       EXPECT_EQ(
           refusal([&] { ExpertLayer(device(), d); }),
@@ -492,7 +487,6 @@ TEST(ExpertLayer, NanReachesItsTokenAlone) {
 // A NaN among an expert's weights reaches the tokens that chose it.
 TEST(ExpertLayer, NanOfAnExpertReachesWhoChoseIt) {
   for (const bool permute : {false, true}) {
-    if (!permute && !may_gather(OperandFormat::Bf16)) continue;
     SCOPED_TRACE(permute);
     ExpertLayerDescription d = small();
     d.permute = permute;
@@ -524,7 +518,6 @@ TEST(ExpertLayer, NanOfAnExpertReachesWhoChoseIt) {
 TEST(ExpertLayer, IsTheSameForAnyNumberOfThreads) {
   if (!device().info().simulated) GTEST_SKIP() << "a GPU has no host threads";
   for (const bool permute : {false, true}) {
-    if (!permute && !may_gather(OperandFormat::Bf16)) continue;
     ExpertLayerDescription d = small();
     d.experts = 13, d.permute = permute;
     const Layer layer(d, 31);
@@ -553,22 +546,17 @@ TEST(ExpertLayer, ManyTokensArePermuted) {
     const auto gathers = [](const ExpertLayer& layer, std::optional<int64_t> tokens = {}) {
       return layer.plan(tokens).up.kernel.find("gathered rows") != std::string::npos;
     };
-    const bool may = may_gather(weights);
     const ExpertLayer any(device(), d);
-    EXPECT_EQ(gathers(any, 512), may);
+    EXPECT_TRUE(gathers(any, 512));
     EXPECT_FALSE(gathers(any, 513));
     d.expected_tokens = 512;
-    EXPECT_EQ(gathers(ExpertLayer(device(), d)), may);
+    EXPECT_TRUE(gathers(ExpertLayer(device(), d)));
     d.permute = true;
     EXPECT_FALSE(gathers(ExpertLayer(device(), d)));
     d.expected_tokens = 513, d.permute.reset();
     EXPECT_FALSE(gathers(ExpertLayer(device(), d), 1));
     d.permute = false;
-    if (may) {
-      EXPECT_TRUE(gathers(ExpertLayer(device(), d)));
-    } else {
-      EXPECT_THROW(ExpertLayer(device(), d), Error);
-    }
+    EXPECT_TRUE(gathers(ExpertLayer(device(), d)));
   }
 }
 
@@ -698,6 +686,30 @@ TEST(ExpertLayer, WrongDescriptionsAreNamed) {
             "id_type is int64, but a router's ids are int32");
   EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.logits_type = DataType::Mxfp4}; }),
             "router.logits_type is mxfp4, but must be bf16 or f32");
+}
+
+TEST(ExpertLayer, LogitsLieWhereTheirTypeMay) {
+  for (const DataType type : {DataType::Bf16, DataType::F32}) {
+    ExpertLayerDescription d = small();
+    d.router = RouterDescription{.logits_type = type};
+    const Layer layer(d, 15);
+    const size_t bytes = size_t(bits_of(type) / 8), all = size_t(d.experts);
+    const Buffer x(size_t(8 * 64 * 2)), workspace(layer.layer.workspace_bytes(8)), both(8 * all * bytes + 8 * 64 * 2);
+    const auto ran = [&](const void* logits, void* out) {
+      ExpertLayerTensors t;
+      t.tokens = 8;
+      t.x.data = x.get(), t.logits = logits, t.out.data = out;
+      t.up.data = layer.up.memory.get(), t.down.data = layer.down.memory.get();
+      return refusal([&] { layer.layer.run(t, {workspace.get(), workspace.size()}); });
+    };
+    uint8_t* const begin = both.get<uint8_t>();
+    uint8_t* const end = begin + 8 * all * bytes;
+    EXPECT_EQ(ran(begin, end), "nothing");
+    EXPECT_EQ(ran(begin, end - 16), "out overlaps logits in memory");
+    EXPECT_THAT(ran(begin + bytes / 2, end + 16),
+                ::testing::HasSubstr(fmt::format("must be aligned to {} bytes", bytes)));
+    device().synchronize();
+  }
 }
 
 TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // sm_100a: every format of operands, one block and pairs, every grouping whose kernel differs, both schedulings,
-// operands swapped and not, one and two accumulators, half groups, gates, and every kind of output.
+// operands swapped and not, one and two accumulators, half groups, gates, gathered rows, and every kind of output.
 #include "cases.h"
 
 namespace moxie::mutants {
@@ -185,6 +185,10 @@ std::vector<Case> blackwell_cases() {
       // Tiles given out by the hardware.
       make_case({kMxfp4, Grouping::Offsets, 1, 64, kNone, kInterleaved, false, {}, kBf16, kControl}),
       make_case({kMxfp4, Grouping::Masked, 2, 64, kNone, kInterleaved, true, {}, kF32, kControl}),
+      // Gathered rows of A.
+      with_gather(make_case({kPlain, Grouping::Offsets, 1, 64, kOai, kInterleaved, true, {}, kBf16})),
+      with_gather(make_case({kPlain, Grouping::Offsets, 2, 64, kNone, kInterleaved, false, {}, kF32, kControl})),
+      with_gather(make_case({kPlain, Grouping::Offsets, 2, 16, kNone, kInterleaved, false, {}, kBf16, kStatic, true})),
   };
   // Hopper's kernels of packed weights, without wgmma.
   for (Case& c : packed_cases("sm_100a")) cases.push_back(std::move(c));

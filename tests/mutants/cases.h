@@ -39,6 +39,13 @@ inline std::string outputs_text(const std::optional<DataType>& pre, const std::o
          (out ? fmt::format(", out {}", kTypes[int(*out)]) : "");
 }
 
+// The same with gathered rows of A.
+inline Case with_gather(Case c) {
+  c.name += ", gathered rows";
+  for (Job& job : c.jobs) job.problem.gather = true;
+  return c;
+}
+
 std::vector<Case> hopper_cases();     // hopper_cases.cpp
 std::vector<Case> blackwell_cases();  // blackwell_cases.cpp
 std::vector<Case> routing_cases();    // routing_cases.cpp, for both architectures

@@ -93,13 +93,6 @@ Case make_case(WarpSchedule schedule, Grouping grouping, Multicast multicast, in
   return c;
 }
 
-// The same with gathered rows of A.
-Case with_gather(Case c) {
-  c.name += ", gathered rows";
-  for (Job& job : c.jobs) job.problem.gather = true;
-  return c;
-}
-
 // `out` quantized, in place of the case's.
 Case with_quantized_out(Case c, DataType type) {
   c.name += outputs_text({}, type);

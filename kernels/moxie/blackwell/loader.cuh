@@ -15,6 +15,7 @@
 // Both blocks of a pair load the same number of stages and bytes, whatever part of their tile exists: what lies past
 // the end of a tensor arrives as zeros. A tile without any K takes no stage.
 #pragma once
+#include "moxie/blackwell/gathered_rows.cuh"
 #include "moxie/blackwell/scale_loader.cuh"
 
 namespace moxie::kernel {
@@ -43,7 +44,9 @@ class BlackwellLoader {
       if (count == 0) return;
       maps_.prepare(tile, count, ring_);
     }
-    if (elect()) {
+    if constexpr (C.gather) {
+      load_gathered(tile, count);
+    } else if (elect()) {
       for (uint32_t i = 0; i < count; ++i) {
         ring_.wait_empty(at_);
         full_ = ring_.expect(at_, Stage::kBytesA + Stage::kBytesB + Stage::kScaleBytesA + Stage::kScaleBytesB);
@@ -62,12 +65,30 @@ class BlackwellLoader {
   }
 
  private:
-  // The tile's i-th stage of A. With swap_ab a pair's blocks load one half of A's tile each.
+  // Whole warp. Every lane waits for a stage and issues its part of A, and one issues B.
+  MOXIE_DEVICE void load_gathered(const Tile& tile, uint32_t count) {
+    gathered_.begin(gemm_.gather, tile, first_row(tile));
+    for (uint32_t i = 0; i < count; ++i) {
+      ring_.wait_empty(at_);
+      if (elect()) {
+        full_ = ring_.expect(at_, Stage::kBytesA + Stage::kBytesB);
+        load_b(tile, i);
+      }
+      gathered_.copy(stages_.a + at_.stage * Stage::kBytesA, gemm_.a, i * Format::kRowUnits, ring_.filled(at_));
+      at_.advance();
+    }
+  }
+
+  // The row of the tile where this block's part of A begins. With swap_ab a pair's blocks load one half each.
+  MOXIE_DEVICE int32_t first_row(const Tile& tile) const {
+    return C.swap_ab ? rank_ * Stage::product_columns(tile) / C.cluster : 0;
+  }
+
+  // The tile's i-th stage of A.
   MOXIE_DEVICE void load_a(const Tile& tile, int32_t i) const {
     uint8_t* to = stages_.a + at_.stage * Stage::kBytesA;
     const int32_t k = i * Format::kRowUnits;
-    int32_t row = tile.row_begin + tile.row;
-    if constexpr (C.swap_ab) row += rank_ * Stage::product_columns(tile) / C.cluster;
+    const int32_t row = tile.row_begin + tile.row + first_row(tile);
     if constexpr (C.grouping == Grouping::Batched || C.grouping == Grouping::Masked) {
       copy_to_stage<C>(to, &gemm_.a, {k, row, tile.group}, full_);
     } else {
@@ -117,6 +138,7 @@ class BlackwellLoader {
   ScaleLoader<C> scale_loader_;
   int32_t rank_;  // of this block in its cluster
   Maps maps_;
+  BlackwellGatheredRows<C> gathered_;
   uint64_t* full_ = nullptr;  // barrier of the stage that is being filled
   typename Ring::Position at_;
 };

@@ -26,18 +26,25 @@ struct BlackwellRing {
   MOXIE_DEVICE void wait_empty(const Position& at) const { wait_parity<kCluster>(empty + at.stage, at.phase ^ 1); }
   // The issuer waits until the copies of both blocks have landed.
   MOXIE_DEVICE void wait_full(const Position& at) const { wait_parity<kCluster>(full + at.stage, at.phase); }
-  // The loader announces its copies and gets the barrier that they are to complete.
-  MOXIE_DEVICE uint64_t* expect(const Position& at, uint32_t bytes) const {
+  // The barrier that copies into a stage complete.
+  MOXIE_DEVICE uint64_t* filled(const Position& at) const {
     if constexpr (kCluster > 1) {
-      uint64_t* const barrier = in_block(full + at.stage, 0);
-      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
-                                           barrier, bytes);
-      return barrier;
+      return in_block(full + at.stage, 0);
     } else {
-      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
-                                           full + at.stage, bytes);
       return full + at.stage;
     }
+  }
+  // The loader announces its copies and gets the barrier that they are to complete.
+  MOXIE_DEVICE uint64_t* expect(const Position& at, uint32_t bytes) const {
+    uint64_t* const barrier = filled(at);
+    if constexpr (kCluster > 1) {
+      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
+                                           barrier, bytes);
+    } else {
+      cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared,
+                                           barrier, bytes);
+    }
+    return barrier;
   }
 };
 
