@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
 .PHONY: help setup ready build demo test test-torch nightly mutants semantic-mutants semantic-sample faults assembly \
-  fuzz coverage docs bench bundle wheel format check check-nvrtc install clean
+  fuzz coverage forms docs bench bundle wheel format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
@@ -18,6 +18,7 @@ help:
 	@echo "make assembly assembles every kernel that plans for sm_100a return over a grid of problems: nothing may spill"
 	@echo "make fuzz    SECONDS=60 of coverage-guided fuzzing of the PTX parser, decoders and images; needs clang"
 	@echo "make coverage runs the tests and lists which lines and which instruction forms of the simulator they executed"
+	@echo "make forms   tries every form of the syntax tables on ptxas and on the simulator: which does one alone take?"
 	@echo "make docs    the API reference, build/docs/html/index.html; what the public headers leave unsaid is an error"
 	@echo "make build   the library, the program build/bin/moxie, the simulator and the tests"
 	@echo "make install the library, the program and the simulator; cmake --install build --prefix FOLDER: elsewhere"
@@ -110,6 +111,12 @@ coverage:
 	  -j $(JOBS) --print-summary --txt build-coverage/lines.txt build-coverage
 	build-coverage/bin/sim_coverage build-coverage/forms.txt --forms
 	@echo "make coverage: lines of each file are in build-coverage/lines.txt"
+
+# Minutes for each architecture.
+forms: ready $(BUILD)/CMakeCache.txt
+	cmake --build $(BUILD) -j $(JOBS) --target ptx_forms
+	@status=0; for arch in sm_90a sm_100a; do $(BUILD)/bin/ptx_forms --arch $$arch $(ARGS) || status=$$?; done; \
+	exit $$status
 
 docs:
 	@scripts/setup --docs-tools

@@ -22,7 +22,10 @@ void complete_if_done(Cluster& cluster) {
     }
   }
   for (const auto& cta : cluster.ctas) {
-    for (const auto& warp : cta->warps) warp->async->cluster_arrived = 0;
+    for (const auto& warp : cta->warps) {
+      warp->async->cluster_arrived = 0;
+      if (warp->live == 0) warp->publish(s.cluster_arriving, Scope::Wide);  // a thread that left has been waited for
+    }
   }
   s.cluster_released.join(s.cluster_arriving);
   cluster.event();

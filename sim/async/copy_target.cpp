@@ -5,8 +5,8 @@ namespace sim {
 
 std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrier, const TargetForm& form,
                                uint32_t cta_mask, int lane) {
-  const SharedPlace to = shared_place(warp, destination, false, lane);
-  const SharedPlace bar = shared_place(warp, barrier, false, lane);
+  const SharedPlace to = shared_place(warp, destination, form.generic, lane);
+  const SharedPlace bar = shared_place(warp, barrier, form.generic, lane);
   std::vector<Target> targets;
   const auto add = [&](Cta& cta) {
     Cta* signalled = &cta;

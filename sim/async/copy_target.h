@@ -28,6 +28,7 @@ struct TargetForm {
   bool own_only = false;   // the destination is in .shared::cta
   bool multicast = false;  // to the blocks of a mask
   bool pair = false;       // .cta_group::2
+  bool generic = false;    // the addresses are generic
 };
 // The blocks that a copy into shared memory reaches. The barrier of a copy without multicast may be in another
 // block only together with the destination. With .cta_group::2 it may also be in its peer, and each destination of a

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor in tile mode (PTX ISA 9.7.9.27.1).
+// cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor in the modes tile and im2col
+// (PTX ISA 9.7.9.27.1).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -148,12 +149,20 @@ class TensorStore : public AsyncOp {
 // column and four rows.
 struct TileForm {
   uint8_t dimensions = 0;
-  bool four_rows = false;
-  ValueOperand first;  // of the coordinates, which stand one after the other
-  int count() const { return four_rows ? 5 : dimensions; }
+  TileMode mode = TileMode::Box;
+  bool has_offsets = false;     // of im2col
+  ValueOperand first, offsets;  // each list stands one after the other
+  int count() const { return mode == TileMode::FourRows ? 5 : dimensions; }
   int32_t read(const Warp& warp, const Instr& instr, int coordinate, int lane) const {
     return static_cast<int32_t>(
         read32(warp, instr, ValueOperand{static_cast<uint8_t>(first.place + coordinate)}, lane));
+  }
+  std::array<uint32_t, 3> read_offsets(const Warp& warp, const Instr& instr, int lane) const {
+    std::array<uint32_t, 3> values{};
+    for (int i = 0; has_offsets && i + 2 < dimensions; ++i)
+      values[static_cast<size_t>(i)] =
+          read32(warp, instr, ValueOperand{static_cast<uint8_t>(offsets.place + i)}, lane) & 0xffff;
+    return values;
   }
 };
 
@@ -195,7 +204,8 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     BulkLane& bulk = bulk_lane(warp, lane);
     use_tensor_map(warp, map_address, lane, stamps, {bulk.read, bulk.committed() + 1});
     const auto tile = std::make_shared<const Tile>(make_tile(warp, lane, peek_tensor_map(warp, map_address, lane),
-                                                             form.tile.dimensions, coordinates, form.tile.four_rows));
+                                                             form.tile.dimensions, coordinates, form.tile.mode,
+                                                             form.tile.read_offsets(warp, instr, lane)));
     note_rows(warp, *tile, false, lane);
     cover_map(instr, tile->map);
     const Origin origin{&warp, instr.source, lane};
@@ -238,8 +248,13 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
     use_tensor_map(warp, map_address, lane, {stamp});
     Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), form.tile.dimensions, coordinates,
-                          form.tile.four_rows);
+                          form.tile.mode);
     cover_map(instr, tile.map);
+    for (int i = 0; form.tile.mode == TileMode::Pixels && i < 3; ++i) {
+      // 9.7.9.27.1.1: the box must stay inside the tensor.
+      if (tile.map.im2col.lower[static_cast<size_t>(i)] < 0 || tile.map.im2col.upper[static_cast<size_t>(i)] > 0)
+        fault(Hazard::IllegalUse, warp, lane, "a tensor store with a box of pixels that leaves the tensor");
+    }
     if (tile.map.element == TensorElement::B4x16Padded)
       fault(Hazard::IllegalUse, warp, lane,
             "a tensor store with a tensor map of type b4x16_p64, which only loads have");
@@ -273,7 +288,8 @@ Step execute_tensor_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
     use_tensor_map(warp, map_address, lane, {});
     int32_t coordinates[5] = {};
     for (int d = 0; d < form.tile.count(); ++d) coordinates[d] = form.tile.read(warp, instr, d, lane);
-    make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), form.tile.dimensions, coordinates);
+    make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), form.tile.dimensions, coordinates, form.tile.mode,
+              form.tile.read_offsets(warp, instr, lane));
   }
   return Step::Next;
 }
@@ -296,14 +312,25 @@ void push_coordinates(DecodeContext& context, const ptx::Instruction& source, co
   for (const ptx::Operand* coordinate : list) context.push(*coordinate, ptx::Type::S32);
 }
 
+// {i2cOffW, i2cOffH, i2cOffD}
+void push_offsets(DecodeContext& context, const ptx::Instruction& source, const ptx::Operand& operand, TileForm& tile) {
+  const std::vector<ptx::Operand> alone = {operand};
+  const auto& list = operand.kind == ptx::Operand::Kind::Vector ? operand.elements : alone;
+  if (list.size() + 2 != tile.dimensions)
+    unsupported(source, "im2col offsets are two less than the number of dimensions");
+  tile.has_offsets = true;
+  tile.offsets = {context.pushed()};
+  for (const ptx::Operand& offset : list) push_value(context, offset, ptx::Type::U16);
+}
+
 bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   const auto& operands = source.operands;
   if (source.parts.size() < 3 || !has_part(source, "async") || !has_part(source, "bulk") || !has_part(source, "tensor"))
     return false;
   const bool reduce = source.parts[1] == "reduce";
   TileForm tile;
-  for (const char* mode : {"im2col", "im2col::w", "im2col::w::128", "im2col_no_offs", "im2col_at"}) {
-    if (has_part(source, mode)) unsupported(source, "only the tile mode is simulated");
+  for (const char* mode : {"im2col::w", "im2col::w::128"}) {
+    if (has_part(source, mode)) unsupported(source, "im2col::w and im2col::w::128 are not simulated");
   }
   for (const char* group : {"cta_group::1", "cta_group::2"}) {
     if (has_part(source, group) && context.arch() < 100)
@@ -313,18 +340,26 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
     if (has_part(source, (std::to_string(d) + "d").c_str())) tile.dimensions = static_cast<uint8_t>(d);
   }
   if (tile.dimensions == 0) unsupported(source, "the number of dimensions is missing");
+  const bool offsets = has_part(source, "im2col");
+  if (offsets || has_part(source, "im2col_no_offs")) {
+    if (tile.dimensions < 3) unsupported(source, "im2col needs 3 dimensions or more");
+    if (offsets == has_part(source, "bulk_group")) unsupported(source, "the form is not known");
+    tile.mode = TileMode::Pixels;
+  }
   const bool gather = has_part(source, "tile::gather4"), scatter = has_part(source, "tile::scatter4");
   if (gather || scatter) {
     if (context.arch() < 100) unsupported(source, "tile::gather4 and tile::scatter4 are not available on this target");
-    if (tile.dimensions != 2 || reduce || has_part(source, "prefetch")) unsupported(source, "the form is not known");
-    tile.four_rows = true;
+    if (tile.dimensions != 2 || reduce || (scatter && has_part(source, "prefetch")))
+      unsupported(source, "the form is not known");
+    tile.mode = TileMode::FourRows;
   }
   const size_t policy = has_part(source, "L2::cache_hint") ? 1 : 0;
   if (has_part(source, "prefetch")) {
-    need_operands(source, 1 + policy);
+    need_operands(source, 1 + (offsets ? 1 : 0) + policy);
     TensorPrefetchForm form;
     form.map = push_map_address(context, operands[0]);
     push_coordinates(context, source, operands[0], tile);
+    if (offsets) push_offsets(context, source, operands[1], tile);
     form.tile = tile;
     out.set(form);
     out.execute = execute_tensor_prefetch;
@@ -355,14 +390,16 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   if (reduce || scatter || !has_part(source, "mbarrier::complete_tx::bytes") || !has_part(source, "global"))
     unsupported(source, "the form is not known");
   const bool multicast = has_part(source, "multicast::cluster");
-  need_operands(source, 3 + (multicast ? 1 : 0) + policy);
+  const size_t behind = offsets ? 4 : 3;
+  need_operands(source, behind + (multicast ? 1 : 0) + policy);
   TensorLoadForm form;
   form.destination = push_address(context, operands[0]);
   form.map = push_map_address(context, operands[1]);
   form.mbarrier = push_address(context, operands[2]);
-  if (multicast) form.cta_mask = push_value(context, operands[3], ptx::Type::U16);
+  if (multicast) form.cta_mask = push_value(context, operands[behind], ptx::Type::U16);
   form.target = {!to_cluster, multicast, has_part(source, "cta_group::2")};
   push_coordinates(context, source, operands[1], tile);
+  if (offsets) push_offsets(context, source, operands[3], tile);
   form.tile = tile;
   out.set(form);
   out.execute = execute_tensor_load;

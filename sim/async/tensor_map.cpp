@@ -150,7 +150,7 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
   return Step::Next;
 }
 
-Step execute_nothingproxy(Warp& warp, const Instr& instr, uint32_t mask) {
+Step execute_copy_fence(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!complete(warp, instr, mask)) return Step::Wait;
   const auto& form = instr.form<CopyFenceForm>();
   const int lane = first_lane(mask);
@@ -196,7 +196,7 @@ bool decode_tensormap(const ptx::Instruction& source, DecodeContext& context, In
     form.destination = push_address(context, operands[0]);
     form.source = push_address(context, operands[1]);
     out.set(form);
-    out.execute = execute_nothingproxy;
+    out.execute = execute_copy_fence;
     return true;
   }
   if (source.parts[1] != "replace" || source.parts.size() < 5 || !has_part(source, "tile") ||

@@ -11,10 +11,14 @@
 
 namespace sim {
 
-Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates, bool four) {
+Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
+               TileMode mode, const std::array<uint32_t, 3>& offsets) {
   const auto illegal = [&](const std::string& text) { fault(Hazard::IllegalUse, warp, lane, text); };
   if (map.rank != rank)
     illegal("a " + std::to_string(rank) + "-dimensional copy with a tensor map of rank " + std::to_string(map.rank));
+  const bool pixels = mode == TileMode::Pixels;
+  if (pixels != (map.mode == TensorMode::Im2col))
+    illegal(pixels ? "an im2col copy with a tiled tensor map" : "a tiled copy with an im2col tensor map");
   if (map.interleave != TensorInterleave::None) illegal("tensor maps with an interleaved layout are not simulated");
   Tile tile;
   tile.map = map;
@@ -30,9 +34,10 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   for (uint32_t d = 0; d < rank; ++d) {
     tile.at[d] = coordinates[d];
     const uint32_t stride = d == 0 ? 1 : map.element_strides[d];
-    if (map.box[d] < 1 || map.box[d] > 256 || stride < 1 || stride > 8)
+    const uint32_t box = pixels && d == 0 ? map.im2col.channels : map.box[d];
+    if (box < 1 || box > 256 || stride < 1 || stride > 8)
       illegal("the tensor map has a box or element stride out of range in dimension " + std::to_string(d));
-    tile.count[d] = (map.box[d] + stride - 1) / stride;
+    tile.count[d] = (box + stride - 1) / stride;
     if (d > 0) {
       tile.rows *= tile.count[d];
       if (map.strides[d - 1] % 16 != 0)
@@ -64,7 +69,25 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     tile.swizzle_mask = map.atom == TensorAtom::Bytes64 ? 1 : 3;
     tile.flip = map.atom == TensorAtom::Bytes32Flip;
   }
-  if (four) {
+  if (pixels) {
+    tile.rows = map.im2col.pixels;
+    // Figures of 5.5.4.1: 16 bits for one dimension, 8 for each of two, 5 for each of three.
+    const uint32_t most = rank == 3 ? 65535 : rank == 4 ? 255 : 31;
+    for (uint32_t i = 0; i + 2 < rank; ++i) {
+      tile.first_pixel[i] = map.im2col.lower[i];
+      tile.last_pixel[i] = static_cast<int64_t>(map.dims[i + 1]) - 1 + map.im2col.upper[i];
+      tile.offset[i] = offsets[i];
+      const std::string dimension = std::string(1, "WHD"[i]);
+      if (offsets[i] > most)
+        illegal("the im2col offset of " + dimension + " is " + std::to_string(offsets[i]) + "; allowed are 0 to " +
+                std::to_string(most));
+      if (tile.at[i + 1] < tile.first_pixel[i] || tile.at[i + 1] > tile.last_pixel[i])
+        illegal("the filter is at " + std::to_string(tile.at[i + 1]) + " in " + dimension +
+                ", outside the tensor map's box of pixels, " + std::to_string(tile.first_pixel[i]) + " to " +
+                std::to_string(tile.last_pixel[i]));
+    }
+  }
+  if (mode == TileMode::FourRows) {
     if (tile.count[1] != 1) illegal("a tensor map for four rows must have a box of one row");
     tile.has_four = true;
     tile.rows = 4;

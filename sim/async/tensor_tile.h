@@ -10,7 +10,8 @@
 
 namespace sim {
 
-// A bounding box at its place in the tensor (5.5.3), as rows along dimension 0.
+// A bounding box at its place in the tensor (5.5.3, 5.5.4), as rows along dimension 0: those of a box, or the pixels of
+// a column.
 struct Tile {
   TensorMapFields map;
   std::array<int64_t, 5> at{};       // coordinates
@@ -25,6 +26,8 @@ struct Tile {
   uint32_t inside_first = 0, inside_end = 0;  // units of a row inside the tensor along dimension 0
   std::array<int32_t, 4> four{};              // tile::gather4 and scatter4 (5.5.3.4): rows along dimension 1
   bool has_four = false;
+  // im2col (5.5.4): of W, H and D the first and the last place of a pixel, and what the copy adds to all places.
+  std::array<int64_t, 3> first_pixel{}, last_pixel{}, offset{};
 
   uint32_t bytes() const { return rows * row_bytes; }
   // What a load counts at its mbarrier: the elements without the padding that 4 and 6 bits get in shared memory. The
@@ -54,6 +57,7 @@ struct Tile {
   // only for a row inside the tensor.
   template <class F>
   void each_row(F f) const {
+    if (map.mode == TensorMode::Im2col) return each_pixel(f);
     std::array<uint32_t, 5> i{};
     for (uint32_t row = 0; row < rows; ++row) {
       bool inside = inside_first < inside_end;
@@ -67,12 +71,34 @@ struct Tile {
       for (uint32_t d = 1; d < map.rank && ++i[d] == count[d]; ++d) i[d] = 0;
     }
   }
+  // From the place of the filter on, W innermost and N outermost. Behind the last pixel of a dimension comes the first.
+  template <class F>
+  void each_pixel(F f) const {
+    std::array<int64_t, 5> place = at;
+    const uint32_t n = map.rank - 1;
+    for (uint32_t row = 0; row < rows; ++row) {
+      bool inside = inside_first < inside_end;
+      int64_t address = static_cast<int64_t>(map.address) + at[0] * static_cast<int64_t>(unit.global_bytes);
+      for (uint32_t d = 1; d <= n; ++d) {
+        const int64_t c = place[d] + (d < n ? offset[d - 1] : 0);
+        inside = inside && c >= 0 && static_cast<uint64_t>(c) < map.dims[d];
+        address += c * static_cast<int64_t>(map.strides[d - 1]);
+      }
+      f(row, inside, static_cast<uint64_t>(address));
+      uint32_t d = 1;
+      for (; d < n && (place[d] += map.element_strides[d]) > last_pixel[d - 1]; ++d) place[d] = first_pixel[d - 1];
+      if (d == n) ++place[n];
+    }
+  }
 };
 
-// Checks what the driver and the ISA ask of a map that is used for a copy. `four`: four rows of their own (gather4,
-// scatter4), whose numbers are the coordinates from the second on.
+// Which elements a copy takes: those of a box, four rows of their own (gather4, scatter4) whose numbers are the
+// coordinates from the second on, or pixels (im2col).
+enum class TileMode : uint8_t { Box, FourRows, Pixels };
+// Checks what the driver and the ISA ask of a map that is used for a copy. `offsets`: what an im2col load adds to W, H
+// and D.
 Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
-               bool four = false);
+               TileMode mode = TileMode::Box, const std::array<uint32_t, 3>& offsets = {});
 // Notes what a copy of the tile touches in global memory.
 void note_rows(Warp& warp, const Tile& tile, bool write, int lane);
 

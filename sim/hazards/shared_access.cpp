@@ -2,6 +2,7 @@
 #include "sim/hazards/shared_access.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "sim/hazards/global_access.h"
@@ -109,7 +110,64 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
     check_async_readers(warp, owner, h, offset, lane, what, true, kind == SharedAccess::Kind::AsyncWrite);
 }
 
+// ---- races --------------------------------------------------------------------------------------
+
+// Whether the access comes before what the warp does now. Reads by lanes that have told nobody count as ordered once
+// any lane of their warp has released: what holds between the lanes of a warp is not asked here.
+bool comes_before(const Warp& warp, const Touch& touch) {
+  if (warp.has_seen(touch.stamp)) return true;
+  const AgentInfo& by = warp.cta->cluster->agents[touch.stamp.by];
+  if (by.cta == warp.cta && by.index == static_cast<uint32_t>(warp.index)) return true;
+  if (by.kind != AgentInfo::Kind::Reads) return false;
+  const Warp& other = *by.cta->warps[by.index];
+  return other.reads.came_before(touch.stamp.by, warp.view.seen[other.self]);
+}
+
+std::string race_text(const Warp& warp, const Cta& owner, uint32_t offset, const Touch& now, const Touch& other,
+                      uint64_t last) {
+  const Cluster& cluster = *warp.cta->cluster;
+  std::string text = std::string(now.write ? "writes to " : "reads ") + place_text(warp, owner, offset) + ", which " +
+                     describe_agent(cluster, other.stamp.by) + (other.write ? " wrote" : " read");
+  const AgentInfo& by = cluster.agents[other.stamp.by];
+  if (last >> 32 == by.cta->warps[by.index]->self) {
+    const Kernel& kernel = *cluster.launch->kernel;
+    text += " at " + describe_instruction(kernel, kernel.code[static_cast<uint32_t>(last)].source);
+  }
+  text += ", and nothing orders the two: ";
+  if (warp.has_read && warp.read_view.seen[other.stamp.by] >= other.stamp.at)
+    return text + "a fence is missing after the relaxed read that followed it";
+  if (now.strong != other.strong) text += "only one of them is atomic or volatile, and ";
+  return text + "a barrier, or a release and an acquire, is missing between them";
+}
+
+// The first of the bytes of both.
+uint32_t first_common(uint32_t granule, const Touch& a, const Touch& b) {
+  return granule * 16 + static_cast<uint32_t>(__builtin_ctz(static_cast<uint32_t>(a.bytes & b.bytes)));
+}
+
+// What an instruction is to others that touch the same bytes. A plain store of the value that is there already races
+// with no other store.
+enum class Racing { Unasked, Plain, PlainStore, Strong };
+
 }  // namespace
+
+void judge_unordered_stores(Warp& warp) {
+  std::vector<UnorderedStore>& stores = warp.cta->cluster->unordered_stores;
+  const std::vector<UnorderedStore> suspects = std::move(stores);
+  stores.clear();
+  for (const UnorderedStore& store : suspects) {
+    const uint8_t* const now = store.owner->shared.bytes + size_t{store.granule} * 16;
+    for (uint32_t rest = store.bytes; rest != 0; rest &= rest - 1) {
+      const auto byte = static_cast<uint32_t>(__builtin_ctz(rest));
+      if (now[byte] == store.before[byte]) continue;
+      deviation(Hazard::Race, warp, store.lane, [&] {
+        const Touch own{warp.stamp(), store.bytes, true, false};
+        return race_text(warp, *store.owner, store.granule * 16 + byte, own, store.other, store.last);
+      });
+      break;
+    }
+  }
+}
 
 namespace {
 
@@ -118,13 +176,31 @@ namespace {
 template <bool kWrite>
 class GenericAccess {
  public:
-  GenericAccess(Warp& warp, Cta& owner, Stamp stamp)
-      : warp_(warp), owner_(owner), history_(owner.history), stamp_(stamp) {
+  GenericAccess(Warp& warp, Cta& owner, Stamp stamp, Racing racing)
+      : warp_(warp), owner_(owner), history_(owner.history), stamp_(stamp), racing_(racing) {
     history_.collect();
     granules_ = history_.granules.data();
+    if (racing == Racing::Unasked || !history_.races.kept()) return;
+    history_.races.collect();
+    lists_ = history_.races.list_of_granules();
+    last_ = history_.races.last(kWrite);
+    who_ = uint64_t{warp.self} << 32 | static_cast<uint32_t>(warp.pc());
+  }
+  void touch(uint32_t granule, uint32_t mask, int lane) {
+    note(granule, mask, lane);
+    if (lists_ == nullptr) return;
+    uint32_t& list = lists_[granule];
+    const Step& step = steps_[__builtin_ctz(mask) / 2];
+    if (list == step.before && mask == step.bytes) [[likely]]
+      list = step.after;
+    else if (list != step.after || mask != step.bytes)
+      race(list, granule, mask, lane);
+    uint64_t* const last = last_ + size_t{granule} * 2;
+    if ((last[0] ^ who_) >> 32 != 0) last[1] = last[0];
+    last[0] = who_;
   }
   // Bytes of the mask of a granule.
-  void touch(uint32_t granule, uint32_t mask, int lane) {
+  void note(uint32_t granule, uint32_t mask, int lane) {
     SharedHistory::Granule& g = granules_[granule];
     const bool known = (g.history == before_ || g.history == after_) && g.mbarrier == 0;
     if constexpr (kWrite) {
@@ -150,6 +226,33 @@ class GenericAccess {
   }
 
  private:
+  [[gnu::noinline]] void race(uint32_t& list, uint32_t granule, uint32_t mask, int lane) {
+    const Touch now{stamp_, static_cast<uint16_t>(mask), kWrite, racing_ == Racing::Strong};
+    Cluster& cluster = *warp_.cta->cluster;
+    bool known = true;  // what holds for this granule holds for others with the same list
+    history_.races.each(list, [&](const Touch& other) {
+      if (!conflict(now, other) || comes_before(warp_, other)) return;
+      // What another block stored is judged with its scopes, where a plain read meets it.
+      if (!kWrite && racing_ == Racing::Plain && !other.strong && cluster.agents[other.stamp.by].cta != warp_.cta)
+        return;
+      known = false;
+      const uint64_t* const two = history_.races.last(other.write) + size_t{granule} * 2;
+      const AgentInfo& by = cluster.agents[other.stamp.by];
+      const uint64_t last = two[two[0] >> 32 != by.cta->warps[by.index]->self];
+      if (racing_ == Racing::PlainStore && other.write && !other.strong) {
+        UnorderedStore store{&owner_, granule, other, last, static_cast<uint16_t>(now.bytes & other.bytes), lane, {}};
+        const uint32_t size = std::min(16u, owner_.shared.size - granule * 16);
+        std::memcpy(store.before.data(), owner_.shared.bytes + size_t{granule} * 16, size);
+        cluster.unordered_stores.push_back(store);
+        return;
+      }
+      deviation(Hazard::Race, warp_, lane,
+                [&] { return race_text(warp_, owner_, first_common(granule, now, other), now, other, last); });
+    });
+    const uint32_t before = list;
+    list = history_.races.with(list, now, [&](const Touch& other) { return comes_before(warp_, other); });
+    if (known) steps_[__builtin_ctz(mask) / 2] = {before, list, mask};
+  }
   [[gnu::noinline]] void step(SharedHistory::Granule& g, uint32_t granule, uint32_t mask, int lane) {
     const uint32_t at = granule * 16 + static_cast<uint32_t>(__builtin_ctz(mask));
     const char* const what = kWrite ? "writes to" : "reads";
@@ -177,13 +280,22 @@ class GenericAccess {
   const Stamp stamp_;
   SharedHistory::Granule* granules_;
   uint32_t before_ = UINT32_MAX, after_ = UINT32_MAX;
+  // Races: what becomes of a list, by the first of the bytes.
+  const Racing racing_;
+  uint32_t* lists_ = nullptr;
+  uint64_t* last_ = nullptr;
+  uint64_t who_ = 0;
+  struct Step {
+    uint32_t before = UINT32_MAX, after = UINT32_MAX, bytes = 0;
+  };
+  std::array<Step, 8> steps_{};
 };
 
 template <bool kWrite>
-void generic_access(Warp& warp, Cta& owner, Stamp stamp, const uint64_t* offset, uint32_t mask, uint32_t size,
-                    bool row) {
+void generic_access(Warp& warp, Cta& owner, Stamp stamp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row,
+                    Racing racing) {
   const SharedMemory& memory = owner.shared;
-  GenericAccess<kWrite> access(warp, owner, stamp);
+  GenericAccess<kWrite> access(warp, owner, stamp, racing);
   if (row && size <= 16 && offset[0] % 16 == 0 && offset[0] + uint64_t{32} * size <= memory.size) {
     const uint32_t first = static_cast<uint32_t>(offset[0]) >> 4;
     const auto lanes = static_cast<int>(16 / size);  // of a granule
@@ -252,9 +364,13 @@ void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t
   note_remote(warp, owner);
   if (access != Access::Write) {
     const Stamp stamp = access == Access::Read && !strong ? read_stamp(warp, mask) : warp.stamp();
-    generic_access<false>(warp, owner, stamp, offset, mask, size, row);
+    const Racing racing = access == Access::ReadWrite ? Racing::Unasked : strong ? Racing::Strong : Racing::Plain;
+    generic_access<false>(warp, owner, stamp, offset, mask, size, row, racing);
   }
-  if (access != Access::Read) generic_access<true>(warp, owner, warp.stamp(), offset, mask, size, row);
+  if (access != Access::Read) {
+    generic_access<true>(warp, owner, warp.stamp(), offset, mask, size, row,
+                         strong ? Racing::Strong : Racing::PlainStore);
+  }
   if (owner.history.writers.kept()) note_blocks(warp, owner, offset, mask, size, access, strong);
   LaneOrder& lanes = owner.history.lanes;
   const auto self = static_cast<uint32_t>(warp.index);
@@ -274,12 +390,13 @@ void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t
 
 void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
   note_remote(warp, owner);
-  GenericAccess<false>(warp, owner, warp.stamp()).touch_range(offset, size, lane);
+  GenericAccess<false>(warp, owner, warp.stamp(), Racing::Plain).touch_range(offset, size, lane);
 }
 
-void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
+void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane, bool is_store) {
   note_remote(warp, owner);
-  GenericAccess<true>(warp, owner, warp.stamp()).touch_range(offset, size, lane);
+  const Racing racing = is_store ? Racing::PlainStore : Racing::Plain;
+  GenericAccess<true>(warp, owner, warp.stamp(), racing).touch_range(offset, size, lane);
 }
 
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
@@ -359,6 +476,7 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
   const bool write = kind_ != Kind::AsyncRead;
   if (write) {
     history.lanes.forget(offset, size);
+    history.races.forget(offset, size);
     if (history.writers.kept()) history.writers.set(offset, size, {});
   } else if (lane_ >= 0) {
     shared_lane_read(warp_, owner_, offset, size, lane_);

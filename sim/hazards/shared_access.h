@@ -21,7 +21,8 @@ inline void note_remote(Warp& warp, Cta& owner) {
 // flight. They throw Fault. `owner` is the block whose memory it is (another one of the cluster for remote
 // access); size is of one lane.
 void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
-void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
+// Behind a write that `is_store` shared_stores_done() is called once its bytes are there.
+void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane, bool is_store = false);
 // Accesses of the async proxy issued by `warp`: order against generic writes and against other async work.
 // The stamp is what others must observe before the bytes may be touched again.
 void shared_async_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, Stamp completion);
@@ -30,6 +31,12 @@ void shared_async_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, 
 // with the order between the warp's lanes. `row`: all 32 lanes are there, one after the other.
 void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
                         bool strong, bool row);
+// Called after the bytes of a plain store have been written: races of stores are told by what they changed.
+void judge_unordered_stores(Warp& warp);
+inline void shared_stores_done(Warp& warp) {
+  if (!warp.cta->cluster->unordered_stores.empty()) [[unlikely]]
+    judge_unordered_stores(warp);
+}
 // Order between the lanes of one warp: a plain read or write by `lane`; a read by the whole warp has lane -1.
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);
 void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane);

@@ -5,12 +5,13 @@
 
 namespace sim {
 
-void SharedHistory::create(uint32_t bytes, bool in_cluster) {
+void SharedHistory::create(uint32_t bytes, bool in_cluster, bool shared_by_warps) {
   granules.assign((bytes + 15) / 16, Granule{});
   histories.assign(1, History{});
   written_ = {};
   lanes.create(bytes);
   writers.create(in_cluster ? bytes : 0);
+  races.create(bytes, shared_by_warps);
   written_from_outside = false;
 }
 

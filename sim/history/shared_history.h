@@ -8,6 +8,7 @@
 
 #include "sim/history/clock.h"
 #include "sim/history/lanes.h"
+#include "sim/history/races.h"
 #include "sim/history/writers.h"
 
 namespace sim {
@@ -44,9 +45,10 @@ struct SharedHistory {
   std::vector<History> histories;
   LaneOrder lanes;
   Writers writers;  // in clusters of several blocks
+  Races races;      // where several warps can reach the memory
   bool written_from_outside = false;
 
-  void create(uint32_t bytes, bool in_cluster);
+  void create(uint32_t bytes, bool in_cluster, bool shared_by_warps);
   uint32_t with_reader(uint32_t history, Stamp stamp, bool async);
   uint32_t add(const History& history);
   // The history of granules that a warp has written in an epoch, and nobody touched since.

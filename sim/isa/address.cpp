@@ -267,6 +267,8 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
     uint64_t any_inside = 0;
     for (int lane = 0; lane < kLanes; ++lane) inside[lane] = (at[lane] & ~kWindowMask) - origin;
     each_lane(lanes, [&](int lane) { any_inside |= inside[lane]; });
+    if (window != 0 && size == 32)
+      fault(Hazard::IllegalUse, warp, leader, "a vector of 256 bits that is not in global memory");
     if (window == 0) {
       resolve_global(warp, at, lanes, size, access, form.strong, out);
     } else if (window == kSharedWindow) {

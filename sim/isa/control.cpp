@@ -125,6 +125,10 @@ bool complete_if_full(Cta& cta, uint32_t id) {
   Cta::NamedBarrier& b = cta.barriers[id];
   if (b.arrived == 0) return false;
   if (b.expected != 0 ? b.arrived < b.expected : b.arrived < live_warps(cta) * kLanes) return false;
+  // The barrier of all threads has waited for those that left, too.
+  for (const auto& warp : cta.warps) {
+    if (b.expected == 0 && warp->live == 0) warp->publish(b.arriving, Scope::Cta);
+  }
   for (const auto& warp : cta.warps) {
     for (Warp::BarrierWait& wait : warp->barrier_waits) {
       if (wait.barrier != static_cast<int>(id) || !wait.counted || wait.released) continue;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "sim/hazards/shared_access.h"
 #include "sim/isa/address.h"
 
 namespace sim {
@@ -102,17 +103,11 @@ Step load_kernel_param(Warp& warp, const Instr& in, uint32_t mask) {
 }
 
 template <class Memory, class Register>
-Step store(Warp& warp, const Instr& in, uint32_t mask) {
-  const auto& form = in.form<MemoryForm>();
-  const int count = form.vector;
-  Pointers p;
-  const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
-  resolve(warp, in, form, mask, size, size, Access::Write, &p);
-  if (form.strong) synchronize(warp, in, form, mask, false, true);
+void store_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p, int count) {
   if (p.row != nullptr) {
-    if (count == 1) return store_row<Memory, Register, 1>(warp, in, p.row), Step::Next;
-    if (count == 2) return store_row<Memory, Register, 2>(warp, in, p.row), Step::Next;
-    if (count == 4) return store_row<Memory, Register, 4>(warp, in, p.row), Step::Next;
+    if (count == 1) return store_row<Memory, Register, 1>(warp, in, p.row);
+    if (count == 2) return store_row<Memory, Register, 2>(warp, in, p.row);
+    if (count == 4) return store_row<Memory, Register, 4>(warp, in, p.row);
   }
   for (int e = 0; e < count; ++e) {
     if (in.reg[kStored + static_cast<uint32_t>(e)] == kNoReg) continue;
@@ -128,6 +123,16 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
       for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(std::countr_zero(rest));
     }
   }
+}
+template <class Memory, class Register>
+Step store(Warp& warp, const Instr& in, uint32_t mask) {
+  const auto& form = in.form<MemoryForm>();
+  Pointers p;
+  const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(form.vector);
+  resolve(warp, in, form, mask, size, size, Access::Write, &p);
+  if (form.strong) synchronize(warp, in, form, mask, false, true);
+  store_lanes<Memory, Register>(warp, in, mask, p, form.vector);
+  shared_stores_done(warp);
   return Step::Next;
 }
 
@@ -163,7 +168,8 @@ MemoryForm read_form(const ptx::Instruction& source, const DecodeContext& contex
   if (bytes == 0) throw Unsupported("the type is missing");
   if (form.type >= Type::F16 && form.type <= Type::BF16x2) throw Unsupported("the type is not one of memory");
   // Vectors have up to 128 bits, and on Blackwell up to 256 in global memory.
-  const int most = context.arch() >= 100 && form.space == AddressSpace::Global ? 32 : 16;
+  const bool global = form.space == AddressSpace::Global || form.space == AddressSpace::Generic;
+  const int most = context.arch() >= 100 && global ? 32 : 16;
   if (form.vector > 1 && (bytes == 16 || bytes * form.vector > most)) throw Unsupported("the vector is too long");
   return form;
 }
@@ -296,6 +302,7 @@ Step discard(Warp& warp, const Instr& in, uint32_t mask) {
   Pointers p;
   resolve(warp, in, in.form<MemoryForm>(), mask, 128, 128, Access::Write, &p);
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) std::memset(p.at[std::countr_zero(rest)], 0xff, 128);
+  shared_stores_done(warp);
   return Step::Next;
 }
 bool decode_discard(const ptx::Instruction& source, DecodeContext& context, Instr& out) {

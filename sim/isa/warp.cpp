@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/hazards/shared_access.h"
 #include "sim/isa/address.h"
 #include "sim/isa/warp_wide.h"
 
@@ -510,6 +511,7 @@ Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
     if (form.transposed) transpose(element, turned);
     for (int row = 0; row < 8; ++row) std::memcpy(p.at[8 * m + row], (form.transposed ? turned : element)[row], 16);
   }
+  shared_stores_done(warp);
   return Step::Next;
 }
 
@@ -523,7 +525,7 @@ bool read_matrix_form(const ptx::Instruction& source, int arch, MatrixForm* form
   form->transposed = has_part(source, "trans");
   size_t known = 6u + form->transposed;
   for (const std::string& part : source.parts) {
-    if (part.starts_with("shared")) known += read_modifier(part, &form->rows);
+    if (part == "shared" || part == "shared::cta") known += read_modifier(part, &form->rows);
   }
   if (form->matrices == 0 || source.parts.size() != known) return false;
   return !form->bytes || (source.parts[0] == "stmatrix" && form->transposed && arch >= 100);

@@ -27,6 +27,8 @@ const char* hazard_name(Hazard h) {
       return "memory";
     case Hazard::TensorMemory:
       return "tensor memory";
+    case Hazard::Race:
+      return "race";
     case Hazard::IllegalUse:
       return "illegal use";
   }

@@ -26,6 +26,7 @@ enum class Hazard {
   Deadlock,
   Memory,
   TensorMemory,
+  Race,
   IllegalUse,
 };
 const char* hazard_name(Hazard h);  // "missing proxy fence", "data in flight", ...

@@ -171,6 +171,17 @@ struct Cta {
   uint32_t shared_base() const { return rank << kRankShift; }
 };
 
+// A store over bytes that another warp stored, with nothing between the two: a race unless both store one value.
+struct UnorderedStore {
+  Cta* owner;
+  uint32_t granule;
+  Touch other;
+  uint64_t last;  // as Races::last() has it
+  uint16_t bytes;
+  int lane;
+  std::array<uint8_t, 16> before;
+};
+
 struct Cluster {
   Launch* launch = nullptr;
   Dim3 index;          // %clusterid
@@ -189,9 +200,10 @@ struct Cluster {
   GlobalWriters writers;                              // in clusters of several blocks
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;
-  bool explaining = false;    // waiting instructions are being asked for their reasons
-  uint64_t instructions = 0;  // warp instructions executed
-  bool logs_writes = false;   // this cluster's writes to global memory, copies included, are kept in `written`
+  std::vector<UnorderedStore> unordered_stores;  // of the instruction being executed
+  bool explaining = false;                       // waiting instructions are being asked for their reasons
+  uint64_t instructions = 0;                     // warp instructions executed
+  bool logs_writes = false;  // this cluster's writes to global memory, copies included, are kept in `written`
   ByteSet written;
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;

@@ -21,7 +21,10 @@ struct Encoded {
   uint16_t box[5];
   uint8_t element_strides[5];
   uint8_t element, rank, interleave, swizzle, l2, fill, atom;
-  uint8_t more_unused[30];
+  int16_t lower[3], upper[3];
+  uint16_t channels, pixels;
+  uint8_t mode;
+  uint8_t more_unused[13];
 };
 static_assert(sizeof(Encoded) == kTensorMapBytes);
 
@@ -44,6 +47,13 @@ void encode(const TensorMapFields& f, uint8_t out[kTensorMapBytes]) {
   e.l2 = static_cast<uint8_t>(f.l2);
   e.fill = static_cast<uint8_t>(f.fill);
   e.atom = static_cast<uint8_t>(f.atom);
+  e.mode = static_cast<uint8_t>(f.mode);
+  for (int i = 0; i < 3; ++i) {
+    e.lower[i] = static_cast<int16_t>(f.im2col.lower[i]);
+    e.upper[i] = static_cast<int16_t>(f.im2col.upper[i]);
+  }
+  e.channels = static_cast<uint16_t>(f.im2col.channels);
+  e.pixels = static_cast<uint16_t>(f.im2col.pixels);
   std::memcpy(out, &e, sizeof e);
 }
 
@@ -51,7 +61,7 @@ std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]) {
   Encoded e;
   std::memcpy(&e, in, sizeof e);
   if (e.magic != kMagic || e.rank < 1 || e.rank > 5 || e.element >= kTensorElements || e.interleave > 2 ||
-      e.swizzle > 3 || e.l2 > 3 || e.fill > 1 || e.atom > 3)
+      e.swizzle > 3 || e.l2 > 3 || e.fill > 1 || e.atom > 3 || e.mode > 1)
     return std::nullopt;
   TensorMapFields f;
   f.address = e.address;
@@ -68,6 +78,13 @@ std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]) {
   f.l2 = static_cast<TensorL2>(e.l2);
   f.fill = static_cast<TensorFill>(e.fill);
   f.atom = static_cast<TensorAtom>(e.atom);
+  f.mode = static_cast<TensorMode>(e.mode);
+  for (int i = 0; i < 3; ++i) {
+    f.im2col.lower[i] = e.lower[i];
+    f.im2col.upper[i] = e.upper[i];
+  }
+  f.im2col.channels = e.channels;
+  f.im2col.pixels = e.pixels;
   return f;
 }
 
@@ -79,7 +96,8 @@ std::string packed_flaw(const TensorMapFields& f) {
     return "";
   }
   if (f.dims[0] % 128 != 0) return "the inner dimension of a padded type must be a multiple of 128 elements";
-  if (f.box[0] != 128) return "the inner dimension of the box of a padded type must be 128 elements";
+  if ((f.mode == TensorMode::Im2col ? f.im2col.channels : f.box[0]) != 128)
+    return "the inner dimension of the box of a padded type must be 128 elements";
   if (f.address % 32 != 0) return "the address of a padded type must be a multiple of 32";
   for (uint32_t d = 0; d + 1 < f.rank; ++d) {
     if (f.strides[d] % 32 != 0) return "the strides of a padded type must be multiples of 32";

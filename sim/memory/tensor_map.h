@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensor map: its fields, and the simulator's own 128-byte form of a CUtensorMap (the real one is opaque,
-// PTX ISA 5.5.8). Written by cuTensorMapEncodeTiled and tensormap.replace, read by tensor copies.
+// PTX ISA 5.5.8). Written by cuTensorMapEncode* and tensormap.replace, read by tensor copies.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -52,6 +52,14 @@ enum class TensorSwizzle : uint8_t { None, Bytes32, Bytes64, Bytes128 };
 enum class TensorAtom : uint8_t { Bytes16, Bytes32, Bytes32Flip, Bytes64 };
 enum class TensorL2 : uint8_t { None, Bytes64, Bytes128, Bytes256 };
 enum class TensorFill : uint8_t { Zero, Nan };
+enum class TensorMode : uint8_t { Tiled, Im2col };
+
+// What an im2col map has in place of a box (5.5.4.1).
+struct PixelBox {
+  // Of W, H and D: the first pixel is at `lower`, and the last at the dimension's last plus `upper`.
+  std::array<int32_t, 3> lower{}, upper{};
+  uint32_t channels = 1, pixels = 1;  // of a copy
+};
 
 struct TensorMapFields {
   uint64_t address = 0;
@@ -66,6 +74,8 @@ struct TensorMapFields {
   TensorAtom atom = TensorAtom::Bytes16;
   TensorL2 l2 = TensorL2::None;
   TensorFill fill = TensorFill::Zero;
+  TensorMode mode = TensorMode::Tiled;
+  PixelBox im2col;
 };
 
 constexpr uint32_t kTensorMapBytes = 128;

@@ -941,6 +941,7 @@ const std::string* Parser::find_variable(int scope, const std::string& name) con
 void Parser::instruction(int scope, std::string_view first_word, Location where, int guard, bool negated) {
   Instruction i;
   i.opcode = std::string(first_word) + std::string(in_.opcode_rest());
+  while (in_.at_modifier()) i.opcode += in_.opcode_rest();  // ptxas lets modifiers stand apart.
   i.parts = split_opcode(i.opcode);
   i.guard = guard;
   i.guard_negated = negated;

@@ -171,6 +171,11 @@ std::string_view Scanner::word() {
   return text_.substr(start, pos_ - start);
 }
 
+bool Scanner::at_modifier() {
+  skip_space();
+  return peek_raw() == '.' && is_word(peek_raw(1)) && !(peek_raw(1) >= '0' && peek_raw(1) <= '9');
+}
+
 std::string_view Scanner::opcode_rest() {
   const size_t start = pos_;
   for (;;) {

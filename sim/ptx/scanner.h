@@ -36,6 +36,7 @@ class Scanner {
   bool at_warp_size() const;  // at an identifier: the constant WARP_SZ
   std::string_view identifier(const char* what);
   std::string_view word();         // letters, digits and underscores, as in ".b32"; may be empty
+  bool at_modifier();              // `.` and a letter
   std::string_view opcode_rest();  // what follows an opcode's first word: ".lo.s32", "::" kept
   std::string string_literal();
   void skip_line();

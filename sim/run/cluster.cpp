@@ -85,6 +85,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.rng.seed(splitmix64(launch.order.seed) ^ splitmix64(number));
   cluster.waits.clear();
   cluster.sync_objects.clear();
+  cluster.unordered_stores.clear();
   cluster.writers.clear();
   cluster.instructions = cluster.stores = 0;
   cluster.written.clear();
@@ -115,7 +116,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
     cta.has_waited = cta.released_dependents_early = false;
     const uint32_t dynamic_end = launch.dynamic_shared == 0 ? 0 : kernel.dynamic_shared + launch.dynamic_shared;
     cta.shared.create(std::max(kernel.static_shared, dynamic_end));
-    cta.history.create(cta.shared.size, blocks > 1);
+    cta.history.create(cta.shared.size, blocks > 1, blocks * warps > 1);
     cta.remote.clear();
   }
   for (const auto& cta : cluster.ctas) {

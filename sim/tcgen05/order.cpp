@@ -20,7 +20,10 @@ Step execute_before(Warp& warp, const Instr&, uint32_t) {
     relaxed.raise(t->waited, t->done);
   }
   relaxed.raise(tensor.allocated, tensor.allocations);
-  relaxed.join(tensor.ordered);
+  // What the warp did through the generic proxy is not released.
+  Clock ordered = tensor.ordered;
+  ordered.forget(warp.self);
+  relaxed.join(ordered);
   warp.has_fenced = true;
   return Step::Next;
 }

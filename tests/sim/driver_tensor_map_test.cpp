@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checks of cuTensorMapEncodeTiled.
+// The checks of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
 #include <array>
 #include <cstring>
 
@@ -177,9 +177,76 @@ TEST_F(SimTensorMaps, AreRefusedInWords) {
     REFUSED(kInvalidValue, "tensorMap must be aligned to 64 bytes", cuTensorMapReplaceAddress, at, address);
   }
   OK(encode({}, reinterpret_cast<CUtensorMap*>(reinterpret_cast<char*>(pair) + 64)));
-  REFUSED(CUDA_ERROR_NOT_SUPPORTED, "im2col tensor maps are not simulated", cuTensorMapEncodeIm2col, &map, a.type,
-          a.rank, address, a.dims.data(), a.strides.data(), nullptr, nullptr, 1u, 1u, a.steps.data(), a.interleave,
-          a.swizzle, a.l2, a.fill);
+}
+
+struct PixelArguments : MapArguments {
+  std::array<int, 3> lower{-1, 2, 0}, upper{-3, 4, 0};
+  cuuint32_t channels = 64, pixels = 1024;
+};
+
+TEST_F(SimTensorMaps, OfPixelsAreRefusedInWords) {
+  using A = PixelArguments;
+  const struct {
+    void (*change)(A&);
+    const char* said;
+  } rows[] = {
+      {[](A& a) { a.rank = 2; }, "tensorRank is 2; allowed are 3 to 5"},
+      {[](A& a) { a.rank = 6; }, "tensorRank is 6; allowed are 3 to 5"},
+      {[](A& a) { a.address += 8; }, "globalAddress must be aligned to 16 bytes"},
+      {[](A& a) { a.dims[1] = 0; }, "globalDim[1] is 0; allowed are 1 to 2^32"},
+      {[](A& a) { a.strides[1] += 8; }, "globalStrides[1] is 16392; it must be a multiple of 16 and less than 2^40"},
+      {[](A& a) { a.steps[2] = 9; }, "elementStrides[2] is 9; allowed are 1 to 8"},
+      {[](A& a) { a.channels = 0; }, "channelsPerPixel is 0; allowed are 1 to 256"},
+      {[](A& a) { a.channels = 257; }, "channelsPerPixel is 257; allowed are 1 to 256"},
+      {[](A& a) { a.pixels = 0; }, "pixelsPerColumn is 0; allowed are 1 to 1024"},
+      {[](A& a) { a.pixels = 1025; }, "pixelsPerColumn is 1025; allowed are 1 to 1024"},
+      {[](A& a) { a.channels = 72; }, "the box is 144 bytes wide; the swizzle allows 128"},
+      {[](A& a) { a.channels = 60; }, "the box is 120 bytes wide; it must be a multiple of 16"},
+      {[](A& a) { a.lower[0] = -32769; }, "pixelBoxLowerCorner[0] is -32769; allowed are -32768 to 32767"},
+      {[](A& a) { a.upper[0] = 32768; }, "pixelBoxUpperCorner[0] is 32768; allowed are -32768 to 32767"},
+      {[](A& a) { a.upper[0] = -65; }, "the pixel box has no place in dimension 1"},
+      {[](A& a) {
+         a.rank = 4;
+         a.lower[1] = 128;
+       },
+       "pixelBoxLowerCorner[1] is 128; allowed are -128 to 127"},
+      {[](A& a) {
+         a.rank = 5;
+         a.upper[2] = -17;
+       },
+       "pixelBoxUpperCorner[2] is -17; allowed are -16 to 15"},
+  };
+  for (const auto& row : rows) {
+    A a;
+    row.change(a);
+    refused(CUDA_ERROR_INVALID_VALUE, row.said, "cuTensorMapEncodeIm2col", CU(cuTensorMapEncodeIm2col), &map, a.type,
+            a.rank, reinterpret_cast<void*>(a.address), a.dims.data(), a.strides.data(), a.lower.data(), a.upper.data(),
+            a.channels, a.pixels, a.steps.data(), a.interleave, a.swizzle, a.l2, a.fill);
+  }
+  A a;
+  for (const int null : {0, 1}) {
+    refused(CUDA_ERROR_INVALID_VALUE, "an array of the tensor map is null", "cuTensorMapEncodeIm2col",
+            CU(cuTensorMapEncodeIm2col), &map, a.type, a.rank, reinterpret_cast<void*>(a.address), a.dims.data(),
+            a.strides.data(), null == 0 ? nullptr : a.lower.data(), null == 1 ? nullptr : a.upper.data(), a.channels,
+            a.pixels, a.steps.data(), a.interleave, a.swizzle, a.l2, a.fill);
+  }
+  // The smallest box of pixels has one place.
+  a.upper[0] = -64;
+  a.rank = 5;
+  a.lower = {-1, -16, 15};
+  a.upper = {-16, 15, -16};
+  a.dims = {128, 64, 8, 32, 6};
+  OK(CU(cuTensorMapEncodeIm2col)(&map, a.type, a.rank, reinterpret_cast<void*>(a.address), a.dims.data(),
+                                 a.strides.data(), a.lower.data(), a.upper.data(), a.channels, a.pixels, a.steps.data(),
+                                 a.interleave, a.swizzle, a.l2, a.fill));
+  const auto fields = sim::decode(reinterpret_cast<const uint8_t*>(&map));
+  ASSERT_TRUE(fields.has_value());
+  EXPECT_EQ(fields->mode, sim::TensorMode::Im2col);
+  EXPECT_EQ(fields->im2col.lower, (std::array<int32_t, 3>{-1, -16, 15}));
+  EXPECT_EQ(fields->im2col.upper, (std::array<int32_t, 3>{-16, 15, -16}));
+  EXPECT_EQ(fields->im2col.channels, 64u);
+  EXPECT_EQ(fields->im2col.pixels, 1024u);
+  EXPECT_EQ(fields->dims[3], 32u);
 }
 
 TEST_F(SimTensorMaps, HaveTheFieldsTheyWereGiven) {

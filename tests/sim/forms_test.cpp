@@ -104,8 +104,10 @@ READY:
   add.u32 %r4, %r2, 1;
   add.u32 %r5, %r2, 13;
 )" + (shared_barrier ? "  mapa.shared::cluster.u32 %at, %bar, 0;\n" : "  mov.u32 %at, %bar;\n") +
-                           (c.multicast ? "  @%p1 bra ISSUED;\n" : "") + "  @%p0 " + mnemonic + " [%data], [%map, " +
-                           at + "], [%at]" + (c.multicast ? ", %h" : "") + (c.hint ? ", %policy" : "") + R"(;
+                           (c.multicast ? "  @%p1 bra ISSUED;\n" : "") + "  @%p0 cp.async.bulk.prefetch.tensor." +
+                           std::to_string(c.rank) + "d.L2.global" + (c.gather ? ".tile::gather4" : "") + " [%map, " +
+                           at + "];\n  @%p0 " + mnemonic + " [%data], [%map, " + at + "], [%at]" +
+                           (c.multicast ? ", %h" : "") + (c.hint ? ", %policy" : "") + R"(;
 ISSUED:
 )" + (shared_barrier ? "  @%p1 bra WAITED;\n" : "") +
                            R"(
@@ -505,6 +507,9 @@ TEST(Forms, AsynchronousStoresAndReductions) {
       {"red.async.relaxed.cluster", "xor.b32 [%r4], %r0", 1, [](uint32_t a, uint32_t b) { return a ^ b; }}};
   for (const AsyncStoreCase& c : cases) {
     for (const sim::Order& order : all_orders()) {
+      const bool generic = order.seed != 0;  // the addresses
+      std::string value = c.value;
+      if (generic) value.replace(value.find("%r4"), 3, "%d4");
       sim::GlobalMemory memory;
       const auto before = random_words(512), values = random_words(512);
       auto both = before;
@@ -536,8 +541,13 @@ TEST(Forms, AsynchronousStoresAndReductions) {
   barrier.cluster.wait.aligned;
   mapa.shared::cluster.u32 %r4, %x, 1;
   mapa.shared::cluster.u32 %r7, %r5, 1;
+  cvt.u64.u32 %d4, %r4;
+  cvt.u64.u32 %d7, %r7;
+  cvta.shared::cluster.u64 %d4, %d4;
+  cvta.shared::cluster.u64 %d7, %d7;
   @%p1 bra WAIT;
-  )" + c.instruction + to + c.value + R"(, [%r7];
+  )" + c.instruction + (generic ? to.substr(std::string(".shared::cluster").size()) : to) +
+                                     value + (generic ? ", [%d7]" : ", [%r7]") + R"(;
   bra DONE;
 WAIT:
   mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p3, [%r5], 0;

@@ -101,11 +101,12 @@ TEST(Ptxas, RegistersAreTakenFromThoseThatAreGiven) {
 }
 
 // Runs the body in one thread. It stores to %out.
-std::vector<uint32_t> run_one(const std::string& body) {
+std::vector<uint32_t> run_one(const std::string& body, int arch = 90) {
   sim::GlobalMemory memory;
   Buffer<uint32_t> in(memory, {11, 12, 13, 14, 15, 16, 17, 18}), out(memory, size_t{8}, 0u);
   Shape shape;
   shape.block = {4, 1, 1};
+  shape.arch = arch;
   run_ptx(
       ".visible .entry k(.param .u64 p_in, .param .u64 p_out) {\n.reg .b64 %in, %out; .reg .pred %p;\n"
       ".shared .align 16 .b8 s[64];\nld.param.u64 %in, [p_in];\nld.param.u64 %out, [p_out];\n" +
@@ -226,6 +227,25 @@ TEST(Ptxas, MatricesTakeTheirModifiersInAnyOrder) {
     EXPECT_NE(stored(loaded, 90), plain) << name;
   } while (std::next_permutation(parts.begin(), parts.end()));
   EXPECT_GT(number, 5000);
+}
+
+TEST(Ptxas, VectorsOf256BitsAtGenericAddresses) {
+  EXPECT_THAT(run_one(".reg .b32 %r<9>; ld.v8.b32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%in];\n"
+                      "st.v8.b32 [%out], {%r8, %r7, %r6, %r5, %r4, %r3, %r2, %r1};\n",
+                      100),
+              testing::ElementsAre(18, 17, 16, 15, 14, 13, 12, 11));
+  try {
+    run_one(".reg .b64 %d<5>; cvta.shared.u64 %d1, s; ld.v4.b64 {%d1, %d2, %d3, %d4}, [%d1];\n", 100);
+    ADD_FAILURE();
+  } catch (const sim::Fault& fault) {
+    EXPECT_THAT(fault.what(), testing::HasSubstr("a vector of 256 bits that is not in global memory"));
+  }
+}
+
+TEST(Ptxas, ModifiersMayStandApart) {
+  EXPECT_THAT(run_one(".reg .f32 f; .reg .b32 %r<3>; mov .u32 %r1, 0x7ffffff0;\nadd\n.sat\t.s32 %r1, %r1, 0x100;\n"
+                      "add.f32 f, .5, .25; st.global .v2\n.b32 [%out], {%r1, f};\n"),
+              testing::ElementsAre(0x7fffffffu, 0x3f400000u, 0, 0, 0, 0, 0, 0));
 }
 
 TEST(Ptxas, OperationsOfAWarpTakeTheirModifiersInAnyOrder) {

@@ -186,6 +186,13 @@ std::vector<Row> rows() {
        32,
        90,
        threads(32)},
+      // Races of the warps of a block.
+      {"two warps that store to the same words",
+       entry("and.b32 %r4, %r3, 31;\nmad.lo.u32 %r4, %r4, 4, %r1;\nst.shared.u32 [%r4], %r3;\n" + kStore),
+       {"race: writes to shared memory at offset 0x0, which warp "},
+       64,
+       90,
+       threads(64)},
       // Reads before a copy lands.
       {"a load over a read",
        entry(kInit +

@@ -310,13 +310,13 @@ WAIT1:
 }
 
 TEST(Tcgen05Hazards, SharedMemoryOfAnMma) {
-  const char* const write = "  st.shared.u32 [%bar0+1008], %me;\n";
+  const char* const write = "  st.shared.u32 [%bar0+1008], 7;\n";
   expect_clean(join({kAlloc, kMma, kWaitMma, write, kFree}));
   expect_fault(join({kAlloc, kMma, write, kWaitMma, kFree}), Hazard::DataInFlight,
                "still being read|without being ordered after its write");
-  const char* const before = "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], %me;\nW:\n  bar.sync 0;\n";
+  const char* const before = "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], 7;\nW:\n  bar.sync 0;\n";
   const char* const mended =
-      "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], %me;\n  fence.proxy.async.shared::cta;\nW:\n  bar.sync 0;\n";
+      "  @%pe0 bra W;\n  st.shared.u32 [%bar0+1008], 7;\n  fence.proxy.async.shared::cta;\nW:\n  bar.sync 0;\n";
   expect_clean(join({kAlloc, mended, kMma, kWaitMma, kFree}));
   expect_fault(join({kAlloc, before, kMma, kWaitMma, kFree}), Hazard::MissingProxyFence, "no fence.proxy.async");
 }
