@@ -9,8 +9,8 @@
 // Half of the points get routing data that only mean the same (tests/support/routing.h), and half special values among
 // the operands, drawn anew with each run.
 // The sums are exact in float32, so results are equal to the reference; in E_Wide and E_Tiny, where they cannot be,
-// within 1e-6 of their row's norm and what float32's smallest numbers allow. `--gtest_filter=*/Matrix.*/D_*` runs a
-// part; MOXIE_TEST_ALL=1 adds B for every grouping.
+// within what float32's additions may lose. `--gtest_filter=*/Matrix.*/D_*` runs a part; MOXIE_TEST_ALL=1 adds B for
+// every grouping.
 #include <fmt/format.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
@@ -245,8 +245,7 @@ struct DrawnScales {
   bool exact = true;
 };
 // The codes of A and of B add up to 130 to 371: then each multiple of a quarter that a sum of 32 products can be is a
-// normal float32. Wide: at most to 364, for sums of many scales; every sixteenth code, so that no column is a row's
-// norm alone.
+// normal float32. Wide: at most to 364, for sums of many scales; every sixteenth code, so that some are equal.
 DrawnScales draw_scales(Scales scales, Random& random) {
   const int turn = int(random.between(0, 14));
   switch (scales) {

@@ -28,16 +28,16 @@ constexpr int64_t kAnyAlignment = 512;
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // How many of a row's float32 elements are not what they should be: equal, or, where the sums are not exact in float32,
-// within 1e-6 of the row's norm. Below 2^-126 float32 counts in steps of 2^-149: there each of at most 512 terms may be
-// off by half a step, however small the norm is.
-int64_t count_wrong(const double* expected, const uint8_t* got, int64_t columns, bool exact) {
-  double norm = 0;
-  for (int64_t j = 0; j < columns; ++j) norm += std::isnan(expected[j]) ? 0 : expected[j] * expected[j];
-  const double off = exact ? 0 : 1e-6 * std::sqrt(norm) + 512 * 0x1p-150;
+// within what `terms` additions may lose. Each cuts off less than 2^-23 of the sum so far, which is at most the sum of
+// all terms' magnitudes; those of a product may cancel, so its own size says nothing. Below 2^-126 float32 counts in
+// steps of 2^-149: there each addition may be off by half a step, however small the magnitudes are.
+int64_t count_wrong(const double* expected, const double* magnitudes, int64_t terms, const uint8_t* got,
+                    int64_t columns) {
   int64_t wrong = 0;
   for (int64_t j = 0; j < columns; ++j) {
     float value;
     std::memcpy(&value, got + 4 * j, 4);
+    const double off = magnitudes == nullptr ? 0 : double(terms) * (0x1p-23 * magnitudes[j] + 0x1p-150);
     wrong += std::isnan(expected[j]) ? !std::isnan(value) : !(std::fabs(double(value) - expected[j]) <= off);
   }
   return wrong;
@@ -390,17 +390,25 @@ Results GroupedProduct::run(uint8_t value) const {
 
 // ---- The answer ----------------------------------------------------------------------------------------------------
 
-std::vector<double> GroupedProduct::expected_pre(size_t g) const {
+std::vector<double> GroupedProduct::sums(size_t g, double (*of_value)(double)) const {
+  const auto each = [&](std::vector<double> values) {
+    std::transform(values.begin(), values.end(), values.begin(), of_value);
+    return values;
+  };
   const int64_t n = group_n(g);
-  std::vector<double> pre =
-      reference::product(other_a_.empty() ? a_.values(g) : other_a_[g], b_.values(g), job_.rows[g], n, group_k(g));
+  std::vector<double> pre = reference::product(each(other_a_.empty() ? a_.values(g) : other_a_[g]), each(b_.values(g)),
+                                               job_.rows[g], n, group_k(g));
   const double factor = (job_.a_tensor_scale.empty() ? 1.0 : double(job_.a_tensor_scale[0])) *
                         (job_.b_tensor_scale.empty() ? 1.0 : double(job_.b_tensor_scale[g]));
   for (size_t i = 0; i < pre.size(); ++i) {
-    pre[i] *= factor;
-    if (job_.problem.bias) pre[i] += reference::bf16_to_float(bias_[size_t(first_bias_[g]) + i % size_t(n)]);
+    pre[i] *= of_value(factor);
+    if (job_.problem.bias) pre[i] += of_value(reference::bf16_to_float(bias_[size_t(first_bias_[g]) + i % size_t(n)]));
   }
   return pre;
+}
+
+std::vector<double> GroupedProduct::expected_pre(size_t g) const {
+  return sums(g, [](double value) { return value; });
 }
 
 std::vector<double> GroupedProduct::expected_out(size_t g) const {
@@ -558,7 +566,7 @@ void GroupedProduct::check_untouched(const Results& results, const Results& with
 void GroupedProduct::check_elements(const Output& o, const std::vector<uint8_t>& got) const {
   const ProductSpec& p = job_.problem;
   const bool corrupt = !job_.corrupt_sizes.empty();
-  const bool sums = has_e2m1() && o.type == DataType::F32 && (is_pre(o) || p.activation == Activation::None);
+  const bool is_sum = has_e2m1() && o.type == DataType::F32 && (is_pre(o) || p.activation == Activation::None);
   ASSERT_EQ(got.size(), o.elements.size());
   std::vector<bool> may_be_written(got.size(), false);
   reference::Comparison comparison(o.type == DataType::Bf16 ? reference::kBf16Bound : reference::kF32Bound);
@@ -583,9 +591,13 @@ void GroupedProduct::check_elements(const Output& o, const std::vector<uint8_t>&
     }
     const std::vector<double> expected = is_pre(o) ? expected_pre(g) : expected_out(g);
     const uint8_t* const first = got.data() + o.bytes(o.first[g]);
-    if (!sums) comparison.add(expected, first, *o.type, job_.rows[g], width, ld, by_pointers() ? 0 : rows_.first[g]);
-    for (int64_t i = 0; sums && i < job_.rows[g]; ++i)
-      wrong += count_wrong(expected.data() + i * width, first + i * ld * 4, width, job_.exact);
+    if (!is_sum) comparison.add(expected, first, *o.type, job_.rows[g], width, ld, by_pointers() ? 0 : rows_.first[g]);
+    if (!is_sum) continue;
+    std::vector<double> magnitudes;
+    if (!job_.exact) magnitudes = sums(g, [](double value) { return std::fabs(value); });
+    for (int64_t i = 0; i < job_.rows[g]; ++i)
+      wrong += count_wrong(expected.data() + i * width, job_.exact ? nullptr : magnitudes.data() + i * width,
+                           group_k(g) + 1, first + i * ld * 4, width);
   }
   EXPECT_EQ(comparison.failure(), "");
   EXPECT_EQ(wrong, 0) << "elements that differ from the sum";

@@ -107,6 +107,8 @@ class GroupedProduct {
   bool by_pointers() const { return job_.problem.grouping == Grouping::Pointers; }
   bool along_k() const { return job_.problem.grouping == Grouping::KGroups; }
   bool quantized() const { return (pre_.type && is_quantized(*pre_.type)) || (out_.type && is_quantized(*out_.type)); }
+  // The sums of group g, [rows, n], of what `of_value` makes of every factor and addend.
+  std::vector<double> sums(size_t g, double (*of_value)(double)) const;
   bool has_e2m1() const { return has_scales(job_.problem.format) || job_.e2m1; }
   bool packed_b() const { return job_.problem.b_format.has_value(); }
   OperandFormat format(bool of_a) const {
