@@ -19,7 +19,8 @@ import torch
 
 import moxie
 import moxie.torch
-from moxie._library import ffi, lib
+from moxie._calls import structure_of
+from moxie._library import ffi
 from moxie.nn import Experts
 
 SIMULATED = os.environ.get("MOXIE_DEVICE") == "sim"
@@ -70,24 +71,29 @@ def gpu_time(call, count=20):
     return statistics.median(times)
 
 
-def bare_call(layer, x, ids, scores, w1, w2):
-    """The library's call with a structure that is filled already: what is left of a call without Python's part."""
-    tokens = x.shape[0]
-    nbytes = layer.workspace_bytes(tokens)
-    workspace = layer.device.allocate(nbytes) if SIMULATED else torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
-    out = torch.empty_like(x)
+def bare_call(call):
+    """The library's call that a call makes, with its structure filled already: what is left without Python's part."""
+    made = []
+    make_known, moxie.torch._make_known = moxie.torch._make_known, lambda *given: made.append(given)
+    for gpu in moxie.torch._Gpu._opened.values():
+        gpu.calls.clear(), gpu.known.clear()
+    try:
+        call()
+    finally:
+        moxie.torch._make_known = make_known
+    for gpu in moxie.torch._Gpu._opened.values():
+        gpu.calls.clear()
     if SIMULATED:
         return lambda: None
-    struct = ffi.new("moxie_expert_layer_tensors*")
-    struct.size, struct.tokens = ffi.sizeof("moxie_expert_layer_tensors"), tokens
-    for name, value in (("x", x), ("up", w1), ("down", w2), ("out", out)):
-        getattr(struct, name).data = ffi.cast("void*", value.data_ptr())
-    struct.topk_ids = ffi.cast("void*", ids.data_ptr())
-    struct.topk_weights = ffi.cast("float*", scores.data_ptr())
+    _, _, tensors, _, _, out, operation, given = made[-1]
+    nbytes = given["workspace_bytes"]
+    workspace = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
+    struct = ffi.from_buffer(structure_of(operation, given))
     options = ffi.new("moxie_launch_options*")
     options.size = ffi.sizeof("moxie_launch_options")
-    at, run, handle = ffi.cast("void*", workspace.data_ptr()), lib.moxie_expert_layer_run, layer.handle
-    return lambda: (run(handle, struct, at, nbytes, options), workspace, out)
+    at, run, handle = ffi.cast("void*", workspace.data_ptr()), operation._run, operation.handle
+    struct = ffi.cast(ffi.typeof(run).args[1], struct), struct
+    return lambda: (run(handle, struct[0], at, nbytes, options), workspace, out, tensors)
 
 
 def calls():
@@ -96,6 +102,7 @@ def calls():
     for weight in module.parameters():
         weight.normal_(std=0.05)
     w1, w2 = module.gate_up_proj, module.down_proj
+    transposed = w1.mT
     compiled = torch.compile(module, fullgraph=True)
     print(f"{'call':44} {'tokens':>6} {'host us':>8} {'GPU us':>8}")
     for tokens in (1, 16, 64, 1024):
@@ -106,23 +113,20 @@ def calls():
         scores = torch.rand(tokens, top_k, device=DEVICE)
         rows = torch.randn(tokens * top_k, hidden, device=DEVICE).bfloat16()
         offs = torch.bincount(ids.flatten(), minlength=experts).cumsum(0).int()
-        moxie.experts(x, ids, scores, w1, w2)
-        layer = next(
-            each for each in reversed(moxie.torch._made.values()) if isinstance(each, moxie.ExpertLayer)
-        )
         each = {
-            "layer: the library's call": bare_call(layer, x, ids, scores, w1, w2),
+            "layer: the library's call": bare_call(lambda x=x, i=ids, s=scores: moxie.experts(x, i, s, w1, w2)),
             "layer: moxie.experts": lambda x=x, i=ids, s=scores: moxie.experts(x, i, s, w1, w2),
             "layer: torch.ops.moxie.experts": lambda x=x, i=ids, s=scores: torch.ops.moxie.experts(
                 x, i, s, w1, w2, None, None, None, "swiglu", None, "split", 0, None, None
             ),
             "layer: moxie.nn.Experts": lambda x=x, i=ids, s=scores: module(x, i, s),
             "layer: moxie.nn.Experts, compiled": lambda x=x, i=ids, s=scores: compiled(x, i, s),
-            "product: moxie.grouped_mm": lambda r=rows, o=offs: moxie.grouped_mm(r, w1.mT, offs=o),
+            "product: the library's call": bare_call(lambda r=rows, o=offs: moxie.grouped_mm(r, transposed, offs=o)),
+            "product: moxie.grouped_mm": lambda r=rows, o=offs: moxie.grouped_mm(r, transposed, offs=o),
             "product: moxie.grouped_mm with swiglu": lambda r=rows, o=offs: moxie.grouped_mm(
-                r, w1.mT, offs=o, activation="swiglu"
+                r, transposed, offs=o, activation="swiglu"
             ),
-            "product: torch's grouped_mm": lambda r=rows, o=offs: torch.nn.functional.grouped_mm(r, w1.mT, offs=o),
+            "product: torch's grouped_mm": lambda r=rows, o=offs: torch.nn.functional.grouped_mm(r, transposed, offs=o),
         }
         host = host_times(each)
         for name, call in each.items():

@@ -66,8 +66,10 @@ _OF_TORCH = ("experts", "grouped_mm")
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _OF_TORCH:
-        return getattr(_import_module("moxie.torch"), name)
     if name in ("nn", "torch"):
         return _import_module(f"moxie.{name}")
-    raise AttributeError(f"module 'moxie' has no attribute {name!r}")
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module 'moxie' has no attribute {name!r}")
+    # Kept: to come here at every call would cost more than to make it.
+    globals()[name] = getattr(_import_module("moxie.torch"), name)
+    return globals()[name]

@@ -16,7 +16,7 @@ from moxie._library import FOLDER, check, ffi
 # What the C code needs of Python, in its order.
 _FUNCTIONS = (
     "PyTuple_GetItem", "PyObject_CallObject", "PyLong_FromLong", "Py_IncRef", "Py_DecRef", "PyErr_Clear",
-    "PyEval_SaveThread", "PyEval_RestoreThread",
+    "PyEval_SaveThread", "PyEval_RestoreThread", "PyCapsule_New", "PyCapsule_GetPointer", "PyCFunction_NewEx",
 )  # fmt: skip
 _CAPSULE = b"dlpack_exchange_api"
 
@@ -30,10 +30,10 @@ def _loaded() -> Any:
     library.moxie_calls_create.argtypes = [pointer, ctypes.c_int32]
     library.moxie_calls_add.argtypes = [
         pointer, ctypes.py_object, pointer, pointer, ctypes.c_char_p, ctypes.c_size_t,
-        ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32, ctypes.py_object, pointer, ctypes.c_size_t,
+        ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32, ctypes.py_object, ctypes.c_size_t,
     ]  # fmt: skip
-    library.moxie_calls_run.restype = ctypes.py_object
-    library.moxie_calls_run.argtypes = [pointer, ctypes.py_object]
+    library.moxie_calls_function.restype = ctypes.py_object
+    library.moxie_calls_function.argtypes = [pointer]
     return library
 
 
@@ -73,7 +73,9 @@ class Calls:
         self._aligned = sum(1 << i for i, each in enumerate(aligned) if each)
         self._kept: list[Any] = []
         self._table = _loaded().moxie_calls_create(_python(tensor_type), len(words))
-        self._run = _loaded().moxie_calls_run
+        self._run: Callable[..., Any] | None = None
+        if self._table is not None:
+            self._run = _loaded().moxie_calls_function(self._table)
 
     def add(
         self,
@@ -81,7 +83,6 @@ class Calls:
         operation: Any,
         arguments: dict[str, Any],
         make_out: Callable[[], Any],
-        make_workspace: Callable[[], Any] | None,
         run: int = 0,
     ) -> None:
         """Makes operation.run(**arguments) known as the call of these tensors. run: the library's function, which is
@@ -91,16 +92,16 @@ class Calls:
         handle = int(ffi.cast("uintptr_t", operation.handle))
         added = self._table is not None and _loaded().moxie_calls_add(
             self._table, tensors, run, handle, structure, len(structure), self._words, self._out_word, self._aligned,
-            make_out, None if make_workspace is None else id(make_workspace), arguments["workspace_bytes"],
+            make_out, arguments["workspace_bytes"],
         )  # fmt: skip
         if added:
-            self._kept.append((operation, make_out, make_workspace))
+            self._kept.append((operation, make_out))
 
-    def __call__(self, tensors: tuple) -> Any:
+    def __call__(self, *tensors: Any) -> Any:
         """The result, or None: no such call is known, and nothing has happened. ValueError, RuntimeError: as run."""
-        if self._table is None or _library.forked:
+        if self._run is None or _library.forked:
             return None
-        result = self._run(self._table, tensors)
+        result = self._run(*tensors)
         if type(result) is int:
             check(result)
         return result

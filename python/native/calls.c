@@ -40,10 +40,20 @@ typedef struct {
   uint64_t byte_offset;
 } dl_tensor;
 
+typedef struct dl_managed {
+  uint32_t major, minor;
+  void* context;
+  void (*release)(struct dl_managed* self);  // NULL: there is nothing to release
+  uint64_t flags;
+  dl_tensor tensor;
+} dl_managed;
+
+typedef void (*dl_report)(void* context, const char* kind, const char* message);
+
 typedef struct {
   uint32_t major, minor;
   void* previous;
-  void* allocate;
+  int (*allocate)(dl_tensor* prototype, dl_managed** made, void* context, dl_report report);  // -1: reported
   void* export_tensor;
   void* import_tensor;
   int (*view)(void* object, dl_tensor* tensor);  // -1: a Python exception is set
@@ -61,6 +71,9 @@ typedef struct {
   void (*clear_error)(void);                         // PyErr_Clear
   void* (*save_thread)(void);                        // PyEval_SaveThread: gives up the interpreter lock
   void (*restore_thread)(void* state);               // PyEval_RestoreThread
+  void* (*new_capsule)(void* pointer, const char* name, void* destructor);       // PyCapsule_New
+  void* (*capsule_pointer)(void* capsule, const char* name);                     // PyCapsule_GetPointer
+  void* (*new_function)(const void* definition, void* self, void* module_name);  // PyCFunction_NewEx
   void* none;
   const dl_exchange* exchange;
 } python_functions;
@@ -85,8 +98,7 @@ typedef struct known_call {
   signature signatures[MOST_TENSORS];
   library_call run;
   const void* handle;
-  void* make_out;        // what makes the result, called without arguments
-  void* make_workspace;  // NULL: the call needs none
+  void* make_out;  // what makes the result, called without arguments
   size_t workspace_bytes;
   int32_t words[MOST_TENSORS];  // of the structure that receive the tensors' addresses
   int32_t out_word;
@@ -123,11 +135,24 @@ static bool read_tensor(const python_functions* python, void* object, signature*
   return true;
 }
 
-static bool read_all(const call_table* table, void* objects, signature* seen, uintptr_t* addresses) {
+static bool read_all(const call_table* table, void* const* objects, signature* seen, uintptr_t* addresses) {
   for (int i = 0; i < table->tensors; ++i) {
-    if (!read_tensor(&table->python, table->python.tuple_item(objects, i), &seen[i], &addresses[i])) return false;
+    if (!read_tensor(&table->python, objects[i], &seen[i], &addresses[i])) return false;
   }
   return true;
+}
+
+static void report_nothing(void* context, const char* kind, const char* message) {
+  (void)context, (void)kind, (void)message;
+}
+
+// Memory of torch's allocator, without a Python object. NULL: there is none.
+static dl_managed* allocate(const python_functions* python, dl_device device, size_t bytes) {
+  int64_t shape = (int64_t)bytes, stride = 1;
+  dl_tensor prototype = {.device = device, .dimensions = 1, .type = {.code = 1, .bits = 8, .lanes = 1}};
+  prototype.shape = &shape, prototype.strides = &stride;
+  dl_managed* made = NULL;
+  return python->exchange->allocate(&prototype, &made, NULL, report_nothing) == 0 ? made : NULL;
 }
 
 // FNV-1a of what most calls differ in.
@@ -151,7 +176,9 @@ static const known_call* find(const call_table* table, const signature* seen) {
 
 // A table of calls with so many tensors each, or NULL. It is never freed: calls of other threads may be in it.
 EXPORT void* moxie_calls_create(const python_functions* python, int32_t tensors) {
-  if (tensors < 1 || tensors > MOST_TENSORS || python->exchange->major != 1 || python->exchange->view == NULL) {
+  const dl_exchange* exchange = python->exchange;
+  if (tensors < 1 || tensors > MOST_TENSORS || exchange->major != 1 || exchange->view == NULL ||
+      exchange->allocate == NULL) {
     return NULL;
   }
   call_table* table = calloc(1, sizeof *table);
@@ -160,21 +187,23 @@ EXPORT void* moxie_calls_create(const python_functions* python, int32_t tensors)
 }
 
 // Adds the call of a tuple of tensors, None for those that are absent. structure: the library's, with everything but
-// the addresses. words, out_word: its 64-bit words that receive those. make_out, make_workspace: callables, which the
-// caller keeps. Returns 1 when it was added.
-EXPORT int moxie_calls_add(void* to, void* objects, library_call run, const void* handle, const void* structure,
+// the addresses. words, out_word: its 64-bit words that receive those. make_out: a callable, which the caller keeps.
+// Returns 1 when it was added.
+EXPORT int moxie_calls_add(void* to, void* tuple, library_call run, const void* handle, const void* structure,
                            size_t structure_bytes, const int32_t* words, int32_t out_word, int32_t aligned,
-                           void* make_out, void* make_workspace, size_t workspace_bytes) {
+                           void* make_out, size_t workspace_bytes) {
   call_table* table = to;
   signature seen[MOST_TENSORS];
   uintptr_t addresses[MOST_TENSORS];
+  void* objects[MOST_TENSORS];
   memset(seen, 0, sizeof seen);
+  for (int i = 0; i < table->tensors; ++i) objects[i] = table->python.tuple_item(tuple, i);
   if (table->count >= MOST_CALLS || !read_all(table, objects, seen, addresses) || find(table, seen)) return 0;
   known_call* call = calloc(1, sizeof *call);
   if (call == NULL || structure_bytes > sizeof call->tensors) return free(call), 0;
   memcpy(call->signatures, seen, sizeof seen);
   call->run = run, call->handle = handle;
-  call->make_out = make_out, call->make_workspace = make_workspace, call->workspace_bytes = workspace_bytes;
+  call->make_out = make_out, call->workspace_bytes = workspace_bytes;
   memcpy(call->words, words, (size_t)table->tensors * sizeof *words);
   call->out_word = out_word, call->aligned = aligned;
   memcpy(&call->tensors, structure, structure_bytes);
@@ -185,11 +214,10 @@ EXPORT int moxie_calls_add(void* to, void* objects, library_call run, const void
   return 1;
 }
 
-// Makes the call of a tuple of tensors: a new reference to its result. None: no such call is known, or a tensor does
-// not lie as it must; nothing has happened then. An int: the library's status, and its moxie_last_error() is of this
-// thread. NULL: a Python exception is set.
-EXPORT void* moxie_calls_run(void* in, void* objects) {
-  const call_table* table = in;
+// Makes the call of some tensors: a new reference to its result. None: no such call is known, or a tensor does not lie
+// as it must; nothing has happened then. An int: the library's status, and its moxie_last_error() is of this thread.
+// NULL: a Python exception is set.
+static void* run(const call_table* table, void* const* objects) {
   const python_functions* python = &table->python;
   signature seen[MOST_TENSORS];
   uintptr_t addresses[MOST_TENSORS];
@@ -201,37 +229,73 @@ EXPORT void* moxie_calls_run(void* in, void* objects) {
   if (call == NULL || misaligned != 0) return python->increase(python->none), python->none;
 
   void* out = python->call(call->make_out, NULL);
-  void* workspace = out != NULL && call->make_workspace != NULL ? python->call(call->make_workspace, NULL) : NULL;
-  signature made;
-  uintptr_t out_address = 0, workspace_address = 0;
-  void* stream = NULL;
+  if (out == NULL) return NULL;
   const dl_device device = seen[0].device;
-  bool good = out != NULL && (call->make_workspace == NULL || workspace != NULL);
-  if (good && !(read_tensor(python, out, &made, &out_address) &&
-                (workspace == NULL || read_tensor(python, workspace, &made, &workspace_address)) &&
-                python->exchange->stream(device.type, device.index, &stream) == 0)) {
+  dl_managed* workspace = call->workspace_bytes != 0 ? allocate(python, device, call->workspace_bytes) : NULL;
+  signature made;
+  uintptr_t out_address = 0;
+  void* stream = NULL;
+  void* result = NULL;
+  if ((workspace == NULL) != (call->workspace_bytes == 0) || !read_tensor(python, out, &made, &out_address) ||
+      python->exchange->stream(device.type, device.index, &stream) != 0) {
     // Python's own way says what is wrong.
     python->clear_error();
-    python->decrease(out);
-    if (workspace != NULL) python->decrease(workspace);
-    return python->increase(python->none), python->none;
-  }
-  moxie_status status = MOXIE_OK;
-  if (good) {
+    result = python->none;
+    python->increase(result);
+  } else {
     __typeof__(call->tensors) tensors = call->tensors;
     uintptr_t* words = (uintptr_t*)&tensors;
     for (int i = 0; i < table->tensors; ++i) {
       if (seen[i].dimensions != 0) words[call->words[i]] = addresses[i];
     }
     words[call->out_word] = out_address;
+    void* memory = workspace == NULL ? NULL : (char*)workspace->tensor.data + workspace->tensor.byte_offset;
     const moxie_launch_options options = {.size = sizeof options, .stream = stream};
     void* thread = python->save_thread();
-    status = call->run(call->handle, &tensors, (void*)workspace_address, call->workspace_bytes, &options);
+    const moxie_status status = call->run(call->handle, &tensors, memory, call->workspace_bytes, &options);
     python->restore_thread(thread);
+    if (status == MOXIE_OK)
+      result = out, out = NULL;
+    else
+      result = python->long_from_long(status);
   }
   // torch's allocator gives the memory to later work of the same stream alone.
-  if (workspace != NULL) python->decrease(workspace);
-  if (good && status == MOXIE_OK) return out;
+  if (workspace != NULL && workspace->release != NULL) workspace->release(workspace);
   if (out != NULL) python->decrease(out);
-  return good ? python->long_from_long(status) : NULL;
+  return result;
+}
+
+// ---- The function that Python calls ----
+
+// PyMethodDef, and METH_FASTCALL of its flags: the stable ABI has both.
+typedef struct {
+  const char* name;
+  void* function;
+  int flags;
+  const char* text;
+} method;
+
+enum { METH_FASTCALL = 0x80 };
+
+// What a capsule needs to be opened, which the function has no other way to find.
+static void* (*capsule_pointer)(void* capsule, const char* name);
+
+static void* run_tensors(void* self, void* const* objects, intptr_t count) {
+  const call_table* table = capsule_pointer(self, NULL);
+  if (table == NULL) return NULL;
+  if (count != table->tensors) return table->python.increase(table->python.none), table->python.none;
+  return run(table, objects);
+}
+
+// A Python function of a table's tensors, None for those that are absent, which returns what run() does. NULL: an
+// exception is set.
+EXPORT void* moxie_calls_function(void* of) {
+  static const method definition = {"run", (void*)run_tensors, METH_FASTCALL, NULL};
+  const python_functions* python = &((const call_table*)of)->python;
+  capsule_pointer = python->capsule_pointer;
+  void* self = python->new_capsule(of, NULL, NULL);
+  if (self == NULL) return NULL;
+  void* function = python->new_function(&definition, self, NULL);
+  python->decrease(self);
+  return function;
 }

@@ -2,6 +2,7 @@
 """Calls that are known by what their tensors look like (python/native/calls.c), with a function in the library's place.
 No GPU has part in this; test_cuda.py has calls of the library itself."""
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import moxie.torch
-from moxie import _layer
+from moxie import _calls, _layer
 from moxie._calls import Calls, exchange_of
 from moxie._device import Device
 from moxie._library import ffi, lib, word_of
@@ -71,11 +72,52 @@ def new_calls():
     return Calls(torch.Tensor, words, _layer._OUT, aligned)
 
 
-def add(calls, library, tensors, tokens=TOKENS, out=new_out, workspace=None, handle=0x1230, run=None):
+def add(calls, library, tensors, tokens=TOKENS, out=new_out, handle=0x1230, run=None):
     arguments = {name: 16 if each is not None else 0 for name, each in zip(NAMES, tensors, strict=True)}
     arguments |= {"tokens": tokens, "out": 16, "ld_up": 40, "workspace": 128, "workspace_bytes": WORKSPACE}
-    make = workspace or functools.partial(torch.zeros, WORKSPACE, dtype=torch.uint8)
-    calls.add(tensors, Operation(handle), arguments, functools.partial(out), make, run or library.address)
+    calls.add(tensors, Operation(handle), arguments, functools.partial(out), run or library.address)
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2), ("context", ctypes.c_void_p), ("release", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64), ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2),
+        ("dimensions", ctypes.c_int32), ("type", ctypes.c_uint8 * 4), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class Memory:
+    """Stands in the place of torch's allocator behind DLPack's exchange interface, and knows what it has given."""
+
+    def __init__(self, monkeypatch):
+        self.given, self.held, self.is_empty = [], {}, False
+        self.functions = (
+            ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(self.allocate),
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.release),
+        )
+        functions = _calls._python(torch.Tensor)
+        self.exchange = (ctypes.c_void_p * 7).from_buffer_copy(ctypes.string_at(functions[-1], 7 * 8))
+        self.exchange[2] = ctypes.cast(self.functions[0], ctypes.c_void_p).value
+        mine = type(functions)(*functions[:-1], ctypes.addressof(self.exchange))
+        monkeypatch.setattr(_calls, "_python", lambda tensor_type: mine)
+
+    def allocate(self, prototype, made, context, report):
+        if self.is_empty:
+            return -1
+        nbytes = ctypes.c_int64.from_address(ctypes.c_void_p.from_address(prototype + 24).value).value
+        memory = ctypes.create_string_buffer(nbytes + 48)
+        one = Managed(data=ctypes.addressof(memory), byte_offset=48)
+        one.release = ctypes.cast(self.functions[1], ctypes.c_void_p).value
+        self.held[ctypes.addressof(one)] = one, memory
+        self.given.append((nbytes, one.data + 48))
+        ctypes.c_void_p.from_address(made).value = ctypes.addressof(one)
+        return 0
+
+    def release(self, one):
+        del self.held[one]
 
 
 @pytest.fixture
@@ -88,7 +130,7 @@ def known():
 def test_a_known_call_has_its_own_addresses(known):
     calls, library = known
     tensors = tensors_of()
-    y = calls(tensors)
+    y = calls(*tensors)
     ((handle, seen, workspace, nbytes, stream),) = library.seen
     assert (handle, nbytes, stream) == (0x1230, WORKSPACE, ffi.NULL) and workspace % 16 == 0
     assert y.shape == (TOKENS, HIDDEN) and y.dtype == torch.bfloat16
@@ -117,15 +159,15 @@ def other_looks():
 @pytest.mark.parametrize("what, tensors", [pytest.param(*each, id=each[0]) for each in other_looks()])
 def test_other_tensors_are_not_known(known, what, tensors):
     calls, library = known
-    assert calls(tensors) is None
+    assert calls(*tensors) is None
     assert library.seen == []
-    assert calls(tensors_of()) is not None
+    assert calls(*tensors_of()) is not None
 
 
 def test_an_unaligned_address_that_may_be(known):
     calls, library = known
     ids = torch.zeros(2 * TOKENS + 1, dtype=torch.int32)[1:].view(TOKENS, 2)
-    assert calls(tensors_of(topk_ids=ids)) is not None
+    assert calls(*tensors_of(topk_ids=ids)) is not None
     assert int(ffi.cast("uintptr_t", library.seen[0][1].topk_ids)) == ids.data_ptr()
 
 
@@ -133,47 +175,72 @@ def test_a_status_is_raised(known):
     calls, library = known
     library.status = lib.MOXIE_ERROR_INVALID_ARGUMENT
     with pytest.raises(ValueError):
-        calls(tensors_of())
+        calls(*tensors_of())
     library.status = lib.MOXIE_ERROR_DRIVER
     with pytest.raises(RuntimeError):
-        calls(tensors_of())
+        calls(*tensors_of())
     library.status = 0
-    assert calls(tensors_of()) is not None
+    assert calls(*tensors_of()) is not None
 
 
-@pytest.mark.parametrize("lacking", ["out", "workspace"])
-def test_what_an_allocator_raises_arrives(lacking):
+def test_what_the_allocator_of_the_result_raises_arrives():
     def fails():
         raise MemoryError("no room")
 
     calls, library = new_calls(), Library()
-    add(calls, library, tensors_of(), **{lacking: fails})
+    add(calls, library, tensors_of(), out=fails)
     with pytest.raises(MemoryError, match="no room"):
-        calls(tensors_of())
+        calls(*tensors_of())
     assert library.seen == []
+
+
+def test_the_workspace_is_allocated_and_given_back(monkeypatch):
+    memory = Memory(monkeypatch)
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of())
+    for library.status in (0, lib.MOXIE_ERROR_DRIVER):
+        with contextlib.suppress(RuntimeError):
+            calls(*tensors_of())
+        nbytes, address = memory.given[-1]
+        assert nbytes == WORKSPACE and library.seen[-1][2:4] == (address, WORKSPACE)
+    assert len(memory.given) == 2 and memory.held == {}
+
+
+def test_a_call_without_a_workspace_is_left_to_python(monkeypatch):
+    memory = Memory(monkeypatch)
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of())
+    memory.is_empty = True
+    assert calls(*tensors_of()) is None
+    memory.is_empty = False
+    assert library.seen == [] and calls(*tensors_of()) is not None
 
 
 def test_nothing_is_kept():
     made = []
 
-    def noted(make):
-        tensor = make()
-        made.append(weakref.ref(tensor))
+    def noted():
+        made.append(weakref.ref(tensor := new_out()))
         return tensor
 
     calls, library = new_calls(), Library()
-    workspace = functools.partial(noted, functools.partial(torch.zeros, WORKSPACE, dtype=torch.uint8))
-    add(calls, library, tensors_of(), out=functools.partial(noted, new_out), workspace=workspace)
+    add(calls, library, tensors_of(), out=noted)
     tensors = tensors_of()
     given = [weakref.ref(each) for each in tensors if each is not None]
-    y = calls(tensors)
-    assert made[0]() is y and made[1]() is None
+    y = calls(*tensors)
+    assert made[0]() is y
     library.status = lib.MOXIE_ERROR_DRIVER
     with pytest.raises(RuntimeError):
-        calls(tensors)
+        calls(*tensors)
     del y, tensors
     gc.collect()
-    assert len(made) == 4 and not any(each() is not None for each in [*made, *given])
+    assert len(made) == 2 and not any(each() is not None for each in [*made, *given])
+
+
+def test_another_number_of_tensors_is_not_known(known):
+    calls, library = known
+    assert calls(*tensors_of()[:-1]) is None and calls(*tensors_of(), None) is None and calls() is None
+    assert library.seen == []
 
 
 def test_many_calls_share_a_table_until_it_is_full():
@@ -184,19 +251,19 @@ def test_many_calls_share_a_table_until_it_is_full():
         add(calls, library, tensors, tokens, functools.partial(new_out, tokens))
         add(calls, library, tensors, 0, functools.partial(new_out, 1))  # the first one counts
     for tokens, tensors in looks.items():
-        assert calls(tensors).shape[0] == tokens == library.seen[-1][1].tokens
+        assert calls(*tensors).shape[0] == tokens == library.seen[-1][1].tokens
     base = torch.zeros(most + 1, 2)
     for tokens in range(41, most + 2):
         add(calls, library, tensors_of(1, topk_weights=base[:tokens]), 1)
-    assert calls(tensors_of(1, topk_weights=base[:most])) is not None
-    assert calls(tensors_of(1, topk_weights=base[: most + 1])) is None
+    assert calls(*tensors_of(1, topk_weights=base[:most])) is not None
+    assert calls(*tensors_of(1, topk_weights=base[: most + 1])) is None
 
 
 def test_the_interpreter_goes_on_while_the_library_is_called():
     usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value  # whose argument is the handle
     calls = new_calls()
     add(calls, None, tensors_of(), handle=400_000, run=usleep)
-    caller = threading.Thread(target=calls, args=(tensors_of(),))
+    caller = threading.Thread(target=calls, args=tensors_of())
     begin = time.perf_counter()
     caller.start()
     time.sleep(0.01)
@@ -211,7 +278,7 @@ def test_eight_threads(known):
     def work():
         for _ in range(50):
             tensors = tensors_of()
-            results.append((tensors[0].data_ptr(), calls(tensors)))
+            results.append((tensors[0].data_ptr(), calls(*tensors)))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -285,10 +352,15 @@ def test_a_repeated_call_is_the_same_call(name, monkeypatch):
     with torch.no_grad():
         first = call(noted.gpu, *arguments)
         (known,) = noted.gpu.known.values()
-        times = []
-        monkeypatch.setattr(known, "_run", lambda *given, run=known._run: times.append(given) or run(*given))
+        found = []  # by way of the table
+
+        def run(*tensors, run=known._run):
+            found.append(run(*tensors))
+            return found[-1]
+
+        monkeypatch.setattr(known, "_run", run)
         second = call(noted.gpu, *arguments)
-    assert len(times) == 1 and len(noted.calls) == 2  # the second one went by way of the table
+    assert len(found) == 1 and found[0] is second and len(noted.calls) == 2
     assert (first.shape, first.dtype) == (second.shape, second.dtype)
     (handle, before, nbytes), (handle_again, after, nbytes_again) = noted.calls
     assert (handle, nbytes) == (handle_again, nbytes_again) and len(before) == len(after)
