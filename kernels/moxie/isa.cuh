@@ -3,7 +3,22 @@
 // mbarrier arrival, programmatic launch, and the few scalar ones that have no intrinsic of the wanted rounding.
 // Each function is named after its instruction; the section numbers are those of the PTX ISA 9.1.
 #pragma once
-#include <cuda/ptx>
+// Of cuda/ptx, with its two megabytes, what kernels use: NVRTC reads the rest for as long as it takes it to read and
+// compile a kernel. moxie/blackwell/isa.cuh adds what sm_100a has beside it.
+#include <cuda/__ptx/instructions/cp_async_bulk.h>
+#include <cuda/__ptx/instructions/cp_async_bulk_commit_group.h>
+#include <cuda/__ptx/instructions/cp_async_bulk_tensor.h>
+#include <cuda/__ptx/instructions/cp_async_bulk_wait_group.h>
+#include <cuda/__ptx/instructions/fence.h>
+#include <cuda/__ptx/instructions/mbarrier_arrive.h>
+#include <cuda/__ptx/instructions/mbarrier_expect_tx.h>
+#include <cuda/__ptx/instructions/mbarrier_init.h>
+#include <cuda/__ptx/instructions/mbarrier_wait.h>
+#include <cuda/__ptx/instructions/tensormap_cp_fenceproxy.h>
+#include <cuda/__ptx/instructions/tensormap_replace.h>
+#include <cuda/std/__type_traits/is_same.h>
+#include <cuda/std/__type_traits/remove_cv.h>
+#include <cuda/std/__type_traits/remove_reference.h>
 
 #include "moxie/types.h"
 

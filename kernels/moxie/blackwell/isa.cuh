@@ -2,6 +2,15 @@
 // Descriptors of sm_100a's tensor cores (tcgen05) and loads from tensor memory, in the few forms the kernels use. The
 // instructions themselves come from cuda::ptx. Section numbers are those of the PTX ISA 9.1.
 #pragma once
+#include <cuda/__ptx/instructions/clusterlaunchcontrol.h>
+#include <cuda/__ptx/instructions/tcgen05_alloc.h>
+#include <cuda/__ptx/instructions/tcgen05_commit.h>
+#include <cuda/__ptx/instructions/tcgen05_cp.h>
+#include <cuda/__ptx/instructions/tcgen05_fence.h>
+#include <cuda/__ptx/instructions/tcgen05_ld.h>
+#include <cuda/__ptx/instructions/tcgen05_mma.h>
+#include <cuda/__ptx/instructions/tcgen05_wait.h>
+
 #include "moxie/isa.cuh"
 
 namespace moxie::kernel {
