@@ -491,15 +491,18 @@ struct Options {
   std::string only;         // kernels whose name has this in it
   std::string instruction;  // mutants of instructions that begin so
   size_t sample = 0;        // mutants a kernel, 0: all
+  size_t each = 1;          // one of so many kernels
   int processes = int(std::max(1u, std::thread::hardware_concurrency()));
   bool all = false;  // print every mutant, not only the survivors
   std::string explanations = MOXIE_SOURCE_DIR "/docs/mutants.md";
 };
 
 void usage() {
-  std::cout << "mutants [--arch sm_90a|sm_100a] [--only TEXT] [--instruction TEXT] [--sample N] [--processes N] "
-               "[--all] [--explanations FILE]\n"
-               "  Runs mutants of the library's kernels in the simulator. --sample takes N of each kernel's.\n";
+  std::cout
+      << "mutants [--arch sm_90a|sm_100a] [--only TEXT] [--instruction TEXT] [--sample N] [--processes N] "
+         "[--each N] [--all] [--explanations FILE]\n"
+         "  Runs mutants of the library's kernels in the simulator. --sample takes N of each kernel's, --each one "
+         "of N kernels.\n";
 }
 
 std::string place_text(const Mutant& m) {
@@ -519,8 +522,9 @@ int run(const Options& options) {
   std::map<std::string, size_t> killers_total;
   std::vector<Case> all = options.blackwell ? blackwell_cases() : hopper_cases();
   for (Case& c : routing_cases()) all.push_back(std::move(c));
+  size_t turn = 0;
   for (const Case& c : all) {
-    if (c.name.find(options.only) == std::string::npos) continue;
+    if (c.name.find(options.only) == std::string::npos || turn++ % options.each != 0) continue;
     const auto start = std::chrono::steady_clock::now();
     Subject subject(c);
     if (::testing::Test::HasFailure()) {
@@ -598,7 +602,7 @@ int run(const Options& options) {
              options.blackwell ? "sm_100a" : "sm_90a", mutants_total, killed_total,
              100.0 * double(killed_total) / double(mutants_total), explained_total, open_total);
   for (const auto& [hazard, count] : killers_total) fmt::print("  {:5} {}\n", count, hazard);
-  const bool complete = options.only.empty() && options.instruction.empty() && options.sample == 0;
+  const bool complete = options.only.empty() && options.instruction.empty() && options.sample == 0 && options.each == 1;
   bool stale = false;
   for (const Explanation& e : explanations) {
     const bool asked = std::any_of(all.begin(), all.end(), [&](const Case& c) { return e.is_for(c.name); });
@@ -632,6 +636,8 @@ int main(int argc, char** argv) {
         options.instruction = value();
       } else if (name == "--sample") {
         options.sample = std::stoul(value());
+      } else if (name == "--each") {
+        options.each = std::max<size_t>(1, std::stoul(value()));
       } else if (name == "--processes") {
         options.processes = std::max(1, std::stoi(value()));
       } else if (name == "--explanations") {
