@@ -8,6 +8,7 @@
 #include "sim/hazards/global_access.h"
 #include "sim/hazards/shared_access.h"
 #include "sim/hazards/tensor_map_order.h"
+#include "sim/machine/operands.h"
 
 namespace sim {
 namespace {
@@ -100,7 +101,9 @@ void resolve_shared(Warp& warp, const uint64_t* at, uint64_t any, uint32_t mask,
   for (uint32_t rest = mask; rest != 0;) {
     const int leader = std::countr_zero(rest);
     const uint64_t distance = at[leader] >> kRankShift;
-    const auto address = static_cast<uint32_t>(at[leader] + own.shared_base());
+    const uint64_t given = at[leader] + own.shared_base();
+    if ((given & kWindowMask) == kSharedWindow) generic_as_shared(warp, given, leader);
+    const auto address = static_cast<uint32_t>(given);
     const uint32_t rank = address >> kRankShift;
     if (rank >= cluster.ctas.size())
       fault(Hazard::Memory, warp, leader, "shared address " + hex(address) + " names a block outside the cluster");

@@ -6,10 +6,21 @@
 
 namespace sim {
 
+void generic_as_shared(const Warp& warp, uint64_t address, int lane) {
+  deviation(Hazard::Memory, warp, lane, [&] {
+    return "generic address " + hex(address) + " is used as a shared address, which cvta.to.shared would make of it";
+  });
+}
+
 SharedPlace shared_place(Warp& warp, uint64_t address, bool generic, int lane) {
-  if (generic && (address & kWindowMask) != kSharedWindow)
-    fault(Hazard::Memory, warp, lane, "generic address " + hex(address) + " is not in shared memory");
-  const uint64_t low = generic ? address & ~kWindowMask : address;
+  if (generic && (address & kWindowMask) != kSharedWindow) {
+    const auto text = [&] { return "generic address " + hex(address) + " is not in shared memory"; };
+    if (address >> 32 != 0) fault(Hazard::Memory, warp, lane, text());
+    // A shared address; what can only be in shared memory is found by the low 32 bits.
+    deviation(Hazard::Memory, warp, lane, text);
+  }
+  if (!generic && (address & kWindowMask) == kSharedWindow) generic_as_shared(warp, address, lane);
+  const uint64_t low = address & ~(generic || (address & kWindowMask) == kSharedWindow ? kWindowMask : 0);
   const uint64_t rank = low >> kRankShift;
   Cluster& cluster = *warp.cta->cluster;
   if (rank >= cluster.ctas.size())

@@ -28,6 +28,10 @@ struct SharedPlace {
 // finished.
 SharedPlace shared_place(Warp& warp, uint64_t address, bool generic, int lane);
 
+// A generic address of shared memory where an instruction takes a shared one. GPUs take its low 32 bits, which are the
+// shared address.
+void generic_as_shared(const Warp& warp, uint64_t address, int lane);
+
 inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
 
 }  // namespace sim

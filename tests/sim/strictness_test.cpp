@@ -163,6 +163,40 @@ std::vector<Row> rows() {
        128,
        100,
        threads(128)},
+      // Generic addresses of shared memory as shared ones.
+      {"a generic address of an mbarrier",
+       entry("cvta.shared.u64 %rd5, bars;\n@%p1 mbarrier.init.shared::cta.b64 [%rd5], 32;\nbar.warp.sync -1;\n"
+             "mbarrier.arrive.shared::cta.b64 %rd6, [%r2];\n" +
+             kWaited + kStore),
+       {"memory: generic address 0x100000000002000 is used as a shared address"},
+       32,
+       90,
+       threads(32)},
+      {"a generic address of a store",
+       entry("cvta.shared.u64 %rd5, buffer;\nmad.wide.u32 %rd5, %r3, 4, %rd5;\nst.shared.u32 [%rd5], %r3;\n"
+             "mad.lo.u32 %r4, %r3, 4, %r1;\nld.shared.u32 %r3, [%r4];\n" +
+             kStore),
+       {"memory: generic address 0x100000000000000 is used as a shared address"},
+       32,
+       90,
+       threads(32)},
+      {"a generic address of what tcgen05.alloc writes",
+       entry("shr.u32 %r4, %r3, 5;\nshl.b32 %r5, %r4, 21;\nsetp.eq.u32 %p2, %r4, 0;\n@!%p2 bra ALLOCATED;\n"
+             "cvta.shared.u64 %rd5, buffer;\ntcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%rd5], 32;\n"
+             "tcgen05.dealloc.cta_group::1.sync.aligned.b32 0, 32;\nALLOCATED:\n" +
+             kStore),
+       {"memory: generic address 0x100000000000000 is used as a shared address"},
+       128,
+       100,
+       threads(128)},
+      // Shared addresses as generic ones.
+      {"a shared address of an mbarrier",
+       entry(kInit + "bar.sync 0;\ncvt.u64.u32 %rd5, %r2;\n@%p1 mbarrier.arrive.b64 %rd6, [%rd5];\n" + kWaited +
+             kStore),
+       {"memory: generic address 0x2000 is not in shared memory"},
+       32,
+       90,
+       threads(32)},
       // Shared memory that nobody wrote.
       {"a read of no value",
        entry("ld.shared.u32 %r6, [%r1+8];\nand.b32 %r6, %r6, 0;\nadd.u32 %r3, %r3, %r6;\n" + kStore),
