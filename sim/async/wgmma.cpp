@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma (PTX ISA 9.7.15): fences, groups, matrix descriptors, and mma_async on operands in shared memory and
-// registers. The operations of a warpgroup are one queue; those of a group that accumulate in the same registers
+// registers, with a dense or a sparse matrix A. The operations of a warpgroup are one queue; those of a group that accumulate in the same registers
 // are multiplied together.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -19,9 +20,11 @@ constexpr int kWarps = 4, kRows = 64;
 
 enum class Result : uint8_t { F32, F16, S32 };
 
-// wgmma.mma_async (9.7.15.5).
+// wgmma.mma_async (9.7.15.5) and wgmma.mma_async.sp (9.7.15.6).
 struct MmaForm {
-  int16_t n = 0, k = 0;
+  int16_t n = 0;
+  int16_t k = 0;  // how many elements of a row of A are stored: of a sparse matrix half of those that B has
+
   uint8_t d_registers = 0;  // the accumulators come first among the operands
   Element a = Element::F16, b = Element::F16;
   Result result = Result::F32;
@@ -29,11 +32,15 @@ struct MmaForm {
   bool negate_a = false, negate_b = false;
   bool transpose_a = false, transpose_b = false;
   bool saturate = false;
+  bool sparse = false;
+  uint8_t selector = 0;  // which threads of four contribute metadata: the first two, or the last two
   bool scale_d_constant = false;
   bool scale_d = false;    // the constant, or whether the predicate is negated
   ValueOperand a_operand;  // the descriptor, or the first of four registers
   ValueOperand b_descriptor;
   ValueOperand scale_d_predicate;
+  ValueOperand metadata;
+  int depth() const { return sparse ? 2 * k : k; }
 };
 // wgmma.wait_group (9.7.15.7.3).
 struct WaitGroupForm {
@@ -90,6 +97,7 @@ struct Matrix {
 
 // Marks the pieces of `count` rows (of A) or columns (of B) as read.
 void touch_matrix(SharedAccess& access, const Cta& cta, Warp& warp, const Matrix& m, uint32_t count, uint32_t k) {
+  const uint32_t pieces = k * static_cast<uint32_t>(m.bytes) / 16;
   const uint32_t size = cta.shared.size;
   const auto inside = [&](uint32_t address, uint32_t bytes) {
     if (address + bytes <= size) return;
@@ -106,7 +114,7 @@ void touch_matrix(SharedAccess& access, const Cta& cta, Warp& warp, const Matrix
       for (uint32_t piece = 0; piece < count * static_cast<uint32_t>(m.bytes) / 16; ++piece)
         touch(m.piece_mn_major(piece, row));
     }
-  } else if (m.wide > 1 && m.start % 32 == 0 && m.stride % 32 == 0) {
+  } else if (pieces == 2 && m.wide > 1 && m.start % 32 == 0 && m.stride % 32 == 0) {
     // The two pieces of a row stay neighbours under the swizzle.
     for (uint32_t eight = 0; eight < count / 8; ++eight) {
       const uint32_t first = m.start + eight * m.stride;
@@ -118,8 +126,7 @@ void touch_matrix(SharedAccess& access, const Cta& cta, Warp& warp, const Matrix
     }
   } else {
     for (uint32_t mn = 0; mn < count; ++mn) {
-      touch(m.piece_k_major(mn, 0));
-      touch(m.piece_k_major(mn, 1));
+      for (uint32_t piece = 0; piece < pieces; ++piece) touch(m.piece_k_major(mn, piece));
     }
   }
 }
@@ -134,6 +141,8 @@ struct MmaRecord {
   uint32_t group = 0;
   // How many warps of the group have issued it.
   uint32_t warps = 0;
+  // Of a sparse matrix A: what the lanes of each warp say about its rows.
+  std::vector<std::array<uint32_t, kLanes>> metadata;
   // The histories of the bytes that the first warp read, which the views of the other warps are compared with.
   std::vector<SharedAccess::Met> met_a, met_b;
 };
@@ -161,8 +170,8 @@ struct Panels {
   struct Free {
     void operator()(float* p) const { std::free(p); }
   };
-  std::unique_ptr<float[], Free> a, b, sums;
-  size_t a_size = 0, b_size = 0, sums_size = 0;
+  std::unique_ptr<float[], Free> a, b, sums, stored;
+  size_t a_size = 0, b_size = 0, sums_size = 0, stored_size = 0;
   static float* grow(std::unique_ptr<float[], Free>& p, size_t& size, int64_t want) {
     if (static_cast<int64_t>(size) < want) {
       size = static_cast<size_t>(want);
@@ -174,7 +183,8 @@ struct Panels {
 };
 thread_local Panels panels;
 
-void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
+void build_stored_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth,
+                    int k0) {
   const Form f = form_of(*record.instr);
   const Matrix m(record.a_descriptor, f.transpose_a, element_bytes(f.a));
   const uint8_t* const shared = cta.shared.bytes;
@@ -201,6 +211,49 @@ void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record,
   }
 }
 
+// Where the metadata of a sparse matrix A has the index of one of its stored elements (9.7.15.6.2).
+struct MetadataPlace {
+  int lane;  // the first of those that say the same for another selector
+  int bit;
+};
+MetadataPlace metadata_place(Element element, int row, int stored) {
+  // Of 8-bit types all threads contribute: the two of a pair the rows r and r + 8, the two pairs 32 columns each.
+  if (element_bytes(element) == 1) return {4 * (row % 8) + row / 8 + 2 * (stored / 16), stored % 16 * 2};
+  // Of others a pair does: each thread half of the columns, of row r below and of r + 8 above.
+  const int half = element == Element::TF32 ? 4 : 8;
+  return {4 * (row % 8) + stored / half, row / 8 * 16 + stored % half * (16 / half)};
+}
+
+// Which column of its chunk a stored element stands in, or -1 for metadata that says none. A chunk has four columns of
+// which two are stored, of tf32 two of which one is.
+int column_in_chunk(Element element, uint32_t metadata, int bit) {
+  if (element != Element::TF32) return static_cast<int>(metadata >> bit & 3);
+  const uint32_t index = metadata >> bit & 15;
+  return index == 0b0100 ? 0 : index == 0b1110 ? 1 : -1;
+}
+
+void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
+  const Form f = form_of(*record.instr);
+  if (!f.sparse) return build_stored_a(cta, warps, record, base, depth, k0);
+  float* const stored = Panels::grow(panels.stored, panels.stored_size, a_panel_floats(f.k));
+  build_stored_a(cta, warps, record, stored, f.k, 0);
+  const int per_chunk = f.a == Element::TF32 ? 1 : 2;
+  for (int w = 0; w < kWarps; ++w) {
+    std::memset(a_panel(base, depth, w, k0, 0), 0, static_cast<size_t>(f.depth()) * 2 * kPanelRow * sizeof(float));
+    for (int row = 0; row < 16; ++row) {
+      for (int i = 0; i < f.k; ++i) {
+        const MetadataPlace place = metadata_place(f.a, row, i);
+        const uint32_t metadata =
+            record.metadata[static_cast<size_t>(w)][static_cast<size_t>(place.lane + 2 * f.selector)];
+        const int column = i / per_chunk * 2 * per_chunk + column_in_chunk(f.a, metadata, place.bit);
+        // Two elements may claim one column, which is a deviation.
+        for (int lane = row % 8 * 4; lane < row % 8 * 4 + 4; ++lane)
+          a_panel(base, depth, w, k0 + column, row / 8)[lane] += a_panel(stored, f.k, w, i, row / 8)[lane];
+      }
+    }
+  }
+}
+
 void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, int k0) {
   const Form f = form_of(*record.instr);
   const Matrix m(record.b_descriptor, f.transpose_b, element_bytes(f.b));
@@ -209,7 +262,7 @@ void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, in
   pieces.element = f.b;
   pieces.across = m.mn_major;
   for (uint32_t j = 0; j < static_cast<uint32_t>(f.n) / 8; ++j) {
-    for (uint32_t piece = 0; piece < 2; ++piece) {
+    for (uint32_t piece = 0; piece < (f.sparse ? 4u : 2u); ++piece) {
       for (uint32_t i = 0; i < 8; ++i)
         pieces.at[i] = shared + (m.mn_major ? m.piece_mn_major(j, 8 * piece + i) : m.piece_k_major(8 * j + i, piece));
       pack_b(pieces, base, depth, static_cast<int>(j), k0 + f.k / 2 * static_cast<int>(piece));
@@ -222,17 +275,17 @@ void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, in
 void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord* const* run, size_t count,
                      std::vector<uint64_t>& b_built) {
   const Form first = form_of(*run[0]->instr);
-  const int depth = first.k * static_cast<int>(count);
+  const int depth = first.depth() * static_cast<int>(count);
   float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, first.n));
   std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), static_cast<uint64_t>(first.a),
-                               static_cast<uint64_t>(first.b), first.transpose_b};
+                               static_cast<uint64_t>(first.b), first.transpose_b, first.sparse};
   for (size_t i = 0; i < count; ++i) {
-    build_a(cta, warps, *run[i], a, depth, first.k * static_cast<int>(i));
+    build_a(cta, warps, *run[i], a, depth, first.depth() * static_cast<int>(i));
     wanted.push_back(run[i]->b_descriptor);
   }
   if (wanted != b_built) {
-    for (size_t i = 0; i < count; ++i) build_b(cta, *run[i], b, depth, first.k * static_cast<int>(i));
+    for (size_t i = 0; i < count; ++i) build_b(cta, *run[i], b, depth, first.depth() * static_cast<int>(i));
     b_built = std::move(wanted);
   }
   float* rows[128];
@@ -246,11 +299,11 @@ void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord*
 // 8 * j + 2 * c and the next.
 void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
   const Form f = form_of(*record.instr);
-  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(f.k));
-  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(f.k, f.n));
+  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(f.depth()));
+  float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(f.depth(), f.n));
   float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
-  build_a(cta, warps, record, a, f.k, 0);
-  build_b(cta, record, b, f.k, 0);
+  build_a(cta, warps, record, a, f.depth(), 0);
+  build_b(cta, record, b, f.depth(), 0);
   float* rows[128];
   for (int i = 0; i < f.n / 2; ++i) rows[i] = sums + i * kLanes;
   for (int w = 0; w < kWarps; ++w) {
@@ -259,7 +312,7 @@ void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord&
       for (int lane = 0; lane < kLanes; ++lane)
         rows[i][lane] = f16_to_f32(static_cast<uint16_t>(packed[lane] >> 16 * (i % 2)));
     }
-    multiply(rows, f.n, a_panel(a, f.k, w, 0, 0), b, f.k, !record.accumulate);
+    multiply(rows, f.n, a_panel(a, f.depth(), w, 0, 0), b, f.depth(), !record.accumulate);
     for (int i = 0; i < f.n / 4; ++i) {
       uint32_t* const packed = warps[w]->row<uint32_t>(f.d[i]);
       for (int lane = 0; lane < kLanes; ++lane)
@@ -313,13 +366,13 @@ void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecor
     for (size_t i = 0; i < count; ++i) multiply_bits(cta, warps, *run[i]);
     return;
   }
-  const int depth = f.k * static_cast<int>(count);
+  const int depth = f.depth() * static_cast<int>(count);
   float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, f.n));
   float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
   for (size_t i = 0; i < count; ++i) {
-    build_a(cta, warps, *run[i], a, depth, f.k * static_cast<int>(i));
-    build_b(cta, *run[i], b, depth, f.k * static_cast<int>(i));
+    build_a(cta, warps, *run[i], a, depth, f.depth() * static_cast<int>(i));
+    build_b(cta, *run[i], b, depth, f.depth() * static_cast<int>(i));
   }
   float* rows[128];
   for (int i = 0; i < f.n / 2; ++i) rows[i] = sums + i * kLanes;
@@ -347,7 +400,7 @@ bool same_accumulators(const Form& x, const Form& y) {
 
 // Whether two operations can be one product: their types, how B lies, and saturation.
 bool same_operands(const Form& x, const Form& y) {
-  return x.a == y.a && x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate;
+  return x.a == y.a && x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate && x.sparse == y.sparse;
 }
 
 // A group of operations that wgmma.commit_group has closed.
@@ -355,7 +408,7 @@ class WgmmaGroup : public AsyncOp {
  public:
   WgmmaGroup(Origin origin, uint32_t warpgroup, std::vector<std::unique_ptr<MmaRecord>> records)
       : origin_(origin), warpgroup_(warpgroup), records_(std::move(records)) {}
-  void perform(Cluster&) override {
+  void perform(Cluster& cluster) override {
     Cta& cta = *origin_.warp->cta;
     Warp* warps[kWarps];
     for (uint32_t w = 0; w < kWarps; ++w) warps[w] = cta.warps[4 * warpgroup_ + w].get();
@@ -503,9 +556,33 @@ void cover_mma(const Instr& instr, const Form& f, uint64_t a, uint64_t b, bool a
   if (f.negate_b) cover(instr, "negated B");
   cover(instr, accumulate ? "D read" : "D not read");
 }
+  if (f.sparse) cover(instr, f.selector == 0 ? "selector 0" : "selector 1");
 
 Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
+// The metadata of a warp's lanes, read when it issues the operation.
+std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const Form& f) {
+  std::array<uint32_t, kLanes> metadata;
+  for (int lane = 0; lane < kLanes; ++lane) metadata[static_cast<size_t>(lane)] = read32(warp, instr, f.metadata, lane);
+  for (int row = 0; row < 16; ++row) {
+    for (int i = 0; i < f.k; ++i) {
+      MetadataPlace place = metadata_place(f.a, row, i);
+      place.lane += 2 * f.selector;
+      const uint32_t said = metadata[static_cast<size_t>(place.lane)];
+      const uint32_t index = said >> (place.bit & ~3) & 15;
+      const auto text = [&](const char* why) {
+        return "the metadata " + hex(said) + " of a sparse wgmma has " + hex(index) + " at bit " +
+               std::to_string(place.bit & ~3) + ", " + why;
+      };
+      if (column_in_chunk(f.a, said, place.bit) < 0)
+        fault(Hazard::IllegalUse, warp, place.lane, text("which is the index of no element"));
+      if (f.a != Element::TF32 && (index & 3) == index >> 2)
+        deviation(Hazard::IllegalUse, warp, place.lane, [&] { return text("which names one column twice"); });
+    }
+  }
+  return metadata;
+}
+
   WarpGroup& group = warpgroup_of(warp, mask);
   AsyncWarpState& s = *warp.async;
   const Form f = form_of(instr);
@@ -527,6 +604,10 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   }
   if (coverage_wanted()) cover_mma(instr, f, a, b, accumulate);
   const uint32_t number = s.mma_issued++;
+  if (f.sparse && !f.transpose_b && Matrix(b, false, 1).wide == 2)
+    fault(Hazard::IllegalUse, warp, -1,
+          "a sparse wgmma takes 64 bytes of each column of B, of which a swizzle of 32 bytes holds half; the ISA does "
+          "not say where the others are");
   if (number - group.open_first == group.open.size()) {
     group.open.push_back(std::make_unique<MmaRecord>());
     MmaRecord& record = *group.open.back();
@@ -537,6 +618,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     record.group = s.mma_committed;
     const Stamp stamp{group.agent, s.mma_committed + 1};
     if (!f.registers_a) {
+    record.metadata.resize(f.sparse ? kWarps : 0);
       SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
       touch_matrix(access, *warp.cta, warp, Matrix(a, f.transpose_a, element_bytes(f.a)), kRows,
                    static_cast<uint32_t>(f.k));
@@ -544,10 +626,11 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
     touch_matrix(access, *warp.cta, warp, Matrix(b, f.transpose_b, element_bytes(f.b)), static_cast<uint32_t>(f.n),
-                 static_cast<uint32_t>(f.k));
+                 static_cast<uint32_t>(f.depth()));
     record.met_b = access.take_met();
     ++record.warps;
     return Step::Next;
+    if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
   }
   MmaRecord& record = *group.open[number - group.open_first];
   if (record.instr != &instr || record.group != s.mma_committed)
@@ -558,6 +641,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_b);
   ++record.warps;
   return Step::Next;
+  if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
 }
 
 Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
@@ -624,11 +708,12 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
     out.execute = execute_wait_group;
     return true;
   }
-  if (parts[1] != "mma_async" || has_part(source, "sp")) unsupported(source, "the form is not known");
+  if (parts[1] != "mma_async") unsupported(source, "the form is not known");
   MmaForm form;
   std::vector<std::string> types;
   int n = 0, k = 0;
-  for (size_t i = 4; i < parts.size(); ++i) {
+  form.sparse = has_part(source, "sp");
+  for (size_t i = form.sparse ? 5 : 4; i < parts.size(); ++i) {
     if (parts[i] == "satfinite") {
       form.saturate = true;
     } else if (std::sscanf(parts[i].c_str(), "m64n%dk%d", &n, &k) == 2) {
@@ -661,14 +746,17 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   } else if (types[0] != "f32" || integer) {
     unsupported(source, "the accumulator type does not fit");
   }
-  if (!b_fits || k != (bits ? 256 : 32 / element_bytes(a))) unsupported(source, "types and shape do not fit");
+  if (!b_fits || (bits && form.sparse) || k != (bits ? 256 : (form.sparse ? 64 : 32) / element_bytes(a)))
+    unsupported(source, "types and shape do not fit");
   if (integer && n > 32 && n % 16 != 0) unsupported(source, "the shape is not known");
   form.n = static_cast<int16_t>(n);
   form.k = static_cast<int16_t>(32 / element_bytes(a));
   form.a = a;
   form.b = b;
   form.result = result;
-  if (operands.size() < 4) unsupported(source, "wrong number of operands");
+  // The metadata and its selector stand between the matrices and scale-d.
+  const size_t behind = form.sparse ? 5 : 3;
+  if (operands.size() <= behind) unsupported(source, "wrong number of operands");
   const size_t d_registers = static_cast<size_t>(result == Result::F16 ? n / 4 : n / 2);
   form.d_registers = static_cast<uint8_t>(d_registers);
   if (operands[0].kind != ptx::Operand::Kind::Vector || operands[0].elements.size() != d_registers)
@@ -680,21 +768,28 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   // one only with a descriptor.
   const bool half = a == Element::F16 || a == Element::BF16;
   const size_t scales = integer ? 0 : 2, transposes = half ? (form.registers_a ? 1 : 2) : 0;
-  if (operands.size() != 4 + scales + transposes) unsupported(source, "wrong number of operands");
+  if (operands.size() != behind + 1 + scales + transposes) unsupported(source, "wrong number of operands");
   const auto one_of = [&](size_t index, int64_t low, int64_t high) {
     const int64_t value = immediate_of(source, operands[index]);
     if (value != low && value != high) unsupported(source, "an immediate operand is out of range");
     return value == high;
   };
-  form.negate_a = scales > 0 && !one_of(4, -1, 1);
-  form.negate_b = scales > 0 && !one_of(5, -1, 1);
-  form.transpose_a = transposes == 2 && one_of(6, 0, 1);
-  form.transpose_b = transposes > 0 && one_of(5 + transposes, 0, 1);
+  form.negate_a = scales > 0 && !one_of(behind + 1, -1, 1);
+  form.negate_b = scales > 0 && !one_of(behind + 2, -1, 1);
+  form.transpose_a = transposes == 2 && one_of(behind + 3, 0, 1);
+  form.transpose_b = transposes > 0 && one_of(behind + 2 + transposes, 0, 1);
   const ptx::Type register_type = result == Result::F32 ? ptx::Type::F32 : ptx::Type::B32;
   context.push(operands[0], register_type);
   form.a_operand = push_value(context, operands[1], form.registers_a ? ptx::Type::B32 : ptx::Type::U64);
   form.b_descriptor = push_value(context, operands[2], ptx::Type::U64);
-  const ptx::Operand& scale_d = operands[3];
+  if (form.sparse) {
+    form.metadata = push_value(context, operands[3], ptx::Type::B32);
+    const int64_t selector = immediate_of(source, operands[4]);
+    if (selector < 0 || selector > (element_bytes(a) == 1 ? 0 : 1))
+      unsupported(source, "the sparsity selector must be " + std::string(element_bytes(a) == 1 ? "0" : "0 or 1"));
+    form.selector = static_cast<uint8_t>(selector);
+  }
+  const ptx::Operand& scale_d = operands[behind];
   if (scale_d.kind == ptx::Operand::Kind::Immediate) {
     form.scale_d_constant = true;
     form.scale_d = scale_d.bits != 0;

@@ -91,11 +91,12 @@ const ptx::Instruction* executed_by(const Warp& warp) {
 
 }  // namespace
 
-bool is_told(Hazard kind, const Warp& warp) {
+bool is_told(Hazard kind, const Warp& warp) { return is_told(kind, warp, executed_by(warp)); }
+bool is_told(Hazard kind, const Warp& warp, const ptx::Instruction* source) {
   Cluster& cluster = *warp.cta->cluster;
   const Strictness strictness = cluster.launch->rules.strictness;
   if (strictness != Strictness::Portable) return strictness == Strictness::Isa;
-  return ++cluster.deviations.seen[{executed_by(warp), kind}].count == 1;
+  return ++cluster.deviations.seen[{source, kind}].count == 1;
 }
 
 void tell(Hazard kind, const Warp& warp, int lane, const std::string& text) {
@@ -127,6 +128,12 @@ std::vector<std::string> Deviations::lines() const {
   std::vector<std::string> lines;
   for (auto& [line, text] : sorted) lines.push_back(std::move(text));
   return lines;
+}
+
+void Origin::tell(Hazard hazard, const std::string& what) const {
+  Cluster& cluster = *warp->cta->cluster;
+  if (cluster.launch->rules.strictness == Strictness::Isa) fail(hazard, what);
+  cluster.deviations.seen[{source, hazard}].text = std::string(hazard_name(hazard)) + ": " + what + ", by " + text();
 }
 
 void Origin::fail(Hazard hazard, const std::string& what) const {

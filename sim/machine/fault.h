@@ -55,8 +55,9 @@ struct Deviations {
   // A line for each, in the order of the program: "warning: ... at ptx line 12, block (0,0,0), warp 0 (32 times)".
   std::vector<std::string> lines() const;
 };
-// Counts a deviation of what the warp executes. Whether it has to be told.
+// Counts a deviation of what the warp executes, or of an instruction of its. Whether it has to be told.
 bool is_told(Hazard kind, const Warp& warp);
+bool is_told(Hazard kind, const Warp& warp, const ptx::Instruction* source);
 void tell(Hazard kind, const Warp& warp, int lane, const std::string& text);
 // Judges a deviation. `describe` gives its text, as fault() takes it, when that is needed.
 template <class Describe>
@@ -71,6 +72,14 @@ struct Origin {
   int lane = -1;
   std::string text() const;
   [[noreturn]] void fail(Hazard hazard, const std::string& what) const;
+  // Judges a deviation of the operation.
+  template <class Describe>
+  void deviation(Hazard hazard, Describe describe) const {
+    if (is_told(hazard, *warp, source)) tell(hazard, describe());
+  }
+
+ private:
+  void tell(Hazard hazard, const std::string& what) const;
 };
 // The origin of what the warp is executing now.
 Origin current_origin(Warp& warp, int lane);

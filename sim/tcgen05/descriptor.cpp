@@ -86,7 +86,8 @@ bool element_of(uint32_t code, MmaKind kind, MmaElement* out) {
 
 }  // namespace
 
-std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, int scale_vector, MmaShape* s) {
+std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, bool sparse, int scale_vector,
+                             MmaShape* s) {
   const auto field = [&](int low, int count) { return bits >> low & ((1u << count) - 1); };
   const auto must_be_zero = [&](int low, int count) {
     return field(low, count) != 0
@@ -94,7 +95,9 @@ std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, in
                : std::string();
   };
   const std::string of_kind = std::string(" for .kind::") + mma_kind_name(kind);
-  if (field(2, 1) != 0) return "the instruction descriptor says sparse, the instruction is dense";
+  if (field(2, 1) != uint32_t{sparse})
+    return sparse ? "the instruction descriptor says dense, the instruction is sparse"
+                  : "the instruction descriptor says sparse, the instruction is dense";
   if (const std::string e = must_be_zero(6, 1); !e.empty()) return e;
   const bool four = kind == MmaKind::MXF4 || kind == MmaKind::MXF4NVF4;
   if (four) {
@@ -110,7 +113,8 @@ std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, in
   s->transpose_a = field(15, 1);
   s->transpose_b = field(16, 1);
   s->n = static_cast<int>(field(17, 6)) * 8;
-  s->k = kind == MmaKind::F16 ? 16 : kind == MmaKind::TF32 ? 8 : four ? 64 : 32;
+  s->k = (kind == MmaKind::F16 ? 16 : kind == MmaKind::TF32 ? 8 : four ? 64 : 32) * (sparse ? 2 : 1);
+  s->sparse = sparse;
   s->result = MmaResult::F32;
   s->saturate = false;
   if (is_scaled(kind)) {
@@ -131,6 +135,9 @@ std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, in
     if (const std::string e = must_be_zero(23, 1); !e.empty()) return e;
     if (const std::string e = must_be_zero(29, 1); !e.empty()) return e;
     s->m = static_cast<int>(field(24, 5)) * 16;
+    s->selector = static_cast<uint8_t>(sparse ? field(0, 2) : 0);
+    if (s->selector > (kind == MmaKind::F16 || kind == MmaKind::TF32 ? 1 : 0))
+      return "sparsity selector " + std::to_string(s->selector) + " is not valid" + of_kind;
     s->saturate = field(3, 1);
     if (s->saturate && kind != MmaKind::I8) return "saturation is only valid for .kind::i8";
     const uint32_t d = field(4, 2);

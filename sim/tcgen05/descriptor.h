@@ -22,7 +22,7 @@ struct SharedMatrix {
     if (swizzle == Swizzle::B128Atom32) return address ^ (line & 3) << 5;
     return address ^ (line & (wide - 1)) << 4;
   }
-  // K-major: row mn, piece 0 or 1 (or more) along k.
+  // K-major: row mn, piece 0 or 1 along k, of a matrix that a sparse one is multiplied with 0 to 3.
   uint32_t k_major(uint32_t mn, uint32_t piece) const {
     return swizzled(start + mn % 8 * (16 * wide) + mn / 8 * stride + piece * (wide == 1 ? leading : 16));
   }
@@ -52,8 +52,13 @@ struct MmaShape {
   bool negate_a = false, negate_b = false, transpose_a = false, transpose_b = false, saturate = false;
   bool scale_e8m0 = false;
   uint8_t scale_a_id = 0, scale_b_id = 0;
+  bool sparse = false;
+  uint8_t selector = 0;  // of the columns with the metadata of a sparse matrix A
 };
+// How many elements of that type 32 bytes of a row hold, which is how much an instruction reads of a dense one.
+inline int elements_of_32_bytes(MmaElement e) { return 256 / element_bits(e); }
 // Returns why the descriptor is not valid; empty when `shape` is filled. scale_vector: 1, 2, 4, or 0 without scaling.
-std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, int scale_vector, MmaShape* shape);
+std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, bool sparse, int scale_vector,
+                             MmaShape* shape);
 
 }  // namespace sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tcgen05.mma, dense, and its .ws form (PTX ISA 9.7.16.10). Everything is checked when it is issued; the product is
+// tcgen05.mma, its .ws form, and tcgen05.mma.sp (PTX ISA 9.7.16.10). Everything is checked when it is issued; the product is
 // computed when the pipe gets there. Accumulators of float32 take the products by fused multiply-adds in the order of
 // k; those of float16 are summed in float32 and rounded once an instruction. Elements are multiplied by their scale
 // factors beforehand, which is exact (see multiply_extreme for the scales where it would not be).
@@ -20,7 +20,8 @@ namespace sim {
 
 namespace {
 
-constexpr int kOperandBytes = 32;  // of a row of A or B along k
+// Of a row of A or B along k. A sparse matrix A is multiplied with twice as many of B.
+constexpr int kOperandBytes = 32;
 
 struct MmaForm {
   MmaKind kind = MmaKind::F16;
@@ -29,7 +30,7 @@ struct MmaForm {
   uint8_t scale_d = 0;       // D is multiplied by 2 to the power of minus this
   bool a_in_tensor : 1 = false;
   bool has_mask : 1 = false;  // disable-output-lane
-  bool ashift : 1 = false, ws : 1 = false;
+  bool ashift : 1 = false, ws : 1 = false, sparse : 1 = false;
   bool has_zero_mask : 1 = false;
   bool enable_constant : 1 = false;  // of enable-input-d
   bool enable_value : 1 = false;     // the constant; of a predicate: it is negated
@@ -39,6 +40,7 @@ struct MmaForm {
   ValueOperand b_descriptor, idesc, enable, zero_mask;
   ValueOperand mask;  // the first of its words
   AddressOperand scale_a, scale_b;
+  AddressOperand metadata;  // of a sparse matrix A
 };
 
 // Where the accumulators stand (9.7.16.10.5).
@@ -162,11 +164,15 @@ struct Operand {
 void read_rows(const uint8_t* shared, const Operand& o, int first, int count, int k, float* out) {
   if (!o.transposed) {
     uint8_t raw[kOperandBytes];
+    const int per_part = elements_of_32_bytes(o.element);
     for (int i = 0; i < count; ++i) {
       const auto row = static_cast<uint32_t>(first + i);
-      std::memcpy(raw, shared + o.matrix.k_major(row, 0), 16);
-      std::memcpy(raw + 16, shared + o.matrix.k_major(row, 1), 16);
-      decode_row(o.element, raw, false, out + static_cast<int64_t>(i) * k);
+      for (int part = 0; part < k / per_part; ++part) {
+        const auto piece = static_cast<uint32_t>(2 * part);
+        std::memcpy(raw, shared + o.matrix.k_major(row, piece), 16);
+        std::memcpy(raw + 16, shared + o.matrix.k_major(row, piece + 1), 16);
+        decode_row(o.element, raw, false, out + static_cast<int64_t>(i) * k + part * per_part);
+      }
     }
   } else {
     const int per_piece = 128 / element_bits(o.element);
@@ -199,6 +205,7 @@ void touch_operand(SharedAccess& access, const Cta& cta, Warp& warp, int lane, c
       access.touch(address, bytes);
   };
   const uint32_t piece_size = piece_bytes(o.element);
+  const auto parts = static_cast<uint32_t>(k / elements_of_32_bytes(o.element));
   if (o.transposed) {
     const int pieces = count * element_bits(o.element) / 128;
     for (int depth = 0; depth < k; ++depth) {
@@ -207,17 +214,20 @@ void touch_operand(SharedAccess& access, const Cta& cta, Warp& warp, int lane, c
     }
   } else if (piece_size == 16 && o.matrix.wide > 1 && o.matrix.start % 32 == 0 && o.matrix.stride % 32 == 0) {
     // The two pieces of a row stay neighbours under the swizzle.
-    for (int row = 0; row < count; ++row) touch(o.matrix.k_major(static_cast<uint32_t>(row), 0) & ~31u, 32);
+    for (int row = 0; row < count; ++row) {
+      for (uint32_t part = 0; part < parts; ++part)
+        touch(o.matrix.k_major(static_cast<uint32_t>(row), 2 * part) & ~31u, 32);
+    }
   } else {
     for (int row = 0; row < count; ++row) {
-      touch(o.matrix.k_major(static_cast<uint32_t>(row), 0), piece_size);
-      touch(o.matrix.k_major(static_cast<uint32_t>(row), 1), piece_size);
+      for (uint32_t piece = 0; piece < 2 * parts; ++piece)
+        touch(o.matrix.k_major(static_cast<uint32_t>(row), piece), piece_size);
     }
   }
 }
 
 struct Panels {
-  std::vector<float> a, a_scales, b, b_scaled, b_scales, sums;
+  std::vector<float> a, a_stored, a_scales, b, b_scaled, b_scales, sums;
 };
 float* grow(std::vector<float>& v, int64_t size) {
   if (static_cast<int64_t>(v.size()) < size) v.resize(static_cast<size_t>(size));
@@ -235,7 +245,7 @@ class Mma : public AsyncOp {
   Layout layout;
   TensorGroup group;
   Operand a, b;
-  TensorAddress a_at{}, d_at{}, scale_a{}, scale_b{};
+  TensorAddress a_at{}, d_at{}, scale_a{}, scale_b{}, metadata{};
   uint32_t disabled[8] = {};
   bool accumulate = false;
 
@@ -254,7 +264,10 @@ class Mma : public AsyncOp {
 
  private:
   int b_columns() const { return shape.n / group.count; }  // in one block's shared memory
+  bool has_wide_metadata() const { return form.kind != MmaKind::F16 && form.kind != MmaKind::TF32; }
   int scale_b_columns() const { return (layout.columns + 31) / 32; }
+  int stored_k() const { return shape.sparse ? shape.k / 2 : shape.k; }  // elements of a row of A
+  void read_stored_a(Cta& cta, float* out) const;
   void read_a(Cta& cta, float* out) const;
   void read_scales(Cta& cta, float* scales_a, float* scales_b) const;
   void multiply_integers(Cta& cta, const float* a_panel, const float* b_panel) const;
@@ -273,7 +286,7 @@ void Mma::check(const TensorMark& mark) {
       fault(Hazard::IllegalUse, warp, origin.lane, "a tcgen05.mma of a block pair of which one block has finished");
     if (!form.a_in_tensor) {
       SharedAccess shared(warp, cta, SharedAccess::Kind::AsyncRead, completion, origin.lane);
-      touch_operand(shared, cta, warp, origin.lane, a, layout.rows, shape.k);
+      touch_operand(shared, cta, warp, origin.lane, a, layout.rows, stored_k());
     }
     SharedAccess shared(warp, cta, SharedAccess::Kind::AsyncRead, completion, origin.lane);
     touch_operand(shared, cta, warp, origin.lane, b, b_columns(), shape.k);
@@ -284,6 +297,8 @@ void Mma::check(const TensorMark& mark) {
         memory.touch(access, cell, 1, column, static_cast<uint32_t>(columns), write);
     };
     if (form.a_in_tensor) all(a_at.column, kOperandBytes / 4, false);
+    if (shape.sparse)
+      memory.touch(access, 0, kCellRows, metadata.column + shape.selector, has_wide_metadata() ? 2 : 1, false);
     if (form.scale_vector != 0) {
       memory.touch(access, 0, kCellRows, scale_a.column, static_cast<uint32_t>(layout.rows) / 32, false);
       memory.touch(access, 0, kCellRows, scale_b.column, static_cast<uint32_t>(scale_b_columns()), false);
@@ -293,9 +308,10 @@ void Mma::check(const TensorMark& mark) {
   }
 }
 
-void Mma::read_a(Cta& cta, float* out) const {
+void Mma::read_stored_a(Cta& cta, float* out) const {
+  const int k = stored_k();
   if (!form.a_in_tensor) {
-    read_rows(cta.shared.bytes, a, 0, layout.rows, shape.k, out);
+    read_rows(cta.shared.bytes, a, 0, layout.rows, k, out);
     return;
   }
   TensorMemory& memory = tensor_memory(cta);
@@ -310,10 +326,55 @@ void Mma::read_a(Cta& cta, float* out) const {
         origin.fail(Hazard::TensorMemory, "matrix A in tensor memory differs between lanes " + std::to_string(lane) +
                                               " and " + std::to_string(other) + ", which must hold the same row");
     }
-    decode_row(shape.a, reinterpret_cast<const uint8_t*>(words), true, out + static_cast<int64_t>(r) * shape.k);
+    decode_row(shape.a, reinterpret_cast<const uint8_t*>(words), true, out + static_cast<int64_t>(r) * k);
   }
   if (a.negated) {
-    for (int64_t i = 0; i < int64_t{layout.rows} * shape.k; ++i) out[i] = -out[i];
+    for (int64_t i = 0; i < int64_t{layout.rows} * k; ++i) out[i] = -out[i];
+  }
+}
+
+// The rows of A, of a sparse one with its zeros. A chunk of four elements stores two, in .kind::tf32 one of two, in the
+// kinds of 4 bits two pairs of four pairs (9.7.16.10.8). Its four bits of metadata say which. Of 8 and 4 bits a lane
+// has the 16 chunks of its row in two columns. Of 16 and 32 bits a row has eight chunks, in one column: of the rows r
+// and r + 8 of 16 the lower lane has the first four chunks, the upper one the others, row r + 8 in the upper half.
+void Mma::read_a(Cta& cta, float* out) const {
+  if (!shape.sparse) return read_stored_a(cta, out);
+  const int stored = stored_k(), chunks = has_wide_metadata() ? 16 : 8, of_chunk = shape.k / chunks;
+  float* const values = grow(panels.a_stored, int64_t{layout.rows} * stored);
+  read_stored_a(cta, values);
+  std::fill_n(out, int64_t{layout.rows} * shape.k, 0.0f);
+  TensorMemory& memory = tensor_memory(cta);
+  for (int r = 0; r < layout.rows; ++r) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int lane = has_wide_metadata() ? r : r / 16 * 16 + r % 8 + chunk / 4 * 8;
+      const int column = has_wide_metadata() ? chunk / 8 : shape.selector;
+      const int bit = has_wide_metadata() ? chunk % 8 * 4 : r / 8 % 2 * 16 + chunk % 4 * 4;
+      const uint32_t word = memory.row(static_cast<uint32_t>(lane))[metadata.column + static_cast<uint32_t>(column)];
+      const uint32_t index = word >> bit & 15;
+      const auto text = [&](const char* why) {
+        return "the sparsity metadata " + hex(index) + " of chunk " + std::to_string(chunk) + " of row " +
+               std::to_string(r) + ", at bit " + std::to_string(bit) + " of " +
+               tensor_text(static_cast<uint32_t>(lane), metadata.column + static_cast<uint32_t>(column)) + ", " + why;
+      };
+      const bool one = form.kind == MmaKind::TF32;  // stored in two columns
+      if (one && index != 0b0100 && index != 0b1110)
+        origin.fail(Hazard::TensorMemory, text("is the index of no element"));
+      constexpr uint32_t kMeaningful =
+          1u << 0b0100 | 1u << 0b1000 | 1u << 0b1100 | 1u << 0b1001 | 1u << 0b1101 | 1u << 0b0110 | 1u << 0b1110;
+      if (!one && (kMeaningful >> index & 1) == 0)
+        origin.deviation(Hazard::TensorMemory, [&] { return text("has no meaning by the ISA"); });
+      const float* const from = values + r * stored + chunk * of_chunk / 2;
+      float* const to = out + r * shape.k + chunk * of_chunk;
+      if (one) {
+        to[index == 0b1110] = from[0];
+      } else {
+        const auto run = static_cast<uint32_t>(of_chunk) / 4;  // elements that go together
+        for (uint32_t i = 0; i < run; ++i) {
+          to[(index & 3) * run + i] += from[i];
+          to[(index >> 2) * run + i] += from[run + i];
+        }
+      }
+    }
   }
 }
 
@@ -400,13 +461,13 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a
   }
 }
 
-void Mma::perform(Cluster&) {
+void Mma::perform(Cluster& cluster) {
   const int n = shape.n, k = shape.k;
   // B: [k][n], each block's columns from its own shared memory.
   float* b_panel = grow(panels.b, int64_t{n} * k);
   for (int c = 0; c < group.count; ++c) {
     constexpr int kTile = 16;
-    float tile[kTile * 64];
+    float tile[kTile * 128];
     for (int at = 0; at < b_columns(); at += kTile) {
       const int count = std::min(kTile, b_columns() - at);
       read_rows(group.cta[c]->shared.bytes, b, at, count, k, tile);
@@ -513,6 +574,7 @@ void cover_mma(const Instr& instr, const MmaForm& f, const MmaShape& s, const Mm
   matrix("B", op.b);
   if (s.saturate) cover(instr, "saturated");
   if (f.has_mask) cover(instr, "output lanes disabled");
+  if (s.sparse) cover(instr, "sparse A, selector " + std::to_string(s.selector));
   if (f.scale_d != 0) cover(instr, "scale of D " + std::to_string(f.scale_d));
   if (f.scale_vector != 0)
     cover(instr, std::string(s.scale_e8m0 ? "ue8m0" : "ue4m3") + " scales, ids " + std::to_string(s.scale_a_id) +
@@ -538,7 +600,8 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint64_t b_bits = read64(warp, instr, f.b_descriptor, lane);
     const uint32_t idesc = read32(warp, instr, f.idesc, lane);
     MmaShape shape;
-    if (const std::string why = decode_mma_shape(idesc, f.kind, f.group, f.ws, f.scale_vector, &shape); !why.empty())
+    if (const std::string why = decode_mma_shape(idesc, f.kind, f.group, f.ws, f.sparse, f.scale_vector, &shape);
+        !why.empty())
       illegal(why);
     for (const uint64_t bits : {a_bits, b_bits}) {
       if (const std::string why = SharedMatrix::flaw(bits); !why.empty()) illegal(why);
@@ -547,6 +610,18 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     auto op = std::make_unique<Mma>(Origin{&warp, instr.source, lane}, f, shape, group, a_bits, b_bits);
     op->a_at = a_at;
     op->d_at = d_at;
+    if (f.sparse && op->layout.rows != 128)
+      illegal("a sparse tcgen05.mma of " + std::to_string(op->layout.rows) +
+              " rows a block is not simulated: the layout of its metadata is not known");
+    if (f.sparse && !shape.transpose_b && op->b.matrix.wide == 2)
+      illegal(
+          "a sparse tcgen05.mma takes 64 bytes of each column of B, of which a swizzle of 32 bytes holds half; the "
+          "ISA does not say where the others are");
+    if (f.sparse) op->metadata = tensor_operand(f.metadata);
+    if (op->metadata.lane != 0)
+      fault(
+          Hazard::TensorMemory, warp, lane,
+          "sparsity metadata at lane " + std::to_string(op->metadata.lane) + " of tensor memory must begin at lane 0");
     // Table 54.
     for (const Operand* o : {&op->a, &op->b}) {
       if (f.a_in_tensor && o == &op->a) continue;
@@ -599,7 +674,8 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
   MmaForm f;
   f.group = static_cast<uint8_t>(group_of(source));
   f.ws = has_part(source, "ws");
-  if (has_part(source, "sp")) unsupported(source, "sparse matrices are not supported");
+  f.sparse = has_part(source, "sp");
+  if (f.ws && f.sparse) unsupported(source, ".ws with a sparse matrix is not simulated");
   static const char* const kKinds[] = {"f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4"};
   bool known = false, reuses = false;
   for (size_t i = 2; i < source.parts.size(); ++i) {
@@ -627,7 +703,8 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
                        : part == "scale_vec::2X"                    ? 2
                        : part == "scale_vec::1X"                    ? 1
                                                                     : 8;  // block32: by kind
-    } else if (part != "ws" && part != "block_scale" && part != "cta_group::1" && part != "cta_group::2") {
+    } else if (part != "ws" && part != "sp" && part != "block_scale" && part != "cta_group::1" &&
+               part != "cta_group::2") {
       unsupported(source, "qualifier ." + part + " is not known");
     }
   }
@@ -656,8 +733,13 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
   else
     f.a_descriptor = push_value(context, operands[1], ptx::Type::U64);
   f.b_descriptor = push_value(context, operands[2], ptx::Type::U64);
-  f.idesc = push_value(context, operands[3], ptx::Type::U32);
-  size_t at = 4;
+  size_t at = 3;
+  if (f.sparse) {
+    if (!is_address(at)) unsupported(source, "the address of the sparsity metadata is missing");
+    f.metadata = push_address(context, operands[at++]);
+  }
+  f.idesc = push_value(context, operands[at++], ptx::Type::U32);
+  if (at >= operands.size()) unsupported(source, "enable-input-d is missing");
   if (operands[at].kind == ptx::Operand::Kind::Vector) {
     if (is_scaled(f.kind) || f.ws) unsupported(source, "disable-output-lane is not valid here");
     if (operands[at].elements.size() != static_cast<size_t>(4 * f.group))

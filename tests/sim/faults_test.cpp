@@ -488,6 +488,10 @@ TEST(Faults, OfWarpgroups) {
            (a.empty() ? "%rd20" : "{" + a + "}") + ", %rd21, " + enable +
            (a.empty() ? ", 1, 1, 0, 0;\n" : ", 1, 1, 0;\n");
   };
+  const auto sparse = [](const std::string& metadata) {
+    return "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%r40, %r41, %r42, %r43}, %rd20, %rd21, " +
+           metadata + ", 0, %p3, 1, 1, 0, 0;\n";
+  };
   const std::string first = "%r40, %r41, %r42, %r43", second = "%r44, %r45, %r46, %r47",
                     end = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n";
   const auto rows = std::vector<Row>{
@@ -527,6 +531,15 @@ TEST(Faults, OfWarpgroups) {
       {begin + mma("bf16", first, "") + end + "wgmma.fence.sync.aligned;\n" +
            mma("bf16", "%r41, %r42, %r43, %r44", "") + end,
        "", 1, 128},
+      {begin + "mov.b32 %r44, 0x4e96d8c4;\n" + sparse("%r44") + end, "", 1, 128},
+      {begin + "mov.b32 %r44, 0x4e96d5c4;\n" + sparse("%r44") + end,
+       "illegal use: the metadata 0x4e96d5c4 of a sparse wgmma has 0x5 at bit 8, which names one column twice", 1,
+       128},
+      {begin + "@%p4 add.u64 %rd21, %rd21, 8;\nmov.b32 %r44, 0x4e96d8c4;\nor.b64 %rd21, %rd21, 0xc000000000000000;\n" +
+           sparse("%r44") + end,
+       "illegal use: a sparse wgmma takes 64 bytes of each column of B, of which a swizzle of 32 bytes holds half; the "
+       "ISA does not say where the others are",
+       1, 128},
       {begin + "add.u64 %rd21, %rd21, 512;\n" + mma("bf16", first, "") + end,
        "memory: a matrix descriptor leads to shared offset 0x2000, past the end of the block's 8200 bytes", 1, 128},
   };

@@ -59,6 +59,21 @@ FREED:
 )");
 }
 
+// Fills the buffer with ones in bf16, of which %rd20 describes a matrix without a swizzle, and %r8 with metadata.
+const std::string kOnes = R"(
+  mad.lo.u32 %r9, %r3, 64, %r1;
+  mov.b32 %r10, 0x3f803f80;
+  st.shared.v4.b32 [%r9], {%r10, %r10, %r10, %r10};
+  st.shared.v4.b32 [%r9+16], {%r10, %r10, %r10, %r10};
+  st.shared.v4.b32 [%r9+32], {%r10, %r10, %r10, %r10};
+  st.shared.v4.b32 [%r9+48], {%r10, %r10, %r10, %r10};
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  shr.u32 %r9, %r1, 4;
+  cvt.u64.u32 %rd20, %r9;
+  or.b64 %rd20, %rd20, 0x1000080000;
+  mov.b32 %r8, 0x44444400;
+)";
 const std::string kWaited = "W: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;\n @!%p9 bra W;\n";
 const std::string kStore = "st.global.u32 [%rd4], %r3;\n";
 const std::string kLoad32 = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r7}, [%r5];\n",

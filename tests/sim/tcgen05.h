@@ -276,7 +276,7 @@ inline Placement place(uint32_t start, Swizzle swizzle, bool mn_major, uint32_t 
     p.lbo = mn * bytes / 16 * 128;
   } else {
     p.sbo = (swizzle == kAtom32 ? 4 : 8) * width;
-    p.lbo = p.sbo * (swizzle == kAtom32 ? 2 : 4);  // K of up to 32 rows
+    p.lbo = p.sbo * (swizzle == kAtom32 ? 4 : 8);  // K of up to 64 rows, with atoms of 32 bytes of 16
   }
   return p;
 }

@@ -80,7 +80,7 @@ int vector_of(const Kind& kind) { return kind.scale_vectors.empty() ? 0 : *kind.
 std::string flaw(const Kind& kind, uint32_t bits, int group = 1, bool ws = false, int scale_vector = -1,
                  MmaShape* shape = nullptr) {
   MmaShape own;
-  return sim::decode_mma_shape(bits, kind.kind, group, ws, scale_vector < 0 ? vector_of(kind) : scale_vector,
+  return sim::decode_mma_shape(bits, kind.kind, group, ws, false, scale_vector < 0 ? vector_of(kind) : scale_vector,
                                shape != nullptr ? shape : &own);
 }
 

@@ -509,6 +509,30 @@ SAME:
   expect_fault(at(81, "0x7f7f7e7f"), Hazard::TensorMemory, "the scale factors of matrix B");
 }
 
+TEST(Tcgen05Hazards, SparsityMetadata) {
+  // The metadata is what the warps store before, in columns 64 and 65.
+  const auto with = [](const std::string& metadata, const std::string& change, uint32_t flip) {
+    std::string mma = kMma;
+    const std::string dense = "tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;";
+    mma.replace(mma.find(dense), dense.size(),
+                "add.u32 %w9, %t, 64;\n  xor.b32 %idesc, %idesc, " + std::to_string(flip) + ";\n  " + change +
+                    "  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%w9], %idesc, %p0;");
+    return kAlloc +
+           ("  mov.u32 %w4, " + metadata +
+            ";\n  add.u32 %w6, %q, 64;\n  tcgen05.st.sync.aligned.32x32b.x2.b32 [%w6], {%w4, %w4};\n"
+            "  tcgen05.wait::st.sync.aligned;\n") +
+           kBefore + "  bar.sync 0;\n" + kAfter + mma + kWaitMma + kFree;
+  };
+  expect_clean(with("0x4e96d8c4", "", 4));
+  expect_clean(with("0x4e96d8c4", "", 5));
+  expect_fault(with("0x4e96d5c4", "", 4), Hazard::TensorMemory, "the sparsity metadata 0x5 of chunk 2 of row 0");
+  expect_fault(with("0x4e96d8c4", "", 6), Hazard::IllegalUse, "sparsity selector 2 is not valid for .kind::f16");
+  expect_fault(with("0x4e96d8c4", "", 0), Hazard::IllegalUse, "the instruction descriptor says dense");
+  expect_fault(with("0x4e96d8c4", "", 4 ^ 12u << 24), Hazard::IllegalUse, "64 rows a block is not simulated");
+  expect_fault(with("0x4e96d8c4", "add.u32 %w9, %w9, 0x100000;\n", 4), Hazard::TensorMemory,
+               "sparsity metadata at lane 16 of tensor memory must begin at lane 0");
+}
+
 TEST(Tcgen05, FormsThatAreNotSupportedSaySo) {
   const auto why = [](const std::string& instruction) {
     try {
@@ -518,7 +542,9 @@ TEST(Tcgen05, FormsThatAreNotSupportedSaySo) {
     }
     return std::string();
   };
-  EXPECT_NE(why("  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%t], %idesc, %p0;\n").find("sparse"),
+  EXPECT_NE(why("  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;\n").find("sparsity metadata"),
+            std::string::npos);
+  EXPECT_NE(why("  tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%t], %idesc, %p0;\n").find("sparse"),
             std::string::npos);
   EXPECT_NE(why("  tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {%w0, %w1}, %w2, [%t];\n").find("sm_101a"),
             std::string::npos);

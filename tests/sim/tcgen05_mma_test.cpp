@@ -211,6 +211,46 @@ void put_in_tensor(Block& block, Type t, int lane, int column, uint32_t k, uint3
   word = (word & ~mask) | (code << at % 32 & mask);
 }
 
+// ---- sparse matrices A (9.7.16.10.8) -----------------------------------------------------------------
+
+constexpr int kMetadataColumn = 440;
+
+// Draws which of k columns of a row are stored, writes the row's metadata, and returns the columns. What the selector
+// does not select stays as it is.
+std::vector<int> put_metadata(Block& block, Type a, int row, int k, int selector) {
+  const bool tf32 = a == TF32, wide = a >= E4M3;
+  const int of_chunk = tf32 ? 2 : a == Packed ? 8 : 4;
+  std::vector<int> stored;
+  for (int chunk = 0; chunk < k / of_chunk; ++chunk) {
+    const int first = chunk * of_chunk;
+    uint32_t index = 0;
+    if (tf32) {
+      const uint32_t at = below(2);
+      index = at == 0 ? 0b0100 : 0b1110;
+      stored.push_back(first + static_cast<int>(at));
+    } else {
+      const uint32_t low = below(3), high = low + 1 + below(3 - low);
+      index = low | high << 2;
+      for (const uint32_t part : {low, high}) {
+        for (int i = 0; i < of_chunk / 4; ++i) stored.push_back(first + static_cast<int>(part) * (of_chunk / 4) + i);
+      }
+    }
+    // Figures 263, 265 and 267, for 128 rows a block.
+    const int lane = wide ? row : row / 16 * 16 + row % 8 + (chunk >= 4 ? 8 : 0);
+    uint32_t& word = block.at(lane, kMetadataColumn + (wide ? chunk / 8 : selector));
+    const int bit = wide ? 4 * (chunk % 8) : 4 * (chunk % 4) + (row % 16 >= 8 ? 16 : 0);
+    word = (word & ~(15u << bit)) | index << bit;
+  }
+  return stored;
+}
+// The columns that a row stores: all of a dense matrix.
+std::vector<int> put_row(Block& block, Type a, int row, int k, int selector) {
+  if (selector >= 0) return put_metadata(block, a, row, k, selector);
+  std::vector<int> all;
+  for (int i = 0; i < k; ++i) all.push_back(i);
+  return all;
+}
+
 struct KindCase {
   std::string kind;
   Type a, b;
@@ -224,10 +264,16 @@ struct KindCase {
   std::string qualifier = {};
   Swizzle swizzle_a = k128, swizzle_b = k128;  // but for transposed tf32, which has one of its own
   bool accumulate = true;
+  int selector = -1;  // of a sparse matrix A
 };
 
 void run_kind(const KindCase& c, sim::Order order = {}) {
-  const int k = c.a == TF32 ? 8 : c.a <= BF16 ? 16 : 32, rows = c.m / c.group, columns = c.n / c.group;
+  const bool sparse = c.selector >= 0;
+  const int k = (c.a == TF32   ? 8
+                 : c.a <= BF16 ? 16
+                               : 32) *
+                (sparse ? 2 : 1),
+            rows = c.m / c.group, columns = c.n / c.group;
   const auto bytes = [](Type t) { return static_cast<uint32_t>(std::max(8, kFormats[t].bits) / 8); };
   const auto swizzle = [&](Swizzle wanted, bool mn) { return c.kind == "tf32" && mn ? kAtom32 : wanted; };
   std::vector<Block> blocks(static_cast<size_t>(c.group));
@@ -244,10 +290,11 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       place(48 * 1024, swizzle(c.swizzle_b, c.mn_b), c.mn_b, static_cast<uint32_t>(columns), bytes(c.b));
   std::vector<float> a(static_cast<size_t>(c.m * k)), b(static_cast<size_t>(c.n * k));
   for (int i = 0; i < c.m; ++i) {
-    for (int j = 0; j < k; ++j) {
+    Block& block = blocks[static_cast<size_t>(i / rows)];
+    const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.selector);
+    for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t code = random_code(c.a);
-      a[static_cast<size_t>(i * k + j)] = static_cast<float>(value_of(c.a, code));
-      Block& block = blocks[static_cast<size_t>(i / rows)];
+      a[static_cast<size_t>(i * k + stored[static_cast<size_t>(j)])] = static_cast<float>(value_of(c.a, code));
       if (c.a_in_tensor) {
         for (int n = 0; n < c.n; n += c.n / 2)  // each part of the lanes has a copy
           put_in_tensor(block, c.a, d_place(c.m, c.group, false, i % rows, n, c.n).lane, 480, static_cast<uint32_t>(j),
@@ -265,11 +312,12 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
                   static_cast<uint32_t>(j), code);
     }
   }
-  const uint32_t idesc = c.d << 4 | c.flags | kFormats[c.a].code << 7 | kFormats[c.b].code << 10 |
-                         uint32_t{c.mn_a} << 15 | uint32_t{c.mn_b} << 16 | static_cast<uint32_t>(c.n / 8) << 17 |
+  const uint32_t idesc = (sparse ? 4u | static_cast<uint32_t>(c.selector) : 0u) | c.d << 4 | c.flags |
+                         kFormats[c.a].code << 7 | kFormats[c.b].code << 10 | uint32_t{c.mn_a} << 15 |
+                         uint32_t{c.mn_b} << 16 | static_cast<uint32_t>(c.n / 8) << 17 |
                          static_cast<uint32_t>(c.m / 16) << 24;
   std::vector<uint32_t> mask(8);
-  std::string body = "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n", words;
+  std::string body = "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w3, %t, 440;\n", words;
   if (c.masked) {
     for (int i = 0; i < 4 * c.group; ++i) {
       mask[static_cast<size_t>(i)] = static_cast<uint32_t>(rng()());
@@ -278,8 +326,9 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
     }
     words += "}, ";
   }
-  body += "  tcgen05.mma.cta_group::" + std::to_string(c.group) + ".kind::" + c.kind + (c.ashift ? ".ashift" : "") +
-          c.qualifier + " [%t], " + (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, %x2, " + words + "%p0" +
+  body += std::string("  tcgen05.mma") + (sparse ? ".sp" : "") + ".cta_group::" + std::to_string(c.group) +
+          ".kind::" + c.kind + (c.ashift ? ".ashift" : "") + c.qualifier + " [%t], " +
+          (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, " + (sparse ? "[%w3], " : "") + "%x2, " + words + "%p0" +
           (c.scale_d ? ", " + std::to_string(c.scale_d) : "") + ";\n" + commit(c.group);
   const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}}, order);
   const float sign = (c.flags >> 13 & 1) != (c.flags >> 14 & 1) ? -1.0f : 1.0f;
@@ -366,7 +415,7 @@ struct ScaledCase {
   uint32_t low = 120, range = 16;  // of the scales' codes
   uint32_t flags = 0;
   Swizzle swizzle_a = k128, swizzle_b = k128;
-  bool mn_a = false, mn_b = false, accumulate = true;
+  bool mn_a = false, mn_b = false, accumulate = true, sparse = false;
 };
 
 double scale_value(bool e8m0, uint32_t code) {
@@ -375,7 +424,8 @@ double scale_value(bool e8m0, uint32_t code) {
 }
 
 void run_scaled(const ScaledCase& c, sim::Order order = {}) {
-  const int k = c.a == Packed ? 64 : 32, rows = c.m / c.group, columns = c.n / c.group, chunk = k / c.vector;
+  const int k = (c.a == Packed ? 64 : 32) * (c.sparse ? 2 : 1), rows = c.m / c.group, columns = c.n / c.group,
+            chunk = k / c.vector;
   std::vector<Block> blocks(static_cast<size_t>(c.group));
   for (Block& b : blocks) {
     for (uint32_t& w : b.tensor) w = std::bit_cast<uint32_t>(static_cast<float>(below(1000)) / 16.0f);
@@ -385,13 +435,14 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
   const auto code = [&] {
     return c.e8m0 && c.range != 0 ? c.low + below(c.range) : c.range == 0 ? below(256) : 40 + below(40);
   };
-  std::vector<double> a, b, sa, sb;
+  std::vector<double> a(static_cast<size_t>(c.m * k)), b, sa, sb;
   constexpr int kScaleA = 448, kScaleB = 464, kAColumn = 480;
   for (int i = 0; i < c.m; ++i) {
     Block& block = blocks[static_cast<size_t>(i / rows)];
-    for (int j = 0; j < k; ++j) {
+    const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.sparse ? 0 : -1);
+    for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t bits = random_code(c.a);
-      a.push_back(value_of(c.a, bits));
+      a[static_cast<size_t>(i * k + stored[static_cast<size_t>(j)])] = value_of(c.a, bits);
       if (!c.a_in_tensor) {
         put_element(block, pa, c.a, static_cast<uint32_t>(i % rows), static_cast<uint32_t>(j), bits);
         continue;
@@ -434,14 +485,16 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
       }
     }
   }
-  const uint32_t idesc = c.flags | uint32_t{c.mn_a} << 15 | uint32_t{c.mn_b} << 16 | c.id_b << 4 |
-                         kFormats[c.a].code << 7 | kFormats[c.b].code << 10 | static_cast<uint32_t>(c.n / 8) << 17 |
-                         uint32_t{c.e8m0} << 23 | static_cast<uint32_t>(c.m / 128) << 27 | c.id_a << 29;
+  const uint32_t idesc = (c.sparse ? 4u : 0u) | c.flags | uint32_t{c.mn_a} << 15 | uint32_t{c.mn_b} << 16 |
+                         c.id_b << 4 | kFormats[c.a].code << 7 | kFormats[c.b].code << 10 |
+                         static_cast<uint32_t>(c.n / 8) << 17 | uint32_t{c.e8m0} << 23 |
+                         static_cast<uint32_t>(c.m / 128) << 27 | c.id_a << 29;
   const std::string body =
-      "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w2, %t, 448;\n"
-      "  tcgen05.mma.cta_group::" +
-      std::to_string(c.group) + ".kind::" + c.kind + ".block_scale" + c.qualifier + " [%t], " +
-      (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, %x2, [%w2], [%w2+16], %p0;\n" + commit(c.group);
+      "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w2, %t, 448;\n  add.u32 %w3, %t, 440;\n"
+      "  tcgen05.mma" +
+      std::string(c.sparse ? ".sp" : "") + ".cta_group::" + std::to_string(c.group) + ".kind::" + c.kind +
+      ".block_scale" + c.qualifier + " [%t], " + (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, " +
+      (c.sparse ? "[%w3], " : "") + "%x2, [%w2], [%w2+16], %p0;\n" + commit(c.group);
   const auto got = run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}}, order);
   const double sign = (c.flags >> 13 & 1) != (c.flags >> 14 & 1) ? -1 : 1;
   for (int i = 0; i < c.m; ++i) {
@@ -494,6 +547,39 @@ TEST(Tcgen05Mma, BlockScaled) {
 TEST(Tcgen05Mma, ScalesThatAreNanOrExtreme) {
   run_scaled(
       {.kind = "mxf4nvf4", .a = Packed, .b = Packed, .vector = 4, .qualifier = ".block16", .e8m0 = false, .range = 0});
+TEST(Tcgen05Mma, SparseMatrixA) {
+  for (const sim::Order order : all_orders()) {
+    for (const int selector : {0, 1}) {
+      run_kind({.kind = "f16", .a = BF16, .b = BF16, .selector = selector}, order);
+      run_kind({.kind = "f16", .a = F16, .b = F16, .m = 256, .n = 32, .group = 2, .d = 0, .selector = selector}, order);
+      run_kind({.kind = "tf32", .a = TF32, .b = TF32, .n = 24, .selector = selector}, order);
+      run_kind({.kind = "tf32", .a = TF32, .b = TF32, .mn_a = true, .mn_b = true, .selector = selector}, order);
+    }
+    run_kind({.kind = "f16", .a = BF16, .b = BF16, .mn_a = true, .mn_b = true, .flags = 1u << 13, .selector = 1},
+             order);
+    run_kind({.kind = "f16", .a = BF16, .b = BF16, .a_in_tensor = true, .scale_d = 3, .selector = 0}, order);
+    run_kind({.kind = "f16", .a = BF16, .b = BF16, .masked = true, .accumulate = false, .selector = 1}, order);
+    run_kind({.kind = "i8", .a = U8, .b = S8, .d = 2, .flags = 8, .selector = 0}, order);
+    run_scaled({.kind = "mxf8f6f4", .a = E4M3, .b = E2M1, .vector = 1, .qualifier = "", .n = 136, .sparse = true},
+               order);
+    run_scaled({"mxf4", Packed, Packed, 2, "",   128,  256,   1,     0,    2,   true,
+                false,  120,    16,     0, k128, k128, false, false, true, true},
+               order);
+    run_scaled({"mxf4nvf4", Packed, Packed, 4, ".block16", 256, 128,   2,     0,     0,   false,
+                true,       120,    16,     0, k128,       k64, false, false, false, true},
+               order);
+  }
+  for (const Swizzle swizzle : {kNone, k64, k128}) {
+    run_kind({.kind = "f16", .a = BF16, .b = BF16, .swizzle_a = swizzle, .swizzle_b = swizzle, .selector = 0});
+    run_kind(
+        {.kind = "f16", .a = BF16, .b = BF16, .mn_b = true, .swizzle_a = k32, .swizzle_b = swizzle, .selector = 0});
+  }
+  for (const Type a : {E4M3, E5M2, E2M3, E3M2, E2M1}) {
+    run_kind({.kind = "f8f6f4", .a = a, .b = E4M3, .n = 40, .selector = 0});
+    run_kind({.kind = "f8f6f4", .a = E5M2, .b = a, .m = 256, .n = 32, .group = 2, .a_in_tensor = true, .selector = 0});
+  }
+}
+
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E4M3, .vector = 1, .qualifier = "", .low = 254, .range = 2});
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E4M3, .vector = 1, .qualifier = "", .low = 0, .range = 256});
   run_scaled({.kind = "mxf8f6f4", .a = E5M2, .b = E5M2, .vector = 1, .qualifier = "", .low = 0, .range = 4});

@@ -21,6 +21,8 @@ struct MmaCase {
   int scale_a = 1, scale_b = 1;
   bool accumulate = false;  // from what the registers held
   bool large = false;       // integers near the ends of their types
+  int selector = -1;        // of a sparse matrix A
+  bool sparse() const { return selector >= 0; }
 };
 
 void PrintTo(const MmaCase& c, std::ostream* out) { *out << c.name; }
@@ -45,9 +47,10 @@ uint32_t bits_for(const std::string& type, int value) {
 struct Layout {
   int bits, swizzle, mn;
   bool transpose;
+  int pieces = 2;  // of 16 bytes, along k
   int t() const { return 128 / bits; }
   int w() const { return swizzle == 0 ? 1 : swizzle / 16; }
-  int operation_k() const { return 256 / bits; }
+  int operation_k() const { return pieces * t(); }
   // byte offsets
   int lbo() const {
     if (!transpose) return swizzle == 0 ? mn * 16 : 16;
@@ -87,52 +90,115 @@ class Mma : public testing::TestWithParam<MmaCase> {
 };
 INSTANTIATE_TEST_SUITE_P(
     All, Mma,
-    testing::Values(MmaCase{"bf16_n64", 64, 64, "f32", "bf16", "bf16"},
-                    MmaCase{"bf16_n256", 256, 32, "f32", "bf16", "bf16"},
-                    MmaCase{"bf16_n8", 8, 16, "f32", "bf16", "bf16"},
-                    MmaCase{"bf16_n136", 136, 48, "f32", "bf16", "bf16"},
-                    MmaCase{"bf16_n16_swizzle64", 16, 32, "f32", "bf16", "bf16", 64},
-                    MmaCase{"bf16_n24_swizzle32", 24, 32, "f32", "bf16", "bf16", 32},
-                    MmaCase{"bf16_n32_no_swizzle", 32, 32, "f32", "bf16", "bf16", 0},
-                    MmaCase{"bf16_n128_transposed_b", 128, 32, "f32", "bf16", "bf16", 128, false, true},
-                    MmaCase{"bf16_n64_transposed_both", 64, 32, "f32", "bf16", "bf16", 128, true, true},
-                    MmaCase{"bf16_n64_transposed_64", 64, 32, "f32", "bf16", "bf16", 64, true, true},
-                    MmaCase{"bf16_n64_transposed_32", 64, 32, "f32", "bf16", "bf16", 32, true, true},
-                    MmaCase{"bf16_n64_transposed_no_swizzle", 64, 32, "f32", "bf16", "bf16", 0, true, true},
-                    MmaCase{"bf16_n40_registers", 40, 32, "f32", "bf16", "bf16", 128, false, false, true},
-                    MmaCase{"bf16_n48_negated", 48, 32, "f32", "bf16", "bf16", 128, false, false, false, -1, 1, true},
-                    MmaCase{"f16_n72_registers_negated", 72, 32, "f32", "f16", "f16", 128, false, false, true, -1, -1},
-                    MmaCase{"f16_n80", 80, 32, "f32", "f16", "f16", 128, false, false, false, 1, -1, true},
-                    MmaCase{"f16_n64_half", 64, 32, "f16", "f16", "f16", 128, false, true, false, 1, 1, true},
-                    MmaCase{"tf32_n32", 32, 16, "f32", "tf32", "tf32"},
-                    MmaCase{"tf32_n32_registers", 32, 16, "f32", "tf32", "tf32", 32, false, false, true},
-                    MmaCase{"e4m3_e5m2_n128", 128, 32, "f32", "e4m3", "e5m2"},
-                    MmaCase{"e4m3_e5m2_n96", 96, 64, "f32", "e4m3", "e5m2"},
-                    MmaCase{"e5m2_n16_half_registers", 16, 32, "f16", "e5m2", "e4m3", 64, false, false, true},
-                    MmaCase{"s8_u8_n48", 48, 64, "s32", "s8", "u8", 128, false, false, false, 1, 1, true},
-                    MmaCase{"u8_n24_registers", 24, 32, "s32", "u8", "s8", 0, false, false, true},
-                    // The sums of these pass 2^24, to which float32 counts.
-                    MmaCase{"u8_n8_large", 8, 40 * 32, "s32", "u8", "u8", 0, false, false, false, 1, 1, true, true},
-                    MmaCase{"s8_n8_large", 8, 40 * 32, "s32", "s8", "s8", 0, false, false, false, 1, 1, false, true},
-                    MmaCase{"u8_s8_n8_large", 8, 40 * 32, "s32", "u8", "s8", 0, false, false, true, 1, 1, true, true}),
+    testing::Values(
+        MmaCase{"bf16_n64", 64, 64, "f32", "bf16", "bf16"}, MmaCase{"bf16_n256", 256, 32, "f32", "bf16", "bf16"},
+        MmaCase{"bf16_n8", 8, 16, "f32", "bf16", "bf16"}, MmaCase{"bf16_n136", 136, 48, "f32", "bf16", "bf16"},
+        MmaCase{"bf16_n16_swizzle64", 16, 32, "f32", "bf16", "bf16", 64},
+        MmaCase{"bf16_n24_swizzle32", 24, 32, "f32", "bf16", "bf16", 32},
+        MmaCase{"bf16_n32_no_swizzle", 32, 32, "f32", "bf16", "bf16", 0},
+        MmaCase{"bf16_n128_transposed_b", 128, 32, "f32", "bf16", "bf16", 128, false, true},
+        MmaCase{"bf16_n64_transposed_both", 64, 32, "f32", "bf16", "bf16", 128, true, true},
+        MmaCase{"bf16_n64_transposed_64", 64, 32, "f32", "bf16", "bf16", 64, true, true},
+        MmaCase{"bf16_n64_transposed_32", 64, 32, "f32", "bf16", "bf16", 32, true, true},
+        MmaCase{"bf16_n64_transposed_no_swizzle", 64, 32, "f32", "bf16", "bf16", 0, true, true},
+        MmaCase{"bf16_n40_registers", 40, 32, "f32", "bf16", "bf16", 128, false, false, true},
+        MmaCase{"bf16_n48_negated", 48, 32, "f32", "bf16", "bf16", 128, false, false, false, -1, 1, true},
+        MmaCase{"f16_n72_registers_negated", 72, 32, "f32", "f16", "f16", 128, false, false, true, -1, -1},
+        MmaCase{"f16_n80", 80, 32, "f32", "f16", "f16", 128, false, false, false, 1, -1, true},
+        MmaCase{"f16_n64_half", 64, 32, "f16", "f16", "f16", 128, false, true, false, 1, 1, true},
+        MmaCase{"tf32_n32", 32, 16, "f32", "tf32", "tf32"},
+        MmaCase{"tf32_n32_registers", 32, 16, "f32", "tf32", "tf32", 32, false, false, true},
+        MmaCase{"e4m3_e5m2_n128", 128, 32, "f32", "e4m3", "e5m2"},
+        MmaCase{"e4m3_e5m2_n96", 96, 64, "f32", "e4m3", "e5m2"},
+        MmaCase{"e5m2_n16_half_registers", 16, 32, "f16", "e5m2", "e4m3", 64, false, false, true},
+        MmaCase{"s8_u8_n48", 48, 64, "s32", "s8", "u8", 128, false, false, false, 1, 1, true},
+        MmaCase{"u8_n24_registers", 24, 32, "s32", "u8", "s8", 0, false, false, true},
+        // The sums of these pass 2^24, to which float32 counts.
+        MmaCase{"u8_n8_large", 8, 40 * 32, "s32", "u8", "u8", 0, false, false, false, 1, 1, true, true},
+        MmaCase{"s8_n8_large", 8, 40 * 32, "s32", "s8", "s8", 0, false, false, false, 1, 1, false, true},
+        MmaCase{"u8_s8_n8_large", 8, 40 * 32, "s32", "u8", "s8", 0, false, false, true, 1, 1, true, true},
+        MmaCase{"sparse_bf16_n64", 64, 64, "f32", "bf16", "bf16", 128, false, false, false, 1, 1, true, false, 0},
+        MmaCase{"sparse_bf16_n8_last_pair", 8, 96, "f32", "bf16", "bf16", 64, false, false, false, -1, 1, false, false,
+                1},
+        MmaCase{"sparse_bf16_n64_transposed_both", 64, 32, "f32", "bf16", "bf16", 128, true, true, false, 1, 1, false,
+                false, 1},
+        MmaCase{"sparse_bf16_n64_transposed_no_swizzle", 64, 32, "f32", "bf16", "bf16", 0, true, true, false, 1, 1,
+                false, false, 0},
+        MmaCase{"sparse_bf16_n64_transposed_32", 64, 32, "f32", "bf16", "bf16", 32, true, true, false, 1, 1, false,
+                false, 0},
+        MmaCase{"sparse_bf16_n24_no_swizzle", 24, 64, "f32", "bf16", "bf16", 0, false, false, false, 1, 1, false, false,
+                0},
+        MmaCase{"sparse_f16_n40_registers", 40, 64, "f32", "f16", "f16", 128, false, false, true, 1, -1, true, false,
+                1},
+        MmaCase{"sparse_f16_n64_half", 64, 64, "f16", "f16", "f16", 64, false, true, false, 1, 1, true, false, 0},
+        MmaCase{"sparse_tf32_n32", 32, 32, "f32", "tf32", "tf32", 128, false, false, false, 1, 1, false, false, 0},
+        MmaCase{"sparse_tf32_n16_registers", 16, 32, "f32", "tf32", "tf32", 64, false, false, true, 1, 1, true, false,
+                1},
+        MmaCase{"sparse_e4m3_e5m2_n128", 128, 128, "f32", "e4m3", "e5m2", 128, false, false, false, 1, 1, false, false,
+                0},
+        MmaCase{"sparse_e5m2_n16_half_registers", 16, 64, "f16", "e5m2", "e4m3", 64, false, false, true, 1, 1, false,
+                false, 0},
+        MmaCase{"sparse_s8_u8_n48", 48, 128, "s32", "s8", "u8", 128, false, false, false, 1, 1, true, false, 0},
+        MmaCase{"sparse_u8_n8_large", 8, 40 * 64, "s32", "u8", "u8", 0, false, false, true, 1, 1, true, true, 0}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// A row of a sparse matrix: which columns are stored, and what the metadata says of each chunk (9.7.15.6.1).
+struct SparseRow {
+  std::vector<int> columns;
+  std::vector<uint32_t> chunks;
+};
+SparseRow sparse_row(int bits, int k, std::mt19937& rng) {
+  SparseRow row;
+  for (int first = 0; first < k; first += bits == 32 ? 2 : 4) {
+    if (bits == 32) {
+      const int at = static_cast<int>(rng() % 2);
+      row.columns.push_back(first + at);
+      row.chunks.push_back(at == 0 ? 0b0100 : 0b1110);
+      continue;
+    }
+    const int low = static_cast<int>(rng() % 3),
+              high = low + 1 + static_cast<int>(rng() % static_cast<unsigned>(3 - low));
+    row.columns.insert(row.columns.end(), {first + low, first + high});
+    row.chunks.push_back(static_cast<uint32_t>(low | high << 2));
+  }
+  return row;
+}
+
+// The metadata of thread t of an operation whose first chunk is `first` (figures 176, 178, 180 and 181). What a thread
+// that does not contribute has is no metadata.
+uint32_t metadata_of(const std::vector<SparseRow>& rows, int bits, int selector, int first, int t) {
+  const size_t row = static_cast<size_t>(t / 32 * 16 + t % 32 / 4);
+  const int place = t % 4;
+  uint32_t word = 0;
+  if (bits == 8) {
+    for (int i = 0; i < 8; ++i)
+      word |= rows[row + 8 * (place & 1)].chunks[static_cast<size_t>(first + place / 2 * 8 + i)] << 4 * i;
+  } else if (place / 2 == selector) {
+    for (int i = 0; i < 8; ++i)
+      word |= rows[row + 8 * (i / 4)].chunks[static_cast<size_t>(first + place % 2 * 4 + i % 4)] << 4 * i;
+  }
+  return word;
+}
 
 TEST_P(Mma, EqualsDirectComputation) {
   const MmaCase c = GetParam();
   const bool integer = std::string(c.d) == "s32", half = std::string(c.d) == "f16";
-  const int bits = bits_of(c.a), step = 256 / bits, steps = c.k / step;
-  const Layout la{bits, c.swizzle, 64, c.transpose_a}, lb{bits, c.swizzle, c.n, c.transpose_b};
+  const int bits = bits_of(c.a), step = (c.sparse() ? 512 : 256) / bits, steps = c.k / step;
+  const int a_step = 256 / bits, a_k = steps * a_step;  // what is stored of A
+  const Layout la{bits, c.swizzle, 64, c.transpose_a}, lb{bits, c.swizzle, c.n, c.transpose_b, c.sparse() ? 4 : 2};
   std::mt19937 rng(static_cast<unsigned>(c.n * 31 + c.k));
   const auto value_for = [&](const std::string& type) {
     const int v = static_cast<int>(rng() % 7) - 3;
     if (c.large) return type == "u8" ? 252 + v : -125 + v;
     return type == "u8" ? v + 3 : v;
   };
-  std::vector<int> a(static_cast<size_t>(64 * c.k)), b(static_cast<size_t>(c.n * c.k)),
+  std::vector<int> a(static_cast<size_t>(64 * a_k)), b(static_cast<size_t>(c.n * c.k)),
       d0(static_cast<size_t>(64 * c.n));
   for (int& v : a) v = value_for(c.a);
   for (int& v : b) v = value_for(c.b);
   for (int& v : d0) v = static_cast<int>(rng() % 9) - 4;
+  std::vector<SparseRow> rows;
+  for (int m = 0; c.sparse() && m < 64; ++m) rows.push_back(sparse_row(bits, c.k, rng));
   // Shared memory: the operand of each operation in its own 1024-byte aligned piece, all of A, then all of B.
   const int a_bytes = la.bytes(), b_bytes = lb.bytes(), total = steps * (a_bytes + b_bytes);
   std::vector<uint8_t> image(static_cast<size_t>(total));
@@ -141,8 +207,8 @@ TEST_P(Mma, EqualsDirectComputation) {
   };
   for (int s = 0; s < steps; ++s) {
     for (int k = 0; k < step; ++k) {
-      for (int m = 0; m < 64; ++m)
-        put(s * a_bytes, la, m, k, bits_for(c.a, a[static_cast<size_t>(m * c.k + s * step + k)]));
+      for (int m = 0; k < a_step && m < 64; ++m)
+        put(s * a_bytes, la, m, k, bits_for(c.a, a[static_cast<size_t>(m * a_k + s * a_step + k)]));
       for (int n = 0; n < c.n; ++n)
         put(steps * a_bytes + s * b_bytes, lb, n, k, bits_for(c.b, b[static_cast<size_t>(n * c.k + s * step + k)]));
     }
@@ -156,13 +222,17 @@ TEST_P(Mma, EqualsDirectComputation) {
         uint32_t word = 0;
         for (int x = 0; x < per; ++x) {
           const int row = t / 32 * 16 + t % 32 / 4 + 8 * (i % 2);
-          const int k = s * step + i / 2 * (step / 2) + t % 4 * per + x;
-          word |= bits_for(c.a, a[static_cast<size_t>(row * c.k + k)]) << (bits * x % 32);
+          const int k = s * a_step + i / 2 * (a_step / 2) + t % 4 * per + x;
+          word |= bits_for(c.a, a[static_cast<size_t>(row * a_k + k)]) << (bits * x % 32);
         }
         fragments[static_cast<size_t>((s * 4 + i) * 128 + t)] = word;
       }
     }
   }
+  std::vector<uint32_t> metadata(static_cast<size_t>(steps * 128));
+  for (int i = 0; c.sparse() && i < steps * 128; ++i)
+    metadata[static_cast<size_t>(i)] =
+        metadata_of(rows, bits, c.selector, i / 128 * (bits == 32 ? 8 : step / 4), i % 128);
   const auto pack = [&](const std::vector<int>& d) {
     std::vector<uint32_t> words(static_cast<size_t>(registers * 128));
     for (int i = 0; i < c.n / 2; ++i) {
@@ -183,28 +253,32 @@ TEST_P(Mma, EqualsDirectComputation) {
   for (int m = 0; m < 64; ++m) {
     for (int n = 0; n < c.n; ++n) {
       int sum = c.accumulate ? d0[static_cast<size_t>(m * c.n + n)] : 0;
-      for (int k = 0; k < c.k; ++k)
-        sum += c.scale_a * c.scale_b * a[static_cast<size_t>(m * c.k + k)] * b[static_cast<size_t>(n * c.k + k)];
+      for (int i = 0; i < a_k; ++i) {
+        const int k = c.sparse() ? rows[static_cast<size_t>(m)].columns[static_cast<size_t>(i)] : i;
+        sum += c.scale_a * c.scale_b * a[static_cast<size_t>(m * a_k + i)] * b[static_cast<size_t>(n * c.k + k)];
+      }
       expected[static_cast<size_t>(m * c.n + n)] = sum;
     }
   }
   Buffer<uint8_t> shared(memory_, image);
-  Buffer<uint32_t> a_registers(memory_, fragments), before(memory_, pack(d0));
+  Buffer<uint32_t> a_registers(memory_, fragments), of_rows(memory_, metadata), before(memory_, pack(d0));
 
   std::string text = R"(
 .extern .shared .align 1024 .b8 operands[];
-.visible .entry k(.param .u64 p_image, .param .u64 p_a, .param .u64 p_before, .param .u64 p_out)
+.visible .entry k(.param .u64 p_image, .param .u64 p_a, .param .u64 p_before, .param .u64 p_out, .param .u64 p_metadata)
 {
-  .reg .b32 %d<132>; .reg .b32 %a<160>;)" +
+  .reg .b32 %d<132>; .reg .b32 %a<160>; .reg .b32 %m<40>;)" +
                      std::string(kRegisters) + R"(
   ld.param.u64 %rd1, [p_image];
   ld.param.u64 %rd2, [p_a];
   ld.param.u64 %rd3, [p_before];
   ld.param.u64 %rd4, [p_out];
+  ld.param.u64 %rd9, [p_metadata];
   mov.u32 %r1, operands;
   mov.u32 %r3, %tid.x;
   shl.b32 %r10, %r3, 2;
   cvt.u64.u32 %rd10, %r10;
+  add.s64 %rd9, %rd9, %rd10;
   add.s64 %rd1, %rd1, %rd10;
   add.s64 %rd2, %rd2, %rd10;
   add.s64 %rd3, %rd3, %rd10;
@@ -227,6 +301,8 @@ COPY:
     text += "  ld.global.u32 %d" + std::to_string(i) + ", [%rd3+" + std::to_string(512 * i) + "];\n";
   for (int i = 0; c.registers_a && i < 4 * steps; ++i)
     text += "  ld.global.u32 %a" + std::to_string(i) + ", [%rd2+" + std::to_string(512 * i) + "];\n";
+  for (int i = 0; c.sparse() && i < steps; ++i)
+    text += "  ld.global.u32 %m" + std::to_string(i) + ", [%rd9+" + std::to_string(512 * i) + "];\n";
   text += "  wgmma.fence.sync.aligned;\n";
   const auto vector = [](const char* name, int first, int count) {
     std::string v = "{";
@@ -241,9 +317,11 @@ COPY:
             std::to_string(
                 static_cast<int64_t>(lb.descriptor() + static_cast<uint64_t>((steps * a_bytes + s * b_bytes) >> 4))) +
             ";\n";
-    text += "  wgmma.mma_async.sync.aligned.m64n" + std::to_string(c.n) + "k" + std::to_string(step) + "." + c.d + "." +
-            c.a + "." + c.b + " " + vector("%d", 0, registers) + ", " +
-            (c.registers_a ? vector("%a", 4 * s, 4) : std::string("%rd6")) + ", %rd7, " + (s == 0 ? "%p2" : "1");
+    text += std::string("  wgmma.mma_async") + (c.sparse() ? ".sp" : "") + ".sync.aligned.m64n" + std::to_string(c.n) +
+            "k" + std::to_string(step) + "." + c.d + "." + c.a + "." + c.b + " " + vector("%d", 0, registers) + ", " +
+            (c.registers_a ? vector("%a", 4 * s, 4) : std::string("%rd6")) + ", %rd7, ";
+    if (c.sparse()) text += "%m" + std::to_string(s) + ", " + std::to_string(c.selector) + ", ";
+    text += s == 0 ? "%p2" : "1";
     if (!integer) text += ", " + std::to_string(c.scale_a) + ", " + std::to_string(c.scale_b);
     if (bits == 16 && !c.registers_a) text += c.transpose_a ? ", 1" : ", 0";
     if (bits == 16) text += c.transpose_b ? ", 1" : ", 0";
