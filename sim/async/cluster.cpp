@@ -28,6 +28,7 @@ void complete_if_done(Cluster& cluster) {
     }
   }
   s.cluster_released.join(s.cluster_arriving);
+  ++s.cluster_completed;
   cluster.event();
 }
 
@@ -80,6 +81,7 @@ Step execute_barrier_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     });
   }
   s.cluster_waiting &= ~mask;
+  s.cluster_waited = cluster.async->cluster_completed;
   warp.observe(cluster.async->cluster_released, Scope::Wide);
   return Step::Next;
 }

@@ -75,7 +75,7 @@ Step execute_try_cancel(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     std::vector<Cancel::Target> targets;
     const auto add = [&](Cta& cta) {
-      const Stamp stamp = mbarrier_stamp(find_mbarrier(warp, cta, at.offset, lane), current_origin(warp, lane));
+      const Stamp stamp = mbarrier_stamp(find_mbarrier(warp, cta, at.offset, lane, true), current_origin(warp, lane));
       warp.order_reads(1u << lane);
       shared_async_write(warp, cta, to.offset, kResponseBytes, stamp);
       targets.push_back({&cta, stamp});

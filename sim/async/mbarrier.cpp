@@ -29,6 +29,17 @@ void complete_phase_if_done(const Origin& origin, Mbarrier& barrier) {
   origin.warp->cta->cluster->event();
 }
 
+// The initialisation does not happen before what the warp does. A barrier.cluster that stands between has come without
+// a fence.mbarrier_init, or with a relaxed arrival: GPUs have initialised the object by then.
+void judge_unordered_init(const Warp& warp, const Cta& owner, const Mbarrier& barrier, int lane) {
+  const auto text = [&] {
+    return object_text(warp, owner, barrier.offset) + " is used without being ordered after " +
+           describe_agent(*warp.cta->cluster, barrier.init.by);
+  };
+  if (warp.async->cluster_waited <= barrier.init_before) fault(Hazard::MbarrierMisuse, warp, lane, text());
+  deviation(Hazard::MbarrierMisuse, warp, lane, text);
+}
+
 }  // namespace
 
 Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool for_copy) {
@@ -40,10 +51,7 @@ Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool 
   // That a copy has reached its object is known to who waits for its bytes (Mbarrier::last_copy), not by its issue.
   if (!for_copy) note_remote(warp, owner);
   Mbarrier& barrier = found->second;
-  if (warp.view.seen[barrier.init.by] < barrier.init.at)
-    fault(Hazard::MbarrierMisuse, warp, lane,
-          object_text(warp, owner, offset) + " is used without being ordered after " +
-              describe_agent(*warp.cta->cluster, barrier.init.by));
+  if (warp.view.seen[barrier.init.by] < barrier.init.at) judge_unordered_init(warp, owner, barrier, lane);
   return barrier;
 }
 
@@ -173,6 +181,7 @@ Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
     const Agent init = warp.async->init;
     seen.raise(init, seen[init] + 1);
     barrier.init = {init, seen[init]};
+    barrier.init_before = cluster.async->cluster_completed + (warp.async->cluster_arrived >> lane & 1);
     live.emplace(at.offset, std::move(barrier));
   });
   return Step::Next;

@@ -28,10 +28,11 @@ struct Mbarrier {
   uint32_t expected = 0, pending = 0;
   int64_t tx = 0;
   uint32_t phase = 0;
-  Stamp init;               // by the initialisation agent of the warp that ran mbarrier.init
-  View arriving, released;  // what arrivals of this phase, and of the completed ones, have published
-  uint32_t last_copy = 0;   // completion stamp of the last copy that signals here
-  Origin copy, expect;      // that copy; the last that expected bytes, or completed some
+  Stamp init;                // by the initialisation agent of the warp that ran mbarrier.init
+  uint32_t init_before = 0;  // the number of the barrier.cluster that its thread arrives at next
+  View arriving, released;   // what arrivals of this phase, and of the completed ones, have published
+  uint32_t last_copy = 0;    // completion stamp of the last copy that signals here
+  Origin copy, expect;       // that copy; the last that expected bytes, or completed some
 };
 constexpr uint32_t kMbarrierLimit = (1u << 20) - 1;  // 9.7.13.15.2
 
@@ -66,6 +67,7 @@ struct AsyncWarpState {
   std::map<int, CopyLane> copy_lanes;
   uint32_t cluster_arrived = 0;   // lanes that have arrived at the barrier.cluster in progress
   uint32_t cluster_waiting = 0;   // lanes that have arrived and not yet waited
+  uint32_t cluster_waited = 0;    // how many barriers had completed when the warp last waited for one
   uint32_t register_changes = 0;  // setmaxnreg executed
   Origin register_change;         // the last one
   uint64_t tried = 0;             // the try_wait that last had its chance to fail spuriously
@@ -115,6 +117,7 @@ struct AsyncCtaState {
 
 struct AsyncClusterState {
   View cluster_arriving, cluster_released;  // barrier.cluster
+  uint32_t cluster_completed = 0;           // how many have completed
   bool finishing = false;
 };
 

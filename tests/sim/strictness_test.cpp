@@ -242,6 +242,68 @@ std::vector<Row> rows() {
        64,
        90,
        threads(64)},
+      // Block 0 initialises; the barrier tells nothing of it.
+      {"an initialisation before a relaxed barrier",
+       entry(R"(
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 64;
+  barrier.cluster.arrive.relaxed.aligned;
+  barrier.cluster.wait.aligned;
+  setp.lt.u32 %p2, %r3, 32;
+  @%p2 bra WAIT;
+  mbarrier.arrive.shared::cta.b64 _, [%r2];
+  mbarrier.arrive.shared::cta.b64 _, [%r2];
+WAIT:
+)" + kWaited +
+             kStore),
+       {"mbarrier misuse: the mbarrier at shared offset 0x2000 is used without being ordered after an mbarrier.init of "
+        "warp 0",
+        "mbarrier misuse: the mbarrier at shared offset 0x2000 is used without being ordered after an mbarrier.init of "
+        "warp 0",
+        "mbarrier misuse: the mbarrier at shared offset 0x2000 is used without being ordered after an mbarrier.init of "
+        "warp 0"},
+       64,
+       90,
+       threads(64)},
+      // Sparse products of ones.
+      {"metadata of wgmma that names a column twice",
+       entry(kOnes + R"(
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%r40, %r41, %r42, %r43}, %rd20, %rd20, %r8, 0, 0, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned;
+  wgmma.wait_group.sync.aligned 0;
+  st.global.u32 [%rd4], %r40;
+)"),
+       {"illegal use: the metadata 0x44444400 of a sparse wgmma has 0x0 at bit 0, which names one column twice"},
+       128,
+       90,
+       std::vector<uint32_t>(128, 0x41800000)},
+      {"metadata of tcgen05.mma that names a column twice",
+       tensor(R"(
+  add.u32 %r6, %r5, 16;
+  mov.b32 %r8, 0x44444400;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r8};
+  tcgen05.wait::st.sync.aligned;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+  tcgen05.fence::before_thread_sync;
+)" + kOnes + R"(
+  tcgen05.fence::after_thread_sync;
+  @!%p1 bra MULTIPLIED;
+  or.b64 %rd20, %rd20, 0x400000000000;
+  mov.b32 %r11, )" +
+              std::to_string(4 | 1 << 4 | 1 << 7 | 1 << 10 | 1 << 17 | 8 << 24) +
+              R"(;
+  mov.b32 %r12, 16;
+  mov.b32 %r13, 0;
+  tcgen05.mma.sp.cta_group::1.kind::f16 [%r13], %rd20, %rd20, [%r12], %r11, 0;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];
+MULTIPLIED:
+)" + kWaited + "tcgen05.fence::after_thread_sync;\n" +
+              kLoad32 + kWaitLoad),
+       {"tensor memory: the sparsity metadata 0x0 of chunk 0 of row 0, at bit 0 of tensor memory at lane 0, column 16, "
+        "has no meaning by the ISA, by tcgen05.mma.sp"},
+       128,
+       100,
+       std::vector<uint32_t>(128, 0x41800000)},
       // Reads before a copy lands.
       {"a load over a read",
        entry(kInit +
@@ -321,6 +383,18 @@ TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
       {"twice, one after the other",
        entry("@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n"),
        {"mbarrier misuse: the mbarrier at shared offset 0x2000 is initialised again"}},
+      {"an initialisation that no barrier separates from the use",
+       entry("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n@%p1 "
+             "mbarrier.init.shared::cta.b64 [%r2], 1;\nsetp.lt.u32 %p2, %r3, 32;\n@%p2 bra END;\n" +
+             kWaited + "END:\n"),
+       {"mbarrier misuse: the mbarrier at shared offset 0x2000 is "},
+       64},
+      {"an initialisation behind the arrival",
+       entry("barrier.cluster.arrive.relaxed.aligned;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n"
+             "barrier.cluster.wait.aligned;\nsetp.lt.u32 %p2, %r3, 32;\n@%p2 bra END;\n" +
+             kWaited + "END:\n"),
+       {"mbarrier misuse: the mbarrier at shared offset 0x2000 is "},
+       64},
       {"a lane that no warp has",
        tensor(kStore32 + "add.u32 %r5, %r5, 0x80000;\n" + kLoad32 + kWaitLoad),
        {"tensor memory: tcgen05.ld.sync.aligned.32x32b.x1.b32 at lane "},
