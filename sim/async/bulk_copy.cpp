@@ -136,6 +136,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
         fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
       uint8_t* const to = global_pointer(warp, destination, bytes, lane);
       note_global(warp, destination, bytes, true, lane);
+      count_global(cluster, bytes, false, true);
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
@@ -159,6 +160,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
     } else {
       from = global_pointer(warp, source, bytes, lane);
       note_global(warp, source, bytes, false, lane);
+      count_global(cluster, bytes, true, false);
     }
     for (const Target& target : targets) {
       SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);

@@ -75,6 +75,7 @@ Step execute_cp_async(Warp& warp, const Instr& instr, uint32_t mask) {
       fault(Hazard::IllegalUse, warp, lane, "cp.async with a source size of " + std::to_string(bytes));
     const uint8_t* from = bytes > 0 ? global_pointer(warp, source, bytes, lane) : nullptr;
     note_global(warp, source, bytes, false, lane);
+    count_global(*warp.cta->cluster, bytes, true, false);
     SharedAccess(warp, *to.cta, SharedAccess::Kind::CpAsyncWrite, stamp, lane).touch(to.offset, form.bytes);
     CopyLane& copies = warp.async->copy_lanes[lane];
     ++copies.groups.back().pending;

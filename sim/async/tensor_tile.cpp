@@ -115,10 +115,14 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
 
 void note_rows(Warp& warp, const Tile& tile, bool write, int lane) {
   const Cluster& cluster = *warp.cta->cluster;
-  if (cluster.launch->predecessors.unfinished_writes.empty() && !(write && cluster.logs_writes)) return;
+  if (cluster.launch->predecessors.unfinished_writes.empty() && !(write && cluster.logs_writes) &&
+      cluster.statistics == nullptr)
+    return;
   const uint32_t first = tile.inside_first * tile.unit.global_bytes, end = tile.inside_end * tile.unit.global_bytes;
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
-    if (inside) note_global(warp, address + first, end - first, write, lane);
+    if (!inside) return;
+    note_global(warp, address + first, end - first, write, lane);
+    count_global(cluster, end - first, !write, write);
   });
 }
 

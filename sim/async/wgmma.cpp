@@ -417,6 +417,8 @@ class WgmmaGroup : public AsyncOp {
     std::vector<std::vector<const MmaRecord*>> accumulators;
     for (const auto& record : records_) {
       const Form f = form_of(*record->instr);
+      if (cluster.statistics != nullptr)
+        cluster.statistics->multiply_adds += static_cast<uint64_t>(kRows * f.n * f.k * (f.a == Element::B1 ? 8 : 1));
       auto at = accumulators.begin();
       while (at != accumulators.end() && !same_accumulators(form_of(*at->front()->instr), f)) ++at;
       if (at == accumulators.end()) at = accumulators.emplace(at);
@@ -554,12 +556,10 @@ void cover_mma(const Instr& instr, const Form& f, uint64_t a, uint64_t b, bool a
   matrix("B", b, f.transpose_b);
   if (f.negate_a) cover(instr, "negated A");
   if (f.negate_b) cover(instr, "negated B");
+  if (f.sparse) cover(instr, f.selector == 0 ? "selector 0" : "selector 1");
   cover(instr, accumulate ? "D read" : "D not read");
 }
-  if (f.sparse) cover(instr, f.selector == 0 ? "selector 0" : "selector 1");
 
-Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
-  if (!converged(warp, mask)) return Step::Wait;
 // The metadata of a warp's lanes, read when it issues the operation.
 std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const Form& f) {
   std::array<uint32_t, kLanes> metadata;
@@ -583,6 +583,8 @@ std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const
   return metadata;
 }
 
+Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
+  if (!converged(warp, mask)) return Step::Wait;
   WarpGroup& group = warpgroup_of(warp, mask);
   AsyncWarpState& s = *warp.async;
   const Form f = form_of(instr);
@@ -602,12 +604,12 @@ std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const
       fault(Hazard::IllegalUse, warp, -1, "the scale-d predicate of a wgmma differs between lanes");
     accumulate = (scale != 0) != f.scale_d;
   }
-  if (coverage_wanted()) cover_mma(instr, f, a, b, accumulate);
-  const uint32_t number = s.mma_issued++;
   if (f.sparse && !f.transpose_b && Matrix(b, false, 1).wide == 2)
     fault(Hazard::IllegalUse, warp, -1,
           "a sparse wgmma takes 64 bytes of each column of B, of which a swizzle of 32 bytes holds half; the ISA does "
           "not say where the others are");
+  if (coverage_wanted()) cover_mma(instr, f, a, b, accumulate);
+  const uint32_t number = s.mma_issued++;
   if (number - group.open_first == group.open.size()) {
     group.open.push_back(std::make_unique<MmaRecord>());
     MmaRecord& record = *group.open.back();
@@ -616,9 +618,9 @@ std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const
     record.b_descriptor = b;
     record.accumulate = accumulate;
     record.group = s.mma_committed;
+    record.metadata.resize(f.sparse ? kWarps : 0);
     const Stamp stamp{group.agent, s.mma_committed + 1};
     if (!f.registers_a) {
-    record.metadata.resize(f.sparse ? kWarps : 0);
       SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
       touch_matrix(access, *warp.cta, warp, Matrix(a, f.transpose_a, element_bytes(f.a)), kRows,
                    static_cast<uint32_t>(f.k));
@@ -628,9 +630,9 @@ std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const
     touch_matrix(access, *warp.cta, warp, Matrix(b, f.transpose_b, element_bytes(f.b)), static_cast<uint32_t>(f.n),
                  static_cast<uint32_t>(f.depth()));
     record.met_b = access.take_met();
+    if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
     ++record.warps;
     return Step::Next;
-    if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
   }
   MmaRecord& record = *group.open[number - group.open_first];
   if (record.instr != &instr || record.group != s.mma_committed)
@@ -639,9 +641,9 @@ std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const
     fault(Hazard::IllegalUse, warp, -1, "the warps of a warpgroup give a wgmma different descriptors or scale-d");
   SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_a);
   SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_b);
+  if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
   ++record.warps;
   return Step::Next;
-  if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
 }
 
 Step execute_commit(Warp& warp, const Instr& instr, uint32_t mask) {
@@ -710,9 +712,9 @@ bool decode_wgmma(const ptx::Instruction& source, DecodeContext& context, Instr&
   }
   if (parts[1] != "mma_async") unsupported(source, "the form is not known");
   MmaForm form;
+  form.sparse = has_part(source, "sp");
   std::vector<std::string> types;
   int n = 0, k = 0;
-  form.sparse = has_part(source, "sp");
   for (size_t i = form.sparse ? 5 : 4; i < parts.size(); ++i) {
     if (parts[i] == "satfinite") {
       form.saturate = true;

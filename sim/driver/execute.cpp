@@ -2,6 +2,7 @@
 // The execution of work in stream order, and the report of what goes wrong in it.
 #include "sim/driver/execute.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +34,17 @@ void report_fault(CUctx_st& context, const Fault& fault) {
       std::fprintf(stderr, "MOXIE_SIM_REPORT: cannot write '%s'\n", path);
     }
   }
+}
+
+void print_statistics(const Launch& launch, std::chrono::duration<double> time) {
+  const Statistics& s = launch.statistics;
+  std::fprintf(stderr,
+               "statistics: kernel '%s', %llu blocks: %llu lane-instructions, %llu multiply-adds, %llu bytes read and "
+               "%llu written, %.3f s\n",
+               launch.kernel->name.c_str(), static_cast<unsigned long long>(launch.grid.count()),
+               static_cast<unsigned long long>(s.lane_instructions), static_cast<unsigned long long>(s.multiply_adds),
+               static_cast<unsigned long long>(s.bytes_read), static_cast<unsigned long long>(s.bytes_written),
+               time.count());
 }
 
 void copy_bytes(const CopyWork& copy) {
@@ -94,6 +106,7 @@ struct Executor {
       launch.order = order_from_environment();
       launch.threads = threads_from_environment();
       launch.rules = rules_from_environment();
+      launch.counts = statistics_from_environment();
     } catch (const std::invalid_argument& e) {
       fail(CUDA_ERROR_INVALID_VALUE, e.what());
     }
@@ -107,6 +120,7 @@ struct Executor {
       launch.written = grid.written.get();
     }
     std::optional<Fault> failure;
+    const auto begin = std::chrono::steady_clock::now();
     c.unlocked(
         [&] {
           try {
@@ -118,6 +132,7 @@ struct Executor {
           }
         },
         true);
+    if (launch.counts) print_statistics(launch, std::chrono::steady_clock::now() - begin);
     for (const std::string& line : launch.deviations.lines()) std::fprintf(stderr, "%s\n", line.c_str());
     if (failure) report_fault(context, *failure);
     if (grid.written != nullptr) {

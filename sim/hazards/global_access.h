@@ -23,6 +23,11 @@ bool is_uncaused(const Warp& warp, Stamp write);
 
 // Faults when the bytes belong to what an unfinished predecessor grid has written.
 void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
+inline void count_global(const Cluster& cluster, uint64_t bytes, bool read, bool write) {
+  if (cluster.statistics == nullptr) return;
+  if (read) cluster.statistics->bytes_read += bytes;
+  if (write) cluster.statistics->bytes_written += bytes;
+}
 // Called when a warp touches global memory, itself or by a copy that it issues.
 inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
   Cluster& cluster = *warp.cta->cluster;

@@ -59,6 +59,8 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
     });
   }
   Cluster& cluster = *warp.cta->cluster;
+  count_global(cluster, uint64_t{size} * static_cast<uint64_t>(std::popcount(mask)), access != Access::Write,
+               access != Access::Read);
   if ((access != Access::Read && cluster.logs_writes) || !cluster.launch->predecessors.unfinished_writes.empty()) {
     if (mask == kFullMask && high - low == uint64_t{kLanes - 1} * size &&
         cluster.launch->predecessors.unfinished_writes.empty()) {

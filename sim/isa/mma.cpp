@@ -113,6 +113,13 @@ int32_t to_integer(Element e, uint32_t code) {
 }
 
 constexpr int kDeepest = 64;
+void count_products(const Warp& warp, const Product& p) {
+  Statistics* const statistics = warp.cta->cluster->statistics;
+  // m8n8k4 of f16 is four products.
+  const int products = p.a == Element::F16 && p.m == 8 ? 4 : 1;
+  if (statistics != nullptr) statistics->multiply_adds += static_cast<uint64_t>(products * p.m * kColumns * p.k);
+}
+
 template <class T>
 struct Operands {
   T a[16][kDeepest];        // [row][k]
@@ -169,6 +176,7 @@ void multiply_floats(Operands<float>& o, int m, int depth) {
 Step multiply_small(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
+  count_products(warp, p);
   alignas(64) Operands<float> o;
   gather(warp, in, p, to_float, &o);
   const bool halves = p.d == Element::F16;
@@ -199,6 +207,7 @@ Step multiply_small(Warp& warp, const Instr& in, uint32_t mask) {
 Step multiply_quads(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
+  count_products(warp, p);
   const int of_d = p.d == Element::F16 ? 4 : 8;
   const auto half_at = [&](ValueOperand fragment, int lane, int i) {
     return f16_to_f32(static_cast<uint16_t>(warp.row<uint32_t>(in.reg[fragment.place + i / 2])[lane] >> i % 2 * 16));
@@ -264,6 +273,7 @@ void accumulate_integers(Warp& warp, const Instr& in, const Product& p, Sum sum)
 Step multiply_integers(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
+  count_products(warp, p);
   Operands<int32_t> o;
   gather(warp, in, p, to_integer, &o);
   accumulate_integers(warp, in, p, [&](int row, int column) {
@@ -277,6 +287,7 @@ Step multiply_integers(Warp& warp, const Instr& in, uint32_t mask) {
 Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
+  count_products(warp, p);
   const int words = p.k / 32, of_a = p.m * words / kLanes;
   uint32_t a[16][8], b[kColumns][8];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -311,6 +322,7 @@ Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
 Step multiply_f64(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
+  count_products(warp, p);
   const int of_d = p.m / 4, of_a = p.m * p.k / kLanes, of_b = kColumns * p.k / kLanes;
   double a[16][16], b[16][kColumns], sum[16][kColumns];
   for (int lane = 0; lane < kLanes; ++lane) {

@@ -51,6 +51,8 @@ bool chosen(const char* name, const char* usual, const char* other) {
 
 }  // namespace
 
+bool statistics_from_environment() { return chosen("MOXIE_SIM_STATISTICS", "0", "1"); }
+
 Rules rules_from_environment() {
   Rules rules;
   if (const char* value = std::getenv("MOXIE_SIM_STRICT"); value != nullptr && *value != 0) {

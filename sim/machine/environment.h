@@ -6,8 +6,9 @@
 
 namespace sim {
 
-Order order_from_environment();  // MOXIE_SIM_ORDER=eager|lazy|random:SEED
-int threads_from_environment();  // MOXIE_SIM_THREADS: Launch::threads
-Rules rules_from_environment();  // the variables that sim/machine/rules.h names
+Order order_from_environment();      // MOXIE_SIM_ORDER=eager|lazy|random:SEED
+bool statistics_from_environment();  // MOXIE_SIM_STATISTICS: Launch::counts
+int threads_from_environment();      // MOXIE_SIM_THREADS: Launch::threads
+Rules rules_from_environment();      // the variables that sim/machine/rules.h names
 
 }  // namespace sim

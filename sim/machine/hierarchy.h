@@ -22,6 +22,7 @@
 #include "sim/machine/engine.h"
 #include "sim/machine/fault.h"
 #include "sim/machine/instruction.h"
+#include "sim/machine/statistics.h"
 #include "sim/memory/address_space.h"
 #include "sim/memory/byte_set.h"
 #include "sim/memory/shared.h"
@@ -203,6 +204,7 @@ struct Cluster {
   std::vector<UnorderedStore> unordered_stores;  // of the instruction being executed
   bool explaining = false;                       // waiting instructions are being asked for their reasons
   uint64_t instructions = 0;                     // warp instructions executed
+  Statistics* statistics = nullptr;              // counted where it is not null
   bool logs_writes = false;  // this cluster's writes to global memory, copies included, are kept in `written`
   ByteSet written;
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.

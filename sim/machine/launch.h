@@ -12,6 +12,7 @@
 #include "sim/machine/hierarchy.h"
 #include "sim/machine/kernel.h"
 #include "sim/machine/rules.h"
+#include "sim/machine/statistics.h"
 #include "sim/memory/byte_set.h"
 #include "sim/memory/global.h"
 
@@ -53,6 +54,8 @@ struct Launch {
   Rules rules;
   Deviations deviations;
   std::atomic<uint64_t> instructions{0};
+  bool counts = false;  // whether `statistics` is wanted
+  Statistics statistics;
   PredecessorGrids predecessors;
   ByteSet* written = nullptr;  // what this grid writes, when somebody wants to know
 };

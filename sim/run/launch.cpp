@@ -103,6 +103,10 @@ void run(Launch& launch) {
     const std::lock_guard<std::mutex> lock(mutex);
     launch.deviations.add(std::move(cluster.deviations), number);
   };
+  const auto keep_statistics = [&](const Statistics& of_worker) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    launch.statistics.add(of_worker);
+  };
   const auto run_one = [&](Cluster& cluster, uint64_t number) {
     try {
       begin_cluster(cluster, launch, number);
@@ -131,12 +135,14 @@ void run(Launch& launch) {
   };
   const auto work = [&] {
     Cluster cluster;
+    Statistics statistics;
+    cluster.statistics = launch.counts ? &statistics : nullptr;
     cluster.stop_above = &failed;
     cluster.alone = host_threads == 1;
     cluster.logs_writes = launch.written != nullptr || copies_tensors;
     for (;;) {
       cluster.share = next.fetch_add(1);
-      if (cluster.share >= running || failed.load() < cluster.share) return;
+      if (cluster.share >= running || failed.load() < cluster.share) return keep_statistics(statistics);
       cluster.pending = share_of(launch.order, cluster.share, running, clusters);
       while (!cluster.pending.empty()) {
         const uint64_t number = cluster.pending.front();

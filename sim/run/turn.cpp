@@ -3,6 +3,7 @@
 #include "sim/run/turn.h"
 
 #include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "sim/async/state.h"
@@ -39,6 +40,8 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
   const Instr* const code = warp.cta->cluster->launch->kernel->code.data();
   std::vector<uint8_t>& covered = warp.cta->cluster->launch->kernel->covered;
   uint8_t* const cover = covered.empty() ? nullptr : covered.data();
+  Statistics* const statistics = warp.cta->cluster->statistics;
+  const bool watched = cover != nullptr || statistics != nullptr;
   const uint8_t* const file = warp.registers.get();
   Warp::Split* split = &warp.splits[warp.current];
   uint32_t& left = warp.left;
@@ -60,8 +63,10 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
         continue;
       }
     }
-    if (cover != nullptr) [[unlikely]]
-      std::atomic_ref<uint8_t>(cover[split->pc]).store(1, std::memory_order_relaxed);
+    if (watched) [[unlikely]] {
+      if (cover != nullptr) std::atomic_ref<uint8_t>(cover[split->pc]).store(1, std::memory_order_relaxed);
+      if (statistics != nullptr) statistics->lane_instructions += static_cast<uint64_t>(std::popcount(mask));
+    }
     if (warp.wgmma_pending) [[unlikely]]
       check_registers(warp, in);
     const Step step = in.execute(warp, in, mask);
@@ -87,6 +92,7 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
     }
     if (step == Step::Wait) {
       ++left;  // nothing was executed
+      if (statistics != nullptr) statistics->lane_instructions -= static_cast<uint64_t>(std::popcount(mask));
       Warp::Split& waiting = warp.splits[warp.current];
       const uint32_t passing = waiting.mask & ~mask;  // lanes whose guard was false need not wait
       waiting.blocked_at = warp.cta->cluster->events + 1;

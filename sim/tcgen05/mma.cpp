@@ -463,6 +463,8 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a
 
 void Mma::perform(Cluster& cluster) {
   const int n = shape.n, k = shape.k;
+  if (cluster.statistics != nullptr)
+    cluster.statistics->multiply_adds += static_cast<uint64_t>(shape.m * n * stored_k());
   // B: [k][n], each block's columns from its own shared memory.
   float* b_panel = grow(panels.b, int64_t{n} * k);
   for (int c = 0; c < group.count; ++c) {
@@ -572,9 +574,9 @@ void cover_mma(const Instr& instr, const MmaForm& f, const MmaShape& s, const Mm
   else
     matrix("A", op.a);
   matrix("B", op.b);
+  if (s.sparse) cover(instr, "sparse A, selector " + std::to_string(s.selector));
   if (s.saturate) cover(instr, "saturated");
   if (f.has_mask) cover(instr, "output lanes disabled");
-  if (s.sparse) cover(instr, "sparse A, selector " + std::to_string(s.selector));
   if (f.scale_d != 0) cover(instr, "scale of D " + std::to_string(f.scale_d));
   if (f.scale_vector != 0)
     cover(instr, std::string(s.scale_e8m0 ? "ue8m0" : "ue4m3") + " scales, ids " + std::to_string(s.scale_a_id) +
@@ -608,8 +610,6 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     const TensorGroup group = tensor_group(warp, f.group, lane);
     auto op = std::make_unique<Mma>(Origin{&warp, instr.source, lane}, f, shape, group, a_bits, b_bits);
-    op->a_at = a_at;
-    op->d_at = d_at;
     if (f.sparse && op->layout.rows != 128)
       illegal("a sparse tcgen05.mma of " + std::to_string(op->layout.rows) +
               " rows a block is not simulated: the layout of its metadata is not known");
@@ -622,6 +622,8 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
       fault(
           Hazard::TensorMemory, warp, lane,
           "sparsity metadata at lane " + std::to_string(op->metadata.lane) + " of tensor memory must begin at lane 0");
+    op->a_at = a_at;
+    op->d_at = d_at;
     // Table 54.
     for (const Operand* o : {&op->a, &op->b}) {
       if (f.a_in_tensor && o == &op->a) continue;

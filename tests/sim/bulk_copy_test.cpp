@@ -26,6 +26,9 @@ std::vector<uint32_t> iota(size_t n, uint32_t first) {
 
 TEST_P(Orders, BulkCopyInAndOut) {
   Buffer<uint32_t> in(memory_, iota(32, 100)), out(memory_, 32, 0u);
+  sim::Statistics statistics;
+  Shape with_statistics = shape(32);
+  with_statistics.statistics = &statistics;
   sim_test::run_ptx(bulk_kernel(R"(
   @!%p1 bra E;
   mbarrier.arrive.expect_tx.shared::cta.b64 %rd5, [%r2], 128;
@@ -40,7 +43,9 @@ W: mbarrier.try_wait.shared::cta.b64 %p3, [%r2], %rd5;
   cp.async.bulk.wait_group 0;
 E:
 )"),
-                    "k", Params().add(in.address()).add(out.address()), memory_, shape(32));
+                    "k", Params().add(in.address()).add(out.address()), memory_, with_statistics);
+  EXPECT_EQ(statistics.bytes_read, 128u);
+  EXPECT_EQ(statistics.bytes_written, 128u);
   std::vector<uint32_t> expected = iota(16, 100);
   for (uint32_t i = 0; i < 16; ++i) expected.push_back(100 + i);
   EXPECT_EQ(out.values(), expected);

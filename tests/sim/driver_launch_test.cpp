@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <string>
 
 #include "tests/sim/driver.h"
@@ -189,6 +190,22 @@ TEST_F(SimDriver, TheStackIsAsLargeAsTheLimit) {
 std::string file_text(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TEST_F(SimDriver, ALaunchPrintsItsStatistics) {
+  const CUdeviceptr memory = allocate(16);
+  const auto said = [&] {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(store_at(memory), CUDA_SUCCESS);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(), "");
+  setenv("MOXIE_SIM_STATISTICS", "1", 1);
+  const std::string line = said();
+  unsetenv("MOXIE_SIM_STATISTICS");
+  EXPECT_TRUE(std::regex_match(line, std::regex("statistics: kernel '\\w+', 1 blocks: \\d+ lane-instructions, 0 "
+                                                "multiply-adds, 0 bytes read and 4 written, \\d+\\.\\d{3} s\n")))
+      << line;
 }
 
 TEST_F(SimDriver, AFaultStaysUntilTheContextIsReset) {

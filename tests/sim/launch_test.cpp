@@ -121,11 +121,67 @@ TEST(Environment, Strictness) {
   EXPECT_EQ(with("MOXIE_SIM_STRICT", "lax", level), "MOXIE_SIM_STRICT is 'lax', but must be isa, portable or field");
 }
 
+TEST(Environment, Statistics) {
+  const auto read = [] { return std::to_string(sim::statistics_from_environment()); };
+  EXPECT_EQ(with("MOXIE_SIM_STATISTICS", std::nullopt, read), "0");
+  EXPECT_EQ(with("MOXIE_SIM_STATISTICS", "", read), "0");
+  EXPECT_EQ(with("MOXIE_SIM_STATISTICS", "0", read), "0");
+  EXPECT_EQ(with("MOXIE_SIM_STATISTICS", "1", read), "1");
+  EXPECT_EQ(with("MOXIE_SIM_STATISTICS", "yes", read), "MOXIE_SIM_STATISTICS is 'yes', but must be 0 or 1");
+}
+
 // ---- launches -----------------------------------------------------------------------------------
 
 std::string fault(const std::string& text, const Shape& shape, const Params& params = {}) {
   sim::GlobalMemory memory;
   return sim_test::fault_of(text, "k", params, memory, shape);
+}
+
+TEST(Launch, CountsWhatItDid) {
+  // Of 3 blocks of 40 threads: lanes 0 to 4 of each warp go on behind the branch, 5 of 32 and 5 of 8.
+  sim::GlobalMemory memory;
+  sim_test::Buffer<uint32_t> words(memory, 40, 7u);
+  Shape shape;
+  shape.grid = {3, 1, 1};
+  shape.block = {40, 1, 1};
+  const auto count = [&](const std::string& more) {
+    sim::Statistics statistics;
+    shape.statistics = &statistics;
+    sim_test::run_ptx(R"(
+.visible .entry k(.param .u64 p)
+{
+  .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd<4>;
+  ld.param.u64 %rd1, [p];
+  mov.u32 %r1, %laneid;
+  setp.ge.u32 %p, %r1, 5;
+  )" + more + R"(
+  ret;
+}
+)",
+                      "k", Params().add(words.address()), memory, shape);
+    return statistics;
+  };
+  for (const sim::Order& order : sim_test::all_orders()) {
+    shape.order = order;
+    for (const int threads : {1, 4}) {
+      shape.threads = threads;
+      const sim::Statistics least = count("");
+      EXPECT_EQ(least.bytes_read + least.bytes_written + least.multiply_adds, 0u);
+      const auto added = [&](const std::string& more) {
+        return count(more).lane_instructions - least.lane_instructions;
+      };
+      EXPECT_EQ(added("add.u32 %r2, %r1, 1;"), 3u * 40);
+      EXPECT_EQ(added("@%p add.u32 %r2, %r1, 1;"), 3u * (27 + 3));
+      EXPECT_EQ(added("@%p bra L;\n add.u32 %r2, %r1, 1;\n L:"), 3u * (30 + 10));
+      // A wait counts once, however often it is tried.
+      EXPECT_EQ(added("bar.sync 0;"), 3u * 40);
+      const sim::Statistics memory_words = count(
+          "ld.global.u32 %r2, [%rd1];\n @%p ld.global.v2.u32 {%r2, %r3}, [%rd1];\n @%p atom.global.add.u32 %r2, "
+          "[%rd1], 1;\n @!%p red.global.add.u32 [%rd1+4], 1;");
+      EXPECT_EQ(memory_words.bytes_read, 3u * (40 * 4 + 30 * 8 + 30 * 4 + 10 * 4));
+      EXPECT_EQ(memory_words.bytes_written, 3u * 40 * 4);
+    }
+  }
 }
 
 TEST(Launch, IsRefusedInWords) {

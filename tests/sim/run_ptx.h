@@ -73,6 +73,7 @@ struct Shape {
   sim::Order order{};
   int arch = 90;
   int threads = 1;
+  sim::Statistics* statistics = nullptr;  // where they are wanted
   // As the environment has them, but blocks must not end with copies in flight.
   sim::Rules rules = [] {
     sim::Rules all = sim::rules_from_environment();
@@ -117,7 +118,9 @@ inline uint64_t run_kernel(const sim::Kernel& kernel, const Params& params, sim:
   launch.order = shape.order;
   launch.rules = shape.rules;
   launch.threads = shape.threads;
+  launch.counts = shape.statistics != nullptr;
   sim::run(launch);
+  if (shape.statistics != nullptr) *shape.statistics = launch.statistics;
   return launch.instructions;
 }
 

@@ -176,7 +176,8 @@ struct Block {
 };
 
 inline std::vector<Image> run_machine(const std::string& body, std::vector<Block>& blocks,
-                                      const std::vector<uint64_t>& arguments, sim::Order order = {}) {
+                                      const std::vector<uint64_t>& arguments, sim::Order order = {},
+                                      sim::Statistics* statistics = nullptr) {
   const int group = static_cast<int>(blocks.size());
   sim::GlobalMemory memory;
   std::vector<uint8_t> shared;
@@ -199,6 +200,7 @@ inline std::vector<Image> run_machine(const std::string& body, std::vector<Block
   shape.grid = shape.cluster = {static_cast<uint32_t>(group), 1, 1};
   shape.dynamic_shared = static_cast<uint32_t>(1024 + blocks[0].shared.size());
   shape.order = order;
+  shape.statistics = statistics;
   run_ptx(machine(body, group), "k", params, memory, shape);
   std::vector<Image> result;
   for (size_t i = 0; i < blocks.size(); ++i) {

@@ -236,7 +236,10 @@ TEST_P(Tiles, Load) {
                                    coordinates(c.at.size()) + "], [%r2];\n" + wait("%r2", "0", "W") +
                                    copy_words("ld.shared.u32", "%r11", "st.global.u32", "%rd11", bytes));
   std::vector<uint8_t> expected(bytes);
+  // Beside the copy each lane reads the coordinates.
+  uint64_t read = c.at.size() * 4 * 32;
   each_element(c.map, c.at, 0, [&](size_t to, bool inside, int64_t from) {
+    read += inside ? static_cast<uint64_t>(sim::bytes_of(c.map.element)) : 0;
     for (int b = 0; b < sim::bytes_of(c.map.element); ++b) {
       uint8_t value = 0;
       if (inside) {
@@ -253,7 +256,11 @@ TEST_P(Tiles, Load) {
     Buffer<uint8_t> out(memory_, data);
     Shape shape;
     shape.order = order;
+    sim::Statistics statistics;
+    shape.statistics = &statistics;
     sim_test::run_ptx(text, "k", Params().add(encoded(c.map)).add(out.address()), memory_, shape);
+    EXPECT_EQ(statistics.bytes_read, read);
+    EXPECT_EQ(statistics.bytes_written, (bytes + 3) / 4 * 4);
     const std::vector<uint8_t> result = out.values();
     EXPECT_TRUE(std::equal(expected.begin(), expected.end(), result.begin() + 32));
   }
@@ -273,8 +280,10 @@ TEST_P(Tiles, Store) {
                        coordinates(c.at.size()) +
                        "], [%r1];\n  cp.async.bulk.commit_group;\n  cp.async.bulk.wait_group 0;\nE:\n");
   std::vector<uint8_t> expected = before;
+  uint64_t written = 0;
   each_element(c.map, c.at, 0, [&](size_t from, bool inside, int64_t to) {
     if (!inside) return;
+    written += static_cast<uint64_t>(sim::bytes_of(c.map.element));
     for (int b = 0; b < sim::bytes_of(c.map.element); ++b)
       expected[static_cast<size_t>(to + b)] = data[32 + from + static_cast<size_t>(b)];
   });
@@ -284,7 +293,11 @@ TEST_P(Tiles, Store) {
     c.map.address = tensor.address();
     Shape shape;
     shape.order = order;
+    sim::Statistics statistics;
+    shape.statistics = &statistics;
     sim_test::run_ptx(text, "k", Params().add(encoded(c.map)).add(in.address()), memory_, shape);
+    EXPECT_EQ(statistics.bytes_read, c.at.size() * 4 * 32 + (bytes + 3) / 4 * 4);
+    EXPECT_EQ(statistics.bytes_written, written);
     EXPECT_EQ(tensor.values(), expected);
   }
 }

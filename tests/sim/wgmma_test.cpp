@@ -339,9 +339,17 @@ COPY:
     shape.block = {128, 1, 1};
     shape.dynamic_shared = static_cast<uint32_t>(total);
     shape.order = order;
-    sim_test::run_ptx(
-        text, "k", Params().add(shared.address()).add(a_registers.address()).add(before.address()).add(out.address()),
-        memory_, shape);
+    sim::Statistics statistics;
+    shape.statistics = &statistics;
+    sim_test::run_ptx(text, "k",
+                      Params()
+                          .add(shared.address())
+                          .add(a_registers.address())
+                          .add(before.address())
+                          .add(out.address())
+                          .add(of_rows.address()),
+                      memory_, shape);
+    EXPECT_EQ(statistics.multiply_adds, static_cast<uint64_t>(64 * c.n * a_k));
     // -0 and 0 are one value.
     std::vector<uint32_t> got = out.values();
     if (!integer) {
