@@ -120,8 +120,9 @@ Step execute_query(Warp& warp, const Instr& instr, uint32_t mask) {
       continue;
     }
     if (response[3] != 1)
-      fault(Hazard::IllegalUse, warp, lane,
-            "clusterlaunchcontrol.query_cancel.get_first_ctaid of a response that says no cluster was cancelled");
+      deviation(Hazard::IllegalUse, warp, lane, [] {
+        return "clusterlaunchcontrol.query_cancel.get_first_ctaid of a response that says no cluster was cancelled";
+      });
     if (form.what == What::FirstCta) {
       for (int i = 0; i < 4; ++i) {
         if (d[i] != kNoReg) warp.row<uint32_t>(d[i])[lane] = i < 3 ? response[i] : 0;

@@ -36,7 +36,7 @@ void judge_unordered_init(const Warp& warp, const Cta& owner, const Mbarrier& ba
     return object_text(warp, owner, barrier.offset) + " is used without being ordered after " +
            describe_agent(*warp.cta->cluster, barrier.init.by);
   };
-  if (warp.async->cluster_waited <= barrier.init_before) fault(Hazard::MbarrierMisuse, warp, lane, text());
+  if (!is_behind_cluster_barrier(warp, barrier.init_before)) fault(Hazard::MbarrierMisuse, warp, lane, text());
   deviation(Hazard::MbarrierMisuse, warp, lane, text);
 }
 
@@ -181,7 +181,7 @@ Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
     const Agent init = warp.async->init;
     seen.raise(init, seen[init] + 1);
     barrier.init = {init, seen[init]};
-    barrier.init_before = cluster.async->cluster_completed + (warp.async->cluster_arrived >> lane & 1);
+    barrier.init_before = next_cluster_barrier(warp, lane);
     live.emplace(at.offset, std::move(barrier));
   });
   return Step::Next;
@@ -281,9 +281,11 @@ Step execute_try_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     uint32_t phase;
     if (form.parity) {
       phase = read32(warp, instr, form.phase, lane);
-      if (phase > 1)
-        fault(Hazard::MbarrierMisuse, warp, lane,
-              "a phase parity of " + std::to_string(phase) + ", allowed are 0 and 1");
+      if (phase > 1) {
+        deviation(Hazard::MbarrierMisuse, warp, lane,
+                  [&] { return "a phase parity of " + std::to_string(phase) + ", allowed are 0 and 1"; });
+        phase &= 1;
+      }
       done = (barrier.phase & 1) != phase;
     } else {
       phase = static_cast<uint32_t>(read64(warp, instr, form.phase, lane));

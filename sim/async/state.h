@@ -121,6 +121,14 @@ struct AsyncClusterState {
   bool finishing = false;
 };
 
+// Which barrier.cluster of the cluster, by its number, a lane arrives at next, and whether a warp has waited for it. A
+// barrier separates what stands before its arrivals from what stands behind its waits, also where it is relaxed and
+// orders no memory.
+inline uint32_t next_cluster_barrier(const Warp& warp, int lane) {
+  return warp.cta->cluster->async->cluster_completed + (warp.async->cluster_arrived >> lane & 1);
+}
+inline bool is_behind_cluster_barrier(const Warp& warp, uint32_t number) { return warp.async->cluster_waited > number; }
+
 // Faults (registers in flight) when the instruction touches a register of a wgmma operation that has not been waited
 // for. For instructions that are executed while warp.wgmma_pending.
 void check_wgmma_registers(Warp& warp, const Instr& instr);

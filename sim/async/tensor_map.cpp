@@ -97,7 +97,13 @@ Step execute_replace(Warp& warp, const Instr& instr, uint32_t mask) {
       rewrite_tensor_map(warp, address, lane);
     }
     std::optional<TensorMapFields> fields = decode(bytes);
-    if (!fields) fault(Hazard::IllegalUse, warp, lane, "the 128 bytes at " + hex(address) + " are no tensor map");
+    if (!fields) {
+      const std::string text = "the 128 bytes at " + hex(address) + " are no tensor map";
+      if (std::any_of(bytes, bytes + kTensorMapBytes, [](uint8_t byte) { return byte != 0; }))
+        fault(Hazard::IllegalUse, warp, lane, text);
+      deviation(Hazard::IllegalUse, warp, lane, [&] { return text + ": all are zero"; });
+      fields.emplace();
+    }
     const bool wide = form.field == Field::Address || form.field == Field::GlobalStride;
     const uint64_t value = wide ? read64(warp, instr, form.value, lane) : read32(warp, instr, form.value, lane);
     const auto check = [&](bool good, const char* rule) {

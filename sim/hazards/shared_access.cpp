@@ -101,9 +101,18 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
             std::string(what) + " " + place_text(warp, owner, offset) + " without being ordered after its write by " +
                 by);
     }
-    fault(Hazard::MissingProxyFence, warp, lane,
-          std::string(what) + " " + place_text(warp, owner, offset) + ", which " + by +
-              " wrote through the generic proxy, and no fence.proxy.async stands between");
+    const auto text = [&] {
+      return std::string(what) + " " + place_text(warp, owner, offset) + ", which " + by +
+             " wrote through the generic proxy, and no fence.proxy.async stands between";
+    };
+    // Who writes over what was read since knows that it had been written, and who waited for a cp.async that it is done.
+    const bool was_read = std::any_of(h.reader, h.reader + h.readers, [&](const SharedHistory::Reader& r) {
+      return !r.async && warp.has_seen(r.stamp);
+    });
+    const bool is_done =
+        h.kind == SharedHistory::Write::CpAsync || (kind == SharedAccess::Kind::AsyncWrite && was_read);
+    if (!is_done) fault(Hazard::MissingProxyFence, warp, lane, text());
+    deviation(Hazard::MissingProxyFence, warp, lane, text);
   }
   // Who read a granule is not known word by word: a narrow copy is not held against readers of its neighbours.
   if (kind != SharedAccess::Kind::AsyncRead && mask == 0xffff)

@@ -173,7 +173,8 @@ void count_arrival(Warp& warp, const Instr& in, const BarrierForm& form, uint32_
     if (b.reduces != reduces)
       fault(Hazard::IllegalUse, warp, lane, barrier_name(id) + " mixes a reduction with other arrivals");
     if (b.arrived_warps >> warp.index & 1) {
-      fault(Hazard::IllegalUse, warp, lane, "the warp arrives twice at " + barrier_name(id) + " before it completes");
+      deviation(Hazard::IllegalUse, warp, lane,
+                [&] { return "the warp arrives twice at " + barrier_name(id) + " before it completes"; });
     }
   }
   b.expected = expected;

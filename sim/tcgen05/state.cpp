@@ -90,7 +90,7 @@ void TensorMemory::allocate(uint32_t column, uint32_t columns, int cta_group, co
   TensorWarp& tensor = tensor_warp(*by.warp);
   const Stamp stamp{tensor.allocated, ++tensor.allocations};
   by.warp->view.seen.raise(stamp.by, stamp.at);
-  allocations.push_back({column, columns, cta_group, stamp, by, false});
+  allocations.push_back({column, columns, cta_group, stamp, by, next_cluster_barrier(*by.warp, 0), false});
   smallest = columns;
   // What nobody has written is not zero on a GPU either.
   for (uint32_t lane = 0; lane < kTensorLanes; ++lane) std::memset(row(lane) + column, 0xff, columns * 4);
@@ -167,10 +167,15 @@ void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cel
           opcode + " touches column " + std::to_string(at) + " of tensor memory" + whose + ", which is not allocated");
     const TensorWarp& tensor = *access.warp.tensor;
     const bool ordered = tensor.ordered[a->stamp.by] >= a->stamp.at;
-    if (&cta == access.warp.cta && !ordered && !access.warp.has_seen(a->stamp))
-      fault(Hazard::TensorMemory, access.warp, access.lane,
-            opcode + " touches column " + std::to_string(at) +
-                " of tensor memory and is not ordered after its tcgen05.alloc");
+    if (&cta == access.warp.cta && !ordered && !access.warp.has_seen(a->stamp)) {
+      const auto text = [&] {
+        return opcode + " touches column " + std::to_string(at) +
+               " of tensor memory and is not ordered after its tcgen05.alloc";
+      };
+      if (!is_behind_cluster_barrier(access.warp, a->before))
+        fault(Hazard::TensorMemory, access.warp, access.lane, text());
+      deviation(Hazard::TensorMemory, access.warp, access.lane, text);
+    }
     // Only asynchronous operations need the fence behind a synchronisation (9.7.16.6.3).
     if (tensor.strict && &cta == access.warp.cta && access.mark.by != TensorMark::By::Dealloc &&
         a->stamp.by != tensor.allocated && !ordered)
@@ -219,10 +224,13 @@ void TensorMemory::expect_written(const TensorAccess& access, uint32_t column, u
     }
   }
   const std::string whose = &cta == access.warp.cta ? "" : " of block rank " + std::to_string(cta.rank);
-  fault(Hazard::TensorMemory, access.warp, access.lane,
-        access.mark.source->opcode + " reads columns " + std::to_string(column) + " to " +
-            std::to_string(column + columns - 1) + " of tensor memory" + whose +
-            ", in which nothing was written since their tcgen05.alloc");
+  const auto text = [&] {
+    return access.mark.source->opcode + " reads columns " + std::to_string(column) + " to " +
+           std::to_string(column + columns - 1) + " of tensor memory" + whose +
+           ", in which nothing was written since their tcgen05.alloc";
+  };
+  if (access.mark.by != TensorMark::By::Load) fault(Hazard::TensorMemory, access.warp, access.lane, text());
+  deviation(Hazard::TensorMemory, access.warp, access.lane, text);
 }
 
 TensorMemory& tensor_memory(Cta& cta) {
@@ -242,6 +250,7 @@ TensorWarp& tensor_warp(Warp& warp) {
     }
     warp.tensor->allocated = new_agent(cluster, info);
     warp.tensor->in_flight.resize(cluster.launch->kernel->register_bytes / kRowBytes + 1);
+    warp.tensor->load_of.resize(warp.tensor->in_flight.size());
   }
   return *warp.tensor;
 }
@@ -311,22 +320,28 @@ void check_tensor_registers(Warp& warp, const Instr& instr) {
   };
   const bool copy = instr.source != nullptr && instr.source->parts[0] == "mov" && instr.reg_count >= 2;
   bool passed = false;
+  uint32_t load = 0;
   for (uint16_t i = 0; i < instr.reg_count; ++i) {
     uint8_t* const s = state(i);
     if (s == nullptr || *s == 0) continue;
     if (copy && i > 0) {
       passed = true;
+      load = tensor.load_of[static_cast<size_t>(s - tensor.in_flight.data())];
     } else if (*s == TensorWarp::kCopied && i == 0) {
       *s = 0;  // overwritten
     } else {
       deviation(Hazard::RegistersInFlight, warp, -1, [] {
         return std::string("accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld has waited for");
       });
+      // Who has its results knows that the load is done.
+      tensor.loads.done = std::max(tensor.loads.done, tensor.load_of[static_cast<size_t>(s - tensor.in_flight.data())]);
+      warp.view.seen.raise(tensor.loads.waited, tensor.loads.done);
     }
   }
   if (passed) {
     if (uint8_t* const s = state(0); s != nullptr) {
       *s = TensorWarp::kCopied;
+      tensor.load_of[static_cast<size_t>(s - tensor.in_flight.data())] = load;
       tensor.in_flight_rows.push_back(instr.reg[0] / kRowBytes);
     }
   }

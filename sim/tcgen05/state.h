@@ -55,6 +55,7 @@ struct TensorWarp {
   // for (kLoaded), or a copy of one (kCopied).
   std::vector<uint8_t> in_flight;
   std::vector<uint32_t> in_flight_rows;
+  std::vector<uint32_t> load_of;  // for each row that is in flight the number of its load
 };
 
 // Who did something to a cell.
@@ -85,6 +86,7 @@ struct TensorMemory {
     int group = 1;
     Stamp stamp;  // by TensorWarp::allocated of the warp of this block
     Origin by;
+    uint32_t before = 0;   // the number of the barrier.cluster that the warp arrives at next
     bool leaving = false;  // this block has executed dealloc.cta_group::2, and its peer has not yet
   };
   struct Request {  // an alloc.cta_group::2 that waits for the peer

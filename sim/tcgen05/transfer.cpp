@@ -105,6 +105,7 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     if (!f.store) {
       tensor.in_flight[registers[i] / 64] = TensorWarp::kLoaded;
+      tensor.load_of[registers[i] / 64] = transfers.count;
       tensor.in_flight_rows.push_back(registers[i] / 64);
     }
   }

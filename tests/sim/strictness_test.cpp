@@ -26,7 +26,8 @@ std::string entry(const std::string& body, const std::string& bounds = "") {
   return ".visible .entry k(.param .u64 p_in, .param .u64 p_out) " + bounds + R"(
 {
   .shared .align 128 .b8 buffer[8192];
-  .shared .align 8 .b64 bars[8];)" +
+  .shared .align 8 .b64 bars[8];
+  .reg .b128 %q<2>;)" +
          std::string(kRegisters) + R"(
   ld.param.u64 %rd2, [p_in];
   ld.param.u64 %rd3, [p_out];
@@ -242,6 +243,138 @@ std::vector<Row> rows() {
        64,
        90,
        threads(64)},
+      // What Triton's compiler emits.
+      {"a load over a write that was read",
+       entry(kInit +
+             "mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], 9;\nld.shared.u32 %r5, [%r4];\n"
+             "bar.warp.sync -1;\n" +
+             kCopy + kWaited + "ld.shared.u32 %r3, [%r4];\n" + kStore),
+       {"missing proxy fence: an asynchronous copy writes shared memory at offset 0x0, which warp 0 wrote through the "
+        "generic proxy, and no fence.proxy.async stands between"},
+       32,
+       90,
+       threads(32)},
+      {"a tensor map made of zeros",
+       entry(R"(
+  mad.lo.u32 %r4, %r3, 4, %r1;
+  st.shared.u32 [%r4], 0;
+  bar.warp.sync -1;
+  @!%p1 bra MADE;
+  tensormap.replace.tile.global_address.shared::cta.b1024.b64 [buffer], %rd2;
+  tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [buffer], 0, 32;
+  tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [buffer], 0, 32;
+  tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [buffer], 2;
+MADE:
+  bar.warp.sync -1;
+  mov.u32 %r6, %ctaid.x;
+  mad.wide.u32 %rd5, %r6, 128, %rd2;
+  add.u64 %rd5, %rd5, 2048;
+  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd5], [buffer], 128;
+  fence.proxy.tensormap::generic.acquire.gpu [%rd5], 128;
+)" + kInit + R"(
+  @%p1 fence.proxy.async.shared::cta;
+  @!%p1 bra LOADED;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
+  add.u32 %r7, %r1, 1024;
+  mov.b32 %r8, 0;
+  cp.async.bulk.tensor.1d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r7], [%rd5, {%r8}], [%r2];
+LOADED:
+)" + kWaited +
+             "ld.shared.u32 %r3, [%r4+1024];\n" + kStore),
+       {"illegal use: the 128 bytes at 0x0 are no tensor map: all are zero"},
+       32,
+       90,
+       threads(32)},
+      {"two arrivals of a warp at a barrier",
+       entry("setp.ge.u32 %p2, %r3, 64;\n@%p2 bra END;\nbar.arrive 1, 96;\nsetp.lt.u32 %p2, %r3, 32;\n@%p2 bra END;\n"
+             "bar.sync 1, 96;\nEND:\n" +
+             kStore),
+       {"illegal use: the warp arrives twice at named barrier 1 before it completes"},
+       128,
+       90,
+       threads(128)},
+      {"wgmma on what cp.async wrote",
+       entry(R"(
+  setp.lt.u32 %p2, %r3, 64;
+  mad.lo.u32 %r9, %r3, 64, %r1;
+  mad.wide.u32 %rd5, %r3, 64, %rd2;
+  @%p2 cp.async.cg.shared.global [%r9], [%rd5], 16;
+  @%p2 cp.async.cg.shared.global [%r9+16], [%rd5+16], 16;
+  @%p2 cp.async.cg.shared.global [%r9+32], [%rd5+32], 16;
+  @%p2 cp.async.cg.shared.global [%r9+48], [%rd5+48], 16;
+  cp.async.wait_all;
+  bar.sync 0;
+  shr.u32 %r9, %r1, 4;
+  cvt.u64.u32 %rd20, %r9;
+  or.b64 %rd20, %rd20, 0x800080000;
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r40, %r41, %r42, %r43}, %rd20, %rd20, 0, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned;
+  wgmma.wait_group.sync.aligned 0;
+)" + kStore),
+       {"missing proxy fence: an asynchronous operation reads shared memory at offset 0x0, which a cp.async of warp 0 "
+        "wrote through the generic proxy, and no fence.proxy.async stands between"},
+       128,
+       90,
+       threads(128)},
+      {"a store over tensor memory that was loaded and not waited for",
+       tensor(kStore32 + kLoad32 + "add.u32 %r3, %r7, 1;\n" + kStore32 + kLoad32 + "add.u32 %r7, %r7, 0;\n"),
+       {"registers in flight: accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld has waited for",
+        "registers in flight: accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld has waited for",
+        "registers in flight: accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld has waited for",
+        "registers in flight: accesses a destination register of a tcgen05.ld that no tcgen05.wait::ld has waited for"},
+       128,
+       100,
+       [] {
+         std::vector<uint32_t> next = threads(128);
+         for (uint32_t& n : next) ++n;
+         return next;
+       }()},
+      {"an allocation before a relaxed barrier",
+       entry(R"(
+  shr.u32 %r4, %r3, 5;
+  shl.b32 %r5, %r4, 21;
+  setp.eq.u32 %p2, %r4, 0;
+  @!%p2 bra ALLOCATED;
+  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [buffer], 32;
+ALLOCATED:
+  barrier.cluster.arrive.relaxed.aligned;
+  barrier.cluster.wait.aligned;
+  tcgen05.fence::after_thread_sync;
+)" + kStore32 +
+             "tcgen05.fence::before_thread_sync;\nbar.sync 0;\n@!%p2 bra FREED;\n"
+             "tcgen05.dealloc.cta_group::1.sync.aligned.b32 0, 32;\nFREED:\n" +
+             kStore),
+       {"tensor memory: tcgen05.st.sync.aligned.32x32b.x1.b32 touches column 0 of tensor memory and is not ordered "
+        "after its tcgen05.alloc"},
+       128,
+       100,
+       threads(128)},
+      {"a parity of minus one",
+       entry(kInit + "V: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0xffffffff;\n @!%p9 bra V;\n" +
+             "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r2];\n" + kWaited + kStore),
+       {"mbarrier misuse: a phase parity of 4294967295, allowed are 0 and 1"},
+       32,
+       90,
+       threads(32)},
+      {"tensor memory that nobody wrote",
+       tensor(kLoad32 + kWaitLoad),
+       {"tensor memory: tcgen05.ld.sync.aligned.32x32b.x1.b32 reads columns 0 to 0 of tensor memory, in which nothing "
+        "was written since their tcgen05.alloc"},
+       128,
+       100,
+       std::vector<uint32_t>(128, ~0u)},
+      {"the first block of a cluster that was not cancelled",
+       entry(R"(
+  mov.b64 %rd5, 0;
+  mov.b128 %q1, {%rd5, %rd5};
+  clusterlaunchcontrol.query_cancel.get_first_ctaid::x.b32.b128 %r4, %q1;
+  add.u32 %r3, %r3, %r4;
+)" + kStore),
+       {"illegal use: clusterlaunchcontrol.query_cancel.get_first_ctaid of a response that says no cluster was"},
+       32,
+       100,
+       threads(32)},
       // Block 0 initialises; the barrier tells nothing of it.
       {"an initialisation before a relaxed barrier",
        entry(R"(
