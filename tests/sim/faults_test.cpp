@@ -533,8 +533,7 @@ TEST(Faults, OfWarpgroups) {
        "", 1, 128},
       {begin + "mov.b32 %r44, 0x4e96d8c4;\n" + sparse("%r44") + end, "", 1, 128},
       {begin + "mov.b32 %r44, 0x4e96d5c4;\n" + sparse("%r44") + end,
-       "illegal use: the metadata 0x4e96d5c4 of a sparse wgmma has 0x5 at bit 8, which names one column twice", 1,
-       128},
+       "illegal use: the metadata 0x4e96d5c4 of a sparse wgmma has 0x5 at bit 8, which names one column twice", 1, 128},
       {begin + "@%p4 add.u64 %rd21, %rd21, 8;\nmov.b32 %r44, 0x4e96d8c4;\nor.b64 %rd21, %rd21, 0xc000000000000000;\n" +
            sparse("%r44") + end,
        "illegal use: a sparse wgmma takes 64 bytes of each column of B, of which a swizzle of 32 bytes holds half; the "
