@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma (PTX ISA 9.7.15): fences, groups, matrix descriptors, and mma_async on operands in shared memory and
-// registers, with a dense or a sparse matrix A. The operations of a warpgroup are one queue; those of a group that accumulate in the same registers
-// are multiplied together.
+// registers, with a dense or a sparse matrix A. The operations of a warpgroup are one queue; those of a group that
+// accumulate in the same registers are multiplied together.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -105,7 +105,7 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
       return std::string(what) + " " + place_text(warp, owner, offset) + ", which " + by +
              " wrote through the generic proxy, and no fence.proxy.async stands between";
     };
-    // Who writes over what was read since knows that it had been written, and who waited for a cp.async that it is done.
+    // Who writes over what was read knows that it had been written, and who waited for a cp.async that it is done.
     const bool was_read = std::any_of(h.reader, h.reader + h.readers, [&](const SharedHistory::Reader& r) {
       return !r.async && warp.has_seen(r.stamp);
     });

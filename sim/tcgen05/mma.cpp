@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// tcgen05.mma, its .ws form, and tcgen05.mma.sp (PTX ISA 9.7.16.10). Everything is checked when it is issued; the product is
-// computed when the pipe gets there. Accumulators of float32 take the products by fused multiply-adds in the order of
-// k; those of float16 are summed in float32 and rounded once an instruction. Elements are multiplied by their scale
-// factors beforehand, which is exact (see multiply_extreme for the scales where it would not be).
+// tcgen05.mma, its .ws form, and tcgen05.mma.sp (PTX ISA 9.7.16.10). Everything is checked when it is issued; the
+// product is computed when the pipe gets there. Accumulators of float32 take the products by fused multiply-adds in the
+// order of k; those of float16 are summed in float32 and rounded once an instruction. Elements are multiplied by their
+// scale factors beforehand, which is exact (see multiply_extreme for the scales where it would not be).
 #include <algorithm>
 #include <array>
 #include <bit>
