@@ -23,6 +23,7 @@ bool is_uncaused(const Warp& warp, Stamp write);
 
 // Faults when the bytes belong to what an unfinished predecessor grid has written.
 void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
+// Counts the bytes that an instruction, or a copy that it issues, reads and writes, for MOXIE_SIM_STATISTICS.
 inline void count_global(const Cluster& cluster, uint64_t bytes, bool read, bool write) {
   if (cluster.statistics == nullptr) return;
   if (read) cluster.statistics->bytes_read += bytes;

@@ -112,7 +112,7 @@ int32_t to_integer(Element e, uint32_t code) {
   }
 }
 
-constexpr int kDeepest = 64;
+// For MOXIE_SIM_STATISTICS.
 void count_products(const Warp& warp, const Product& p) {
   Statistics* const statistics = warp.cta->cluster->statistics;
   // m8n8k4 of f16 is four products.
@@ -120,6 +120,7 @@ void count_products(const Warp& warp, const Product& p) {
   if (statistics != nullptr) statistics->multiply_adds += static_cast<uint64_t>(products * p.m * kColumns * p.k);
 }
 
+constexpr int kDeepest = 64;
 template <class T>
 struct Operands {
   T a[16][kDeepest];        // [row][k]

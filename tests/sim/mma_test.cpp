@@ -268,7 +268,11 @@ TEST_P(WarpProduct, IsTheSumOfProducts) {
   text += c.mnemonic + " " + list("d", wd) + ", " + list("a", wa) + ", " + list("b", wb) + ", " + list("c", wc) + ";\n";
   for (int i = 0; i < wd; ++i)
     text += "st.global" + reg + " [%rd2+" + std::to_string(i * bytes) + "], d" + std::to_string(i) + ";\n";
-  sim_test::run_ptx(text + "ret;\n}\n", "k", Params().add(in.address()).add(out.address()), memory_, {});
+  sim::Statistics statistics;
+  sim_test::Shape shape;
+  shape.statistics = &statistics;
+  sim_test::run_ptx(text + "ret;\n}\n", "k", Params().add(in.address()).add(out.address()), memory_, shape);
+  EXPECT_EQ(statistics.multiply_adds, static_cast<uint64_t>(c.products * c.m * 8 * c.k));
 
   for (int lane = 0; lane < 32; ++lane) {
     const auto product = static_cast<size_t>(c.products == 4 ? lane / 4 % 4 : 0);
