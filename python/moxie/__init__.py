@@ -66,7 +66,7 @@ _OF_TORCH = ("experts", "grouped_mm")
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("nn", "torch"):
+    if name in ("distributed", "nn", "torch"):
         return _import_module(f"moxie.{name}")
     if name not in _OF_TORCH:
         raise AttributeError(f"module 'moxie' has no attribute {name!r}")

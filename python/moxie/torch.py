@@ -34,11 +34,13 @@ from moxie._layer import ExpertLayer
 from moxie._library import check, enum_value, ffi, lib
 
 __all__ = [
+    "combine",
     "dequantize",
     "experts",
     "grouped_mm",
     "pack_weights",
     "quantize",
+    "sort_by_expert",
     "unpack_weights",
 ]
 
@@ -801,6 +803,134 @@ def experts(
     )  # fmt: skip
 
 
+# ---- Around the products ----
+
+
+def _sorted_shapes(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Checks, and makes room for ends, order and inverse."""
+    _is("ids", ids, (torch.int32, torch.int64), (2,), ids)
+    if not 1 <= experts <= 1024:
+        raise ValueError(f"experts is {experts}, but must be 1 to 1,024")
+    make = functools.partial(ids.new_empty, dtype=torch.int32)
+    return make((experts,)), make((ids.numel(),)), make(ids.shape)
+
+
+def _sort_by_expert(where: Any, ids: Tensor, experts: int, first_expert: int) -> tuple[Tensor, Tensor, Tensor]:
+    ends, order, inverse = _sorted_shapes(ids, experts)
+    if ids.numel() == 0:
+        return ends.zero_(), order, inverse
+    tokens, top_k = ids.shape
+    nbytes = ffi.new("size_t*")
+    check(lib.moxie_sort_workspace_bytes(tokens, top_k, experts, nbytes))
+    workspace, kept = where.workspace(nbytes[0], ends.view(torch.bfloat16))
+    ids = ids.contiguous()
+    sort = arguments(
+        "moxie_expert_sort",
+        tokens=tokens,
+        experts=experts,
+        ids=where.at(ids),
+        ends=where.at(ends),
+        order=where.at(order),
+        inverse=where.at(inverse),
+        top_k=top_k,
+        id_type=enum_value("id_type", _ID_TYPES[ids.dtype]),
+        first_expert=first_expert,
+    )
+    options = arguments("moxie_launch_options", stream=where.stream())
+    check(lib.moxie_sort_by_expert(where.device.handle, sort, ffi.cast("void*", workspace), nbytes[0], options))
+    del kept
+    return ends, order, inverse
+
+
+def sort_by_expert(ids: Tensor, experts: int, *, first_expert: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of token and choice by expert: ends int32 [E], order int32 [T k] and inverse int32 [T, k].
+
+    ids: int32 or int64 [T, k]; those outside first_expert to first_expert + experts - 1 are skipped. Row r of the
+    sorted rows is a row of token order[r] // k; inverse holds each pair's row, or -1. What order holds past the last
+    end is undefined.
+    """
+    return torch.ops.moxie.sort_by_expert(ids, experts, first_expert)
+
+
+def _combined_shape(
+    rows: Tensor, inverse: Tensor, weights: Tensor | None, residual: Tensor | None, out_dtype: torch.dtype | None
+) -> tuple[int, int]:
+    """Checks, and returns the shape of the result."""
+    _is("rows", rows, tuple(_OUT_TYPES), (2,), rows)
+    _is("inverse", inverse, (torch.int32,), (2,), rows)
+    shape = inverse.shape[0], rows.shape[1]
+    if out_dtype is not None and out_dtype not in _OUT_TYPES:
+        raise ValueError(f"out_dtype is {out_dtype}, but must be torch.bfloat16 or torch.float32")
+    if weights is not None:
+        _is("weights", weights, (torch.float32,), (2,), rows)
+        _shape("weights", weights, *inverse.shape)
+    if residual is not None:
+        _is("residual", residual, (out_dtype or torch.bfloat16,), (2,), rows)
+        _shape("residual", residual, *shape)
+    return shape
+
+
+def _combine(
+    where: Any,
+    rows: Tensor,
+    inverse: Tensor,
+    weights: Tensor | None,
+    residual: Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    shape = _combined_shape(rows, inverse, weights, residual, out_dtype)
+    out = rows.new_empty(shape, dtype=out_dtype or torch.bfloat16)
+    if out.numel() == 0 or rows.shape[0] == 0:
+        return out.zero_() if residual is None else out.copy_(residual)
+    rows, ld_rows = _matrices(rows)
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    inverse = inverse.contiguous()
+    weights = None if weights is None else weights.contiguous()
+    combination = arguments(
+        "moxie_expert_combination",
+        tokens=shape[0],
+        width=shape[1],
+        row_count=rows.shape[0],
+        rows=where.at(rows),
+        inverse=where.at(inverse),
+        out=where.at(out),
+        top_k=inverse.shape[1],
+        rows_type=enum_value("data_type", _OUT_TYPES[rows.dtype]),
+        out_type=enum_value("data_type", _OUT_TYPES[out.dtype]),
+        ld_rows=ld_rows,
+        weights=where.at(weights),
+        residual=where.at(residual),
+        ld_residual=ld_residual,
+        ld_out=shape[1],
+    )
+    check(
+        lib.moxie_combine(
+            where.device.handle, combination, arguments("moxie_launch_options", stream=where.stream())
+        )
+    )
+    return out
+
+
+def combine(
+    rows: Tensor,
+    inverse: Tensor,
+    weights: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """y[t] = residual[t] + sum over j of weights[t, j] * rows[inverse[t, j]], in float32 and in the order of j.
+
+    rows: bf16 or float32 [R, H]. inverse: int32 [T, k]; what is not 0 to R - 1 is skipped. weights: float32 [T, k];
+    None: 1. residual: [T, H] of y's type. out_dtype: torch.bfloat16 (default) or torch.float32. Returns y [T, H].
+    """
+    if torch.is_grad_enabled():
+        _no_gradient("moxie.torch.combine", rows, weights, residual)
+    return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
+
+
 # ---- Formats ----
 
 
@@ -1113,6 +1243,18 @@ _register(
     "ScalarType? out_dtype) -> Tensor",
     _experts,
     _experts_fake,
+)
+_register(
+    "sort_by_expert(Tensor ids, int experts, int first_expert) -> (Tensor, Tensor, Tensor)",
+    _sort_by_expert,
+    lambda ids, experts, first_expert: _sorted_shapes(ids, experts),
+)
+_register(
+    "combine(Tensor rows, Tensor inverse, Tensor? weights, Tensor? residual, ScalarType? out_dtype) -> Tensor",
+    _combine,
+    lambda rows, inverse, weights, residual, out_dtype: rows.new_empty(
+        _combined_shape(rows, inverse, weights, residual, out_dtype), dtype=out_dtype or torch.bfloat16
+    ),
 )
 _register(
     "find_tensor_scale(Tensor values) -> Tensor",

@@ -34,6 +34,12 @@ def _calls():
             (x, ids.int(), None, packed, more_packed, bf16(E, 2 * W), bf16(E, H), torch.randn(6, H, device=DEVICE),
              "swiglu_clamped", [5.0, 4.0], "split", 1, 8, torch.float32),
         ],
+        "sort_by_expert": [(ids, E, 0), (ids.int() + 3, E, 3)],
+        "combine": [
+            (bf16(12, H), torch.randint(-1, 12, (6, 2), dtype=torch.int32, device=DEVICE), scores, bf16(6, H), None),
+            (torch.randn(12, H, device=DEVICE), torch.zeros(6, 2, dtype=torch.int32, device=DEVICE), None, None,
+             torch.float32),
+        ],
         "find_tensor_scale": [(values,)],
         "quantize": [
             (values, "mxfp4", "row_major", None),
@@ -45,7 +51,10 @@ def _calls():
     }  # fmt: skip
 
 
-NAMES = ["grouped_mm", "experts", "find_tensor_scale", "quantize", "dequantize", "pack_weights", "unpack_weights"]
+NAMES = [
+    "grouped_mm", "experts", "sort_by_expert", "combine", "find_tensor_scale", "quantize", "dequantize",
+    "pack_weights", "unpack_weights",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
