@@ -181,6 +181,7 @@ MOXIE_API const char* moxie_multicast_name(moxie_multicast value);
 MOXIE_API const char* moxie_router_score_name(moxie_router_score value);
 MOXIE_API const char* moxie_id_type_name(moxie_id_type value);
 MOXIE_API const char* moxie_scale_layout_name(moxie_scale_layout value);
+MOXIE_API const char* moxie_row_format_name(moxie_row_format value);
 MOXIE_API const char* moxie_device_kind_name(moxie_device_kind value);
 MOXIE_API const char* moxie_plan_source_name(moxie_plan_source value);
 
@@ -196,6 +197,7 @@ MOXIE_API moxie_status moxie_multicast_parse(const char* text, moxie_multicast* 
 MOXIE_API moxie_status moxie_router_score_parse(const char* text, moxie_router_score* value);
 MOXIE_API moxie_status moxie_id_type_parse(const char* text, moxie_id_type* value);
 MOXIE_API moxie_status moxie_scale_layout_parse(const char* text, moxie_scale_layout* value);
+MOXIE_API moxie_status moxie_row_format_parse(const char* text, moxie_row_format* value);
 MOXIE_API moxie_status moxie_device_kind_parse(const char* text, moxie_device_kind* value);
 MOXIE_API moxie_status moxie_plan_source_parse(const char* text, moxie_plan_source* value);
 

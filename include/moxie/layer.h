@@ -23,6 +23,13 @@
 
 namespace moxie {
 
+class ExpertLayer;
+struct ExpertLayerTensors;
+namespace ops {
+struct LayerSteps;
+void run_steps(const ExpertLayer&, const ExpertLayerTensors&, WorkspaceView, const LaunchOptions&, const LayerSteps&);
+}  // namespace ops
+
 // How experts are chosen from logits, as ExpertRouting says (moxie/routing.h).
 struct RouterDescription {
   DataType logits_type = DataType::F32;      // F32 or Bf16
@@ -34,22 +41,9 @@ struct RouterDescription {
   int chosen_groups = 1;                     // a token's best are looked at
 };
 
-// What travels from a token's rank to those of its experts.
-enum class RowFormat : int {
-  Bf16,  // tokens as they are
-  Fp8,   // E4M3 with a float scale for every 128 columns, and bf16 again where the experts are
-};
-template <>
-struct EnumTable<RowFormat> {
-  static constexpr std::string_view kType = "RowFormat";
-  static constexpr EnumName<RowFormat> kNames[] = {{RowFormat::Bf16, "Bf16", "bf16"}, {RowFormat::Fp8, "Fp8", "fp8"}};
-};
-
-constexpr int kMaxRanks = 72;
-
 // A layer whose experts are spread over ranks: GPUs of which each reads and writes a window of every other's memory.
-// docs/distributed.md describes windows, kernels and failures. All members but `rank` are the same on all ranks, as are
-// experts, all_experts, top_k, hidden and max_tokens of the layer.
+// docs/distributed.md describes windows, kernels and failures. All members but `rank` and time_limit are the same on all
+// ranks, as are experts, all_experts, top_k, hidden and max_tokens of the layer.
 struct RankDescription {
   int ranks = 1;  // R, 1 to 72; R times experts is at most 1,024
   int rank = 0;   // which of them this one is
@@ -198,6 +192,8 @@ class ExpertLayer {
   const Device& device() const;                       // where it runs
 
  private:
+  friend void ops::run_steps(const ExpertLayer&, const ExpertLayerTensors&, WorkspaceView, const LaunchOptions&,
+                             const ops::LayerSteps&);
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };
