@@ -128,10 +128,17 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
   t.x.data = side.put(side.call, x);
   Random random(seed + 1);
   std::vector<float> weights, residual;
-  for (int64_t i = 0; i < tokens * d.top_k; ++i) weights.push_back(float(random.between(-40, 40)) / 16);
-  t.topk_weights = side.put(side.call, weights);
-  t.topk_ids = d.id_type == IdType::Int64 ? static_cast<const void*>(side.put(side.call, ids))
-                                          : side.put(side.call, std::vector<int32_t>(ids.begin(), ids.end()));
+  if (d.router) {
+    std::vector<float> logits;
+    for (int64_t i = 0; i < tokens * d.ranks->ranks * d.experts; ++i)
+      logits.push_back(float(random.between(-64, 64)) / 16);
+    t.logits = side.put(side.call, logits);
+  } else {
+    for (int64_t i = 0; i < tokens * d.top_k; ++i) weights.push_back(float(random.between(-40, 40)) / 16);
+    t.topk_weights = side.put(side.call, weights);
+    t.topk_ids = d.id_type == IdType::Int64 ? static_cast<const void*>(side.put(side.call, ids))
+                                            : side.put(side.call, std::vector<int32_t>(ids.begin(), ids.end()));
+  }
   if (d.residual) {
     const std::vector<uint16_t> bits = small_numbers(seed + 2, tokens * d.hidden, 30);
     for (const uint16_t x : bits) residual.push_back(reference::bf16_to_float(x));

@@ -24,14 +24,16 @@ struct RankCall {
 class RankLayers {
  public:
   // `layer` is that of every rank, whose `ranks` has all but the rank; activations are None, Relu or Reglu. devices: of
-  // each rank. The layer on one rank is on the first. places: of each expert, or empty.
+  // each rank. The layer on one rank is on the first. places: of each expert, or empty. With a router, which takes
+  // float32, tokens bring logits instead of ids, of as many experts as there are places.
   RankLayers(const ExpertLayerDescription& layer, const std::vector<Device>& devices,
              const std::vector<int32_t>& places = {}, uint64_t seed = 1);
 
   int ranks() const { return int(ranks_.size()); }
   const ExpertLayer& layer(int rank) const { return ranks_[size_t(rank)].layer; }
   void* window(int rank) const { return windows_[size_t(rank)]; }
-  void prepare() const;  // all windows
+  const ExpertLayerTensors& tensors(int rank) const { return ranks_[size_t(rank)].tensors; }  // of the last bring()
+  void prepare() const;                                                                       // all windows
 
   // Puts tokens, ids, weights, residuals and poisoned outputs on the devices.
   void bring(const RankCall& call);
