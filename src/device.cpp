@@ -152,6 +152,22 @@ const driver::LoadedKernel& DeviceState::combine_kernel(DataType rows, DataType 
   return keep(combine_[size_t(rows)][size_t(out)], [=] { return jit::combine_source(rows, out); });
 }
 
+const driver::LoadedKernel& DeviceState::exchange_kernel() { return keep(exchange_, jit::exchange_source); }
+
+const driver::LoadedKernel& DeviceState::meet_kernel() { return keep(meet_, jit::meet_source); }
+
+const driver::LoadedKernel& DeviceState::dispatch_kernel(IdType type, RowFormat format) {
+  return keep(dispatch_[size_t(type)][size_t(format)], [=] { return jit::dispatch_source(type, format); });
+}
+
+const driver::LoadedKernel& DeviceState::gather_rows_kernel(RowFormat format) {
+  return keep(gather_rows_[size_t(format)], [=] { return jit::gather_rows_source(format); });
+}
+
+const driver::LoadedKernel& DeviceState::combine_ranks_kernel(DataType out) {
+  return keep(combine_ranks_[size_t(out)], [=] { return jit::combine_ranks_source(out); });
+}
+
 driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {
   request.arch = context_.info().arch;
   if (!context_.wants_ptx()) {

@@ -35,6 +35,12 @@ class DeviceState {
   const driver::LoadedKernel& route_kernel(DataType logits, RouterScore score, int size);
   const driver::LoadedKernel& permute_kernel();
   const driver::LoadedKernel& combine_kernel(DataType rows, DataType out);
+  // Of layers over ranks.
+  const driver::LoadedKernel& exchange_kernel();
+  const driver::LoadedKernel& meet_kernel();
+  const driver::LoadedKernel& dispatch_kernel(IdType type, RowFormat format);
+  const driver::LoadedKernel& gather_rows_kernel(RowFormat format);
+  const driver::LoadedKernel& combine_ranks_kernel(DataType out);
 
  private:
   // A kernel that stays for good once it is there.
@@ -56,6 +62,10 @@ class DeviceState {
   Kept route_[names<DataType>().size()][names<RouterScore>().size()][jit::kRouteSizes];
   Kept permute_;
   Kept combine_[names<DataType>().size()][names<DataType>().size()];
+  Kept exchange_, meet_;
+  Kept dispatch_[names<IdType>().size()][names<RowFormat>().size()];
+  Kept gather_rows_[names<RowFormat>().size()];
+  Kept combine_ranks_[names<DataType>().size()];
 };
 
 }  // namespace moxie::detail

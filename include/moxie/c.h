@@ -68,6 +68,7 @@ enum {
   MOXIE_ERROR_COMPILE = 3,          /* NVRTC is missing or rejected a kernel */
   MOXIE_ERROR_DRIVER = 4,           /* the CUDA driver is missing or reported an error */
   MOXIE_ERROR_OUT_OF_MEMORY = 5,    /* device or host memory, threads, or disk space */
+  MOXIE_ERROR_PEER = 6,             /* another rank is late or different, or what the ranks were given does not fit */
   MOXIE_ERROR_INTERNAL = -1         /* a fault of the library */
 };
 
@@ -135,6 +136,9 @@ enum { MOXIE_ROUTER_SCORE_SOFTMAX = 0, MOXIE_ROUTER_SCORE_SIGMOID = 1 };
 typedef int32_t moxie_id_type; /* moxie/routing.h */
 enum { MOXIE_ID_TYPE_INT32 = 0, MOXIE_ID_TYPE_INT64 = 1 };
 
+typedef int32_t moxie_row_format; /* moxie/layer.h */
+enum { MOXIE_ROW_FORMAT_BF16 = 0, MOXIE_ROW_FORMAT_FP8 = 1 };
+
 typedef int32_t moxie_scale_layout; /* moxie/scales.h */
 enum { MOXIE_SCALE_LAYOUT_BLOCKED = 0, MOXIE_SCALE_LAYOUT_ROW_MAJOR = 1 };
 
@@ -177,6 +181,7 @@ MOXIE_API const char* moxie_multicast_name(moxie_multicast value);
 MOXIE_API const char* moxie_router_score_name(moxie_router_score value);
 MOXIE_API const char* moxie_id_type_name(moxie_id_type value);
 MOXIE_API const char* moxie_scale_layout_name(moxie_scale_layout value);
+MOXIE_API const char* moxie_row_format_name(moxie_row_format value);
 MOXIE_API const char* moxie_device_kind_name(moxie_device_kind value);
 MOXIE_API const char* moxie_plan_source_name(moxie_plan_source value);
 
@@ -192,6 +197,7 @@ MOXIE_API moxie_status moxie_multicast_parse(const char* text, moxie_multicast* 
 MOXIE_API moxie_status moxie_router_score_parse(const char* text, moxie_router_score* value);
 MOXIE_API moxie_status moxie_id_type_parse(const char* text, moxie_id_type* value);
 MOXIE_API moxie_status moxie_scale_layout_parse(const char* text, moxie_scale_layout* value);
+MOXIE_API moxie_status moxie_row_format_parse(const char* text, moxie_row_format* value);
 MOXIE_API moxie_status moxie_device_kind_parse(const char* text, moxie_device_kind* value);
 MOXIE_API moxie_status moxie_plan_source_parse(const char* text, moxie_plan_source* value);
 
@@ -764,6 +770,17 @@ typedef struct moxie_router_description {
   int32_t reserved; /* 0 */
 } moxie_router_description;
 
+/* Experts spread over GPUs that reach each other's memory. All up to rank is required. */
+typedef struct moxie_rank_description {
+  size_t size;
+  int32_t ranks;           /* R, 1 to 72 */
+  int32_t rank;            /* this one */
+  int64_t max_rows;        /* that a rank's experts get in a call; 0 stands for R max_tokens min(top_k, experts) */
+  double time_limit;       /* seconds that a kernel waits for another rank, up to 3,600; 0 stands for 30 */
+  moxie_row_format format; /* of tokens on their way */
+  int32_t reserved;        /* 0 */
+} moxie_rank_description;
+
 /* What a layer computes: sizes, types and choices. All up to top_k is required. */
 typedef struct moxie_expert_layer_description {
   size_t size;
@@ -788,6 +805,7 @@ typedef struct moxie_expert_layer_description {
   int64_t expected_tokens;
   int32_t has_permute; /* 0: the tokens of a call decide */
   int32_t permute;     /* 0 or 1 */
+  const moxie_rank_description* ranks; /* or NULL: all experts that a call computes are here */
 } moxie_expert_layer_description;
 
 /* The tensors of one call. All up to out is required. What the description has no use for is NULL. */
@@ -810,6 +828,8 @@ typedef struct moxie_expert_layer_tensors {
   int32_t* chosen_ids;             /* with a router: [T, k], or NULL */
   float* chosen_weights;           /* with a router: [T, k], or NULL */
   const float* inner_tensor_scale; /* with activations in NVFP4: of the rows between the products, or NULL for 1 */
+  void* const* windows;            /* with ranks: the address of each rank's window, [R] in host memory */
+  const int32_t* places;           /* with ranks: int32 [all_experts] in device memory, or NULL: expert e in place e */
 } moxie_expert_layer_tensors;
 
 /* Checks, plans and compiles. INVALID_ARGUMENT: the description breaks a rule; UNSUPPORTED: the device has no kernel
@@ -827,6 +847,16 @@ MOXIE_API moxie_status moxie_expert_layer_run(const moxie_expert_layer* layer,
 /* tokens: of the calls, or fewer; MOXIE_NO_TOTAL for max_tokens. INVALID_ARGUMENT. */
 MOXIE_API moxie_status moxie_expert_layer_workspace_bytes(const moxie_expert_layer* layer, int64_t tokens,
                                                           size_t* bytes);
+/* With ranks: bytes of a window, the same on all ranks; else 0. */
+MOXIE_API moxie_status moxie_expert_layer_window_bytes(const moxie_expert_layer* layer, size_t* bytes);
+/* Prepares this rank's own window. All ranks do so, and then wait for each other, before any of them calls run, and
+ * again after a failure. INVALID_ARGUMENT, DRIVER. */
+MOXIE_API moxie_status moxie_expert_layer_prepare_window(const moxie_expert_layer* layer, void* window,
+                                                         moxie_stream stream);
+/* Waits for the stream. PEER with a sentence that names the ranks: what went wrong between ranks in the calls so far.
+ * INVALID_ARGUMENT, DRIVER. */
+MOXIE_API moxie_status moxie_expert_layer_check_ranks(const moxie_expert_layer* layer, void* window,
+                                                      moxie_stream stream);
 /* The plans of both products for calls of so many tokens; MOXIE_NO_TOTAL for max_tokens. Each is released by
  * moxie_plan_release. INVALID_ARGUMENT. */
 MOXIE_API moxie_status moxie_expert_layer_plan(const moxie_expert_layer* layer, int64_t tokens, moxie_plan** up,

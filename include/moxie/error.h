@@ -15,6 +15,7 @@ enum class ErrorCode : int {
   Compile,          // NVRTC is missing or rejected a kernel
   Driver,           // the CUDA driver is missing or reported an error
   OutOfMemory,      // device or host memory, or disk space
+  Peer,             // another rank is late or different, or what the ranks were given does not fit
 };
 
 template <>
@@ -26,6 +27,7 @@ struct EnumTable<ErrorCode> {
       {ErrorCode::Compile, "Compile", "Compile"},
       {ErrorCode::Driver, "Driver", "Driver"},
       {ErrorCode::OutOfMemory, "OutOfMemory", "OutOfMemory"},
+      {ErrorCode::Peer, "Peer", "Peer"},
   };
 };
 

@@ -23,6 +23,13 @@
 
 namespace moxie {
 
+class ExpertLayer;
+struct ExpertLayerTensors;
+namespace ops {
+struct LayerSteps;
+void run_steps(const ExpertLayer&, const ExpertLayerTensors&, WorkspaceView, const LaunchOptions&, const LayerSteps&);
+}  // namespace ops
+
 // How experts are chosen from logits, as ExpertRouting says (moxie/routing.h).
 struct RouterDescription {
   DataType logits_type = DataType::F32;      // F32 or Bf16
@@ -32,6 +39,23 @@ struct RouterDescription {
   bool correction_bias = false;              // whether ExpertLayerTensors::correction_bias is added to choose by
   int expert_groups = 1;                     // groups of neighboring experts, of which
   int chosen_groups = 1;                     // a token's best are looked at
+};
+
+// A layer whose experts are spread over ranks: GPUs of which each reads and writes a window of every other's memory.
+// docs/distributed.md describes windows, kernels and failures. All members but `rank` and time_limit are the same on all
+// ranks, as are experts, all_experts, top_k, hidden and max_tokens of the layer.
+struct RankDescription {
+  int ranks = 1;  // R, 1 to 72; R times experts is at most 1,024
+  int rank = 0;   // which of them this one is
+  // The most rows, one for each pair of a token and an expert, that the experts of one rank may get in a call, from all
+  // ranks together. Absent: R * max_tokens * min(top_k, experts), which is never exceeded by tokens that name no expert
+  // twice. A call in which a rank would get more is refused on the device, by all ranks alike: its outputs are NaN, and
+  // ExpertLayer::check_ranks() says why.
+  std::optional<int64_t> max_rows = {};
+  RowFormat format = RowFormat::Bf16;
+  // Seconds that a kernel waits for another rank: more than 0, at most 3,600. When they have passed, this and all later
+  // calls end without touching another rank, outputs are NaN, and ExpertLayer::check_ranks() says who did not come.
+  double time_limit = 30;
 };
 
 // What a layer computes: sizes, types and choices, but no pointers.
@@ -66,6 +90,10 @@ struct ExpertLayerDescription {
   // the copy costs less on Hopper. It takes no memory: the copy lies where the second product's rows come to lie.
   // Tokens that are quantized are always copied, in the launch that quantizes them, and false is refused.
   std::optional<bool> permute = {};
+  // Present: the experts of all ranks compute together, `experts` of them on each rank, and first_expert is 0. Expert e
+  // is the one in place e: number e % experts of rank e / experts, unless ExpertLayerTensors::places says otherwise.
+  // all_experts, absent: ranks * experts. Activations are bf16.
+  std::optional<RankDescription> ranks = {};
 };
 
 // The tensors of one call, in device memory. What the description has no use for is null. Matrices are row-major and
@@ -99,6 +127,13 @@ struct ExpertLayerTensors {
   const void* down_bias = nullptr;  // bf16 [E, H], aligned to 16 bytes
   ConstTensor residual = {};        // [T, H] of out's type
   Tensor out = {};                  // receives y [T, H]; rows of tokens past *token_count are left untouched
+
+  // With ranks: where this device reaches the window of each rank, [R] addresses in host memory, read by run(). Ours is
+  // windows[rank]. Each is window_bytes() of device memory, aligned to 256 bytes.
+  void* const* windows = nullptr;
+  // With ranks, or null: the place of each expert, rank * experts + number, int32 [all_experts] in device memory, the
+  // same on all ranks. An expert whose place is none of theirs is skipped.
+  const int32_t* places = nullptr;
 };
 
 // The kernels of a layer's two products.
@@ -136,6 +171,20 @@ class ExpertLayer {
   // Throws Error: InvalidArgument.
   size_t workspace_bytes(std::optional<int64_t> tokens = {}) const;
 
+  // With ranks: bytes of a window, the same on all ranks; else 0.
+  size_t window_bytes() const;
+
+  // Prepares this rank's own window for the first call, and again after a failure. Ordered on `stream`, and done when
+  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers whose windows
+  // have the same bytes and ranks may use one after the other, if all ranks call them in the same order. Throws Error:
+  // InvalidArgument, Driver.
+  void prepare_window(void* window, Stream stream = nullptr) const;
+
+  // Waits for `stream` and throws what went wrong between ranks in the calls so far: Error Peer, whose sentence names
+  // the ranks. After a call that would have brought a rank too many rows, the next call is none the worse, and the
+  // failure is said once. After any other no call computes anything until all ranks have prepared their windows again.
+  void check_ranks(void* window, Stream stream = nullptr) const;
+
   // What was planned for calls of so many tokens; absent: of max_tokens.
   ExpertLayerPlan plan(std::optional<int64_t> tokens = {}) const;
 
@@ -143,6 +192,8 @@ class ExpertLayer {
   const Device& device() const;                       // where it runs
 
  private:
+  friend void ops::run_steps(const ExpertLayer&, const ExpertLayerTensors&, WorkspaceView, const LaunchOptions&,
+                             const ops::LayerSteps&);
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };

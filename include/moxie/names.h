@@ -109,6 +109,11 @@ struct EnumTable<RouterScore> {
       {RouterScore::Sigmoid, "Sigmoid", "sigmoid"},
   };
 };
+template <>
+struct EnumTable<RowFormat> {
+  static constexpr std::string_view kType = "RowFormat";
+  static constexpr EnumName<RowFormat> kNames[] = {{RowFormat::Bf16, "Bf16", "bf16"}, {RowFormat::Fp8, "Fp8", "fp8"}};
+};
 
 // Every enumerator with its names.
 template <class Enum>

@@ -112,6 +112,14 @@ enum class RouterScore : int {
   Sigmoid,  // 1 / (1 + exp(-logit))
 };
 
+constexpr int kMaxRanks = 72;  // over which experts are spread (moxie/layer.h)
+
+// What travels from a token's rank to those of its experts (moxie/layer.h).
+enum class RowFormat : int {
+  Bf16,  // tokens as they are
+  Fp8,   // E4M3 with a float scale for every 128 columns, and bf16 again where the experts are
+};
+
 // What a custom sink asks of the kernel. The sink states it as kNeeds (kernels/moxie/epilogue/sink.cuh), the caller
 // repeats it in CustomSink::needs.
 struct SinkNeeds {

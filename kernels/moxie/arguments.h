@@ -134,6 +134,9 @@ struct SortParams {
   int32_t* totals = nullptr;
   int64_t first_expert = 0;
   int32_t tokens = 0, top_k = 1, experts = 1, slices = 1;
+  // Ids from first_expert on that are experts; which of `experts` each is, its own number where there is no table.
+  int32_t ids_here = 1;
+  const int32_t* places = nullptr;
 };
 // A block has the pairs of a slice, a warp 32 in each of its rows. No more experts than a block has threads.
 constexpr int kSortThreads = 1024, kSortRows = 8, kSortWarpPairs = 32 * kSortRows;

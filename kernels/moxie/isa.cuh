@@ -77,6 +77,23 @@ MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
 MOXIE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 MOXIE_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
+// 9.7.9.8 and 9.7.9.12: a word that threads of all GPUs use to hand memory over to each other.
+MOXIE_DEVICE uint32_t ld_acquire_sys(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+MOXIE_DEVICE void st_release_sys(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// 10.27: nanoseconds.
+MOXIE_DEVICE uint64_t globaltimer() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
 // 9.7.9.15: fetches a tensor map that lies in a kernel parameter.
 MOXIE_DEVICE void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

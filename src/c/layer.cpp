@@ -26,6 +26,17 @@ RouterDescription router_of(const moxie_router_description* given) {
   return router;
 }
 
+RankDescription ranks_of(const moxie_rank_description* given) {
+  const moxie_rank_description r = read(given, "ranks");
+  check_reserved("ranks.reserved", r.reserved);
+  RankDescription ranks;
+  ranks.ranks = r.ranks, ranks.rank = r.rank;
+  if (r.max_rows != 0) ranks.max_rows = r.max_rows;
+  ranks.format = enum_of<RowFormat>("ranks.format", r.format);
+  if (r.time_limit != 0) ranks.time_limit = r.time_limit;
+  return ranks;
+}
+
 ExpertLayerDescription to_cpp(const moxie_expert_layer_description* description) {
   const moxie_expert_layer_description d = read(description, "description");
   ExpertLayerDescription x;
@@ -43,6 +54,7 @@ ExpertLayerDescription to_cpp(const moxie_expert_layer_description* description)
   x.out = enum_of<DataType>("out", d.out);
   x.id_type = enum_of<IdType>("id_type", d.id_type);
   if (d.router) x.router = router_of(d.router);
+  if (d.ranks) x.ranks = ranks_of(d.ranks);
   x.max_tokens = d.max_tokens;
   x.expected_tokens = optional_of("has_expected_tokens", d.has_expected_tokens, "expected_tokens", d.expected_tokens);
   if (optional_of("has_permute", d.has_permute, "permute", d.permute)) x.permute = flag("permute", d.permute);
@@ -63,6 +75,7 @@ ExpertLayerTensors to_cpp(const moxie_expert_layer_tensors* tensors) {
   x.residual = tensor_of(t.residual);
   x.inner_tensor_scale = t.inner_tensor_scale;
   x.out = tensor_of(t.out);
+  x.windows = t.windows, x.places = t.places;
   return x;
 }
 
@@ -96,6 +109,21 @@ moxie_status moxie_expert_layer_workspace_bytes(const moxie_expert_layer* layer,
     moxie::c::not_null(bytes, "bytes");
     *bytes = of.workspace_bytes(moxie::c::total_of(tokens));
   });
+}
+
+moxie_status moxie_expert_layer_window_bytes(const moxie_expert_layer* layer, size_t* bytes) {
+  return moxie::c::guarded([&] {
+    const moxie::ExpertLayer& of = moxie::c::not_null(layer, "layer").layer;
+    moxie::c::not_null(bytes, "bytes") = of.window_bytes();
+  });
+}
+
+moxie_status moxie_expert_layer_prepare_window(const moxie_expert_layer* layer, void* window, moxie_stream stream) {
+  return moxie::c::guarded([&] { moxie::c::not_null(layer, "layer").layer.prepare_window(window, stream); });
+}
+
+moxie_status moxie_expert_layer_check_ranks(const moxie_expert_layer* layer, void* window, moxie_stream stream) {
+  return moxie::c::guarded([&] { moxie::c::not_null(layer, "layer").layer.check_ranks(window, stream); });
 }
 
 moxie_status moxie_expert_layer_plan(const moxie_expert_layer* layer, int64_t tokens, moxie_plan** up,

@@ -132,6 +132,28 @@ std::string combine_source(DataType rows, DataType out) {
                       fmt::format("combine<{}, {}>", spell(rows), spell(out)));
 }
 
+std::string exchange_source() {
+  return small_source("ranks/exchange.cuh", "kSortThreads", "ExchangeParams", "exchange");
+}
+
+std::string meet_source() { return small_source("ranks/meet.cuh", "kMeetThreads", "MeetParams", "meet"); }
+
+std::string dispatch_source(IdType type, RowFormat format) {
+  return small_source(
+      "ranks/dispatch.cuh", "kDispatchThreads", "DispatchParams",
+      fmt::format("dispatch<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
+}
+
+std::string gather_rows_source(RowFormat format) {
+  return small_source("ranks/gather_rows.cuh", "kGatherRowsThreads", "GatherRowsParams",
+                      fmt::format("gather_rows<{}>", spell(format)));
+}
+
+std::string combine_ranks_source(DataType out) {
+  return small_source("ranks/combine.cuh", "kCombineThreads", "CombineRanksParams",
+                      fmt::format("combine_over_ranks<{}>", spell(out)));
+}
+
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {
   const bool step = kernel == QuantizeKernel::TensorScale;
   std::ostringstream text;

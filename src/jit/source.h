@@ -51,4 +51,11 @@ std::string permute_source();
 // The kernel of combine(), whose argument is CombineParams.
 std::string combine_source(DataType rows, DataType out);
 
+// The kernels of layers over ranks, whose arguments stand in moxie/window.h.
+std::string exchange_source();
+std::string meet_source();
+std::string dispatch_source(IdType type, RowFormat format);
+std::string gather_rows_source(RowFormat format);
+std::string combine_ranks_source(DataType out);
+
 }  // namespace moxie::jit

@@ -11,7 +11,10 @@
 #include "moxie/weights.h"
 #include "ops/check.h"
 #include "ops/gemm.h"
+#include "ops/layer_steps.h"
 #include "ops/quantize.h"
+#include "ops/ranks.h"
+#include "ops/routing.h"
 
 namespace moxie {
 namespace {
@@ -26,7 +29,9 @@ constexpr int64_t kMostTokens = kMaxRoutedTokens;
 
 size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-int64_t all_experts(const ExpertLayerDescription& d) { return d.all_experts.value_or(d.first_expert + d.experts); }
+// Experts that have a number among those that a call's ids are sorted by.
+int64_t places(const ExpertLayerDescription& d) { return d.ranks ? d.ranks->ranks * d.experts : d.experts; }
+int64_t all_experts(const ExpertLayerDescription& d) { return d.all_experts.value_or(d.first_expert + places(d)); }
 // Rows of `up`, of an expert.
 int64_t up_rows(const ExpertLayerDescription& d) { return is_gated(d.activation.function) ? 2 * d.width : d.width; }
 bool quantizes(const ExpertLayerDescription& d) { return has_scales(d.activations); }
@@ -37,7 +42,7 @@ void check_layer(const ExpertLayerDescription& d) {
   };
   size("experts", d.experts, 1, kMaxRoutedExperts);
   size("first_expert", d.first_expert, 0, (int64_t{1} << 31) - 1 - d.experts);
-  if (d.all_experts && *d.all_experts < d.first_expert + d.experts)
+  if (!d.ranks && d.all_experts && *d.all_experts < d.first_expert + d.experts)
     reject("all_experts is {}, but the last one here is {}", *d.all_experts, d.first_expert + d.experts - 1);
   size("top_k", d.top_k, 1, kMaxTopK);
   size("max_tokens", d.max_tokens, 0, kMostTokens);
@@ -59,6 +64,7 @@ void check_layer(const ExpertLayerDescription& d) {
     if (value % unit != 0)
       reject("{} is {}, but must be a multiple of {} with {} weights", name, value, unit, to_string(d.weights));
   }
+  if (d.ranks) ops::check_ranks(d);
   if (!d.router) return;
   const RouterDescription& r = *d.router;
   size("all_experts", all_experts(d), d.top_k, kMaxRoutedExperts);
@@ -73,7 +79,7 @@ void check_layer(const ExpertLayerDescription& d) {
 // Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the
 // measurements.
 bool permutes(const ExpertLayerDescription& d, int64_t tokens) {
-  return quantizes(d) || d.permute.value_or(tokens > 512);
+  return quantizes(d) || (d.ranks && d.ranks->format != RowFormat::Bf16) || d.permute.value_or(tokens > 512);
 }
 
 DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
@@ -81,8 +87,9 @@ DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? Da
 // The descriptions of the two products, for calls of about `tokens`.
 GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription up;
-  // Of all pairs those that meet experts here, if every expert is as popular.
-  const int64_t rows = std::max<int64_t>((tokens * d.top_k * d.experts + all_experts(d) - 1) / all_experts(d), 1);
+  // Of all pairs those that meet experts here, if every expert is as popular and every rank has as many tokens.
+  const int64_t pairs = tokens * d.top_k, all = d.ranks ? d.experts : all_experts(d);
+  const int64_t rows = std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
   up.groups = Offsets{d.experts, rows};
   up.expected_rows = (rows + d.experts - 1) / d.experts;  // a total alone is planned for 16 rows an expert at least
   up.n = up_rows(d), up.k = d.hidden;
@@ -106,7 +113,8 @@ GemmDescription down_of(const ExpertLayerDescription& d, int64_t tokens) {
 
 // Where the parts of a call's workspace lie.
 struct Parts {
-  size_t ends, order, inverse, ids, weights, scratch, inner, inner_scales, rows, token_scales, bytes;
+  size_t ends, place_ends, shifts, order, inverse, row_places, ids, weights, scratch, inner, inner_scales, rows,
+      token_scales, bytes;
 };
 
 // Of the scales of rows in the order of the sort.
@@ -149,19 +157,29 @@ struct ExpertLayer::Impl {
         made.push_back(make(planned_tokens(range)));
     }
     for (std::future<Products>& each : made) products.push_back(each.get());
+    // No rank shall wait for another that compiles.
+    if (description.ranks) ranks.emplace(device, description);
   }
 
   const Products& products_for(int64_t tokens) const {
     return products[std::min(size_t(range_of(tokens)), products.size() - 1)];
   }
 
+  const ops::Ranks& need_ranks() const {
+    if (!ranks) reject("the description has no ranks, and so the layer no window");
+    return *ranks;
+  }
+
+  // The most rows of the products.
+  int64_t rows_of(int64_t tokens) const { return ranks ? ranks->params().max_rows : tokens * description.top_k; }
+
   // For calls of up to `tokens`, whose kernels may be those of a lower range.
   Parts parts(int64_t tokens) const {
-    const int64_t pairs = tokens * description.top_k;
-    size_t scratch = sort_workspace_bytes(tokens, description.top_k, description.experts);
+    const int64_t pairs = tokens * description.top_k, rows = rows_of(tokens);
+    size_t scratch = sort_workspace_bytes(tokens, description.top_k, places(description));
     for (size_t i = 0; i < products.size(); ++i) {
       for (const GroupedGemm* product : {&products[i].up, &products[i].down})
-        scratch = std::max(scratch, product->workspace_bytes(pairs));
+        scratch = std::max(scratch, product->workspace_bytes(rows));
       if (&products[i] == &products_for(tokens)) break;
     }
     Parts at{};
@@ -171,14 +189,20 @@ struct ExpertLayer::Impl {
     };
     const auto count = size_t(pairs);
     take(at.ends, size_t(description.experts) * sizeof(int32_t));
+    if (ranks) {
+      take(at.place_ends, size_t(places(description)) * sizeof(int32_t));
+      take(at.shifts, size_t(places(description)) * sizeof(int32_t));
+      take(at.row_places, count * sizeof(kernel::RowPlace));
+    }
     take(at.order, count * sizeof(int32_t));
     take(at.inverse, count * sizeof(int32_t));
     take(at.ids, description.router ? count * sizeof(int32_t) : 0);
     take(at.weights, description.router ? count * sizeof(float) : 0);
     take(at.scratch, scratch);
     const int64_t element_bits = bits_of(description.activations);
-    take(at.inner, size_t(pairs * description.width * element_bits / 8));
+    take(at.inner, size_t(rows * description.width * element_bits / 8));
     take(at.inner_scales, row_scale_bytes(description, pairs, description.width));
+    if (ranks) return at;  // the second product's rows lie in the window
     // The first product's operand, where it is a copy, lies where the second product's rows come to lie.
     const size_t copy = rounded(size_t(pairs * description.hidden * element_bits / 8));
     at.token_scales = at.bytes + copy;
@@ -190,13 +214,13 @@ struct ExpertLayer::Impl {
   void check(const ExpertLayerTensors& t, WorkspaceView workspace, size_t bytes) const {
     const ExpertLayerDescription& d = description;
     if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
-    const bool work = t.tokens > 0;
+    const bool work = t.tokens > 0, multiplies = work || ranks;  // other ranks may have tokens
     const int64_t pairs = t.tokens * d.top_k;
-    if (work && workspace.bytes < bytes)
+    if (multiplies && workspace.bytes < bytes)
       reject("workspace has {} bytes, but this call needs {}", workspace.bytes, bytes);
 
-    ops::Ranges<14> read;
-    ops::Ranges<4> written;
+    ops::Ranges<15> read;
+    ops::Ranges<5> written;
     const auto absent = [](const char* name, const void* pointer, const char* why) {
       if (pointer) reject("{} is given, but {}", name, why);
     };
@@ -204,7 +228,7 @@ struct ExpertLayer::Impl {
       reject("scales are given, but neither tokens nor residual nor output of a layer have scales");
     const auto scales = [&](const char* name, const void* data, int64_t n, int64_t k) {
       if (!quantizes(d)) absent(name, data, "weights beside activations of bf16 have no scales of their own");
-      read.push_back(check_array(name, data, work && quantizes(d), 16,
+      read.push_back(check_array(name, data, multiplies && quantizes(d), 16,
                                  d.experts * blocked_scale_bytes(n, k, scale_block(d.weights)), 1));
     };
     const auto tensor_scale = [&](const char* name, const float* data, int64_t count) {
@@ -213,13 +237,13 @@ struct ExpertLayer::Impl {
     };
     const auto matrix = [&](const char* name, const char* ld, const void* data, int64_t lead, int64_t rows,
                             int64_t width, DataType type) {
-      return check_matrix(name, ld, data, lead, rows, width, bits_of(type), work);
+      return check_matrix(name, ld, data, lead, rows, width, bits_of(type), rows > 0 && multiplies);
     };
     const auto weights = [&](const char* name, const char* ld, const ConstTensor& w, int64_t n, int64_t k) {
       if (d.weights == d.activations)
-        return check_matrix(name, ld, w.data, w.ld, d.experts * n, k, bits_of(d.weights), work);
+        return check_matrix(name, ld, w.data, w.ld, d.experts * n, k, bits_of(d.weights), multiplies);
       if (w.ld != 0) reject("{} is {}, but packed weights have no leading dimension", ld, w.ld);
-      return check_array(name, w.data, work, 16, int64_t(packed_weight_bytes(d.experts, n, k)), 1);
+      return check_array(name, w.data, multiplies, 16, int64_t(packed_weight_bytes(d.experts, n, k)), 1);
     };
     const auto bias = [&](const char* name, const void* data, bool has, int64_t n) {
       if (!has) absent(name, data, "the description has none");
@@ -259,9 +283,16 @@ struct ExpertLayer::Impl {
     }
     const Range out = matrix("out", "out.ld", t.out.data, t.out.ld, t.tokens, d.hidden, d.out);
     written.push_back(out);
-    ops::check_pointer("workspace", workspace.data, work, kAlignment);
+    ops::check_pointer("workspace", workspace.data, multiplies, kAlignment);
     const auto begin = reinterpret_cast<uintptr_t>(workspace.data);
-    written.push_back({"workspace", begin, begin + (work ? bytes : 0)});
+    written.push_back({"workspace", begin, begin + (multiplies ? bytes : 0)});
+    if (ranks) {
+      written.push_back(ranks->check_windows(t.windows));
+      read.push_back(check_array("places", t.places, false, 4, all_experts(d), 4));
+    } else {
+      absent("windows", t.windows, "the description has no ranks");
+      absent("places", t.places, "the description has no ranks");
+    }
     for (const Range* each = written.begin(); each != written.end(); ++each) {
       for (const Range& other : read) ops::check_disjoint(*each, other);
       for (const Range* other = each + 1; other != written.end(); ++other) ops::check_disjoint(*each, *other);
@@ -278,21 +309,15 @@ struct ExpertLayer::Impl {
     }
   }
 
-  void run(const ExpertLayerTensors& t, WorkspaceView workspace, const LaunchOptions& options) const {
+  // The experts of each token and their weights, by the router where the layer has one.
+  struct Choice {
+    const void* ids;
+    const float* weights;
+  };
+  Choice choose(const ExpertLayerTensors& t, const Parts& at, uint8_t* base, const LaunchOptions& launch,
+                bool launches) const {
     const ExpertLayerDescription& d = description;
-    if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
-    const Parts at = parts(t.tokens);
-    check(t, workspace, at.bytes);
-    if (t.tokens == 0) return;
-    const int64_t pairs = t.tokens * d.top_k;
-    auto* const base = static_cast<uint8_t*>(workspace.data);
-    const auto ints = [&](size_t place) { return reinterpret_cast<int32_t*>(base + place); };
-    const WorkspaceView scratch{base + at.scratch, at.inner - at.scratch};
-    LaunchOptions launch = options;
-    launch.weights_ready = false;
-
-    const void* ids = t.topk_ids;
-    const float* weights = t.topk_weights;
+    Choice choice{t.topk_ids, t.topk_weights};
     if (d.router) {
       ExpertRouting routing;
       routing.tokens = t.tokens, routing.experts = all_experts(d), routing.top_k = d.top_k;
@@ -301,11 +326,29 @@ struct ExpertLayer::Impl {
       routing.scaling_factor = d.router->scaling_factor, routing.correction_bias = t.correction_bias;
       routing.expert_groups = d.router->expert_groups, routing.chosen_groups = d.router->chosen_groups;
       routing.token_count = t.token_count;
-      routing.ids = t.chosen_ids ? t.chosen_ids : ints(at.ids);
+      routing.ids = t.chosen_ids ? t.chosen_ids : reinterpret_cast<int32_t*>(base + at.ids);
       routing.weights = t.chosen_weights ? t.chosen_weights : reinterpret_cast<float*>(base + at.weights);
-      route(device, routing, launch);
-      ids = routing.ids, weights = routing.weights;
+      if (launches) route(device, routing, launch);
+      choice = {routing.ids, routing.weights};
     }
+    return choice;
+  }
+
+  void run(const ExpertLayerTensors& t, WorkspaceView workspace, const LaunchOptions& options,
+           const ops::LayerSteps& steps = {}) const {
+    const ExpertLayerDescription& d = description;
+    if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
+    const Parts at = parts(t.tokens);
+    check(t, workspace, at.bytes);
+    LaunchOptions launch = options;
+    launch.weights_ready = false;
+    if (ranks) return run_over_ranks(t, at, static_cast<uint8_t*>(workspace.data), launch, steps);
+    if (t.tokens == 0) return;
+    const int64_t pairs = t.tokens * d.top_k;
+    auto* const base = static_cast<uint8_t*>(workspace.data);
+    const auto ints = [&](size_t place) { return reinterpret_cast<int32_t*>(base + place); };
+    const WorkspaceView scratch{base + at.scratch, at.inner - at.scratch};
+    const auto [ids, weights] = choose(t, at, base, launch, true);
 
     ExpertSort sort;
     sort.tokens = t.tokens, sort.top_k = d.top_k;
@@ -365,9 +408,84 @@ struct ExpertLayer::Impl {
     combine(device, sum, launch);
   }
 
+  // The same over ranks. Kernels that wait for other ranks have one block each, and wait only for what kernels before
+  // them tell, so none that others wait for can lack a place to run.
+  void run_over_ranks(const ExpertLayerTensors& t, const Parts& at, uint8_t* base, const LaunchOptions& launch,
+                      const ops::LayerSteps& steps) const {
+    using kernel::Meeting;
+    const ExpertLayerDescription& d = description;
+    const auto ints = [&](size_t place) { return reinterpret_cast<int32_t*>(base + place); };
+    const WorkspaceView scratch{base + at.scratch, at.inner - at.scratch};
+    const kernel::RankParams params = ranks->params(t.windows);
+    const auto [ids, weights] = choose(t, at, base, launch, steps.has(0) && t.tokens > 0);
+    LaunchOptions early = launch;  // as in run()
+    early.weights_ready = true;
+
+    if (steps.has(0)) {
+      ExpertSort sort;
+      sort.tokens = t.tokens, sort.top_k = d.top_k;
+      sort.experts = places(d);
+      sort.id_type = d.id_type, sort.ids = ids, sort.token_count = t.token_count;
+      sort.ends = ints(at.place_ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
+      ops::sort_by_place(device, sort, all_experts(d), t.places, scratch, launch);
+    }
+    ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends)}, steps.halves(0), launch);
+
+    auto* const row_places = reinterpret_cast<kernel::RowPlace*>(base + at.row_places);
+    if (steps.has(1) && t.tokens > 0) {
+      kernel::DispatchParams dispatch;
+      dispatch.ranks = params;
+      dispatch.from = t.x.data, dispatch.ld_from = t.x.ld ? t.x.ld : d.hidden;
+      dispatch.ids = ids, dispatch.places = t.places, dispatch.ids_here = int32_t(all_experts(d));
+      dispatch.inverse = ints(at.inverse), dispatch.shifts = ints(at.shifts);
+      dispatch.token_count = t.token_count, dispatch.rows = row_places;
+      dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
+      ranks->dispatch(dispatch, launch);
+    }
+    ranks->meet(params, Meeting::Tokens, steps.halves(1), launch);
+
+    if (steps.has(2)) {
+      uint8_t* const window = params.windows[params.rank];
+      const Products& of = products_for(t.tokens);
+      GemmTensors up;
+      up.b = t.up, up.bias = t.up_bias;
+      up.out.data = base + at.inner;
+      up.rows.ends = ints(at.ends), up.rows.total = params.max_rows;
+      if (of.permutes) {
+        kernel::GatherRowsParams copy;
+        copy.ranks = params, copy.ends = up.rows.ends, copy.columns = int32_t(d.hidden);
+        copy.out = window + params.at.rows;  // which the second product writes when the first has read them
+        ranks->gather_rows(copy, launch);
+        up.a = {copy.out};
+      } else {
+        up.a = {window + params.at.tokens};
+        up.gather = {reinterpret_cast<const int32_t*>(window + params.at.order), 1,
+                     int64_t{params.ranks} * params.tokens};
+      }
+      of.up.run(up, scratch, early);
+      GemmTensors down;
+      down.a = up.out, down.b = t.down, down.bias = t.down_bias;
+      down.out.data = window + params.at.rows;
+      down.rows = up.rows;
+      of.down.run(down, scratch, early);
+    }
+    ranks->meet(params, Meeting::Results, steps.halves(2), launch);
+
+    if (steps.has(3) && t.tokens > 0) {
+      kernel::CombineRanksParams sum;
+      sum.ranks = params, sum.rows = row_places;
+      sum.sum.weights = weights, sum.sum.token_count = t.token_count;
+      sum.sum.residual = t.residual.data, sum.sum.ld_residual = t.residual.ld ? t.residual.ld : d.hidden;
+      sum.sum.out = t.out.data, sum.sum.ld_out = t.out.ld ? t.out.ld : d.hidden;
+      sum.sum.tokens = int32_t(t.tokens), sum.sum.top_k = d.top_k, sum.sum.columns = int32_t(d.hidden);
+      ranks->combine(sum, launch);
+    }
+  }
+
   const Device device;
   const ExpertLayerDescription description;
   std::vector<Products> products;  // of the expected tokens, or of every range of them
+  std::optional<ops::Ranks> ranks;
 };
 
 ExpertLayer::ExpertLayer(const Device& device, const ExpertLayerDescription& description)
@@ -376,6 +494,21 @@ ExpertLayer::ExpertLayer(const Device& device, const ExpertLayerDescription& des
 void ExpertLayer::run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options) const {
   impl_->run(tensors, workspace, options);
 }
+
+void ops::run_steps(const ExpertLayer& layer, const ExpertLayerTensors& tensors, WorkspaceView workspace,
+                    const LaunchOptions& options, const LayerSteps& steps) {
+  layer.impl_->run(tensors, workspace, options, steps);
+}
+
+size_t ExpertLayer::window_bytes() const {
+  return impl_->ranks ? size_t(impl_->ranks->params().at.bytes) : 0;
+}
+
+void ExpertLayer::prepare_window(void* window, Stream stream) const {
+  impl_->need_ranks().prepare_window(window, stream);
+}
+
+void ExpertLayer::check_ranks(void* window, Stream stream) const { impl_->need_ranks().check(window, stream); }
 
 size_t ExpertLayer::workspace_bytes(std::optional<int64_t> tokens) const {
   const int64_t most = impl_->description.max_tokens, count = tokens.value_or(most);

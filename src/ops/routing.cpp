@@ -9,12 +9,15 @@
 #include "device_state.h"
 #include "jit/source.h"
 #include "ops/check.h"
+#include "ops/routing.h"
 
 namespace moxie {
 namespace {
 
 using jit::SortKernel;
+using ops::blocks_of;
 using ops::check_array;
+using ops::launch;
 using ops::Range;
 using ops::reject;
 
@@ -28,7 +31,7 @@ void check_experts(int64_t experts) {
     reject("experts is {}, but must be 1 to {}", experts, kMaxRoutedExperts);
 }
 
-Range check_workspace(WorkspaceView workspace, size_t bytes) {
+Range check_scratch(WorkspaceView workspace, size_t bytes) {
   if (workspace.bytes < bytes) reject("workspace has {} bytes, but must have at least {}", workspace.bytes, bytes);
   return check_array("workspace", workspace.data, bytes > 0, 128, int64_t(bytes), 1);
 }
@@ -72,28 +75,6 @@ void check_matrices(int64_t width, int64_t row_count) {
   if (width < 0 || width > kMostWidth || width % 8 != 0)
     reject("width is {}, but must be a multiple of 8 from 0 to {}", width, kMostWidth);
   if (row_count < 0 || row_count > kMostRows) reject("row_count is {}, but must be 0 to {}", row_count, kMostRows);
-}
-
-struct Blocks {
-  int64_t grid = 1, grid_y = 1, threads = 1;
-  int shared = 0;  // dynamic bytes
-};
-
-// A token a block, as many blocks as its threads ask for, and no more threads in each than these need.
-Blocks blocks_of(int64_t tokens, int64_t threads, int64_t most) {
-  const int64_t pieces = (threads + most - 1) / most;
-  return {.grid = tokens, .grid_y = pieces, .threads = (threads + pieces * 32 - 1) / (pieces * 32) * 32};
-}
-
-template <class Params>
-void launch(const Device& device, const driver::LoadedKernel& kernel, const Blocks& blocks, Params& params,
-            const LaunchOptions& options) {
-  driver::Context::LaunchShape shape;
-  shape.grid = unsigned(blocks.grid), shape.grid_y = unsigned(blocks.grid_y), shape.block = unsigned(blocks.threads);
-  shape.shared = unsigned(blocks.shared);
-  shape.programmatic = options.programmatic;
-  void* arguments[] = {&params};
-  device.state().context().launch(kernel, shape, arguments, options.stream);
 }
 
 }  // namespace
@@ -198,6 +179,11 @@ size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts) {
 }
 
 void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView workspace, const LaunchOptions& options) {
+  ops::sort_by_place(device, x, x.experts, nullptr, workspace, options);
+}
+
+void ops::sort_by_place(const Device& device, const ExpertSort& x, int64_t ids, const int32_t* places,
+                        WorkspaceView workspace, const LaunchOptions& options) {
   const size_t workspace_bytes = sort_workspace_bytes(x.tokens, x.top_k, x.experts);
   constexpr int64_t kIds = int64_t{1} << 31;
   if (x.first_expert < 0 || x.first_expert > kIds - 1 - x.experts)
@@ -206,7 +192,7 @@ void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView wor
   const int64_t pairs = x.tokens * x.top_k, id_bytes = x.id_type == IdType::Int32 ? 4 : 8;
   check_ranges({check_array("ids", x.ids, true, size_t(id_bytes), pairs, id_bytes), check_count(x.token_count)},
                {check_array("ends", x.ends, true, 4, x.experts, 4), check_array("order", x.order, true, 4, pairs, 4),
-                check_array("inverse", x.inverse, true, 4, pairs, 4), check_workspace(workspace, workspace_bytes)});
+                check_array("inverse", x.inverse, true, 4, pairs, 4), check_scratch(workspace, workspace_bytes)});
   kernel::SortParams params;
   params.ids = x.ids;
   params.token_count = x.token_count;
@@ -214,6 +200,7 @@ void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView wor
   params.first_expert = x.first_expert;
   params.tokens = int32_t(x.tokens), params.top_k = x.top_k, params.experts = int32_t(x.experts);
   params.slices = int32_t(slices_of(x.tokens, x.top_k));
+  params.ids_here = int32_t(ids), params.places = places;
   params.counts = static_cast<int32_t*>(workspace.data);
   if (params.slices > 1) params.totals = params.counts + int64_t{params.slices} * params.experts;
 

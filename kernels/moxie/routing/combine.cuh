@@ -41,18 +41,30 @@ MOXIE_DEVICE void store_eight(void* to, int64_t element, const float (&x)[8], Da
   }
 }
 
-template <DataType kRows, DataType kOut>
-MOXIE_DEVICE void combine(const CombineParams& params) {
+// Which row each pair has, and where rows lie: those of one matrix.
+template <DataType kRows>
+struct RowsOfMatrix {
+  const CombineParams& params;
+
+  // Negative: the pair is skipped.
+  MOXIE_DEVICE int32_t row_of(int64_t pair) const {
+    const int32_t row = params.inverse[pair];
+    return row < params.rows ? row : -1;
+  }
+  MOXIE_DEVICE const void* first_byte(int32_t row) const {
+    return static_cast<const uint8_t*>(params.from) + row * params.ld_rows * size_of(kRows);
+  }
+};
+
+template <DataType kRows, DataType kOut, class Rows>
+MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows) {
   constexpr int kAtOnce = 8;  // rows on their way
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
   const int32_t token = blockIdx.x;
   if (token >= real_tokens(params.token_count, params.tokens)) return;
-  // Lane j has what pair j says; -1: it is skipped.
+  // Lane j has what pair j says; below 0: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
-  int32_t row_of_lane = lane < params.top_k ? params.inverse[pair] : -1;
-  if (row_of_lane >= params.rows) row_of_lane = -1;
+  const auto row_of_lane = lane < params.top_k ? rows.row_of(pair) : -1;
   const float weight_of_lane = row_of_lane >= 0 && params.weights != nullptr ? params.weights[pair] : 1;
 
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
@@ -70,10 +82,10 @@ MOXIE_DEVICE void combine(const CombineParams& params) {
     bool there[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int32_t from = __shfl_sync(~0u, row_of_lane, first + j);
+      const auto from = __shfl_sync(~0u, row_of_lane, first + j);
       weight[j] = __shfl_sync(~0u, weight_of_lane, first + j);
       there[j] = exists && from >= 0;
-      if (there[j]) row[j].load(params.from, from * params.ld_rows + column);
+      if (there[j]) row[j].load(rows.first_byte(from), column);
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -84,6 +96,13 @@ MOXIE_DEVICE void combine(const CombineParams& params) {
   }
   if (!exists) return;
   store_eight(params.out, token * params.ld_out + column, sum, kOut);
+}
+
+template <DataType kRows, DataType kOut>
+MOXIE_DEVICE void combine(const CombineParams& params) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params});
 }
 
 }  // namespace moxie::kernel

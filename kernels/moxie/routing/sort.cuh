@@ -11,6 +11,7 @@
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/isa.cuh"
+#include "moxie/routing/places.cuh"
 #include "moxie/routing/tokens.cuh"
 
 namespace moxie::kernel {
@@ -25,10 +26,8 @@ MOXIE_DEVICE void load_experts(int32_t (&expert)[kSortRows], const SortParams& p
 #pragma unroll
   for (int i = 0; i < kSortRows; ++i) id[i] = first_pair + 32 * i < pairs ? ids[first_pair + 32 * i] : Id{-1};
 #pragma unroll
-  for (int i = 0; i < kSortRows; ++i) {
-    const auto of_ours = static_cast<uint64_t>(int64_t{id[i]}) - static_cast<uint64_t>(params.first_expert);
-    expert[i] = of_ours < static_cast<uint64_t>(params.experts) ? static_cast<int32_t>(of_ours) : params.experts;
-  }
+  for (int i = 0; i < kSortRows; ++i)
+    expert[i] = place_of(id[i], params.first_expert, params.ids_here, params.places, params.experts);
 }
 
 // The first of this thread's pairs: a warp has kSortWarpPairs in order, a thread every 32nd of them.

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies each token into the windows of the ranks that have experts which it chose, to each of them once, and writes
+// for each pair which token the expert's row is made of. A thread has eight columns of a token, which it reads once.
+#pragma once
+#include "moxie/isa.cuh"
+#include "moxie/ranks/meet.cuh"
+#include "moxie/ranks/row_format.cuh"
+#include "moxie/routing/places.cuh"
+#include "moxie/routing/tokens.cuh"
+#include "moxie/window.h"
+
+namespace moxie::kernel {
+
+template <typename Id, RowFormat kFormat>
+MOXIE_DEVICE void dispatch(const DispatchParams& params) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const RankParams& ranks = params.ranks;
+  const int32_t token = blockIdx.x;
+  if (token >= real_tokens(params.token_count, params.tokens)) return;
+  if (header_of(ranks, ranks.rank).outcome != Outcome::Fine) return;
+
+  // Lane j has the rank and the row of pair j; -1: it is skipped.
+  const int lane = threadIdx.x % 32;
+  const int64_t pair = int64_t{token} * params.top_k + lane;
+  const int32_t there = ranks.rank * ranks.tokens + token;  // the token's place in every window
+  int32_t rank_of_lane = -1;
+  if (lane < params.top_k) {
+    const int32_t places = ranks.ranks * ranks.experts;
+    int32_t row = 0;
+    const int32_t place = place_of(static_cast<const Id*>(params.ids)[pair], 0, params.ids_here, params.places, places);
+    if (place < places) {
+      row = params.inverse[pair] + params.shifts[place];
+      if (static_cast<uint32_t>(row) < static_cast<uint32_t>(ranks.max_rows)) rank_of_lane = place / ranks.experts;
+    }
+    if (blockIdx.y == 0 && threadIdx.x == lane) {
+      const bool goes = rank_of_lane >= 0;
+      params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
+      if (goes) reinterpret_cast<int32_t*>(ranks.windows[rank_of_lane] + ranks.at.order)[row] = there;
+    }
+  }
+  // One lane for each rank that gets the token.
+  const unsigned same = __match_any_sync(~0u, rank_of_lane);
+  unsigned senders = __ballot_sync(~0u, rank_of_lane >= 0 && lane == __ffs(same) - 1);
+
+  const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+  const bool exists = column < params.columns;
+  uint4 words = {};
+  if (exists) words = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) +
+                                                      token * params.ld_from + column);
+  const TravelingColumns<kFormat> columns(words);
+  while (senders != 0) {
+    const int32_t rank = __shfl_sync(~0u, rank_of_lane, __ffs(senders) - 1);
+    senders &= senders - 1;
+    if (exists) columns.store(ranks, rank, there, column, params.columns);
+  }
+}
+
+}  // namespace moxie::kernel

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank's window, the memory that all ranks reach, and the arguments of the kernels that use windows. Compiled by the
+// host compiler and by NVRTC. docs/distributed.md describes the protocol.
+#pragma once
+#include "moxie/arguments.h"
+
+namespace moxie {
+namespace kernel {
+
+// Where ranks wait for each other in a call: all have sent the numbers of their rows, their tokens, and their results.
+enum class Meeting : int32_t { Counts, Tokens, Results };
+constexpr int kMeetings = 3;
+
+// What became of the rank's last call. Failed stays until the window is prepared again.
+enum class Outcome : int32_t { Fine, TooManyRows, Failed };
+
+// What went wrong first, for the host.
+enum class RankFailure : int32_t { None, TooManyRows, Late, Different };
+struct RankStatus {
+  RankFailure failure = RankFailure::None;
+  uint32_t call = 0;
+  int32_t rank = 0, rows = 0;           // TooManyRows: who would get so many
+  Meeting meeting = Meeting::Counts;    // Late, Different
+  uint32_t ranks[(kMaxRanks + 31) / 32] = {};  // Late, Different: bit r % 32 of entry r / 32 stands for rank r
+};
+
+// The first bytes of a window. All are 0 before the first call.
+struct WindowHeader {
+  RankStatus status;
+  uint32_t call;    // counted up by each call of this rank
+  Outcome outcome;  // of that call
+  uint32_t unused[14];
+  // Written by rank r alone: the call in which it was at each meeting last, and what it takes the layer for.
+  uint32_t met[kMeetings][kMaxRanks];
+  uint32_t signatures[kMaxRanks];
+};
+constexpr int kWindowHeaderBytes = 2048;
+static_assert(sizeof(RankStatus) == 32 && sizeof(WindowHeader) <= kWindowHeaderBytes);
+
+// Columns that share a scale, with RowFormat::Fp8.
+constexpr int kRowScaleColumns = 128;
+
+// What lies behind the header, each part at a multiple of 256 bytes.
+struct WindowLayout {
+  int64_t counts = 0;  // int32 [ranks][places]: the pairs of each rank's tokens for the expert in each place
+  int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: rank * tokens + number
+  int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours
+  int64_t scales = 0;  // Fp8: float [ranks][tokens][ceil(hidden / 128)]
+  int64_t rows = 0;    // bf16 [rows][hidden]: what our experts made of each row
+  int64_t bytes = 0;
+};
+constexpr int64_t row_scales(int64_t hidden) { return (hidden + kRowScaleColumns - 1) / kRowScaleColumns; }
+constexpr WindowLayout window_layout(int64_t ranks, int64_t experts, int64_t tokens, int64_t hidden, int64_t rows,
+                                     RowFormat format) {
+  const auto up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const bool fp8 = format == RowFormat::Fp8;
+  WindowLayout at;
+  at.counts = kWindowHeaderBytes;
+  at.order = at.counts + up(ranks * ranks * experts * 4);
+  at.tokens = at.order + up(rows * 4);
+  at.scales = at.tokens + up(ranks * tokens * hidden * (fp8 ? 1 : 2));
+  at.rows = at.scales + (fp8 ? up(ranks * tokens * row_scales(hidden) * 4) : 0);
+  at.bytes = at.rows + up(rows * hidden * 2);
+  return at;
+}
+
+// What every kernel of a call knows of the ranks.
+struct RankParams {
+  uint8_t* windows[kMaxRanks] = {};
+  WindowLayout at;
+  uint64_t time_limit = 0;  // nanoseconds
+  int32_t ranks = 1, rank = 0;
+  int32_t experts = 1;   // of a rank; places are ranks times as many
+  int32_t tokens = 0;    // the most of a rank
+  int32_t max_rows = 0;  // of a rank's experts
+  uint32_t signature = 0;
+};
+
+// A meeting's halves: telling all ranks that we are there, and waiting until all of them are. Tests that have one device
+// for all ranks launch them apart.
+constexpr int kTell = 1, kWait = 2;
+
+// Argument of ranks/exchange.cuh: tells all ranks the numbers of our rows, and finds out where rows go.
+struct ExchangeParams {
+  RankParams ranks;
+  const int32_t* place_ends = nullptr;  // [places]: of our pairs, sorted by place
+  int32_t* shifts = nullptr;            // [places]: what leads from a sorted pair to its row where the expert is
+  int32_t* ends = nullptr;              // [experts]: of the rows of ours, from all ranks
+  int32_t halves = kTell | kWait;
+};
+
+// Argument of ranks/meet.cuh.
+struct MeetParams {
+  RankParams ranks;
+  Meeting meeting = Meeting::Tokens;
+  int32_t halves = kTell | kWait;
+};
+constexpr int kMeetThreads = 96;
+static_assert(kMaxRanks <= kMeetThreads && kMaxRoutedExperts <= kSortThreads);
+
+// Where the row of a pair lies: row r of rank's experts is 2^32 rank + r, and what is below 0 nowhere.
+using RowPlace = int64_t;
+
+// Argument of ranks/dispatch.cuh: copies each token to the ranks of its experts.
+struct DispatchParams {
+  RankParams ranks;
+  const void* from = nullptr;            // bf16 [tokens][columns]
+  const void* ids = nullptr;             // [tokens][top_k]
+  const int32_t* places = nullptr;       // or null
+  const int32_t* inverse = nullptr;      // [tokens][top_k]
+  const int32_t* shifts = nullptr;       // as exchange wrote them
+  const int32_t* token_count = nullptr;  // or null
+  RowPlace* rows = nullptr;              // [tokens][top_k]
+  int64_t ld_from = 0;                   // elements
+  int32_t tokens = 0, top_k = 1, columns = 0;
+  int32_t ids_here = 1;
+};
+constexpr int kDispatchThreads = 128;  // a thread has eight columns of a token
+
+// Argument of ranks/gather_rows.cuh: copies received tokens in the order of our experts' rows.
+struct GatherRowsParams {
+  RankParams ranks;
+  const int32_t* ends = nullptr;  // [experts]
+  void* out = nullptr;            // bf16 [rows][columns]
+  int32_t columns = 0;
+};
+constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
+
+// Argument of ranks/combine.cuh: `sum` but for rows and inverse, which lie in the windows and in `rows`.
+struct CombineRanksParams {
+  CombineParams sum;
+  RankParams ranks;
+  const RowPlace* rows = nullptr;  // [tokens][top_k]
+};
+
+}  // namespace kernel
+}  // namespace moxie

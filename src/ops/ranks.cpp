@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers over ranks: checks, windows, launches.
+#include "ops/ranks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <iterator>
+#include <string>
+
+#include "ops/routing.h"
+
+namespace moxie::ops {
+namespace {
+
+constexpr size_t kWindowAlignment = 256;
+
+int64_t all_experts_of(const ExpertLayerDescription& d) {
+  return d.all_experts.value_or(d.ranks->ranks * d.experts);
+}
+
+int64_t most_rows(const ExpertLayerDescription& d) {
+  return d.ranks->ranks * d.max_tokens * std::min<int64_t>(d.top_k, d.experts);
+}
+
+// Of what ranks must agree on, so that each finds what it looks for in the others' windows (FNV-1a).
+uint32_t signature_of(const ExpertLayerDescription& d, const kernel::RankParams& p) {
+  uint32_t hash = 2166136261u;
+  for (const int64_t value : {int64_t{p.ranks}, d.experts, all_experts_of(d), int64_t{d.top_k}, d.hidden, d.max_tokens,
+                              int64_t{p.max_rows}, int64_t(d.ranks->format)}) {
+    for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (uint64_t(value) >> 8 * byte & 255)) * 16777619u;
+  }
+  return std::max(hash, 1u);  // a window that was prepared has zeros
+}
+
+}  // namespace
+
+void check_ranks(const ExpertLayerDescription& d) {
+  const RankDescription& r = *d.ranks;
+  if (r.ranks < 1 || r.ranks > kMaxRanks) reject("ranks.ranks is {}, but must be 1 to {}", r.ranks, kMaxRanks);
+  if (r.rank < 0 || r.rank >= r.ranks) reject("ranks.rank is {}, but must be 0 to {}", r.rank, r.ranks - 1);
+  check_enum("ranks.format", r.format);
+  const int64_t places = r.ranks * d.experts;
+  if (places > kMaxRoutedExperts)
+    reject("experts is {} on each of {} ranks, but all of them together may have {} at most", d.experts, r.ranks,
+           kMaxRoutedExperts);
+  if (d.first_expert != 0) reject("first_expert is {}, but with ranks must be 0", d.first_expert);
+  if (d.all_experts && (*d.all_experts < 1 || *d.all_experts > places))
+    reject("all_experts is {}, but must be 1 to {}, what the ranks have together", *d.all_experts, places);
+  if (d.max_tokens < 1) reject("max_tokens is {}, but with ranks must be at least 1", d.max_tokens);
+  if (has_scales(d.activations))
+    reject("activations is {}, but with ranks must be bf16", to_string(d.activations));
+  if (r.format != RowFormat::Bf16 && d.permute == false)
+    reject("permute is false, but tokens that travel in {} are copied in the order of the sort", to_string(r.format));
+  const int64_t most = r.ranks * d.max_tokens * d.top_k;
+  if (r.max_rows && (*r.max_rows < 1 || *r.max_rows > most))
+    reject("ranks.max_rows is {}, but must be 1 to {}, all pairs of all ranks", *r.max_rows, most);
+  if (!(r.time_limit > 0) || r.time_limit > 3600)
+    reject("ranks.time_limit is {}, but must be above 0 and at most 3600 seconds", r.time_limit);
+}
+
+Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
+    : device_(device), seconds_(d.ranks->time_limit), format_(d.ranks->format), id_type_(d.id_type), out_(d.out) {
+  const RankDescription& r = *d.ranks;
+  params_.ranks = r.ranks, params_.rank = r.rank;
+  params_.experts = int32_t(d.experts), params_.tokens = int32_t(d.max_tokens);
+  params_.max_rows = int32_t(r.max_rows.value_or(most_rows(d)));
+  params_.time_limit = uint64_t(r.time_limit * 1e9);
+  params_.at = kernel::window_layout(r.ranks, d.experts, d.max_tokens, d.hidden, params_.max_rows, r.format);
+  params_.signature = signature_of(d, params_);
+  detail::DeviceState& state = device.state();
+  for (int kernel = 0; kernel < jit::kSortKernels; ++kernel) state.sort_kernel(jit::SortKernel(kernel), d.id_type);
+  if (d.router) {
+    const int log2 = std::bit_width(unsigned(all_experts_of(d) - 1) / 32);
+    state.route_kernel(d.router->logits_type, d.router->score, log2);
+  }
+  state.exchange_kernel(), state.meet_kernel();
+  state.dispatch_kernel(d.id_type, r.format), state.gather_rows_kernel(r.format), state.combine_ranks_kernel(d.out);
+}
+
+kernel::RankParams Ranks::params(void* const* windows) const {
+  kernel::RankParams params = params_;
+  for (int rank = 0; rank < params.ranks; ++rank) params.windows[rank] = static_cast<uint8_t*>(windows[rank]);
+  return params;
+}
+
+Range Ranks::check_windows(void* const* windows) const {
+  if (!windows) reject("windows is null, but must point to {} addresses", params_.ranks);
+  const auto window = [&](int rank) {
+    static constexpr char kOwn[] = "windows[rank]", kPeer[] = "the window of another rank";
+    return check_array(rank == params_.rank ? kOwn : kPeer, windows[rank], true, kWindowAlignment, params_.at.bytes, 1);
+  };
+  const Range own = window(params_.rank);
+  for (int rank = 0; rank < params_.ranks; ++rank) {
+    const Range theirs = window(rank);
+    if (rank != params_.rank) check_disjoint(own, theirs);
+  }
+  return own;
+}
+
+void Ranks::prepare_window(void* window, Stream stream) const {
+  check_array("window", window, true, kWindowAlignment, params_.at.bytes, 1);
+  device_.fill(window, 0, kernel::kWindowHeaderBytes, stream);
+}
+
+void Ranks::check(void* window, Stream stream) const {
+  using kernel::RankFailure;
+  check_array("window", window, true, kWindowAlignment, params_.at.bytes, 1);
+  kernel::RankStatus status;
+  device_.download(&status, window, sizeof status, stream);
+  if (status.failure == RankFailure::None) return;
+  if (status.failure == RankFailure::TooManyRows) {
+    device_.fill(window, 0, sizeof status, stream);
+    throw Error(ErrorCode::Peer, fmt::format("the experts of rank {} would get {} rows in call {}, but max_rows is {}",
+                                             status.rank, status.rows, status.call, params_.max_rows));
+  }
+  std::string who;
+  int count = 0;
+  for (int rank = 0; rank < params_.ranks; ++rank) {
+    if ((status.ranks[rank / 32] >> rank % 32 & 1) == 0) continue;
+    who += fmt::format("{}{}", count++ > 0 ? ", " : "", rank);
+  }
+  who = (count == 1 ? "rank " : "ranks ") + who;
+  if (status.failure == RankFailure::Different)
+    throw Error(ErrorCode::Peer,
+                fmt::format("{} and rank {} describe different layers: all but rank and time_limit must be the same",
+                            who, params_.rank));
+  constexpr const char* kSent[kernel::kMeetings] = {"numbers of rows", "tokens", "results"};
+  const size_t meeting = std::min(size_t(status.meeting), std::size(kSent) - 1);
+  throw Error(ErrorCode::Peer, fmt::format("{} sent no {} in call {} within {} seconds of rank {}'s wait", who,
+                                           kSent[meeting], status.call, seconds_, params_.rank));
+}
+
+void Ranks::exchange(const kernel::RankParams& params, const Exchanged& of, int halves,
+                     const LaunchOptions& options) const {
+  if (halves == 0) return;
+  kernel::ExchangeParams exchange;
+  exchange.ranks = params;
+  exchange.place_ends = of.place_ends, exchange.shifts = of.shifts, exchange.ends = of.ends;
+  exchange.halves = halves;
+  const int64_t places = int64_t{params.ranks} * params.experts;
+  launch(device_, device_.state().exchange_kernel(), {.threads = (places + 31) / 32 * 32}, exchange, options);
+}
+
+void Ranks::meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves,
+                 const LaunchOptions& options) const {
+  if (halves == 0) return;
+  kernel::MeetParams meet;
+  meet.ranks = params, meet.meeting = meeting, meet.halves = halves;
+  launch(device_, device_.state().meet_kernel(), {.threads = kernel::kMeetThreads}, meet, options);
+}
+
+void Ranks::dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const {
+  launch(device_, device_.state().dispatch_kernel(id_type_, format_),
+         blocks_of(params.tokens, params.columns / 8, kernel::kDispatchThreads), params, options);
+}
+
+void Ranks::gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const {
+  // As many blocks as the device holds at once: they find out how many rows there are.
+  constexpr int64_t kBlocksOfProcessor = 2048 / kernel::kGatherRowsThreads;
+  Blocks blocks = blocks_of(1, params.columns / 8, kernel::kGatherRowsThreads);
+  blocks.grid = std::max<int64_t>(device_.info().sm_count * kBlocksOfProcessor / blocks.grid_y, 1);
+  blocks.grid = std::min<int64_t>(blocks.grid, params.ranks.max_rows);
+  launch(device_, device_.state().gather_rows_kernel(format_), blocks, params, options);
+}
+
+void Ranks::combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const {
+  launch(device_, device_.state().combine_ranks_kernel(out_),
+         blocks_of(params.sum.tokens, params.sum.columns / 8, kernel::kCombineThreads), params, options);
+}
+
+}  // namespace moxie::ops

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a layer over ranks has beside the layer: the checks of its description, its windows and the launches of its
+// kernels.
+#pragma once
+#include "moxie/layer.h"
+#include "moxie/window.h"
+#include "ops/check.h"
+
+namespace moxie::ops {
+
+// Description::ranks, which is present, and what of the layer depends on it.
+void check_ranks(const ExpertLayerDescription& description);
+
+class Ranks {
+ public:
+  // The description is one that check_ranks() has let pass. Compiles the kernels of all calls, those of the sort and the
+  // router too.
+  Ranks(const Device& device, const ExpertLayerDescription& description);
+
+  // Without windows and with those of a call.
+  const kernel::RankParams& params() const { return params_; }
+  kernel::RankParams params(void* const* windows) const;
+
+  Range check_windows(void* const* windows) const;  // returns our own
+  void prepare_window(void* window, Stream stream) const;
+  void check(void* window, Stream stream) const;
+
+  struct Exchanged {
+    const int32_t* place_ends;
+    int32_t *shifts, *ends;
+  };
+  // Where halves is 0 these launch nothing.
+  void exchange(const kernel::RankParams& params, const Exchanged& of, int halves, const LaunchOptions& options) const;
+  void meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves, const LaunchOptions& options) const;
+  void dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const;
+  void gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const;
+  void combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const;
+
+ private:
+  Device device_;
+  double seconds_;
+  RowFormat format_;
+  IdType id_type_;
+  DataType out_;
+  kernel::RankParams params_;
+};
+
+}  // namespace moxie::ops
