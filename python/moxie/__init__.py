@@ -16,7 +16,7 @@ from moxie._formats import (
     unpack_weights,
 )
 from moxie._gemm import GroupedGemm
-from moxie._layer import ExpertLayer, Router
+from moxie._layer import ExpertLayer, Ranks, Router
 from moxie._library import lib as _lib
 from moxie._library import text as _text
 from moxie._plan import Plan, PlanCandidate, plan
@@ -41,6 +41,7 @@ __all__ = [
     "PlanCandidate",
     "Pointers",
     "Quantized",
+    "Ranks",
     "Router",
     "RowGroups",
     "__version__",

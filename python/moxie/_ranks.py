@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -193,15 +194,27 @@ class Watch:
                 self.fail(f"{self.name(self.rank)} did not get {what} of step {self.step}: {sentence}")
         self.check(error)
 
+    def synchronize(self, device: torch.device, limit: float, what: str) -> None:
+        """Waits for all that is in the current stream of a GPU."""
+        if device.type == "cuda":
+            event = torch.cuda.Event()
+            event.record()
+            self.wait(event.query, limit, what)
+
     # ---- What all ranks must agree on ----
 
-    def agree(self, key: str, description: Mapping[str, Any], limit: float) -> list[dict[str, Any]]:
-        """What each rank has said under a key, after a comparison.
+    def agree(self, key: str, description: Mapping[str, Any], limit: float) -> None:
+        """ValueError on all ranks: one says something else than rank 0, or what it refuses. RuntimeError: as gather."""
+        said = self.gather(key, description, limit)
+        for rank, theirs in enumerate(said):
+            if theirs.get("refused"):
+                raise ValueError(f"{self.name(rank)} refuses its arguments: {theirs['refused']}")
+        for rank, theirs in enumerate(said):
+            _compare(self.name(rank), theirs, said[0])
 
-        ValueError on all ranks: one says something else than rank 0, named with the rank and the field. RuntimeError:
-        a rank has said nothing within `limit` seconds.
-        """
-        self.store.set(f"{key}/{self.rank}", json.dumps(description))
+    def gather(self, key: str, value: Mapping[str, Any], limit: float) -> list[dict[str, Any]]:
+        """What each rank says under a key. RuntimeError: one has said nothing within `limit` seconds."""
+        self.store.set(f"{key}/{self.rank}", json.dumps(value))
         missing = set(range(self.size))
 
         def complete() -> bool:
@@ -221,13 +234,7 @@ class Watch:
                 self.check()
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
-        said = [json.loads(value) for value in self.store.multi_get([f"{key}/{r}" for r in range(self.size)])]
-        for rank, theirs in enumerate(said):
-            if theirs.get("refused"):
-                raise ValueError(f"{self.name(rank)} refuses its arguments: {theirs['refused']}")
-        for rank, theirs in enumerate(said):
-            _compare(self.name(rank), theirs, said[0])
-        return said
+        return [json.loads(said) for said in self.store.multi_get([f"{key}/{r}" for r in range(self.size)])]
 
 
 def _compare(who: str, theirs: Any, first: Any) -> None:
@@ -310,16 +317,9 @@ class Exchange:
         if self.device.type == "cuda":
             host = torch.empty_like(tensor, device="cpu", pin_memory=True)
             host.copy_(tensor, non_blocking=True)
-            self.synchronize(limit, what)
+            self.watch.synchronize(self.device, limit, what)
             tensor = host
         return tensor.tolist()
-
-    def synchronize(self, limit: float, what: str) -> None:
-        """Waits for all that is in the current stream."""
-        if self.device.type == "cuda":
-            event = torch.cuda.Event()
-            event.record()
-            self.watch.wait(event.query, limit, what)
 
 
 class _Waiting:
@@ -366,6 +366,85 @@ class _Transfer:
             except RuntimeError as error:
                 watch.blame(time.monotonic() + self.limit, self.what, error)
         return self.out
+
+
+class Windows:
+    """This rank's window and where it reaches those of the others: memory that torch's symmetric memory has mapped.
+
+    All layers of a group whose windows have the same bytes use the same ones, since ranks call them in one order.
+    """
+
+    _of: dict[tuple[Any, torch.device, int], Windows] = {}
+
+    def __init__(self, watch: Watch, device: torch.device, nbytes: int) -> None:
+        self.status: Tensor | None = None
+        if device.type == "cuda":
+            self.status = torch.zeros(8, dtype=torch.int32, pin_memory=True)
+        self.addresses: list[int] = []
+        if watch.size == 1:
+            self.memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+            self.addresses = [self.memory.data_ptr()]
+            return
+        from torch.distributed import _symmetric_memory as symmetric
+
+        self.memory = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
+        self.handle = symmetric.rendezvous(self.memory, watch.group)
+        starts = list(self.handle.buffer_ptrs)
+        offset = self.memory.data_ptr() - starts[watch.rank]
+        self.addresses = [start + offset for start in starts]
+
+    @staticmethod
+    def missing(watch: Watch, device: torch.device) -> str | None:
+        """Why this rank can have none."""
+        if watch.size == 1:
+            return None
+        if device.type != "cuda":
+            return f"its tensors are on {device.type}"
+        try:
+            import torch.distributed._symmetric_memory  # noqa: F401
+        except ImportError:
+            return "its torch has no symmetric memory"
+        return None
+
+    @classmethod
+    def of(
+        cls, watch: Watch, device: torch.device, nbytes: int, key: str, prepare: Callable[[Tensor], None], limit: float
+    ) -> Windows:
+        """Those of a group, a device and a size. All ranks ask in one order. RuntimeError: one cannot have them."""
+        place = watch.group, device, nbytes
+        found = cls._of.get(place)
+        failure = None
+        if found is None:
+            try:
+                found = cls(watch, device, nbytes)
+                prepare(found.memory)
+            except RuntimeError as error:
+                failure = str(error).splitlines()[0][:200]
+        # Nobody calls before all windows are prepared.
+        for rank, said in enumerate(watch.gather(f"{key}/prepared", {"failure": failure}, limit)):
+            if said["failure"] is not None:
+                raise RuntimeError(f"{watch.name(rank)} has no window: {said['failure']}")
+        assert found is not None
+        return cls._of.setdefault(place, found)
+
+    def note(self) -> None:
+        """Has the window's status copied to the host behind the work of the current stream."""
+        if self.status is not None:
+            self.status.copy_(self.memory[:32].view(torch.int32), non_blocking=True)
+
+    def failed(self) -> bool:
+        """Whether the last status that has come says so."""
+        status = self.memory[:32].view(torch.int32) if self.status is None else self.status
+        return int(status[0]) != 0
+
+
+def host() -> str:
+    """What only processes of one machine have in common."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{socket.gethostname()} {file.read().strip()}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _is_missing(error: Exception) -> bool:

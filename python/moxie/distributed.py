@@ -17,11 +17,15 @@ from torch import Tensor
 import moxie
 from moxie import nn
 from moxie import torch as ops
-from moxie._ranks import Exchange, Watch
+from moxie._device import Device
+from moxie._layer import ExpertLayer, Ranks
+from moxie._ranks import Exchange, Watch, Windows, host
 
 __all__ = ["Experts", "Placement"]
 
 _MOST_TOP_K = 16
+# Of windows.
+_MOST_RANKS, _MOST_PLACES = 72, 1024
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,13 @@ class Experts(nn.Experts):
     placement: the rank of each expert, or pairs of rank and slot; None: neighbors together. `move` changes it.
     shared: a module that every rank has, computed on its own tokens and added; its tokens are on their way meanwhile.
     halves: tokens travel in two halves, so that the second is on its way while the first is multiplied.
-    transport: "all_to_all", by the group's own backend; None: the best that there is.
+    transport: "windows": kernels that reach the other ranks' memory, on GPUs of one NVLink domain; the host waits for
+    nothing. "all_to_all": the group's own backend. None: windows where max_tokens is given and all ranks are on GPUs of
+    one host that can have them, else all_to_all; `transport` says which.
+    max_tokens: with windows, the most tokens of a rank in a call. max_rows: with windows, the most rows (pairs of token
+    and expert) that a rank's experts get in a call; None: room for all. A call that would bring more is an error of all
+    ranks. max_experts: with windows, the most experts of a rank after a move; None: those of placement. row_format:
+    with windows, of tokens on their way, "bf16" or "fp8".
     timeout: seconds after which a rank that has not come is an error on the others.
 
     Ranks that disagree on any of these are found when the object is made: ValueError, on all of them.
@@ -125,6 +135,10 @@ class Experts(nn.Experts):
         shared: torch.nn.Module | None = None,
         halves: bool = False,
         transport: str | None = None,
+        max_tokens: int | None = None,
+        max_rows: int | None = None,
+        max_experts: int | None = None,
+        row_format: str = "bf16",
         timeout: float = 300.0,
         layout: str = "qwen3",
         weights: str = "bf16",
@@ -146,13 +160,22 @@ class Experts(nn.Experts):
         try:
             if not 1 <= top_k <= _MOST_TOP_K:
                 raise ValueError(f"top_k is {top_k}, but must be 1 to {_MOST_TOP_K}")
-            if transport not in (None, "all_to_all"):
-                raise ValueError(f"transport is {transport!r}, but must be 'all_to_all' or None")
+            if transport not in (None, "all_to_all", "windows"):
+                raise ValueError(f"transport is {transport!r}, but must be 'all_to_all', 'windows' or None")
+            if transport == "windows" and max_tokens is None:
+                raise ValueError("max_tokens is missing, but windows are made for so many tokens")
+            if transport == "windows" and halves:
+                raise ValueError("halves is True, but tokens travel in halves by all_to_all alone")
+            if row_format not in ("bf16", "fp8"):
+                raise ValueError(f"row_format is {row_format!r}, but must be 'bf16' or 'fp8'")
             multiple = 32 if weights == "mxfp4" else 8
             for name, value in (("experts", experts), ("hidden", hidden), ("width", width)):
                 if value < 1 or (name != "experts" and value % multiple):
                     raise ValueError(f"{name} is {value}, but must be a positive multiple of {multiple}")
             table = Placement.of(placement, experts, watch.size)
+            most = max(len(table.experts_of(rank)) for rank in range(watch.size))
+            if max_experts is not None and max_experts < most:
+                raise ValueError(f"max_experts is {max_experts}, but placement gives a rank {most} experts")
             super().__init__(
                 len(table.experts_of(watch.rank)),
                 hidden,
@@ -171,12 +194,19 @@ class Experts(nn.Experts):
             watch.agree(key, {"refused": str(wrong)}, timeout)
             raise wrong
         self.all_experts, self.top_k, self.timeout = experts, top_k, timeout
-        self.halves, self.transport = halves, transport or "all_to_all"
-        self.shared = shared
+        self.halves, self.shared = halves, shared
+        self.max_tokens, self.max_rows, self.row_format = max_tokens, max_rows, row_format
+        self.max_experts = most if max_experts is None else max_experts
+        self.transport = transport or "any"
         self.group = group
         self._watch, self._number, self._moves = watch, watch.objects, 0
+        self._windows: Windows | None = None
+        self._places: Tensor | None = None
         self._place(table)
         watch.agree(key, self._description(), timeout)
+        self.transport = "all_to_all"
+        if transport == "windows" or (transport is None and max_tokens is not None and not halves):
+            self._open_windows(f"{key}/windows", transport == "windows")
 
     def _description(self) -> dict[str, Any]:
         """All that must be the same on all ranks."""
@@ -197,6 +227,10 @@ class Experts(nn.Experts):
             "shared": self.shared is not None,
             "halves": self.halves,
             "transport": self.transport,
+            "max_tokens": self.max_tokens,
+            "max_rows": self.max_rows,
+            "max_experts": self.max_experts,
+            "row_format": self.row_format,
             "timeout": self.timeout,
         }
 
@@ -210,6 +244,149 @@ class Experts(nn.Experts):
             f"{self.transport}"
         )
 
+    # ---- Windows ----
+
+    def _device(self) -> torch.device:
+        return next(self.parameters(recurse=False)).device
+
+    def _open_windows(self, key: str, named: bool) -> None:
+        """Uses windows from now on, where all ranks can have them. ValueError: not, but the caller has named them."""
+        watch, device = self._watch, self._device()
+        said = watch.gather(key, {"host": host(), "missing": Windows.missing(watch, device)}, self.timeout)
+        why = next((f"{watch.name(r)}: {each['missing']}" for r, each in enumerate(said) if each["missing"]), None)
+        elsewhere = next((r for r, each in enumerate(said) if each["host"] != said[0]["host"]), None)
+        if why is None and elsewhere is not None and not named:
+            why = f"{watch.name(elsewhere)} is on another host than rank 0"
+        places = watch.size * self.max_experts
+        if why is None and (watch.size > _MOST_RANKS or places > _MOST_PLACES):
+            why = f"{watch.size} ranks of {self.max_experts} experts, but at most {_MOST_RANKS} and {_MOST_PLACES} in all"
+        if why is None:
+            try:
+                self._windows = self._make_windows(key)
+            except RuntimeError as error:
+                watch.check()
+                why = str(error)
+        if why is None:
+            self.transport = "windows"
+            self._place(self.placement)
+            self._make_room()
+        elif named:
+            raise ValueError(f"transport is 'windows', which the ranks cannot have: {why}")
+
+    def _make_windows(self, key: str) -> Windows:
+        device = self._device()
+        where = Device("cuda", device.index) if device.type == "cuda" else Device("sim")
+        parameters = self.activation_parameters
+        self._layer: ExpertLayer = ops._layer_over_ranks(
+            where,
+            experts=self.max_experts,
+            all_experts=self.all_experts,
+            ranks=Ranks(self._watch.size, self._watch.rank, self.max_rows, self.timeout, self.row_format),
+            top_k=self.top_k,
+            hidden=self.hidden,
+            width=self.width,
+            max_tokens=self.max_tokens or 0,
+            packed=self.weights == "mxfp4",
+            activation=self.activation,
+            parameters=None if parameters is None else tuple(ops._parameter_list(self.activation, parameters)),
+            gate=self.gate,
+            up_bias=self.has_bias,
+            down_bias=self.has_bias,
+        )
+        return Windows.of(
+            self._watch,
+            device,
+            self._layer.window_bytes(),
+            key,
+            lambda window: ops._prepare_window(self._layer, window),
+            self.timeout,
+        )
+
+    def _make_room(self) -> None:
+        """Puts weights where there is memory for max_experts, as many as the kernels take for there."""
+        for owner, name, tensor in self._stored():
+            inner = self._inner(name, tensor)
+            if _has_room(inner, self.max_experts):
+                continue
+            roomy = inner.new_zeros((self.max_experts, *inner.shape[1:]))
+            roomy[: inner.shape[0]] = inner
+            placed = self._inner(name, roomy[: inner.shape[0]])
+            if isinstance(tensor, torch.nn.Parameter):
+                tensor.data = placed
+            else:
+                setattr(owner, name, placed)
+
+    def _inner(self, name: str, tensor: Tensor) -> Tensor:
+        """A weight as it lies in memory, or the way back from there."""
+        return tensor.transpose(1, 2) if self.transposed and name in ("gate_up_proj", "down_proj") else tensor
+
+    def _through_windows(
+        self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor | None, residual: Tensor | None
+    ) -> Tensor:
+        windows = self._windows
+        assert windows is not None
+        # Compilers see the operator and nothing of what the host keeps.
+        eager = not torch.compiler.is_compiling()
+        if eager:
+            self._watch.check()
+            if windows.failed():
+                self._find_failure()
+            self._check_call(x, topk_ids, topk_weights, residual)
+            if x.shape[0] > (self.max_tokens or 0):
+                raise ValueError(f"x has {x.shape[0]} tokens, but max_tokens is {self.max_tokens}")
+            self._make_room()
+            self._watch.step += 1
+        if self.shared is not None:
+            own = self.shared(x)
+            residual = own if residual is None else residual + own
+        w1, w2 = (_roomy(each, self.max_experts) for each in self._operands())
+        b1, b2 = (
+            (_roomy(each, self.max_experts) for each in (self.gate_up_proj_bias, self.down_proj_bias))
+            if self.has_bias
+            else (None, None)
+        )
+        parameters = self.activation_parameters
+        y = torch.ops.moxie.experts_over_ranks(
+            x,
+            topk_ids,
+            None if topk_weights is None else topk_weights.float(),
+            w1,
+            w2,
+            b1,
+            b2,
+            residual,
+            windows.memory,
+            self._places,
+            windows.addresses,
+            self._watch.rank,
+            self.all_experts,
+            self.max_tokens,
+            self.max_rows,
+            self.timeout,
+            self.row_format,
+            self.activation,
+            None if parameters is None else ops._parameter_list(self.activation, parameters),
+            self.gate,
+        )
+        if eager:
+            windows.note()
+        return y
+
+    def _find_failure(self) -> None:
+        """RuntimeError: what went wrong between ranks in the calls so far."""
+        windows = self._windows
+        assert windows is not None
+        try:
+            ops._check_ranks(self._layer, windows.memory)
+        except RuntimeError as error:
+            # Too many rows are the fault of one call, which all ranks refuse alike.
+            if "max_rows" not in str(error):
+                self._watch.fail(str(error))
+                self._watch.check(error)
+            raise
+        finally:
+            windows.note()
+
     # ---- Which experts are where ----
 
     def _own(self) -> Sequence[int]:
@@ -220,6 +397,10 @@ class Experts(nn.Experts):
         self.num_experts = len(self._own())
         # One row more, for ids that are no experts: no rank, no slot.
         self._table = torch.tensor([[*placement.ranks, -1], [*placement.slots, -1]], dtype=torch.int32)
+        if self._windows is not None:
+            places = self._table[0, :-1] * self.max_experts + self._table[1, :-1]
+            # In place, so that captured calls see it.
+            self._places = places.to(self._device()) if self._places is None else self._places.copy_(places)
 
     def _table_on(self, device: torch.device) -> Tensor:
         if self._table.device != device:
@@ -234,6 +415,9 @@ class Experts(nn.Experts):
         watch = self._watch
         watch.check()
         table = Placement.of(placement, self.all_experts, watch.size)
+        most = max(len(table.experts_of(rank)) for rank in range(watch.size))
+        if self._windows is not None and most > self.max_experts:
+            raise ValueError(f"placement gives a rank {most} experts, but max_experts is {self.max_experts}")
         self._moves += 1
         key = f"object/{self._number}/move/{self._moves}"
         watch.agree(key, {"placement": list(zip(table.ranks, table.slots, strict=True))}, self.timeout)
@@ -245,21 +429,24 @@ class Experts(nn.Experts):
         came = sorted(range(len(next_own)), key=lambda slot: (self.placement.ranks[next_own[slot]], slot))
         watch.step += 1
         for owner, name, tensor in self._stored():
-            weight = tensor.transpose(1, 2) if self.transposed and tensor.dim() == 3 and "_proj" in name else tensor
+            weight = self._inner(name, tensor)
             exchange = Exchange.of(watch, weight.device)
-            rows = weight.detach()[given].contiguous()
-            bytes_of = rows.view(torch.uint8).flatten(1) if rows.numel() else _no_bytes(rows)
             width = math.prod(weight.shape[1:]) * weight.element_size()
-            bytes_of = bytes_of.reshape(len(given), width)
-            out = bytes_of.new_empty((len(next_own), width))
-            exchange.start(out, bytes_of, out_rows, given_rows, self.timeout, f"the experts' {name}").finish()
+            rows = weight.detach()[given].contiguous().view(torch.uint8).reshape(len(given), width)
+            out = rows.new_empty((len(next_own), width))
+            exchange.start(out, rows, out_rows, given_rows, self.timeout, f"the experts' {name}").finish()
             placed = torch.empty_like(out)
             placed[came] = out
-            placed = placed.view(weight.dtype).view(len(next_own), *weight.shape[1:])
-            placed = placed.transpose(1, 2) if weight is not tensor else placed
-            if isinstance(tensor, torch.nn.Parameter):
-                placed = torch.nn.Parameter(placed, requires_grad=False)
-            setattr(owner, name, placed)
+            placed = self._inner(name, placed.view(weight.dtype).view(len(next_own), *weight.shape[1:]))
+            if placed.shape == tensor.shape:
+                # In place, so that captured calls see it.
+                tensor.detach().copy_(placed)
+            elif isinstance(tensor, torch.nn.Parameter):
+                setattr(owner, name, torch.nn.Parameter(placed, requires_grad=False))
+            else:
+                setattr(owner, name, placed)
+        if self._windows is not None:
+            self._make_room()
         self._place(table)
 
     def _stored(self) -> list[tuple[torch.nn.Module, str, Tensor]]:
@@ -369,6 +556,8 @@ class Experts(nn.Experts):
         self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor | None = None, residual: Tensor | None = None
     ) -> Tensor:
         """y [T, H] of x [T, H], topk_ids [T, k], topk_weights [T, k] or None, and a residual [T, H]; T may be 0."""
+        if self._windows is not None:
+            return self._through_windows(x, topk_ids, topk_weights, residual)
         if torch.compiler.is_compiling():
             # The host reads sizes, which is no part of a graph.
             return torch.compiler.disable(self._exchanged)(x, topk_ids, topk_weights, residual)
@@ -376,9 +565,10 @@ class Experts(nn.Experts):
 
     def synchronize(self) -> None:
         """Waits for what was called so far in the current stream. RuntimeError: a rank has failed meanwhile."""
-        device = next(self.parameters()).device
-        Exchange.of(self._watch, device).synchronize(self.timeout, "results")
+        self._watch.synchronize(self._device(), self.timeout, "results")
         self._watch.check()
+        if self._windows is not None:
+            self._find_failure()
 
     def _exchanged(
         self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor | None, residual: Tensor | None
@@ -510,8 +700,15 @@ def _group_of(group: Any) -> dist.ProcessGroup:
     return group
 
 
-def _no_bytes(rows: Tensor) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=rows.device)
+def _has_room(tensor: Tensor, experts: int) -> bool:
+    """Whether there is memory for so many experts where a weight lies."""
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return elements >= experts * math.prod(tensor.shape[1:])
+
+
+def _roomy(tensor: Tensor, experts: int) -> Tensor:
+    """A weight with the memory behind it, which no kernel reads: experts that no id leads to."""
+    return tensor if tensor.shape[0] == experts else tensor.as_strided((experts, *tensor.shape[1:]), tensor.stride())
 
 
 def _runs(own: Sequence[int]) -> list[tuple[int, int]]:

@@ -30,7 +30,7 @@ from moxie._calls import Calls, exchange_of
 from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
 from moxie._device import Device
 from moxie._gemm import GroupedGemm
-from moxie._layer import ExpertLayer
+from moxie._layer import ExpertLayer, Ranks
 from moxie._library import check, enum_value, ffi, lib
 
 __all__ = [
@@ -803,6 +803,185 @@ def experts(
     )  # fmt: skip
 
 
+# ---- Layers over ranks ----
+
+
+def _layer_over_ranks(
+    device: Device,
+    *,
+    experts: int,
+    all_experts: int,
+    ranks: Ranks,
+    top_k: int,
+    hidden: int,
+    width: int,
+    max_tokens: int,
+    packed: bool,
+    activation: str,
+    parameters: tuple[float, ...] | None,
+    gate: str,
+    up_bias: bool = False,
+    down_bias: bool = False,
+    residual: bool = False,
+    id_type: str = "int64",
+) -> ExpertLayer:
+    """The layer of these, made by the first call that asks for it."""
+    options = {
+        "experts": experts,
+        "all_experts": all_experts,
+        "ranks": ranks,
+        "top_k": top_k,
+        "hidden": hidden,
+        "width": width,
+        "max_tokens": max_tokens,
+        "weights": "mxfp4" if packed else "bf16",
+        "activation": activation,
+        "gate": gate,
+        "up_bias": up_bias,
+        "down_bias": down_bias,
+        "residual": residual,
+        "id_type": id_type,
+    }
+    its = _parameter_dict(activation, parameters)
+    return _prepared(
+        ("ranks", device, parameters, *options.values()),
+        lambda: ExpertLayer(device, activation_parameters=its, **options),
+    )
+
+
+def _experts_over_ranks_shape(
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    residual: Tensor | None,
+    window: Tensor,
+    places: Tensor | None,
+    windows: list[int],
+    max_tokens: int,
+    activation: str,
+) -> tuple[int, int]:
+    """Checks all but addresses, and returns the shape of the result."""
+    shape = _experts_shape(x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, None)
+    _is("window", window, (torch.uint8,), (1,), x)
+    if places is not None:
+        _is("places", places, (torch.int32,), (1,), x)
+    if shape[0] > max_tokens:
+        raise ValueError(f"x has {shape[0]} tokens, but windows were made for {max_tokens}")
+    return shape
+
+
+def _experts_over_ranks(
+    where: Any,
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    residual: Tensor | None,
+    window: Tensor,
+    places: Tensor | None,
+    windows: list[int],
+    rank: int,
+    all_experts: int,
+    max_tokens: int,
+    max_rows: int | None,
+    time_limit: float,
+    row_format: str,
+    activation: str,
+    parameters: list[float] | None,
+    gate: str,
+) -> Tensor:
+    shape = _experts_over_ranks_shape(
+        x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, max_tokens, activation
+    )
+    if len(windows) > 1 and not isinstance(where, _Gpu):
+        raise ValueError("windows of several ranks are for tensors on GPUs")
+    tokens, hidden = shape
+    packed = w1.dtype == torch.uint8
+    layer = _layer_over_ranks(
+        where.device,
+        experts=w1.shape[0],
+        all_experts=all_experts,
+        ranks=Ranks(max(len(windows), 1), rank, max_rows, time_limit, row_format),
+        top_k=topk_ids.shape[1],
+        hidden=hidden,
+        width=_experts_width(w1, hidden, activation),
+        max_tokens=max_tokens,
+        packed=packed,
+        activation=activation,
+        parameters=None if parameters is None else tuple(parameters),
+        gate=gate,
+        up_bias=b1 is not None,
+        down_bias=b2 is not None,
+        residual=residual is not None,
+        id_type=_ID_TYPES[topk_ids.dtype],
+    )
+    if window.numel() < layer.window_bytes():
+        raise ValueError(f"window has {window.numel()} bytes, but must have {layer.window_bytes()}")
+    x, ld_x = _matrices(x)
+    up, ld_up = (_aligned(w1), 0) if packed else _matrices(w1)
+    down, ld_down = (_aligned(w2), 0) if packed else _matrices(w2)
+    up_bias, down_bias = (None if each is None else _aligned(each) for each in (b1, b2))
+    ids, weights, its_places = (
+        None if each is None else each.contiguous() for each in (topk_ids, topk_weights, places)
+    )
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    out = x.new_empty(shape)
+    at = where.at
+    nbytes = layer.workspace_bytes(tokens)
+    workspace, kept = where.workspace(nbytes, x)
+    # On the simulator the only window is the copy in its memory.
+    own = at(window)
+    layer.run(
+        tokens=tokens,
+        x=at(x),
+        up=at(up),
+        down=at(down),
+        out=at(out),
+        topk_ids=at(ids),
+        topk_weights=at(weights),
+        up_bias=at(up_bias),
+        down_bias=at(down_bias),
+        residual=at(residual),
+        ld_x=ld_x,
+        ld_up=ld_up,
+        ld_down=ld_down,
+        ld_residual=ld_residual,
+        windows=windows if isinstance(where, _Gpu) and windows else [own],
+        places=at(its_places),
+        workspace=workspace,
+        workspace_bytes=nbytes,
+        stream=where.stream(),
+    )
+    if isinstance(where, _Simulator):
+        where.bring_back(window)
+    del kept
+    return out
+
+
+def _prepare_window(layer: ExpertLayer, window: Tensor) -> None:
+    if window.is_cuda:
+        layer.prepare_window(window.data_ptr(), _Gpu.of(window).stream())
+
+
+def _check_ranks(layer: ExpertLayer, window: Tensor) -> None:
+    """Waits for the current stream. RuntimeError: what went wrong between ranks."""
+    where = _Gpu.of(window) if window.is_cuda else _Simulator()
+    try:
+        layer.check_ranks(where.at(window), where.stream())
+    finally:
+        if isinstance(where, _Simulator):
+            where.bring_back(window)
+
+
 # ---- Around the products ----
 
 
@@ -1221,6 +1400,17 @@ def _experts_fake(
     return x.new_empty(shape, dtype=out_dtype or torch.bfloat16)
 
 
+def _experts_over_ranks_fake(
+    x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, rank, all_experts, max_tokens,
+    max_rows, time_limit, row_format, activation, parameters, gate
+):  # fmt: skip
+    return x.new_empty(
+        _experts_over_ranks_shape(
+            x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, max_tokens, activation
+        )
+    )
+
+
 def _quantize_fake(values, format, layout, tensor_scale):
     shape, dtype, scales = _quantized_shapes(values.shape, format, layout)
     return values.new_empty(shape, dtype=dtype), values.new_empty(scales, dtype=torch.uint8)
@@ -1243,6 +1433,13 @@ _register(
     "ScalarType? out_dtype) -> Tensor",
     _experts,
     _experts_fake,
+)
+_register(
+    "experts_over_ranks(Tensor x, Tensor topk_ids, Tensor? topk_weights, Tensor w1, Tensor w2, Tensor? b1, Tensor? b2, "
+    "Tensor? residual, Tensor(a!) window, Tensor? places, int[] windows, int rank, int all_experts, int max_tokens, "
+    "int? max_rows, float time_limit, str row_format, str activation, float[]? parameters, str gate) -> Tensor",
+    _experts_over_ranks,
+    _experts_over_ranks_fake,
 )
 _register(
     "sort_by_expert(Tensor ids, int experts, int first_expert) -> (Tensor, Tensor, Tensor)",

@@ -364,3 +364,45 @@ def compiled(group, counts, top_k):
 
 def one_swiglu(group, x, ids, weights):
     return make(group, ids.shape[1], activation="swiglu")(*on_device((x, ids, weights))).cpu()
+
+
+def windows(group, counts, top_k, options, table):
+    """A layer over windows, called, compiled and after a move; each rank's results."""
+    module = make(group, top_k, transport="windows", max_tokens=16, **options)
+    assert module.transport == "windows"
+    x, ids, weights = on_device(tokens_of(dist.get_rank(group), counts[dist.get_rank(group)], top_k))
+    results = [module(x, ids, weights), module(x, ids.int(), weights, x)]
+    compiled = torch.compile(lambda x: module(x * 1, ids, weights) * 1, backend="eager", fullgraph=True)
+    results.append(compiled(x))
+    module.move(table)
+    results.append(module(x, ids, weights))
+    module.synchronize()
+    return [each.cpu() for each in results]
+
+
+def too_many_rows(group):
+    """What the call after one that has too many rows says, and results before and behind it."""
+    module = make(group, 2, transport="windows", max_tokens=16, max_rows=9)
+    x, ids, weights = on_device(tokens_of(dist.get_rank(group), 4, 2, routing=[0, 1]))
+    results = [module(x, ids, weights).cpu()]
+    many = on_device(tokens_of(dist.get_rank(group), 6, 2, routing=[0, 1]))
+    lost = module(*many).cpu()
+    said = []
+    for call in (lambda: module(x, ids, weights), lambda: module(*many) is None or module.synchronize()):
+        try:
+            call()
+        except RuntimeError as error:
+            said.append(str(error))
+        results.append(module(x, ids, weights).cpu())
+    return results, lost, said
+
+
+def windows_of_others(group):
+    """What is said where not all ranks can have windows, and what None comes to."""
+    said = []
+    for transport in ("windows", None):
+        try:
+            said.append(make(group, 2, transport=transport, max_tokens=16).transport)
+        except ValueError as error:
+            said.append(str(error))
+    return said

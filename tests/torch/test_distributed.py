@@ -123,6 +123,46 @@ def test_compiled_around(world):
     compare(world.run(ranks.compiled, range(size), some(size), 4), some(size), 4)
 
 
+# ---- Windows ----
+
+
+# Several ranks have windows on GPUs alone; tests/hopper/ranks_test.cpp has their kernels over simulated devices.
+WINDOWED = (1,) if ranks.DEVICE == "cpu" else (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize("size", [pytest.param(size, marks=needs(size)) for size in WINDOWED])
+@pytest.mark.parametrize("options", [{}, {"max_experts": 14}, {"shared": shared_expert()}])
+def test_windows(world, size, options):
+    counts, table = some(size), [(e * 5 + 3) % EXPERTS % size for e in range(EXPERTS)]
+    if size > 1:
+        options = options | {"max_experts": EXPERTS}
+    added = options.get("shared", lambda x: None)
+    for rank, results in enumerate(world.run(ranks.windows, range(size), counts, 4, options, table)):
+        called, residual, compiled, moved = results
+        x, ids, weights = tokens_of(rank, counts[rank], 4)
+        x = x.to(ranks.DEVICE)
+        expected = one_rank(x, ids, weights, residual=added(x))
+        assert all(torch.equal(y, expected) for y in (called, compiled, moved))
+        both = x if added(x) is None else x + added(x)
+        assert torch.equal(residual, one_rank(x, ids, weights, residual=both))
+
+
+def test_a_call_with_too_many_rows_is_an_error_alone(world):
+    size = min(2, MOST) if ranks.DEVICE == "cuda" else 1
+    for rank, (results, lost, said) in enumerate(world.run(ranks.too_many_rows, range(size))):
+        assert lost.isnan().all()
+        assert len(said) == 2 and all("max_rows is 9" in each for each in said), said
+        expected = one_rank(*tokens_of(rank, 4, 2, routing=[0, 1]))
+        assert all(torch.equal(y, expected) for y in results)
+
+
+@pytest.mark.skipif(ranks.DEVICE != "cpu", reason="GPUs have windows")
+def test_ranks_without_windows_are_told_so(world):
+    for named, chosen in world.run(ranks.windows_of_others, range(2)):
+        assert "transport is 'windows', which the ranks cannot have: rank 0: its tensors are on cpu" in named
+        assert chosen == "all_to_all"
+
+
 # ---- Groups ----
 
 
