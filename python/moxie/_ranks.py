@@ -41,9 +41,7 @@ class Watch:
         # A client of its own: a caller that waits for a key holds its client until the key is there.
         store = store.clone() if hasattr(store, "clone") else store
         self.store = dist.PrefixStore("moxie", store)
-        self.beat = max(min(_BEAT, timeout / 8), self.size / 128)
-        self.silence = max(5 * self.beat, min(_SILENCE, timeout / 2))
-        self.store.set_timeout(timedelta(seconds=max(timeout, 10 * self.beat)))
+        self._pace(timeout)
         self.step = 0
         self.objects = 0
         self.failure: str | None = None
@@ -62,7 +60,17 @@ class Watch:
         found = cls._of.get(group)
         if found is None or found._ended.is_set():
             found = cls._of[group] = cls(group, timeout)
+        if timeout < found.timeout:
+            found._pace(timeout)
         return found
+
+    def _pace(self, timeout: float) -> None:
+        """How often signs of life are given, for the shortest time limit of a group's objects."""
+        self.timeout = timeout
+        # A store serves so many ranks no faster.
+        self.beat = max(min(_BEAT, timeout / 8), self.size / 128)
+        self.silence = max(5 * self.beat, min(_SILENCE, timeout / 2))
+        self.store.set_timeout(timedelta(seconds=max(timeout, 10 * self.beat)))
 
     def close(self) -> None:
         """Ends the thread. Nobody may wait for this rank any more."""

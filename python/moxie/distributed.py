@@ -578,6 +578,23 @@ class Experts(nn.Experts):
         self._check_call(x, topk_ids, topk_weights, residual)
         exchange = Exchange.of(watch, x.device)
         watch.step += 1
+        try:
+            return self._step(exchange, x, topk_ids, topk_weights, residual)
+        except BaseException as error:
+            # The other ranks wait for what this one was to send.
+            if watch.failure is None:
+                reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+                watch.fail(f"{watch.name(watch.rank)} has failed in step {watch.step}: {reason}")
+            raise
+
+    def _step(
+        self,
+        exchange: Exchange,
+        x: Tensor,
+        topk_ids: Tensor,
+        topk_weights: Tensor | None,
+        residual: Tensor | None,
+    ) -> Tensor:
         half = (x.shape[0] + 1) // 2 if self.halves else x.shape[0]
         bounds = ((0, half), (half, x.shape[0])) if self.halves else ((0, half),)
         chunks = [self._pack(x[begin:end], topk_ids[begin:end]) for begin, end in bounds]

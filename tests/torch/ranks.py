@@ -340,6 +340,32 @@ def other_order(group):
         return str(error)
 
 
+class Failing(torch.nn.Module):
+    """A shared module that fails on one rank in its second call."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.rank, self.calls = rank, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 2 and dist.get_rank() == self.rank:
+            raise KeyError("no such expert")
+        return x
+
+
+def failing_module(group):
+    """What each rank is told when one of them fails in the middle of a call, and how long it took."""
+    module = make(group, 2, shared=Failing(1))
+    x, ids, weights = on_device(tokens_of(0, 4, 2))
+    module(x, ids, weights)
+    begin = time.monotonic()
+    try:
+        module(x, ids, weights)
+    except (KeyError, RuntimeError) as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
+
+
 def refused_calls(group):
     """Sentences about calls that are wrong, none of which any other rank sees."""
     module = make(group, 2)

@@ -374,3 +374,14 @@ def test_a_rank_that_calls_in_another_order_is_named():
     with Ranks(size) as world:
         for said in world.run(ranks.other_order, None):
             assert "all ranks must call in the same order" in said and "rank 1 " in said, said
+
+
+def test_a_rank_that_fails_in_a_call_tells_the_others():
+    size = min(3, MOST)
+    if size < 2:
+        pytest.skip("needs 2 GPUs")
+    with Ranks(size) as world:
+        for rank, (kind, said, waited) in enumerate(world.run(ranks.failing_module, None)):
+            assert "no such expert" in said and waited < 30
+            assert kind == ("KeyError" if rank == 1 else "RuntimeError")
+            assert rank == 1 or "rank 1 has failed in step 2" in said
