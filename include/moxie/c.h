@@ -810,8 +810,8 @@ typedef struct moxie_expert_layer_description {
   int32_t has_expected_tokens;
   moxie_operand_format activations; /* BF16; or MXFP4 or NVFP4 with weights of the same format (sm_100a) */
   int64_t expected_tokens;
-  int32_t has_permute; /* 0: the tokens of a call decide */
-  int32_t permute;     /* 0 or 1 */
+  int32_t has_permute;                 /* 0: the tokens of a call decide */
+  int32_t permute;                     /* 0 or 1 */
   const moxie_rank_description* ranks; /* or NULL: all experts that a call computes are here */
 } moxie_expert_layer_description;
 

@@ -19,8 +19,8 @@ enum class RankFailure : int32_t { None, TooManyRows, Late, Different };
 struct RankStatus {
   RankFailure failure = RankFailure::None;
   uint32_t call = 0;
-  int32_t rank = 0, rows = 0;           // TooManyRows: who would get so many
-  Meeting meeting = Meeting::Counts;    // Late, Different
+  int32_t rank = 0, rows = 0;                  // TooManyRows: who would get so many
+  Meeting meeting = Meeting::Counts;           // Late, Different
   uint32_t ranks[(kMaxRanks + 31) / 32] = {};  // Late, Different: bit r % 32 of entry r / 32 stands for rank r
 };
 

@@ -139,9 +139,8 @@ std::string exchange_source() {
 std::string meet_source() { return small_source("ranks/meet.cuh", "kMeetThreads", "MeetParams", "meet"); }
 
 std::string dispatch_source(IdType type, RowFormat format) {
-  return small_source(
-      "ranks/dispatch.cuh", "kDispatchThreads", "DispatchParams",
-      fmt::format("dispatch<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
+  return small_source("ranks/dispatch.cuh", "kDispatchThreads", "DispatchParams",
+                      fmt::format("dispatch<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
 }
 
 std::string gather_rows_source(RowFormat format) {

@@ -512,9 +512,7 @@ void ops::run_steps(const ExpertLayer& layer, const ExpertLayerTensors& tensors,
   layer.impl_->run(tensors, workspace, options, steps);
 }
 
-size_t ExpertLayer::window_bytes() const {
-  return impl_->ranks ? size_t(impl_->ranks->params().at.bytes) : 0;
-}
+size_t ExpertLayer::window_bytes() const { return impl_->ranks ? size_t(impl_->ranks->params().at.bytes) : 0; }
 
 void ExpertLayer::prepare_window(void* window, Stream stream) const {
   impl_->need_ranks().prepare_window(window, stream);

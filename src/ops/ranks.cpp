@@ -14,9 +14,7 @@ namespace {
 
 constexpr size_t kWindowAlignment = 256;
 
-int64_t all_experts_of(const ExpertLayerDescription& d) {
-  return d.all_experts.value_or(d.ranks->ranks * d.experts);
-}
+int64_t all_experts_of(const ExpertLayerDescription& d) { return d.all_experts.value_or(d.ranks->ranks * d.experts); }
 
 int64_t most_rows(const ExpertLayerDescription& d) {
   return d.ranks->ranks * d.max_tokens * std::min<int64_t>(d.top_k, d.experts);
@@ -57,8 +55,7 @@ void check_ranks(const ExpertLayerDescription& d) {
   if (d.all_experts && (*d.all_experts < 1 || *d.all_experts > places))
     reject("all_experts is {}, but must be 1 to {}, what the ranks have together", *d.all_experts, places);
   if (d.max_tokens < 1) reject("max_tokens is {}, but with ranks must be at least 1", d.max_tokens);
-  if (has_scales(d.activations))
-    reject("activations is {}, but with ranks must be bf16", to_string(d.activations));
+  if (has_scales(d.activations)) reject("activations is {}, but with ranks must be bf16", to_string(d.activations));
   if (r.format != RowFormat::Bf16 && d.permute == false)
     reject("permute is false, but tokens that travel in {} are copied in the order of the sort", to_string(r.format));
   const int64_t most = r.ranks * d.max_tokens * d.top_k;
@@ -191,9 +188,10 @@ void Ranks::gather_rows(const kernel::GatherRowsParams& params, const LaunchOpti
 }
 
 void Ranks::sum_tokens(const kernel::SumTokensParams& params, const LaunchOptions& options) const {
-  launch(device_, device_.state().sum_tokens_kernel(results_),
-         filling_blocks(int64_t{params.ranks.ranks} * params.ranks.tokens, params.columns / 8, kernel::kSumTokensThreads),
-         params, options);
+  launch(
+      device_, device_.state().sum_tokens_kernel(results_),
+      filling_blocks(int64_t{params.ranks.ranks} * params.ranks.tokens, params.columns / 8, kernel::kSumTokensThreads),
+      params, options);
 }
 
 void Ranks::combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const {

@@ -130,8 +130,7 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
   const std::vector<uint16_t> numbers = small_numbers(seed, tokens * d.hidden, 7);
   for (int64_t i = 0; i < tokens * d.hidden; ++i) {
     const int64_t column = i % d.hidden;
-    x[size_t(i / d.hidden * t.x.ld + column)] =
-        column % 128 == 0 ? reference::float_to_bf16(7) : numbers[size_t(i)];
+    x[size_t(i / d.hidden * t.x.ld + column)] = column % 128 == 0 ? reference::float_to_bf16(7) : numbers[size_t(i)];
   }
   t.x.data = side.put(side.call, x);
   Random random(seed + 1);
@@ -150,8 +149,8 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
   if (side.layer.description().residual) {
     const std::vector<uint16_t> bits = small_numbers(seed + 2, tokens * d.hidden, 30);
     for (const uint16_t x : bits) residual.push_back(reference::bf16_to_float(x));
-    t.residual.data = d.out == DataType::F32 ? static_cast<const void*>(side.put(side.call, residual))
-                                             : side.put(side.call, bits);
+    t.residual.data =
+        d.out == DataType::F32 ? static_cast<const void*>(side.put(side.call, residual)) : side.put(side.call, bits);
   }
   t.token_count = nullptr;
   if (!call.counts.empty() && call.counts[size_t(rank)])
@@ -262,8 +261,7 @@ std::string RankLayers::difference() const {
       ids.push_back(id >= 0 && id < experts ? id : -1);
     }
     const std::vector<uint8_t> got = output(rank);
-    const std::vector<uint8_t> wanted =
-        sums_ ? from_sums(call_, rank, ids) : run_single(single_, rank, ids);
+    const std::vector<uint8_t> wanted = sums_ ? from_sums(call_, rank, ids) : run_single(single_, rank, ids);
     for (size_t i = 0; i < wanted.size(); i += element) {
       if (std::memcmp(&got[i], &wanted[i], element) == 0) continue;
       const int64_t place = int64_t(i / element) - kGuard;

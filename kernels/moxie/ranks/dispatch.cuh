@@ -45,8 +45,9 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
   const bool exists = column < params.columns;
   uint4 words = {};
-  if (exists) words = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) +
-                                                      token * params.ld_from + column);
+  if (exists)
+    words =
+        *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) + token * params.ld_from + column);
   const TravelingColumns<kFormat> columns(words);
   const bool writes_records = params.records != 0 && blockIdx.y == 0 && threadIdx.x < 32;
   float weight = 1;
