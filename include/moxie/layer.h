@@ -179,8 +179,8 @@ class ExpertLayer {
   size_t window_bytes() const;
 
   // Prepares this rank's own window for the first call, and again after a failure. Ordered on `stream`, and done when
-  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers that
-  // differ in nothing that ranks must agree on may share windows, if all ranks call them in the same order. Throws Error:
+  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers whose windows have
+  // the same bytes may share them, if all ranks call them in the same order on one stream. Throws Error:
   // InvalidArgument, Driver.
   void prepare_window(void* window, Stream stream = nullptr) const;
 

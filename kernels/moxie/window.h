@@ -24,7 +24,7 @@ struct RankStatus {
   uint32_t ranks[(kMaxRanks + 31) / 32] = {};  // Late, Different: bit r % 32 of entry r / 32 stands for rank r
 };
 
-// The first bytes of a window. All are 0 before the first call.
+// The first bytes of a window, all of which is 0 before the first call.
 struct WindowHeader {
   RankStatus status;
   uint32_t call;    // counted up by each call of this rank
@@ -54,8 +54,9 @@ struct WindowLayout {
   int64_t records = 0, sums = 0;
   int64_t bytes = 0;
 };
-// A record in int32: the call that it is of; of each choice the row, or -1; of each choice the weight, a float.
-constexpr int64_t record_words(int64_t top_k) { return 1 + 2 * top_k; }
+// A record in int32: the call that it is of, and the layer's signature; of each choice the row, or -1; of each choice the
+// weight, a float. Layers that share windows find each other's bytes there, none of which looks like theirs.
+constexpr int64_t record_words(int64_t top_k) { return 2 + 2 * top_k; }
 constexpr int64_t row_scales(int64_t hidden) { return (hidden + kRowScaleColumns - 1) / kRowScaleColumns; }
 struct WindowSizes {
   int64_t ranks, experts, tokens, top_k, hidden, rows;

@@ -114,10 +114,8 @@ Range Ranks::check_windows(void* const* windows) const {
 
 void Ranks::prepare_window(void* window, Stream stream) const {
   check_array("window", window, true, kWindowAlignment, params_.at.bytes, 1);
-  device_.fill(window, 0, kernel::kWindowHeaderBytes, stream);
-  // No record may look like one of a call to come.
-  auto* const records = static_cast<uint8_t*>(window) + params_.at.records;
-  device_.fill(records, 0, size_t(params_.at.scales - params_.at.records), stream);
+  // All of it: no record of an earlier call, of whatever layer, may look like one of a call to come.
+  device_.fill(window, 0, size_t(params_.at.bytes), stream);
 }
 
 void Ranks::check(void* window, Stream stream) const {

@@ -202,6 +202,22 @@ TEST(Ranks, ManyPairs) {
   check_steps(layers, call_of({600, 530}, 16, [&](int) { return random.between(0, 9); }));
 }
 
+// Layers of other sizes take turns in the same windows, where each finds the other's tokens, records and flags.
+TEST(Ranks, LayersShareWindows) {
+  ExpertLayerDescription d = small_layer(3, 2, 5);
+  d.ranks->results = ResultFormat::Sums;
+  RankLayers layers(d, on_one(3));
+  d.top_k = 2, d.experts = 4, d.hidden = 48, d.ranks->results = ResultFormat::Bf16Sums;
+  RankLayers others(d, on_one(3));
+  others.share_windows(layers);
+  Random random(run_seed());
+  for (int i = 0; i < 3; ++i) {
+    const auto tokens = [&] { return std::vector<int64_t>{random.between(0, 12), random.between(0, 12), 12}; };
+    check_steps(layers, call_of(tokens(), 5, [&](int) { return random.between(-1, 6); }));
+    check_steps(others, call_of(tokens(), 2, [&](int) { return random.between(-1, 12); }));
+  }
+}
+
 TEST(Ranks, ARouterChooses) {
   ExpertLayerDescription d = small_layer(3, 4, 3);
   d.router = RouterDescription{.score = RouterScore::Sigmoid};

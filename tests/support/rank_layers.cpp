@@ -268,8 +268,9 @@ std::string RankLayers::difference() const {
       return fmt::format("rank {}, token {}, column {}", rank, place / ld_out(), place % ld_out());
     }
     const Device& device = layer(rank).device();
+    const Workspace& memory = window_memory_[size_t(rank)];
     std::vector<uint8_t> behind(256);
-    device.download(behind.data(), static_cast<const uint8_t*>(window(rank)) + layer(rank).window_bytes(), 256);
+    device.download(behind.data(), static_cast<const uint8_t*>(memory.data()) + memory.bytes() - 256, 256);
     if (std::any_of(behind.begin(), behind.end(), [](uint8_t b) { return b != kPoison; }))
       return fmt::format("bytes behind the window of rank {}", rank);
   }

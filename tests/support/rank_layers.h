@@ -34,7 +34,9 @@ class RankLayers {
   const ExpertLayer& layer(int rank) const { return ranks_[size_t(rank)].layer; }
   void* window(int rank) const { return windows_[size_t(rank)]; }
   const ExpertLayerTensors& tensors(int rank) const { return ranks_[size_t(rank)].tensors; }  // of the last bring()
-  void prepare() const;                                                                       // all windows
+  // Uses the windows of other layers, which have as many bytes or more, and must outlive this.
+  void share_windows(const RankLayers& other) { windows_ = other.windows_; }
+  void prepare() const;  // all windows
 
   // Puts tokens, ids, weights, residuals and poisoned outputs on the devices.
   void bring(const RankCall& call);

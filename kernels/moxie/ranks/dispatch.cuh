@@ -59,9 +59,12 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
     if (writes_records && lane < params.top_k) {
       auto* const record =
           reinterpret_cast<int32_t*>(ranks.windows[rank] + ranks.at.records) + there * record_words(params.top_k);
-      if (lane == 0) record[0] = static_cast<int32_t>(header_of(ranks, ranks.rank).call);
-      record[1 + lane] = rank_of_lane == rank ? row : -1;
-      record[1 + params.top_k + lane] = __float_as_int(weight);
+      if (lane == 0) {
+        record[0] = static_cast<int32_t>(header_of(ranks, ranks.rank).call);
+        record[1] = static_cast<int32_t>(ranks.signature);
+      }
+      record[2 + lane] = rank_of_lane == rank ? row : -1;
+      record[2 + params.top_k + lane] = __float_as_int(weight);
     }
   }
 }

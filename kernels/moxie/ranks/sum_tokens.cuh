@@ -32,16 +32,18 @@ MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
   // small call are those of different blocks.
   for (int32_t first = blockIdx.x; first < tokens; first += 32 * gridDim.x) {
     const int64_t place_of_lane = first + int64_t{lane} * gridDim.x;
-    const bool has_come = place_of_lane < tokens && records[place_of_lane * words] == static_cast<int32_t>(header.call);
+    const int32_t* const looked_at = records + place_of_lane * words;
+    const bool has_come = place_of_lane < tokens && looked_at[0] == static_cast<int32_t>(header.call) &&
+                          looked_at[1] == static_cast<int32_t>(ranks.signature);
     for (unsigned there = __ballot_sync(~0u, has_come); there != 0; there &= there - 1) {
       const int32_t place = first + (__ffs(there) - 1) * gridDim.x;
       const int32_t* const record = records + place * words;
       int32_t row = -1;
       float weight = 0;
       if (lane < params.top_k) {
-        row = record[1 + lane];
+        row = record[2 + lane];
         if (row >= ranks.max_rows) row = -1;
-        weight = __int_as_float(record[1 + params.top_k + lane]);
+        weight = __int_as_float(record[2 + params.top_k + lane]);
       }
       const bool exists = column < params.columns;
       float sum[8] = {};
