@@ -139,6 +139,9 @@ enum { MOXIE_ID_TYPE_INT32 = 0, MOXIE_ID_TYPE_INT64 = 1 };
 typedef int32_t moxie_row_format; /* moxie/layer.h */
 enum { MOXIE_ROW_FORMAT_BF16 = 0, MOXIE_ROW_FORMAT_FP8 = 1 };
 
+typedef int32_t moxie_result_format; /* moxie/layer.h */
+enum { MOXIE_RESULT_FORMAT_ROWS = 0, MOXIE_RESULT_FORMAT_SUMS = 1, MOXIE_RESULT_FORMAT_BF16_SUMS = 2 };
+
 typedef int32_t moxie_scale_layout; /* moxie/scales.h */
 enum { MOXIE_SCALE_LAYOUT_BLOCKED = 0, MOXIE_SCALE_LAYOUT_ROW_MAJOR = 1 };
 
@@ -182,6 +185,7 @@ MOXIE_API const char* moxie_router_score_name(moxie_router_score value);
 MOXIE_API const char* moxie_id_type_name(moxie_id_type value);
 MOXIE_API const char* moxie_scale_layout_name(moxie_scale_layout value);
 MOXIE_API const char* moxie_row_format_name(moxie_row_format value);
+MOXIE_API const char* moxie_result_format_name(moxie_result_format value);
 MOXIE_API const char* moxie_device_kind_name(moxie_device_kind value);
 MOXIE_API const char* moxie_plan_source_name(moxie_plan_source value);
 
@@ -198,6 +202,7 @@ MOXIE_API moxie_status moxie_router_score_parse(const char* text, moxie_router_s
 MOXIE_API moxie_status moxie_id_type_parse(const char* text, moxie_id_type* value);
 MOXIE_API moxie_status moxie_scale_layout_parse(const char* text, moxie_scale_layout* value);
 MOXIE_API moxie_status moxie_row_format_parse(const char* text, moxie_row_format* value);
+MOXIE_API moxie_status moxie_result_format_parse(const char* text, moxie_result_format* value);
 MOXIE_API moxie_status moxie_device_kind_parse(const char* text, moxie_device_kind* value);
 MOXIE_API moxie_status moxie_plan_source_parse(const char* text, moxie_plan_source* value);
 
@@ -778,7 +783,9 @@ typedef struct moxie_rank_description {
   int64_t max_rows;        /* that a rank's experts get in a call; 0 stands for R max_tokens min(top_k, experts) */
   double time_limit;       /* seconds that a kernel waits for another rank, up to 3,600; 0 stands for 30 */
   moxie_row_format format; /* of tokens on their way */
-  int32_t reserved;        /* 0 */
+  int32_t has_results;     /* 0: the shape decides */
+  moxie_result_format results;
+  int32_t reserved; /* 0 */
 } moxie_rank_description;
 
 /* What a layer computes: sizes, types and choices. All up to top_k is required. */
@@ -803,8 +810,8 @@ typedef struct moxie_expert_layer_description {
   int32_t has_expected_tokens;
   moxie_operand_format activations; /* BF16; or MXFP4 or NVFP4 with weights of the same format (sm_100a) */
   int64_t expected_tokens;
-  int32_t has_permute; /* 0: the tokens of a call decide */
-  int32_t permute;     /* 0 or 1 */
+  int32_t has_permute;                 /* 0: the tokens of a call decide */
+  int32_t permute;                     /* 0 or 1 */
   const moxie_rank_description* ranks; /* or NULL: all experts that a call computes are here */
 } moxie_expert_layer_description;
 

@@ -53,6 +53,10 @@ struct RankDescription {
   // ExpertLayer::check_ranks() says why.
   std::optional<int64_t> max_rows = {};
   RowFormat format = RowFormat::Bf16;
+  // What travels back. Absent: Rows or Sums, whichever is clearly less if every expert is as popular; two ranks and eight
+  // choices make it Sums. Rows are added in the order of a token's choices, as on one rank. Sums are added in the order
+  // in which the choices name their ranks.
+  std::optional<ResultFormat> results = {};
   // Seconds that a kernel waits for another rank: more than 0, at most 3,600. When they have passed, this and all later
   // calls end without touching another rank, outputs are NaN, and ExpertLayer::check_ranks() says who did not come.
   double time_limit = 30;
@@ -175,8 +179,8 @@ class ExpertLayer {
   size_t window_bytes() const;
 
   // Prepares this rank's own window for the first call, and again after a failure. Ordered on `stream`, and done when
-  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers whose windows
-  // have the same bytes and ranks may use one after the other, if all ranks call them in the same order. Throws Error:
+  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers whose windows have
+  // the same bytes may share them, if all ranks call them in the same order on one stream. Throws Error:
   // InvalidArgument, Driver.
   void prepare_window(void* window, Stream stream = nullptr) const;
 

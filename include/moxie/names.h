@@ -114,6 +114,15 @@ struct EnumTable<RowFormat> {
   static constexpr std::string_view kType = "RowFormat";
   static constexpr EnumName<RowFormat> kNames[] = {{RowFormat::Bf16, "Bf16", "bf16"}, {RowFormat::Fp8, "Fp8", "fp8"}};
 };
+template <>
+struct EnumTable<ResultFormat> {
+  static constexpr std::string_view kType = "ResultFormat";
+  static constexpr EnumName<ResultFormat> kNames[] = {
+      {ResultFormat::Rows, "Rows", "rows"},
+      {ResultFormat::Sums, "Sums", "sums"},
+      {ResultFormat::Bf16Sums, "Bf16Sums", "bf16-sums"},
+  };
+};
 
 // Every enumerator with its names.
 template <class Enum>

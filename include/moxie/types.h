@@ -120,6 +120,13 @@ enum class RowFormat : int {
   Fp8,   // E4M3 with a float scale for every 128 columns, and bf16 again where the experts are
 };
 
+// What travels back.
+enum class ResultFormat : int {
+  Rows,      // a row in bf16 for each pair, summed where the token is, as one rank would
+  Sums,      // for each token and each rank that has experts of its the weighted sum of their rows, in float32
+  Bf16Sums,  // the same, rounded to bf16
+};
+
 // What a custom sink asks of the kernel. The sink states it as kNeeds (kernels/moxie/epilogue/sink.cuh), the caller
 // repeats it in CustomSink::needs.
 struct SinkNeeds {

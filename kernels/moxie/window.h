@@ -19,12 +19,12 @@ enum class RankFailure : int32_t { None, TooManyRows, Late, Different };
 struct RankStatus {
   RankFailure failure = RankFailure::None;
   uint32_t call = 0;
-  int32_t rank = 0, rows = 0;           // TooManyRows: who would get so many
-  Meeting meeting = Meeting::Counts;    // Late, Different
+  int32_t rank = 0, rows = 0;                  // TooManyRows: who would get so many
+  Meeting meeting = Meeting::Counts;           // Late, Different
   uint32_t ranks[(kMaxRanks + 31) / 32] = {};  // Late, Different: bit r % 32 of entry r / 32 stands for rank r
 };
 
-// The first bytes of a window. All are 0 before the first call.
+// The first bytes of a window, all of which is 0 before the first call.
 struct WindowHeader {
   RankStatus status;
   uint32_t call;    // counted up by each call of this rank
@@ -43,24 +43,40 @@ constexpr int kRowScaleColumns = 128;
 // What lies behind the header, each part at a multiple of 256 bytes.
 struct WindowLayout {
   int64_t counts = 0;  // int32 [ranks][places]: the pairs of each rank's tokens for the expert in each place
-  int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: rank * tokens + number
-  int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours
+  int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: its place in `tokens`
+  int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours, where they
+                       // have their number
   int64_t scales = 0;  // Fp8: float [ranks][tokens][ceil(hidden / 128)]
-  int64_t rows = 0;    // bf16 [rows][hidden]: what our experts made of each row
+  // ResultFormat::Rows: bf16 [rows][hidden], what our experts made of each row.
+  int64_t rows = 0;
+  // Else: of each token in `tokens` its record, and the weighted sum of our experts' rows, which comes to lie where the
+  // tokens were: float or bf16 [ranks][tokens][hidden].
+  int64_t records = 0, sums = 0;
   int64_t bytes = 0;
 };
+// A record in int32: the call that it is of, and the layer's signature; of each choice the row, or -1; of each choice the
+// weight, a float. Layers that share windows find each other's bytes there, none of which looks like theirs.
+constexpr int64_t record_words(int64_t top_k) { return 2 + 2 * top_k; }
 constexpr int64_t row_scales(int64_t hidden) { return (hidden + kRowScaleColumns - 1) / kRowScaleColumns; }
-constexpr WindowLayout window_layout(int64_t ranks, int64_t experts, int64_t tokens, int64_t hidden, int64_t rows,
-                                     RowFormat format) {
+struct WindowSizes {
+  int64_t ranks, experts, tokens, top_k, hidden, rows;
+  RowFormat format;
+  ResultFormat results;
+};
+constexpr WindowLayout window_layout(const WindowSizes& of) {
   const auto up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const bool fp8 = format == RowFormat::Fp8;
+  const bool fp8 = of.format == RowFormat::Fp8, sums = of.results != ResultFormat::Rows;
+  const int64_t tokens = of.ranks * of.tokens;
+  const int64_t token_bytes = of.hidden * (fp8 ? 1 : 2);
+  const int64_t sum_bytes = of.hidden * (!sums ? 0 : of.results == ResultFormat::Sums ? 4 : 2);
   WindowLayout at;
   at.counts = kWindowHeaderBytes;
-  at.order = at.counts + up(ranks * ranks * experts * 4);
-  at.tokens = at.order + up(rows * 4);
-  at.scales = at.tokens + up(ranks * tokens * hidden * (fp8 ? 1 : 2));
-  at.rows = at.scales + (fp8 ? up(ranks * tokens * row_scales(hidden) * 4) : 0);
-  at.bytes = at.rows + up(rows * hidden * 2);
+  at.order = at.counts + up(of.ranks * of.ranks * of.experts * 4);
+  at.records = at.order + up(of.rows * 4);
+  at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
+  at.tokens = at.sums = at.scales + (fp8 ? up(tokens * row_scales(of.hidden) * 4) : 0);
+  at.rows = at.tokens + up(tokens * (token_bytes > sum_bytes ? token_bytes : sum_bytes));
+  at.bytes = at.rows + (sums ? 0 : up(of.rows * of.hidden * 2));
   return at;
 }
 
@@ -110,10 +126,12 @@ struct DispatchParams {
   const int32_t* inverse = nullptr;      // [tokens][top_k]
   const int32_t* shifts = nullptr;       // as exchange wrote them
   const int32_t* token_count = nullptr;  // or null
+  const float* weights = nullptr;        // [tokens][top_k], or null for 1; for records alone
   RowPlace* rows = nullptr;              // [tokens][top_k]
   int64_t ld_from = 0;                   // elements
   int32_t tokens = 0, top_k = 1, columns = 0;
   int32_t ids_here = 1;
+  int32_t records = 0;  // 1: they are written
 };
 constexpr int kDispatchThreads = 128;  // a thread has eight columns of a token
 
@@ -126,7 +144,16 @@ struct GatherRowsParams {
 };
 constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
 
-// Argument of ranks/combine.cuh: `sum` but for rows and inverse, which lie in the windows and in `rows`.
+// Argument of ranks/sum_tokens.cuh: sums the rows of each token that has come.
+struct SumTokensParams {
+  RankParams ranks;
+  const void* rows = nullptr;  // bf16 [max_rows][columns]
+  int32_t top_k = 1, columns = 0;
+};
+constexpr int kSumTokensThreads = 128;  // a thread has eight columns of a token
+
+// Argument of ranks/combine.cuh: `sum` but for rows and inverse, which lie in the windows and in `rows`,
+// and with sums for weights.
 struct CombineRanksParams {
   CombineParams sum;
   RankParams ranks;

@@ -100,6 +100,7 @@ struct Warp {
   // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
   // (sim/async/wgmma.cpp): the loop that runs the warp then checks the registers of each instruction first.
   bool wgmma_pending = false;
+  uint64_t polled_place = 0;       // that its last strong read was from, for the report of a deadlock
   uint32_t quantum = 0, left = 0;  // of the turn: how many instructions it may execute, and how many of them still
 
   template <class T>
@@ -214,7 +215,11 @@ struct Cluster {
   std::deque<uint64_t> pending;
   std::vector<Stamp> cancel_failures;                 // completions of try_cancel that found none
   const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of a lower share has failed
-  bool alone = true;                                  // no other cluster runs at the same time
+  bool finished() const;
+  bool alone = true;  // no other cluster runs at the same time
+  bool reads_clock = false;
+  // What clocks show beyond the time of the instructions: it has passed while every warp of every device waited.
+  uint64_t skipped_time = 0;
 };
 
 inline void release_lanes(Warp& warp, uint32_t mask) {

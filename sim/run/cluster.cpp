@@ -87,7 +87,8 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.sync_objects.clear();
   cluster.unordered_stores.clear();
   cluster.writers.clear();
-  cluster.instructions = cluster.stores = 0;
+  cluster.instructions = cluster.stores = cluster.skipped_time = 0;
+  cluster.reads_clock = false;
   cluster.written.clear();
   if (fresh) {
     for (uint64_t rank = 0; rank < blocks; ++rank) {

@@ -33,6 +33,7 @@ RankDescription ranks_of(const moxie_rank_description* given) {
   ranks.ranks = r.ranks, ranks.rank = r.rank;
   if (r.max_rows != 0) ranks.max_rows = r.max_rows;
   ranks.format = enum_of<RowFormat>("ranks.format", r.format);
+  ranks.results = optional_enum<ResultFormat>("ranks.has_results", r.has_results, "ranks.results", r.results);
   if (r.time_limit != 0) ranks.time_limit = r.time_limit;
   return ranks;
 }

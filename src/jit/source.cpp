@@ -139,9 +139,8 @@ std::string exchange_source() {
 std::string meet_source() { return small_source("ranks/meet.cuh", "kMeetThreads", "MeetParams", "meet"); }
 
 std::string dispatch_source(IdType type, RowFormat format) {
-  return small_source(
-      "ranks/dispatch.cuh", "kDispatchThreads", "DispatchParams",
-      fmt::format("dispatch<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
+  return small_source("ranks/dispatch.cuh", "kDispatchThreads", "DispatchParams",
+                      fmt::format("dispatch<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
 }
 
 std::string gather_rows_source(RowFormat format) {
@@ -149,9 +148,14 @@ std::string gather_rows_source(RowFormat format) {
                       fmt::format("gather_rows<{}>", spell(format)));
 }
 
-std::string combine_ranks_source(DataType out) {
+std::string sum_tokens_source(ResultFormat results) {
+  return small_source("ranks/sum_tokens.cuh", "kSumTokensThreads", "SumTokensParams",
+                      fmt::format("sum_tokens<{}>", spell(results)));
+}
+
+std::string combine_ranks_source(DataType out, ResultFormat results) {
   return small_source("ranks/combine.cuh", "kCombineThreads", "CombineRanksParams",
-                      fmt::format("combine_over_ranks<{}>", spell(out)));
+                      fmt::format("combine_over_ranks<{}, {}>", spell(out), spell(results)));
 }
 
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {

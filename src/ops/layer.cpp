@@ -202,7 +202,11 @@ struct ExpertLayer::Impl {
     const int64_t element_bits = bits_of(description.activations);
     take(at.inner, size_t(rows * description.width * element_bits / 8));
     take(at.inner_scales, row_scale_bytes(description, pairs, description.width));
-    if (ranks) return at;  // the second product's rows lie in the window
+    if (ranks) {
+      // Where sums travel, rows stay here; else they lie in the window.
+      if (ranks->sums()) take(at.rows, size_t(rows * description.hidden) * 2);
+      return at;
+    }
     // The first product's operand, where it is a copy, lies where the second product's rows come to lie.
     const size_t copy = rounded(size_t(pairs * description.hidden * element_bits / 8));
     at.token_scales = at.bytes + copy;
@@ -439,6 +443,7 @@ struct ExpertLayer::Impl {
       dispatch.ids = ids, dispatch.places = t.places, dispatch.ids_here = int32_t(all_experts(d));
       dispatch.inverse = ints(at.inverse), dispatch.shifts = ints(at.shifts);
       dispatch.token_count = t.token_count, dispatch.rows = row_places;
+      dispatch.records = ranks->sums(), dispatch.weights = weights;
       dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
       ranks->dispatch(dispatch, launch);
     }
@@ -446,6 +451,7 @@ struct ExpertLayer::Impl {
 
     if (steps.has(2)) {
       uint8_t* const window = params.windows[params.rank];
+      uint8_t* const rows = ranks->sums() ? base + at.rows : window + params.at.rows;
       const Products& of = products_for(t.tokens);
       GemmTensors up;
       up.b = t.up, up.bias = t.up_bias;
@@ -454,7 +460,7 @@ struct ExpertLayer::Impl {
       if (of.permutes) {
         kernel::GatherRowsParams copy;
         copy.ranks = params, copy.ends = up.rows.ends, copy.columns = int32_t(d.hidden);
-        copy.out = window + params.at.rows;  // which the second product writes when the first has read them
+        copy.out = rows;  // which the second product writes when the first has read them
         ranks->gather_rows(copy, launch);
         up.a = {copy.out};
       } else {
@@ -465,16 +471,22 @@ struct ExpertLayer::Impl {
       of.up.run(up, scratch, early);
       GemmTensors down;
       down.a = up.out, down.b = t.down, down.bias = t.down_bias;
-      down.out.data = window + params.at.rows;
+      down.out.data = rows;
       down.rows = up.rows;
       of.down.run(down, scratch, early);
+      if (ranks->sums()) {
+        kernel::SumTokensParams sum;
+        sum.ranks = params, sum.rows = rows;
+        sum.top_k = d.top_k, sum.columns = int32_t(d.hidden);
+        ranks->sum_tokens(sum, launch);
+      }
     }
     ranks->meet(params, Meeting::Results, steps.halves(2), launch);
 
     if (steps.has(3) && t.tokens > 0) {
       kernel::CombineRanksParams sum;
       sum.ranks = params, sum.rows = row_places;
-      sum.sum.weights = weights, sum.sum.token_count = t.token_count;
+      sum.sum.weights = ranks->sums() ? nullptr : weights, sum.sum.token_count = t.token_count;
       sum.sum.residual = t.residual.data, sum.sum.ld_residual = t.residual.ld ? t.residual.ld : d.hidden;
       sum.sum.out = t.out.data, sum.sum.ld_out = t.out.ld ? t.out.ld : d.hidden;
       sum.sum.tokens = int32_t(t.tokens), sum.sum.top_k = d.top_k, sum.sum.columns = int32_t(d.hidden);
@@ -500,9 +512,7 @@ void ops::run_steps(const ExpertLayer& layer, const ExpertLayerTensors& tensors,
   layer.impl_->run(tensors, workspace, options, steps);
 }
 
-size_t ExpertLayer::window_bytes() const {
-  return impl_->ranks ? size_t(impl_->ranks->params().at.bytes) : 0;
-}
+size_t ExpertLayer::window_bytes() const { return impl_->ranks ? size_t(impl_->ranks->params().at.bytes) : 0; }
 
 void ExpertLayer::prepare_window(void* window, Stream stream) const {
   impl_->need_ranks().prepare_window(window, stream);

@@ -4,30 +4,36 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <string>
-
-#include "ops/routing.h"
 
 namespace moxie::ops {
 namespace {
 
 constexpr size_t kWindowAlignment = 256;
 
-int64_t all_experts_of(const ExpertLayerDescription& d) {
-  return d.all_experts.value_or(d.ranks->ranks * d.experts);
-}
+int64_t all_experts_of(const ExpertLayerDescription& d) { return d.all_experts.value_or(d.ranks->ranks * d.experts); }
 
 int64_t most_rows(const ExpertLayerDescription& d) {
   return d.ranks->ranks * d.max_tokens * std::min<int64_t>(d.top_k, d.experts);
+}
+
+// Rows or sums, whichever is less on its way back, by a quarter at least, if every expert is as popular: a sum is made
+// and stored first.
+ResultFormat results_of(const ExpertLayerDescription& d) {
+  if (d.ranks->results) return *d.ranks->results;
+  const double others = d.ranks->ranks - 1, ranks = d.ranks->ranks;
+  const double rows = 2 * d.top_k * others / ranks, sums = 4 * others * (1 - std::pow(others / ranks, d.top_k));
+  return 1.25 * sums < rows ? ResultFormat::Sums : ResultFormat::Rows;
 }
 
 // Of what ranks must agree on, so that each finds what it looks for in the others' windows (FNV-1a).
 uint32_t signature_of(const ExpertLayerDescription& d, const kernel::RankParams& p) {
   uint32_t hash = 2166136261u;
   for (const int64_t value : {int64_t{p.ranks}, d.experts, all_experts_of(d), int64_t{d.top_k}, d.hidden, d.max_tokens,
-                              int64_t{p.max_rows}, int64_t(d.ranks->format)}) {
+                              int64_t{p.max_rows}, int64_t(d.ranks->format), int64_t(results_of(d))}) {
     for (int byte = 0; byte < 8; ++byte) hash = (hash ^ (uint64_t(value) >> 8 * byte & 255)) * 16777619u;
   }
   return std::max(hash, 1u);  // a window that was prepared has zeros
@@ -40,6 +46,7 @@ void check_ranks(const ExpertLayerDescription& d) {
   if (r.ranks < 1 || r.ranks > kMaxRanks) reject("ranks.ranks is {}, but must be 1 to {}", r.ranks, kMaxRanks);
   if (r.rank < 0 || r.rank >= r.ranks) reject("ranks.rank is {}, but must be 0 to {}", r.rank, r.ranks - 1);
   check_enum("ranks.format", r.format);
+  if (r.results) check_enum("ranks.results", *r.results);
   const int64_t places = r.ranks * d.experts;
   if (places > kMaxRoutedExperts)
     reject("experts is {} on each of {} ranks, but all of them together may have {} at most", d.experts, r.ranks,
@@ -48,8 +55,7 @@ void check_ranks(const ExpertLayerDescription& d) {
   if (d.all_experts && (*d.all_experts < 1 || *d.all_experts > places))
     reject("all_experts is {}, but must be 1 to {}, what the ranks have together", *d.all_experts, places);
   if (d.max_tokens < 1) reject("max_tokens is {}, but with ranks must be at least 1", d.max_tokens);
-  if (has_scales(d.activations))
-    reject("activations is {}, but with ranks must be bf16", to_string(d.activations));
+  if (has_scales(d.activations)) reject("activations is {}, but with ranks must be bf16", to_string(d.activations));
   if (r.format != RowFormat::Bf16 && d.permute == false)
     reject("permute is false, but tokens that travel in {} are copied in the order of the sort", to_string(r.format));
   const int64_t most = r.ranks * d.max_tokens * d.top_k;
@@ -60,13 +66,19 @@ void check_ranks(const ExpertLayerDescription& d) {
 }
 
 Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
-    : device_(device), seconds_(d.ranks->time_limit), format_(d.ranks->format), id_type_(d.id_type), out_(d.out) {
+    : device_(device),
+      seconds_(d.ranks->time_limit),
+      format_(d.ranks->format),
+      results_(results_of(d)),
+      id_type_(d.id_type),
+      out_(d.out) {
   const RankDescription& r = *d.ranks;
   params_.ranks = r.ranks, params_.rank = r.rank;
   params_.experts = int32_t(d.experts), params_.tokens = int32_t(d.max_tokens);
   params_.max_rows = int32_t(r.max_rows.value_or(most_rows(d)));
   params_.time_limit = uint64_t(r.time_limit * 1e9);
-  params_.at = kernel::window_layout(r.ranks, d.experts, d.max_tokens, d.hidden, params_.max_rows, r.format);
+  params_.at = kernel::window_layout(
+      {r.ranks, d.experts, d.max_tokens, d.top_k, d.hidden, params_.max_rows, r.format, results_});
   params_.signature = signature_of(d, params_);
   detail::DeviceState& state = device.state();
   for (int kernel = 0; kernel < jit::kSortKernels; ++kernel) state.sort_kernel(jit::SortKernel(kernel), d.id_type);
@@ -75,7 +87,9 @@ Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
     state.route_kernel(d.router->logits_type, d.router->score, log2);
   }
   state.exchange_kernel(), state.meet_kernel();
-  state.dispatch_kernel(d.id_type, r.format), state.gather_rows_kernel(r.format), state.combine_ranks_kernel(d.out);
+  state.dispatch_kernel(d.id_type, r.format), state.gather_rows_kernel(r.format);
+  if (sums()) state.sum_tokens_kernel(results_);
+  state.combine_ranks_kernel(d.out, results_);
 }
 
 kernel::RankParams Ranks::params(void* const* windows) const {
@@ -100,7 +114,8 @@ Range Ranks::check_windows(void* const* windows) const {
 
 void Ranks::prepare_window(void* window, Stream stream) const {
   check_array("window", window, true, kWindowAlignment, params_.at.bytes, 1);
-  device_.fill(window, 0, kernel::kWindowHeaderBytes, stream);
+  // All of it: no record of an earlier call, of whatever layer, may look like one of a call to come.
+  device_.fill(window, 0, size_t(params_.at.bytes), stream);
 }
 
 void Ranks::check(void* window, Stream stream) const {
@@ -155,17 +170,30 @@ void Ranks::dispatch(const kernel::DispatchParams& params, const LaunchOptions& 
          blocks_of(params.tokens, params.columns / 8, kernel::kDispatchThreads), params, options);
 }
 
+// As many blocks as the device holds at once, and no more than there may be rows: how many there are, the device alone
+// knows.
+Blocks Ranks::filling_blocks(int64_t rows, int64_t threads, int64_t most) const {
+  constexpr int64_t kThreadsOfProcessor = 2048;
+  Blocks blocks = blocks_of(1, threads, most);
+  blocks.grid = device_.info().sm_count * kThreadsOfProcessor / (blocks.grid_y * blocks.threads);
+  blocks.grid = std::clamp<int64_t>(blocks.grid, 1, rows);
+  return blocks;
+}
+
 void Ranks::gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const {
-  // As many blocks as the device holds at once: they find out how many rows there are.
-  constexpr int64_t kBlocksOfProcessor = 2048 / kernel::kGatherRowsThreads;
-  Blocks blocks = blocks_of(1, params.columns / 8, kernel::kGatherRowsThreads);
-  blocks.grid = std::max<int64_t>(device_.info().sm_count * kBlocksOfProcessor / blocks.grid_y, 1);
-  blocks.grid = std::min<int64_t>(blocks.grid, params.ranks.max_rows);
-  launch(device_, device_.state().gather_rows_kernel(format_), blocks, params, options);
+  launch(device_, device_.state().gather_rows_kernel(format_),
+         filling_blocks(params.ranks.max_rows, params.columns / 8, kernel::kGatherRowsThreads), params, options);
+}
+
+void Ranks::sum_tokens(const kernel::SumTokensParams& params, const LaunchOptions& options) const {
+  launch(
+      device_, device_.state().sum_tokens_kernel(results_),
+      filling_blocks(int64_t{params.ranks.ranks} * params.ranks.tokens, params.columns / 8, kernel::kSumTokensThreads),
+      params, options);
 }
 
 void Ranks::combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const {
-  launch(device_, device_.state().combine_ranks_kernel(out_),
+  launch(device_, device_.state().combine_ranks_kernel(out_, results_),
          blocks_of(params.sum.tokens, params.sum.columns / 8, kernel::kCombineThreads), params, options);
 }
 

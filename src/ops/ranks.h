@@ -5,6 +5,7 @@
 #include "moxie/layer.h"
 #include "moxie/window.h"
 #include "ops/check.h"
+#include "ops/routing.h"
 
 namespace moxie::ops {
 
@@ -19,6 +20,7 @@ class Ranks {
 
   // Without windows and with those of a call.
   const kernel::RankParams& params() const { return params_; }
+  bool sums() const { return results_ != ResultFormat::Rows; }  // travel back
   kernel::RankParams params(void* const* windows) const;
 
   Range check_windows(void* const* windows) const;  // returns our own
@@ -34,12 +36,16 @@ class Ranks {
   void meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves, const LaunchOptions& options) const;
   void dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const;
   void gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const;
+  void sum_tokens(const kernel::SumTokensParams& params, const LaunchOptions& options) const;
   void combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const;
 
  private:
+  Blocks filling_blocks(int64_t rows, int64_t threads, int64_t most) const;
+
   Device device_;
   double seconds_;
   RowFormat format_;
+  ResultFormat results_;
   IdType id_type_;
   DataType out_;
   kernel::RankParams params_;

@@ -126,6 +126,12 @@ static moxie_status give_router(void* s) {
   d.router = s;
   return give_layer(&d);
 }
+static moxie_status give_ranks(void* s) {
+  moxie_expert_layer_description d = small_layer();
+  d.max_tokens = 1;
+  d.ranks = s;
+  return give_layer(&d);
+}
 static moxie_status give_layer_tensors(void* s) { return moxie_expert_layer_run(world.layer, s, NULL, 0, NULL); }
 static moxie_status give_pack_options(void* s) { return moxie_pack(NULL, 0, world.folder, s, NULL); }
 static moxie_status give_row(void* s) {
@@ -217,6 +223,7 @@ void test_sizes(void) {
   const moxie_expert_combination combination = {.width = 8, .top_k = 2};
   const moxie_expert_layer_description layer = small_layer();
   const moxie_router_description router = {.logits_type = MOXIE_DATA_TYPE_F32};
+  const moxie_rank_description ranks = {.ranks = 1};
   const moxie_expert_layer_tensors layer_tensors = {.tokens = 0};
   const moxie_pack_options pack = {.size = 0};
   const moxie_tuned_hopper row = {.size = 0};
@@ -239,6 +246,7 @@ void test_sizes(void) {
   expect_taken(give_combination, &combination, END(moxie_expert_combination, reserved), sizeof combination);
   expect_taken(give_layer, &layer, END(moxie_expert_layer_description, top_k), sizeof layer);
   expect_taken(give_router, &router, END(moxie_router_description, logits_type), sizeof router);
+  expect_taken(give_ranks, &ranks, END(moxie_rank_description, rank), sizeof ranks);
   expect_taken(give_layer_tensors, &layer_tensors, END(moxie_expert_layer_tensors, out), sizeof layer_tensors);
   expect_taken(give_pack_options, &pack, 8, sizeof pack);
   expect_taken(give_row, &row, 8, sizeof row);
@@ -380,6 +388,10 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_expert_layer_run(world.layer, NULL, NULL, 0, NULL), "tensors is null");
   EXPECT_REFUSED(moxie_expert_layer_workspace_bytes(NULL, 0, &number), "layer is null");
   EXPECT_REFUSED(moxie_expert_layer_workspace_bytes(world.layer, 0, NULL), "bytes is null");
+  EXPECT_REFUSED(moxie_expert_layer_window_bytes(NULL, &number), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_window_bytes(world.layer, NULL), "bytes is null");
+  EXPECT_REFUSED(moxie_expert_layer_prepare_window(NULL, to, NULL), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_check_ranks(NULL, to, NULL), "layer is null");
   EXPECT_REFUSED(moxie_expert_layer_plan(NULL, 0, &plan, &down), "layer is null");
   EXPECT_REFUSED(moxie_expert_layer_plan(world.layer, 0, NULL, &down), "up is null");
   EXPECT_REFUSED(moxie_expert_layer_plan(world.layer, 0, &plan, NULL), "down is null");
@@ -401,8 +413,8 @@ void test_nulls(void) {
   moxie_status (*const parsers[])(const char*, int32_t*) = {
       moxie_grouping_parse,       moxie_activation_parse,    moxie_gate_layout_parse,  moxie_data_type_parse,
       moxie_operand_format_parse, moxie_warp_schedule_parse, moxie_tile_source_parse,  moxie_multicast_parse,
-      moxie_router_score_parse,   moxie_id_type_parse,       moxie_scale_layout_parse, moxie_device_kind_parse,
-      moxie_plan_source_parse};
+      moxie_router_score_parse,   moxie_id_type_parse,       moxie_scale_layout_parse, moxie_row_format_parse,
+      moxie_result_format_parse,  moxie_device_kind_parse,   moxie_plan_source_parse};
   for (size_t i = 0; i < COUNT(parsers); ++i) {
     EXPECT_REFUSED(parsers[i](NULL, &value), "text is null");
     EXPECT_REFUSED(parsers[i]("none", NULL), "value is null");

@@ -286,6 +286,8 @@ void test_names(void) {
   EXPECT_NAMES(moxie_router_score, 2);
   EXPECT_NAMES(moxie_id_type, 2);
   EXPECT_NAMES(moxie_scale_layout, 2);
+  EXPECT_NAMES(moxie_row_format, 2);
+  EXPECT_NAMES(moxie_result_format, 3);
   EXPECT_NAMES(moxie_device_kind, 3);
   EXPECT_NAMES(moxie_plan_source, 3);
   EXPECT(strcmp(moxie_grouping_name(MOXIE_GROUPING_ROW_GROUPS), "row-groups") == 0);
@@ -296,8 +298,9 @@ void test_names(void) {
   EXPECT(strcmp(moxie_status_name(MOXIE_OK), "Ok") == 0);
   EXPECT(strcmp(moxie_status_name(MOXIE_ERROR_INVALID_ARGUMENT), "InvalidArgument") == 0);
   EXPECT(strcmp(moxie_status_name(MOXIE_ERROR_OUT_OF_MEMORY), "OutOfMemory") == 0);
+  EXPECT(strcmp(moxie_status_name(MOXIE_ERROR_PEER), "Peer") == 0);
   EXPECT(strcmp(moxie_status_name(MOXIE_ERROR_INTERNAL), "Internal") == 0);
-  EXPECT(strcmp(moxie_status_name(6), "?") == 0 && strcmp(moxie_status_name(INT32_MIN), "?") == 0);
+  EXPECT(strcmp(moxie_status_name(7), "?") == 0 && strcmp(moxie_status_name(INT32_MIN), "?") == 0);
 }
 
 /* A pack of one kernel, and the table of measured kernels. */

@@ -109,6 +109,7 @@ void test_mxfp4(void);
 void test_weights(void);
 void test_routing(void);
 void test_layer(void);
+void test_ranks(void);
 void test_quantize(void);
 void test_scales(void);
 void test_plan(void);

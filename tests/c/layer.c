@@ -344,3 +344,83 @@ void test_layer(void) {
   check_sentences();
   moxie_device_release(world.device);
 }
+
+/* A layer over one rank, which needs no second device: it computes what the layer without ranks does. */
+void test_ranks(void) {
+  make_world();
+  moxie_expert_layer_description d = description();
+  d.first_expert = 0, d.all_experts = kExperts;
+  moxie_expert_layer* const alone = made(&d);
+  moxie_rank_description r = {.size = sizeof r, .ranks = 1, .time_limit = 0.5, .max_rows = kPairs};
+  r.has_results = 1, r.results = MOXIE_RESULT_FORMAT_ROWS;
+  d.ranks = &r;
+  moxie_expert_layer* const ranked = made(&d);
+  size_t bytes = 1, window_bytes = 0, needed = 0;
+  EXPECT_OK(moxie_expert_layer_window_bytes(alone, &bytes));
+  EXPECT(bytes == 0);
+  EXPECT_OK(moxie_expert_layer_window_bytes(ranked, &window_bytes));
+  EXPECT(window_bytes > kPairs * kHidden * 2);
+  EXPECT_OK(moxie_expert_layer_workspace_bytes(alone, MOXIE_NO_TOTAL, &needed));
+  EXPECT_OK(moxie_expert_layer_workspace_bytes(ranked, MOXIE_NO_TOTAL, &bytes));
+  if (bytes > needed) needed = bytes;
+  void* const workspace = filled(world.device, needed, 0xff);
+  void* const window = filled(world.device, window_bytes, 0xff);
+  EXPECT_OK(moxie_expert_layer_prepare_window(ranked, window, NULL));
+
+  /* The expert in each place, and the same choices by the numbers that a table leads to these places. */
+  static const int32_t kPlaces[kExperts] = {3, 0, 4, 1, 2};
+  int32_t ids[kPairs], places[kPairs];
+  float weights[kPairs];
+  for (int i = 0; i < kPairs; ++i) {
+    ids[i] = i * 5 % (kExperts + 1), weights[i] = (float)(i % 5) / 4;
+    places[i] = ids[i] < kExperts ? kPlaces[ids[i]] : -1;
+  }
+  static float expected[kTokens * kLd], got[kTokens * kLd];
+  moxie_expert_layer_tensors t = world.tensors;
+  t.topk_weights = uploaded(world.device, weights, sizeof weights);
+  t.topk_ids = uploaded(world.device, places, sizeof places);
+  EXPECT_OK(moxie_expert_layer_run(alone, &t, workspace, needed, NULL));
+  EXPECT_OK(moxie_device_download(world.device, expected, t.out.data, sizeof expected, NULL));
+  t.topk_ids = uploaded(world.device, ids, sizeof ids);
+  t.windows = &window, t.places = uploaded(world.device, kPlaces, sizeof kPlaces);
+  for (int call = 0; call < 2; ++call) {
+    EXPECT_OK(moxie_device_fill(world.device, t.out.data, 0xff, sizeof got, NULL));
+    EXPECT_OK(moxie_expert_layer_run(ranked, &t, workspace, needed, NULL));
+    EXPECT_OK(moxie_expert_layer_check_ranks(ranked, window, NULL));
+    EXPECT_OK(moxie_device_download(world.device, got, t.out.data, sizeof got, NULL));
+    EXPECT(memcmp(got, expected, sizeof got) == 0);
+  }
+
+  /* More rows than there may be. */
+  r.max_rows = 3;
+  moxie_expert_layer* const small = made(&d);
+  EXPECT_OK(moxie_expert_layer_prepare_window(small, window, NULL));
+  EXPECT_OK(moxie_expert_layer_run(small, &t, workspace, needed, NULL));
+  EXPECT_FAILS(moxie_expert_layer_check_ranks(small, window, NULL), MOXIE_ERROR_PEER,
+               "the experts of rank 0 would get 11 rows in call 1, but max_rows is 3");
+  EXPECT_OK(moxie_expert_layer_check_ranks(small, window, NULL));
+
+  moxie_expert_layer* none = NULL;
+  const struct {
+    moxie_rank_description ranks;
+    const char* says;
+  } kWrong[] = {
+      {{.size = 0}, "ranks.size is 0"},
+      {{.size = sizeof r}, "ranks.ranks is 0, but must be 1 to 72"},
+      {{.size = sizeof r, .ranks = 1, .rank = 1}, "ranks.rank is 1, but must be 0 to 0"},
+      {{.size = sizeof r, .ranks = 1, .format = 2}, "ranks.format is 2, but only 0 to 1 have a meaning"},
+      {{.size = sizeof r, .ranks = 1, .results = 1}, "ranks.results is 1, but ranks.has_results is 0"},
+      {{.size = sizeof r, .ranks = 1, .has_results = 1, .results = 3}, "ranks.results is 3, but only 0 to 2"},
+      {{.size = sizeof r, .ranks = 1, .time_limit = -1}, "ranks.time_limit is -1, but must be above 0"},
+  };
+  for (size_t i = 0; i < COUNT(kWrong); ++i) {
+    d.ranks = &kWrong[i].ranks;
+    EXPECT_REFUSED(moxie_expert_layer_create(world.device, &d, &none), kWrong[i].says);
+  }
+  r.reserved = 1, d.ranks = &r;
+  EXPECT_FAILS(moxie_expert_layer_create(world.device, &d, &none), MOXIE_ERROR_UNSUPPORTED, "ranks.reserved is 1");
+  moxie_expert_layer_release(small);
+  moxie_expert_layer_release(ranked);
+  moxie_expert_layer_release(alone);
+  moxie_device_release(world.device);
+}

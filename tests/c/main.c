@@ -12,7 +12,7 @@ static const struct {
     {"plan", test_plan},       {"devices", test_devices},   {"names", test_names},
     {"sizes", test_sizes},     {"nulls", test_nulls},       {"sentences", test_sentences},
     {"threads", test_threads}, {"pack", test_pack},         {"weights", test_weights},
-    {"routing", test_routing}, {"layer", test_layer},
+    {"routing", test_routing}, {"layer", test_layer},       {"ranks", test_ranks},
 };
 
 int main(int count, char** arguments) {

@@ -20,6 +20,7 @@ constexpr int64_t kGuard = 16;  // elements before and behind the output
 
 ExpertLayerDescription of_rank(ExpertLayerDescription d, int rank) {
   d.ranks->rank = rank;
+  if (!d.ranks->results) d.ranks->results = ResultFormat::Rows;
   return d;
 }
 // All places on one rank.
@@ -61,6 +62,13 @@ RankLayers::RankLayers(const ExpertLayerDescription& layer, const std::vector<De
   for (Side& side : ranks_) side.tensors.windows = windows_.data();
   single_.workspace = Workspace(devices.front(), single_.layer.workspace_bytes());
   add_weights(single_, 0, layer.experts * ranks());
+  if (layer.ranks->results && *layer.ranks->results != ResultFormat::Rows) {
+    ExpertLayerDescription sums = of_one(layer);
+    sums.out = DataType::F32, sums.residual = false;
+    sums_.emplace(devices.front(), sums);
+    sums_->workspace = Workspace(devices.front(), sums_->layer.workspace_bytes());
+    add_weights(*sums_, 0, layer.experts * ranks());
+  }
   prepare();
 }
 
@@ -122,8 +130,7 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
   const std::vector<uint16_t> numbers = small_numbers(seed, tokens * d.hidden, 7);
   for (int64_t i = 0; i < tokens * d.hidden; ++i) {
     const int64_t column = i % d.hidden;
-    x[size_t(i / d.hidden * t.x.ld + column)] =
-        column % 128 == 0 ? reference::float_to_bf16(7) : numbers[size_t(i)];
+    x[size_t(i / d.hidden * t.x.ld + column)] = column % 128 == 0 ? reference::float_to_bf16(7) : numbers[size_t(i)];
   }
   t.x.data = side.put(side.call, x);
   Random random(seed + 1);
@@ -139,16 +146,16 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
     t.topk_ids = d.id_type == IdType::Int64 ? static_cast<const void*>(side.put(side.call, ids))
                                             : side.put(side.call, std::vector<int32_t>(ids.begin(), ids.end()));
   }
-  if (d.residual) {
+  if (side.layer.description().residual) {
     const std::vector<uint16_t> bits = small_numbers(seed + 2, tokens * d.hidden, 30);
     for (const uint16_t x : bits) residual.push_back(reference::bf16_to_float(x));
-    t.residual.data = d.out == DataType::F32 ? static_cast<const void*>(side.put(side.call, residual))
-                                             : side.put(side.call, bits);
+    t.residual.data =
+        d.out == DataType::F32 ? static_cast<const void*>(side.put(side.call, residual)) : side.put(side.call, bits);
   }
   t.token_count = nullptr;
   if (!call.counts.empty() && call.counts[size_t(rank)])
     t.token_count = side.put(side.call, std::vector<int32_t>{*call.counts[size_t(rank)]});
-  const int64_t element = bits_of(d.out) / 8;
+  const int64_t element = bits_of(side.layer.description().out) / 8;
   const std::vector<uint8_t> poison(size_t((tokens * ld_out() + 2 * kGuard) * element), kPoison);
   t.out.data = side.put(side.call, poison) + kGuard * element, t.out.ld = ld_out();
 }
@@ -180,7 +187,7 @@ void RankLayers::check_all() const {
 }
 
 std::vector<uint8_t> RankLayers::output(const Side& side) const {
-  const int64_t element = bits_of(description_.out) / 8;
+  const int64_t element = bits_of(side.layer.description().out) / 8;
   std::vector<uint8_t> bytes(size_t((side.tensors.tokens * ld_out() + 2 * kGuard) * element));
   side.layer.device().download(bytes.data(), static_cast<const uint8_t*>(side.tensors.out.data) - kGuard * element,
                                bytes.size());
@@ -188,6 +195,59 @@ std::vector<uint8_t> RankLayers::output(const Side& side) const {
 }
 
 std::vector<uint8_t> RankLayers::output(int rank) const { return output(ranks_[size_t(rank)]); }
+
+std::vector<uint8_t> RankLayers::run_single(Side& side, int rank, const std::vector<int64_t>& ids) const {
+  add_call(side, call_, rank, ids);
+  side.layer.run(side.tensors, side.workspace);
+  side.layer.device().synchronize();
+  return output(side);
+}
+
+std::vector<uint8_t> RankLayers::from_sums(const RankCall& call, int rank, const std::vector<int64_t>& ids) const {
+  const ExpertLayerDescription& d = description_;
+  const int64_t tokens = call.tokens[size_t(rank)];
+  // Of each rank the float32 sums of its own experts' rows.
+  std::vector<std::vector<float>> sums;
+  for (int of = 0; of < ranks(); ++of) {
+    std::vector<int64_t> theirs = ids;
+    for (int64_t& id : theirs) id = id >= 0 && id / d.experts == of ? id : -1;
+    const std::vector<uint8_t> bytes = run_single(*sums_, rank, theirs);
+    std::memcpy(sums.emplace_back(bytes.size() / 4).data(), bytes.data(), bytes.size());
+  }
+  // What is not written and the residual: the output of tokens that choose nothing.
+  std::vector<uint8_t> wanted = run_single(single_, rank, std::vector<int64_t>(ids.size(), -1));
+  const auto count = call.counts.empty() ? std::nullopt : call.counts[size_t(rank)];
+  const int64_t real = count ? std::clamp<int64_t>(*count, 0, tokens) : tokens;
+  for (int64_t t = 0; t < real; ++t) {
+    std::vector<int64_t> order;
+    for (int64_t j = 0; j < d.top_k; ++j) {
+      const int64_t id = ids[size_t(t * d.top_k + j)];
+      if (id >= 0 && std::find(order.begin(), order.end(), id / d.experts) == order.end())
+        order.push_back(id / d.experts);
+    }
+    for (int64_t column = 0; column < d.hidden; ++column) {
+      const auto at = size_t(t * ld_out() + column + kGuard);
+      float sum;
+      uint16_t bits;
+      if (d.out == DataType::F32) {
+        std::memcpy(&sum, &wanted[at * 4], 4);
+      } else {
+        std::memcpy(&bits, &wanted[at * 2], 2);
+        sum = reference::bf16_to_float(bits);
+      }
+      for (const int64_t of : order) {
+        float part = sums[size_t(of)][at];
+        if (*d.ranks->results == ResultFormat::Bf16Sums)
+          part = reference::bf16_to_float(reference::float_to_bf16(part));
+        sum += part;
+      }
+      bits = reference::float_to_bf16(sum);
+      if (d.out == DataType::F32) std::memcpy(&wanted[at * 4], &sum, 4);
+      if (d.out == DataType::Bf16) std::memcpy(&wanted[at * 2], &bits, 2);
+    }
+  }
+  return wanted;
+}
 
 std::string RankLayers::difference() const {
   const ExpertLayerDescription& d = description_;
@@ -200,19 +260,17 @@ std::string RankLayers::difference() const {
       if (id >= 0 && !places_.empty()) id = places_[size_t(id)];
       ids.push_back(id >= 0 && id < experts ? id : -1);
     }
-    Side& single = const_cast<Side&>(single_);
-    add_call(single, call_, rank, ids);
-    single.layer.run(single.tensors, single.workspace);
-    single.layer.device().synchronize();
-    const std::vector<uint8_t> wanted = output(single), got = output(rank);
+    const std::vector<uint8_t> got = output(rank);
+    const std::vector<uint8_t> wanted = sums_ ? from_sums(call_, rank, ids) : run_single(single_, rank, ids);
     for (size_t i = 0; i < wanted.size(); i += element) {
       if (std::memcmp(&got[i], &wanted[i], element) == 0) continue;
       const int64_t place = int64_t(i / element) - kGuard;
       return fmt::format("rank {}, token {}, column {}", rank, place / ld_out(), place % ld_out());
     }
     const Device& device = layer(rank).device();
+    const Workspace& memory = window_memory_[size_t(rank)];
     std::vector<uint8_t> behind(256);
-    device.download(behind.data(), static_cast<const uint8_t*>(window(rank)) + layer(rank).window_bytes(), 256);
+    device.download(behind.data(), static_cast<const uint8_t*>(memory.data()) + memory.bytes() - 256, 256);
     if (std::any_of(behind.begin(), behind.end(), [](uint8_t b) { return b != kPoison; }))
       return fmt::format("bytes behind the window of rank {}", rank);
   }

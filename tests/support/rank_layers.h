@@ -25,7 +25,8 @@ class RankLayers {
  public:
   // `layer` is that of every rank, whose `ranks` has all but the rank; activations are None, Relu or Reglu. devices: of
   // each rank. The layer on one rank is on the first. places: of each expert, or empty. With a router, which takes
-  // float32, tokens bring logits instead of ids, of as many experts as there are places.
+  // float32, tokens bring logits instead of ids, of as many experts as there are places. Results are Rows unless the
+  // description says otherwise.
   RankLayers(const ExpertLayerDescription& layer, const std::vector<Device>& devices,
              const std::vector<int32_t>& places = {}, uint64_t seed = 1);
 
@@ -33,7 +34,9 @@ class RankLayers {
   const ExpertLayer& layer(int rank) const { return ranks_[size_t(rank)].layer; }
   void* window(int rank) const { return windows_[size_t(rank)]; }
   const ExpertLayerTensors& tensors(int rank) const { return ranks_[size_t(rank)].tensors; }  // of the last bring()
-  void prepare() const;                                                                       // all windows
+  // Uses the windows of other layers, which have as many bytes or more, and must outlive this.
+  void share_windows(const RankLayers& other) { windows_ = other.windows_; }
+  void prepare() const;  // all windows
 
   // Puts tokens, ids, weights, residuals and poisoned outputs on the devices.
   void bring(const RankCall& call);
@@ -63,6 +66,7 @@ class RankLayers {
   };
   void add_weights(Side& side, int64_t first, int64_t count) const;
   void add_call(Side& side, const RankCall& call, int rank, const std::vector<int64_t>& ids) const;
+  std::vector<uint8_t> run_single(Side& side, int rank, const std::vector<int64_t>& ids) const;
   std::vector<uint8_t> output(const Side& side) const;
   int64_t ld_out() const { return description_.hidden + 8; }
 
@@ -72,7 +76,11 @@ class RankLayers {
   std::vector<Side> ranks_;
   std::vector<void*> windows_;
   std::vector<Workspace> window_memory_;
-  Side single_;
+  // What one rank's output would be whose experts' sums were made and rounded for each rank apart.
+  std::vector<uint8_t> from_sums(const RankCall& call, int rank, const std::vector<int64_t>& ids) const;
+
+  mutable Side single_;
+  mutable std::optional<Side> sums_;  // the same layer on one rank in float32, without a residual
   RankCall call_;
 };
 

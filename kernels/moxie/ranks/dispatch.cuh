@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies each token into the windows of the ranks that have experts which it chose, to each of them once, and writes
-// for each pair which token the expert's row is made of. A thread has eight columns of a token, which it reads once.
+// for each pair which token the expert's row is made of, and where sums travel back the token's record. A thread has eight columns of a token, which it reads once.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -20,14 +20,13 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   if (token >= real_tokens(params.token_count, params.tokens)) return;
   if (header_of(ranks, ranks.rank).outcome != Outcome::Fine) return;
 
-  // Lane j has the rank and the row of pair j; -1: it is skipped.
+  // Lane j has the rank and the row of pair j; a rank of -1: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
   const int32_t there = ranks.rank * ranks.tokens + token;  // the token's place in every window
-  int32_t rank_of_lane = -1;
+  int32_t rank_of_lane = -1, row = -1;
   if (lane < params.top_k) {
     const int32_t places = ranks.ranks * ranks.experts;
-    int32_t row = 0;
     const int32_t place = place_of(static_cast<const Id*>(params.ids)[pair], 0, params.ids_here, params.places, places);
     if (place < places) {
       row = params.inverse[pair] + params.shifts[place];
@@ -46,13 +45,27 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
   const bool exists = column < params.columns;
   uint4 words = {};
-  if (exists) words = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) +
-                                                      token * params.ld_from + column);
+  if (exists)
+    words =
+        *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) + token * params.ld_from + column);
   const TravelingColumns<kFormat> columns(words);
+  const bool writes_records = params.records != 0 && blockIdx.y == 0 && threadIdx.x < 32;
+  float weight = 1;
+  if (writes_records && params.weights != nullptr && rank_of_lane >= 0) weight = params.weights[pair];
   while (senders != 0) {
     const int32_t rank = __shfl_sync(~0u, rank_of_lane, __ffs(senders) - 1);
     senders &= senders - 1;
     if (exists) columns.store(ranks, rank, there, column, params.columns);
+    if (writes_records && lane < params.top_k) {
+      auto* const record =
+          reinterpret_cast<int32_t*>(ranks.windows[rank] + ranks.at.records) + there * record_words(params.top_k);
+      if (lane == 0) {
+        record[0] = static_cast<int32_t>(header_of(ranks, ranks.rank).call);
+        record[1] = static_cast<int32_t>(ranks.signature);
+      }
+      record[2 + lane] = rank_of_lane == rank ? row : -1;
+      record[2 + params.top_k + lane] = __float_as_int(weight);
+    }
   }
 }
 

@@ -26,7 +26,9 @@ MOXIE_DEVICE void tell(const RankParams& ranks, Meeting meeting, uint32_t call) 
   const int rank = threadIdx.x;
   if (rank >= ranks.ranks) return;
   WindowHeader& theirs = header_of(ranks, rank);
-  theirs.signatures[ranks.rank] = ranks.signature;
+  // At the first meeting alone: at a later one this rank may be on its way to the next call, of another layer, when the
+  // other one looks.
+  if (meeting == Meeting::Counts) theirs.signatures[ranks.rank] = ranks.signature;
   st_release_sys(&theirs.met[static_cast<int>(meeting)][ranks.rank], call);
 }
 
@@ -52,7 +54,7 @@ MOXIE_DEVICE bool wait(const RankParams& ranks, Meeting meeting, uint32_t call) 
   bool comes = true, agrees = true;
   if (rank < ranks.ranks) {
     comes = has_come(&own.met[static_cast<int>(meeting)][rank], call, ranks.time_limit);
-    agrees = !comes || own.signatures[rank] == ranks.signature;
+    agrees = !comes || meeting != Meeting::Counts || own.signatures[rank] == ranks.signature;
     if (!comes) atomicOr(&late[rank / 32], 1u << rank % 32);
     if (!agrees) atomicOr(&different[rank / 32], 1u << rank % 32);
   }

@@ -65,8 +65,8 @@ class TravelingColumns<RowFormat::Fp8> {
   static MOXIE_DEVICE uint4 load(const RankParams& ranks, int64_t place, int32_t column, int32_t columns) {
     const uint8_t* const own = ranks.windows[ranks.rank];
     const uint2 words = *reinterpret_cast<const uint2*>(own + ranks.at.tokens + place * columns + column);
-    const float scale = reinterpret_cast<const float*>(
-        own + ranks.at.scales)[place * row_scales(columns) + column / kRowScaleColumns];
+    const float scale =
+        reinterpret_cast<const float*>(own + ranks.at.scales)[place * row_scales(columns) + column / kRowScaleColumns];
     float values[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i)

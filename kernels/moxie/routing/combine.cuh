@@ -46,9 +46,9 @@ template <DataType kRows>
 struct RowsOfMatrix {
   const CombineParams& params;
 
-  // Negative: the pair is skipped.
-  MOXIE_DEVICE int32_t row_of(int64_t pair) const {
-    const int32_t row = params.inverse[pair];
+  // Of this lane's pair, which may not exist. Negative: it is skipped.
+  MOXIE_DEVICE int32_t row_of_lane(int64_t pair, bool exists) const {
+    const int32_t row = exists ? params.inverse[pair] : -1;
     return row < params.rows ? row : -1;
   }
   MOXIE_DEVICE const void* first_byte(int32_t row) const {
@@ -56,33 +56,19 @@ struct RowsOfMatrix {
   }
 };
 
-template <DataType kRows, DataType kOut, class Rows>
-MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows) {
+// Adds the weighted rows of a token to eight columns of a sum, in the order of j. Lane j has pair j's row and weight; a
+// row below 0 is skipped. All lanes of a warp take part, those whose columns do not exist as well.
+template <DataType kRows, class Rows, typename Row>
+MOXIE_DEVICE void add_rows(float (&sum)[8], const Rows& rows, Row row_of_lane, float weight_of_lane, int32_t top_k,
+                           bool exists, int32_t column) {
   constexpr int kAtOnce = 8;  // rows on their way
-  const int32_t token = blockIdx.x;
-  if (token >= real_tokens(params.token_count, params.tokens)) return;
-  // Lane j has what pair j says; below 0: it is skipped.
-  const int lane = threadIdx.x % 32;
-  const int64_t pair = int64_t{token} * params.top_k + lane;
-  const auto row_of_lane = lane < params.top_k ? rows.row_of(pair) : -1;
-  const float weight_of_lane = row_of_lane >= 0 && params.weights != nullptr ? params.weights[pair] : 1;
-
-  const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
-  const bool exists = column < params.columns;
-  float sum[8] = {};
-  if (exists && params.residual != nullptr) {
-    Eight<kOut> residual;
-    residual.load(params.residual, token * params.ld_residual + column);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] = residual[i];
-  }
-  for (int first = 0; first < params.top_k; first += kAtOnce) {
+  for (int first = 0; first < top_k; first += kAtOnce) {
     Eight<kRows> row[kAtOnce];
     float weight[kAtOnce];
     bool there[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const auto from = __shfl_sync(~0u, row_of_lane, first + j);
+      const Row from = __shfl_sync(~0u, row_of_lane, first + j);
       weight[j] = __shfl_sync(~0u, weight_of_lane, first + j);
       there[j] = exists && from >= 0;
       if (there[j]) row[j].load(rows.first_byte(from), column);
@@ -94,6 +80,28 @@ MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows) {
       for (int i = 0; i < 8; ++i) sum[i] = fmaf(weight[j], row[j][i], sum[i]);
     }
   }
+}
+
+template <DataType kRows, DataType kOut, class Rows>
+MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows) {
+  const int32_t token = blockIdx.x;
+  if (token >= real_tokens(params.token_count, params.tokens)) return;
+  // Lane j has what pair j says; below 0: it is skipped.
+  const int lane = threadIdx.x % 32;
+  const int64_t pair = int64_t{token} * params.top_k + lane;
+  const auto row_of_lane = rows.row_of_lane(pair, lane < params.top_k);
+  const float weight_of_lane = row_of_lane >= 0 && params.weights != nullptr ? params.weights[pair] : 1;
+
+  const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+  const bool exists = column < params.columns;
+  float sum[8] = {};
+  if (exists && params.residual != nullptr) {
+    Eight<kOut> residual;
+    residual.load(params.residual, token * params.ld_residual + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] = residual[i];
+  }
+  add_rows<kRows>(sum, rows, row_of_lane, weight_of_lane, params.top_k, exists, column);
   if (!exists) return;
   store_eight(params.out, token * params.ld_out + column, sum, kOut);
 }
