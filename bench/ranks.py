@@ -13,7 +13,7 @@ routing it writes, in microseconds, the longest of all ranks:
     dispatch, combine   of that: from the end of the kernel before to the end of the last one, by torch.profiler
     local               moxie.experts on one rank with as many rows for as many experts, which sends nothing
     all_to_all          moxie.distributed.Experts over all_to_all, called
-    nccl dispatch, combine  all_to_all_single alone with as many bytes between each two ranks, from a CUDA graph
+    nccl dispatch, combine  all_to_all_single alone with the bytes of windows between each two ranks, from a CUDA graph
 
 and beside each transfer GB/s: of the bytes that the rank with most of them sends to others, or gets. copy_rate is
 that of copies to a neighbor's memory and from it, all ranks at once. Every result is compared with that of one rank
@@ -190,7 +190,7 @@ class Bench:
         most = max(self.options.tokens)
         modules = {"all_to_all": Experts(None, *sizes, **options, transport="all_to_all")}
         if not SIMULATED:
-            modules["windows"] = Experts(None, *sizes, **options, transport="windows", max_tokens=most)
+            modules["windows"] = Experts(None, *sizes, **options, transport="windows", max_tokens=most, results=self.options.results)
         for module in modules.values():
             module.load_state_dict(full)
         for tokens in self.options.tokens:
@@ -232,7 +232,8 @@ class Bench:
             each.synchronize()
             result["errors"][transport] = self.worst(error)
 
-        # What travels: a token to each rank that has any of its experts, a row back for each pair.
+        # What travels through windows: a token to each rank that has any of its experts; back a row for each pair, or a
+        # sum for each token and rank.
         ranks = module._table_on(self.device)[0][ids]
         goes = torch.stack([(ranks == rank).any(1).sum() for rank in range(self.ranks)]).tolist()
         pairs = [int((ranks == rank).sum()) for rank in range(self.ranks)]
@@ -240,12 +241,17 @@ class Bench:
         dist.all_gather_object(goes_of, goes)
         dist.all_gather_object(pairs_of, pairs)
         row = 2 * model.hidden
+        back = [list(each) for each in zip(*pairs_of, strict=True)], row
+        results = self.options.results or results_of(model.top, self.ranks)
+        if results != "rows":
+            back = [list(each) for each in zip(*goes_of, strict=True)], row * (2 if results == "sums" else 1)
+        result["results"] = results
         transfers = {}
-        for phase, table in (("dispatch", goes_of), ("combine", [list(each) for each in zip(*pairs_of, strict=True)])):
+        for phase, (table, width) in (("dispatch", (goes_of, row)), ("combine", back)):
             sent = [sum(n for to, n in enumerate(each) if to != rank) for rank, each in enumerate(table)]
             got = [sum(each[rank] for other, each in enumerate(table) if other != rank) for rank in range(self.ranks)]
-            transfers[phase] = table, row * max(*sent, *got)
-            result[f"{phase}_bytes"] = transfers[phase][1]
+            transfers[phase] = table, width, width * max(*sent, *got)
+            result[f"{phase}_bytes"] = transfers[phase][2]
 
         times = {"all_to_all": self.call_time(lambda: module(x, ids, weights))}
         if "windows" in modules:
@@ -261,10 +267,10 @@ class Bench:
         if model.bias:
             options |= {"b1": module.gate_up_proj_bias, "b2": module.down_proj_bias}
         times["local"] = self.graph_time(lambda: moxie.experts(its, drawn, None, w1, w2, **options))
-        for phase, (table, nbytes) in transfers.items():
-            given = torch.zeros(sum(table[self.rank]), row, dtype=torch.uint8, device=self.device)
+        for phase, (table, width, nbytes) in transfers.items():
+            given = torch.zeros(sum(table[self.rank]), width, dtype=torch.uint8, device=self.device)
             counts = [each[self.rank] for each in table]
-            out = given.new_empty((sum(counts), row))
+            out = given.new_empty((sum(counts), width))
             if not SIMULATED:
                 times[f"nccl_{phase}"] = self.graph_time(
                     lambda out=out, given=given, counts=counts, table=table: dist.all_to_all_single(
@@ -289,11 +295,19 @@ class Bench:
                     torch.cuda.empty_cache()
 
 
+def results_of(top, ranks):
+    """What travels back where the caller does not say (RankDescription::results in moxie/layer.h)."""
+    others = ranks - 1
+    rows, sums = 2 * top * others / ranks, 4 * others * (1 - (others / ranks) ** top)
+    return "sums" if 1.25 * sums < rows else "rows"
+
+
 def phases_of(kernels):
     """Dispatch and combine of each call, from (begin, end, grid, block) of its kernels in any order.
 
-    A call is sort..., exchange, dispatch, meet, gather_rows or none, up, down, meet, combine. Meetings are the blocks of
-    96 threads. Kernels begin before those in front of them have ended, so only their ends count.
+    A call is sort..., exchange, dispatch, meet, gather_rows or none, up, down, sum_tokens or none, meet, combine.
+    Meetings are the blocks of 96 threads, and sum_tokens has combine's. Kernels begin before those in front of them have
+    ended, so only their ends count.
     """
     kernels = sorted(kernels)
     meetings = [i for i, (_, _, grid, block) in enumerate(kernels) if list(block) == [96, 1, 1] and grid[0] == 1]
@@ -302,7 +316,8 @@ def phases_of(kernels):
         if tokens < 3 or results + 1 >= len(kernels):
             continue
         end = [each[1] for each in kernels]
-        found.append((end[tokens] - end[tokens - 3], end[results + 1] - end[results - 1]))
+        sums = list(kernels[results - 1][3]) == list(kernels[results + 1][3])
+        found.append((end[tokens] - end[tokens - 3], end[results + 1] - end[results - 1 - sums]))
     return found
 
 
@@ -332,6 +347,7 @@ def main():
     parser.add_argument("--models", type=lambda text: text.split(","), help=", ".join(RANKED))
     parser.add_argument("--tokens", type=lambda text: [int(each) for each in text.split(",")])
     parser.add_argument("--out", help="a file for JSON, written again after each layer")
+    parser.add_argument("--results", choices=["rows", "sums", "bf16_sums"], help="what travels back through windows")
     parser.add_argument("--small", action="store_true", help="a tiny layer, for the simulator")
     options = parser.parse_args()
     options.tokens = options.tokens or ([1, 5] if options.small else [1, 16, 64, 256, 1024, 4096])

@@ -79,6 +79,9 @@ StepCosts cost_of(const RankedLayer& layer, const DeviceFigures& device, const L
   const double away = static_cast<double>(layer.ranks - 1) / static_cast<double>(layer.ranks);
   StepCosts costs;
   costs.combine_bytes = pairs * away * kElement * hidden;
+  // Through windows float32 sums of a token's rows come back where they are clearly less (RankDescription::results).
+  const double sums = tokens * other_ranks_of_a_token(layer) * 2 * kElement * hidden;
+  if (windows && 1.25 * sums < costs.combine_bytes) costs.combine_bytes = sums;
   // A token goes once to each rank, by all_to_all with the slots of its experts there; a row comes back for each pair.
   costs.dispatch_bytes =
       tokens * other_ranks_of_a_token(layer) * (kElement * hidden + (windows ? 0.0 : 4.0 * layer.top_k));

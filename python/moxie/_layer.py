@@ -66,7 +66,9 @@ class Ranks:
 
     ranks: R, up to 72. rank: this one. max_rows: the most rows, one for each pair of a token and an expert, that a
     rank's experts get in a call; None: room for all. time_limit: seconds that a kernel waits for another rank. format:
-    of tokens on their way, "bf16" or "fp8". All but rank and time_limit are the same on all ranks.
+    of tokens on their way, "bf16" or "fp8". results: what travels back, "rows", a row for each pair, which are summed as
+    on one rank, or "sums" or "bf16_sums", for each token and rank the weighted sum of its rows there, in float32 or bf16;
+    None: "rows" or "sums", whichever is less. All but rank and time_limit are the same on all ranks.
     """
 
     ranks: int
@@ -74,14 +76,18 @@ class Ranks:
     max_rows: int | None = None
     time_limit: float = 30.0
     format: str = "bf16"
+    results: str | None = None
 
     def members(self) -> dict[str, Any]:
+        results = None if self.results is None else enum_value("result_format", self.results)
         return {
             "ranks": self.ranks,
             "rank": self.rank,
             "max_rows": self.max_rows,
             "time_limit": self.time_limit,
             "format": enum_value("row_format", self.format),
+            "has_results": results is not None,
+            "results": results,
         }
 
 

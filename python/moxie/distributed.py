@@ -115,7 +115,9 @@ class Experts(nn.Experts):
     max_tokens: with windows, the most tokens of a rank in a call. max_rows: with windows, the most rows (pairs of token
     and expert) that a rank's experts get in a call; None: room for all. A call that would bring more is an error of all
     ranks. max_experts: with windows, the most experts of a rank after a move; None: those of placement. row_format:
-    with windows, of tokens on their way, "bf16" or "fp8".
+    with windows, of tokens on their way, "bf16" or "fp8". results: with windows, what travels back: "rows", a row for
+    each pair, or "sums" or "bf16_sums", of each token and rank the sum of its rows in float32 or bf16; None: "rows" or
+    "sums", whichever is less.
     timeout: seconds after which a rank that has not come is an error on the others.
 
     Ranks that disagree on any of these are found when the object is made: ValueError, on all of them.
@@ -139,6 +141,7 @@ class Experts(nn.Experts):
         max_rows: int | None = None,
         max_experts: int | None = None,
         row_format: str = "bf16",
+        results: str | None = None,
         timeout: float = 300.0,
         layout: str = "qwen3",
         weights: str = "bf16",
@@ -168,6 +171,8 @@ class Experts(nn.Experts):
                 raise ValueError("halves is True, but tokens travel in halves by all_to_all alone")
             if row_format not in ("bf16", "fp8"):
                 raise ValueError(f"row_format is {row_format!r}, but must be 'bf16' or 'fp8'")
+            if results not in (None, "rows", "sums", "bf16_sums"):
+                raise ValueError(f"results is {results!r}, but must be 'rows', 'sums', 'bf16_sums' or None")
             multiple = 32 if weights == "mxfp4" else 8
             for name, value in (("experts", experts), ("hidden", hidden), ("width", width)):
                 if value < 1 or (name != "experts" and value % multiple):
@@ -195,7 +200,7 @@ class Experts(nn.Experts):
             raise wrong
         self.all_experts, self.top_k, self.timeout = experts, top_k, timeout
         self.halves, self.shared = halves, shared
-        self.max_tokens, self.max_rows, self.row_format = max_tokens, max_rows, row_format
+        self.max_tokens, self.max_rows, self.row_format, self.results = max_tokens, max_rows, row_format, results
         self.max_experts = most if max_experts is None else max_experts
         self.transport = transport or "any"
         self.group = group
@@ -231,6 +236,7 @@ class Experts(nn.Experts):
             "max_rows": self.max_rows,
             "max_experts": self.max_experts,
             "row_format": self.row_format,
+            "results": self.results,
             "timeout": self.timeout,
         }
 
@@ -281,7 +287,9 @@ class Experts(nn.Experts):
             where,
             experts=self.max_experts,
             all_experts=self.all_experts,
-            ranks=Ranks(self._watch.size, self._watch.rank, self.max_rows, self.timeout, self.row_format),
+            ranks=Ranks(
+                self._watch.size, self._watch.rank, self.max_rows, self.timeout, self.row_format, self.results
+            ),
             top_k=self.top_k,
             hidden=self.hidden,
             width=self.width,
@@ -364,6 +372,7 @@ class Experts(nn.Experts):
             self.max_rows,
             self.timeout,
             self.row_format,
+            self.results,
             self.activation,
             None if parameters is None else ops._parameter_list(self.activation, parameters),
             self.gate,

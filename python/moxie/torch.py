@@ -893,6 +893,7 @@ def _experts_over_ranks(
     max_rows: int | None,
     time_limit: float,
     row_format: str,
+    results: str | None,
     activation: str,
     parameters: list[float] | None,
     gate: str,
@@ -908,7 +909,7 @@ def _experts_over_ranks(
         where.device,
         experts=w1.shape[0],
         all_experts=all_experts,
-        ranks=Ranks(max(len(windows), 1), rank, max_rows, time_limit, row_format),
+        ranks=Ranks(max(len(windows), 1), rank, max_rows, time_limit, row_format, results),
         top_k=topk_ids.shape[1],
         hidden=hidden,
         width=_experts_width(w1, hidden, activation),
@@ -1402,7 +1403,7 @@ def _experts_fake(
 
 def _experts_over_ranks_fake(
     x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, rank, all_experts, max_tokens,
-    max_rows, time_limit, row_format, activation, parameters, gate
+    max_rows, time_limit, row_format, results, activation, parameters, gate
 ):  # fmt: skip
     return x.new_empty(
         _experts_over_ranks_shape(
@@ -1437,7 +1438,7 @@ _register(
 _register(
     "experts_over_ranks(Tensor x, Tensor topk_ids, Tensor? topk_weights, Tensor w1, Tensor w2, Tensor? b1, Tensor? b2, "
     "Tensor? residual, Tensor(a!) window, Tensor? places, int[] windows, int rank, int all_experts, int max_tokens, "
-    "int? max_rows, float time_limit, str row_format, str activation, float[]? parameters, str gate) -> Tensor",
+    "int? max_rows, float time_limit, str row_format, str? results, str activation, float[]? parameters, str gate) -> Tensor",
     _experts_over_ranks,
     _experts_over_ranks_fake,
 )

@@ -342,6 +342,11 @@ TEST(Plan, OfRanksCountsBytesAndSumsTimes) {
   }
   EXPECT_NEAR(all[4], 26 + 6 * 0.5 + combine / 0.278, 1) << eight;
   EXPECT_NEAR(windows[4], 8 + combine / 0.372, 1) << eight;
+  // Between two ranks a token's sums in float32 are less than its four rows.
+  const std::vector<double> two = numbers_behind(plan({"--ranks", "2"}), "windows");
+  ASSERT_EQ(two.size(), 7u);
+  EXPECT_NEAR(two[1], 512 * (1 - 0.00349) * 2 * row * 1e-6, 0.02);
+  EXPECT_NEAR(two[1], 2 * two[0], 0.02);
   // Windows reach no other domain, to which 56 of 63 other ranks belong.
   const std::string many = plan({"--ranks", "64", "--network", "25"});
   EXPECT_TRUE(numbers_behind(many, "windows").empty()) << many;

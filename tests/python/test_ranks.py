@@ -3,6 +3,9 @@
 module that users call."""
 
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -72,12 +75,10 @@ def enable_peers(devices):
         assert driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())) == 0
 
 
-def test_ranks_on_devices_of_their_own(device, random):
-    try:
-        devices = [device, moxie.Device("sim" if device.info.simulated else "cuda", 1)]
-    except (RuntimeError, ValueError):
-        pytest.skip("needs two devices: MOXIE_SIM_DEVICES=2")
+def two_ranks():
+    devices = [moxie.Device("sim", ordinal) for ordinal in range(2)]
     enable_peers(devices)
+    random = np.random.default_rng(3)
     ranks = [Rank(each, rank, 2, random, 5 + rank) for rank, each in enumerate(devices)]
     windows = [rank.window.ptr for rank in ranks]
     for _ in range(2):
@@ -91,6 +92,14 @@ def test_ranks_on_devices_of_their_own(device, random):
             rank.layer.check_ranks(rank.window.ptr)
             expected = layer(rank.x, up, down, rank.ids, rank.weights, "swiglu", "split")
             assert_layer(rank.arrays[-1].numpy(), expected)
+    print("both are right")
+
+
+def test_ranks_on_devices_of_their_own():
+    """In a process whose simulator has two."""
+    environment = os.environ | {"MOXIE_SIM_DEVICES": "2"}
+    run = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
+    assert run.stdout == "both are right\n", run.stderr
 
 
 @pytest.mark.parametrize(
@@ -106,3 +115,7 @@ def test_ranks_on_devices_of_their_own(device, random):
 def test_wrong_ranks_are_refused(device, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         moxie.ExpertLayer(device, **SIZES, **options)
+
+
+if __name__ == "__main__":
+    two_ranks()

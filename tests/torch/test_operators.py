@@ -28,6 +28,7 @@ def _calls():
         activation="swiglu", parameters=None, gate="split",
     )  # fmt: skip
     window = torch.zeros(over_ranks.window_bytes(), dtype=torch.uint8, device=DEVICE)
+    more_window = torch.zeros(4 * window.numel(), dtype=torch.uint8, device=DEVICE)
     places = torch.tensor([2, 0, 3, 1], dtype=torch.int32, device=DEVICE)
     return {
         "grouped_mm": [
@@ -43,9 +44,9 @@ def _calls():
         ],
         "experts_over_ranks": [
             (x, ids, scores, w1, w2, None, None, None, window, places, [window.data_ptr()], 0, E, 8, None, 30.0, "bf16",
-             "swiglu", None, "split"),
-            (x, ids.int(), None, packed, more_packed, bf16(E, 2 * W), bf16(E, H), x, window, None, [window.data_ptr()],
-             0, E, 8, None, 30.0, "fp8", "swiglu_clamped", [5.0, 4.0], "split"),
+             None, "swiglu", None, "split"),
+            (x, ids.int(), None, packed, more_packed, bf16(E, 2 * W), bf16(E, H), x, more_window, None,
+             [more_window.data_ptr()], 0, E, 8, None, 30.0, "fp8", "bf16_sums", "swiglu_clamped", [5.0, 4.0], "split"),
         ],
         "sort_by_expert": [(ids, E, 0), (ids.int() + 3, E, 3)],
         "combine": [
