@@ -16,7 +16,7 @@ from moxie._formats import (
     unpack_weights,
 )
 from moxie._gemm import GroupedGemm
-from moxie._layer import ExpertLayer, Router
+from moxie._layer import ExpertLayer, Ranks, Router
 from moxie._library import lib as _lib
 from moxie._library import text as _text
 from moxie._plan import Plan, PlanCandidate, plan
@@ -41,6 +41,7 @@ __all__ = [
     "PlanCandidate",
     "Pointers",
     "Quantized",
+    "Ranks",
     "Router",
     "RowGroups",
     "__version__",
@@ -66,7 +67,7 @@ _OF_TORCH = ("experts", "grouped_mm")
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("nn", "torch"):
+    if name in ("distributed", "nn", "torch"):
         return _import_module(f"moxie.{name}")
     if name not in _OF_TORCH:
         raise AttributeError(f"module 'moxie' has no attribute {name!r}")

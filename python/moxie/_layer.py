@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ _UP_BIAS, _DOWN_BIAS = word_of(_TENSORS, "up_bias"), word_of(_TENSORS, "down_bia
 _RESIDUAL, _TOKEN_COUNT = word_of(_TENSORS, "residual", "data"), word_of(_TENSORS, "token_count")
 _LOGITS, _CORRECTION_BIAS = word_of(_TENSORS, "logits"), word_of(_TENSORS, "correction_bias")
 _CHOSEN_IDS, _CHOSEN_WEIGHTS = word_of(_TENSORS, "chosen_ids"), word_of(_TENSORS, "chosen_weights")
+_PLACES = word_of(_TENSORS, "places")
 _X_TENSOR_SCALE, _INNER_TENSOR_SCALE = word_of(_TENSORS, "x", "tensor_scale"), word_of(_TENSORS, "inner_tensor_scale")
 _UP_SCALES, _DOWN_SCALES = word_of(_TENSORS, "up", "scales"), word_of(_TENSORS, "down", "scales")
 _UP_TENSOR_SCALE = word_of(_TENSORS, "up", "tensor_scale")
@@ -59,6 +60,31 @@ class Router:
         }
 
 
+@dataclass(frozen=True)
+class Ranks:
+    """A layer whose experts are spread over GPUs of which each reaches a window of every other's memory.
+
+    ranks: R, up to 72. rank: this one. max_rows: the most rows, one for each pair of a token and an expert, that a
+    rank's experts get in a call; None: room for all. time_limit: seconds that a kernel waits for another rank. format:
+    of tokens on their way, "bf16" or "fp8". All but rank and time_limit are the same on all ranks.
+    """
+
+    ranks: int
+    rank: int
+    max_rows: int | None = None
+    time_limit: float = 30.0
+    format: str = "bf16"
+
+    def members(self) -> dict[str, Any]:
+        return {
+            "ranks": self.ranks,
+            "rank": self.rank,
+            "max_rows": self.max_rows,
+            "time_limit": self.time_limit,
+            "format": enum_value("row_format", self.format),
+        }
+
+
 class ExpertLayer:
     """A Mixture-of-Experts layer that is planned and compiled:
 
@@ -76,7 +102,8 @@ class ExpertLayer:
     skipped, whatever they are. id_type: "int32" or "int64". router: calls bring logits instead of topk_ids and
     topk_weights. expected_tokens: of a typical call, where all have about as many; then one kernel a product is
     compiled. permute: whether a launch of its own copies the tokens in the order of their experts first, or the first
-    product gathers them; None: what costs less for a call's tokens.
+    product gathers them; None: what costs less for a call's tokens. ranks: experts are spread over several GPUs, as many
+    of them on each; calls are those of `run` (docs/distributed.md of the project).
 
     ValueError: a rule is broken, or the device has no kernel for it. RuntimeError: driver, compiler.
     Safe from several threads. The GIL is released while the library works.
@@ -106,6 +133,7 @@ class ExpertLayer:
         router: Router | None = None,
         expected_tokens: int | None = None,
         permute: bool | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         refuse_after_fork()
         description = Description(
@@ -135,6 +163,8 @@ class ExpertLayer:
         )
         if router is not None:
             description.pointer.router = description.fill("moxie_router_description", router.members())
+        if ranks is not None:
+            description.pointer.ranks = description.fill("moxie_rank_description", ranks.members())
         handle = ffi.new("moxie_expert_layer**")
         check(lib.moxie_expert_layer_create(device.handle, description.pointer, handle))
         self._description = description
@@ -151,6 +181,22 @@ class ExpertLayer:
         tokens = lib.MOXIE_NO_TOTAL if tokens is None else tokens
         check(lib.moxie_expert_layer_workspace_bytes(self.handle, tokens, nbytes))
         return nbytes[0]
+
+    def window_bytes(self) -> int:
+        """With ranks: bytes of a window, the same on all ranks; else 0."""
+        nbytes = ffi.new("size_t*")
+        check(lib.moxie_expert_layer_window_bytes(self.handle, nbytes))
+        return nbytes[0]
+
+    def prepare_window(self, window: int, stream: int = 0) -> None:
+        """Prepares this rank's own window. All ranks do so, and then wait for each other, before any of them calls."""
+        at, stream = ffi.cast("void*", window), ffi.cast("moxie_stream", stream)
+        check(lib.moxie_expert_layer_prepare_window(self.handle, at, stream))
+
+    def check_ranks(self, window: int, stream: int = 0) -> None:
+        """Waits for the stream. RuntimeError, which names the ranks: what went wrong between ranks so far."""
+        at, stream = ffi.cast("void*", window), ffi.cast("moxie_stream", stream)
+        check(lib.moxie_expert_layer_check_ranks(self.handle, at, stream))
 
     def run(
         self,
@@ -182,6 +228,8 @@ class ExpertLayer:
         inner_tensor_scale: int = 0,
         up_tensor_scale: int = 0,
         down_tensor_scale: int = 0,
+        windows: Sequence[int] = (),
+        places: int = 0,
         workspace: int = 0,
         workspace_bytes: int = 0,
         stream: int = 0,
@@ -193,9 +241,11 @@ class ExpertLayer:
         down_bias: bf16 [E, H]. residual: [T, H] of out's type. token_count: int32, tokens that there are. logits:
         [T, all_experts], with a router, which may write chosen_ids and chosen_weights. ld_*: elements from row to row;
         0 stands for the width. up_scales, down_scales: with quantized activations, blocked; of nvfp4 x_tensor_scale and
-        inner_tensor_scale: one float32, up_tensor_scale and down_tensor_scale: float32 [E]; 0: 1. workspace:
-        workspace_bytes(tokens), aligned to 256 bytes; calls that may run at the same time need one each. Nothing is
-        allocated, and CUDA graphs may capture it. ValueError, RuntimeError: nothing was launched.
+        inner_tensor_scale: one float32, up_tensor_scale and down_tensor_scale: float32 [E]; 0: 1. windows, with ranks:
+        the window of each, of window_bytes(). places, with ranks: int32 [all_experts], rank * experts + number of each
+        expert; 0: their order. workspace: workspace_bytes(tokens), aligned to 256 bytes; calls that may run at the same
+        time need one each. Nothing is allocated, and CUDA graphs may capture it. ValueError, RuntimeError: nothing was
+        launched.
         """
         if _library.forked:
             refuse_after_fork()
@@ -231,6 +281,10 @@ class ExpertLayer:
             words[_INNER_TENSOR_SCALE] = inner_tensor_scale
             words[_UP_TENSOR_SCALE] = up_tensor_scale
             words[_DOWN_TENSOR_SCALE] = down_tensor_scale
+        if windows:
+            addresses = ffi.new("void*[]", [ffi.cast("void*", window) for window in windows])
+            tensors.windows = addresses
+            words[_PLACES] = places
         if ld_x:
             tensors.x.ld = ld_x
         if ld_up:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -135,16 +135,21 @@ class Experts(torch.nn.Module):
             device = self.gate_up_packed.device
             self.gate_up_packed = self.down_packed = None
             self._add_blocks(device)
+        own = self._own()
         for gate, up, down in _SINGLE:
-            if self.transposed or f"{prefix}0.{down}.weight" not in state_dict:
+            if self.transposed or not own or f"{prefix}{own[0]}.{down}.weight" not in state_dict:
                 continue
 
             def take(name: str) -> Tensor:
-                return torch.stack([state_dict.pop(f"{prefix}{e}.{name}.weight") for e in range(self.num_experts)])
+                return torch.stack([state_dict.pop(f"{prefix}{e}.{name}.weight") for e in own])
 
             state_dict[f"{prefix}gate_up_proj"] = torch.cat([take(gate), take(up)], dim=1)
             state_dict[f"{prefix}down_proj"] = take(down)
         super()._load_from_state_dict(state_dict, prefix, *more)
+
+    def _own(self) -> Sequence[int]:
+        """Which of a checkpoint's experts these are."""
+        return range(self.num_experts)
 
     def _operands(self) -> tuple[Tensor, Tensor]:
         if self.weights == "mxfp4":

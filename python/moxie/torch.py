@@ -30,15 +30,17 @@ from moxie._calls import Calls, exchange_of
 from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
 from moxie._device import Device
 from moxie._gemm import GroupedGemm
-from moxie._layer import ExpertLayer
+from moxie._layer import ExpertLayer, Ranks
 from moxie._library import check, enum_value, ffi, lib
 
 __all__ = [
+    "combine",
     "dequantize",
     "experts",
     "grouped_mm",
     "pack_weights",
     "quantize",
+    "sort_by_expert",
     "unpack_weights",
 ]
 
@@ -801,6 +803,313 @@ def experts(
     )  # fmt: skip
 
 
+# ---- Layers over ranks ----
+
+
+def _layer_over_ranks(
+    device: Device,
+    *,
+    experts: int,
+    all_experts: int,
+    ranks: Ranks,
+    top_k: int,
+    hidden: int,
+    width: int,
+    max_tokens: int,
+    packed: bool,
+    activation: str,
+    parameters: tuple[float, ...] | None,
+    gate: str,
+    up_bias: bool = False,
+    down_bias: bool = False,
+    residual: bool = False,
+    id_type: str = "int64",
+) -> ExpertLayer:
+    """The layer of these, made by the first call that asks for it."""
+    options = {
+        "experts": experts,
+        "all_experts": all_experts,
+        "ranks": ranks,
+        "top_k": top_k,
+        "hidden": hidden,
+        "width": width,
+        "max_tokens": max_tokens,
+        "weights": "mxfp4" if packed else "bf16",
+        "activation": activation,
+        "gate": gate,
+        "up_bias": up_bias,
+        "down_bias": down_bias,
+        "residual": residual,
+        "id_type": id_type,
+    }
+    its = _parameter_dict(activation, parameters)
+    return _prepared(
+        ("ranks", device, parameters, *options.values()),
+        lambda: ExpertLayer(device, activation_parameters=its, **options),
+    )
+
+
+def _experts_over_ranks_shape(
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    residual: Tensor | None,
+    window: Tensor,
+    places: Tensor | None,
+    windows: list[int],
+    max_tokens: int,
+    activation: str,
+) -> tuple[int, int]:
+    """Checks all but addresses, and returns the shape of the result."""
+    shape = _experts_shape(x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, None)
+    _is("window", window, (torch.uint8,), (1,), x)
+    if places is not None:
+        _is("places", places, (torch.int32,), (1,), x)
+    if shape[0] > max_tokens:
+        raise ValueError(f"x has {shape[0]} tokens, but windows were made for {max_tokens}")
+    return shape
+
+
+def _experts_over_ranks(
+    where: Any,
+    x: Tensor,
+    topk_ids: Tensor,
+    topk_weights: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    b1: Tensor | None,
+    b2: Tensor | None,
+    residual: Tensor | None,
+    window: Tensor,
+    places: Tensor | None,
+    windows: list[int],
+    rank: int,
+    all_experts: int,
+    max_tokens: int,
+    max_rows: int | None,
+    time_limit: float,
+    row_format: str,
+    activation: str,
+    parameters: list[float] | None,
+    gate: str,
+) -> Tensor:
+    shape = _experts_over_ranks_shape(
+        x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, max_tokens, activation
+    )
+    if len(windows) > 1 and not isinstance(where, _Gpu):
+        raise ValueError("windows of several ranks are for tensors on GPUs")
+    tokens, hidden = shape
+    packed = w1.dtype == torch.uint8
+    layer = _layer_over_ranks(
+        where.device,
+        experts=w1.shape[0],
+        all_experts=all_experts,
+        ranks=Ranks(max(len(windows), 1), rank, max_rows, time_limit, row_format),
+        top_k=topk_ids.shape[1],
+        hidden=hidden,
+        width=_experts_width(w1, hidden, activation),
+        max_tokens=max_tokens,
+        packed=packed,
+        activation=activation,
+        parameters=None if parameters is None else tuple(parameters),
+        gate=gate,
+        up_bias=b1 is not None,
+        down_bias=b2 is not None,
+        residual=residual is not None,
+        id_type=_ID_TYPES[topk_ids.dtype],
+    )
+    if window.numel() < layer.window_bytes():
+        raise ValueError(f"window has {window.numel()} bytes, but must have {layer.window_bytes()}")
+    x, ld_x = _matrices(x)
+    up, ld_up = (_aligned(w1), 0) if packed else _matrices(w1)
+    down, ld_down = (_aligned(w2), 0) if packed else _matrices(w2)
+    up_bias, down_bias = (None if each is None else _aligned(each) for each in (b1, b2))
+    ids, weights, its_places = (
+        None if each is None else each.contiguous() for each in (topk_ids, topk_weights, places)
+    )
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    out = x.new_empty(shape)
+    at = where.at
+    nbytes = layer.workspace_bytes(tokens)
+    workspace, kept = where.workspace(nbytes, x)
+    # On the simulator the only window is the copy in its memory.
+    own = at(window)
+    layer.run(
+        tokens=tokens,
+        x=at(x),
+        up=at(up),
+        down=at(down),
+        out=at(out),
+        topk_ids=at(ids),
+        topk_weights=at(weights),
+        up_bias=at(up_bias),
+        down_bias=at(down_bias),
+        residual=at(residual),
+        ld_x=ld_x,
+        ld_up=ld_up,
+        ld_down=ld_down,
+        ld_residual=ld_residual,
+        windows=windows if isinstance(where, _Gpu) and windows else [own],
+        places=at(its_places),
+        workspace=workspace,
+        workspace_bytes=nbytes,
+        stream=where.stream(),
+    )
+    if isinstance(where, _Simulator):
+        where.bring_back(window)
+    del kept
+    return out
+
+
+def _prepare_window(layer: ExpertLayer, window: Tensor) -> None:
+    if window.is_cuda:
+        layer.prepare_window(window.data_ptr(), _Gpu.of(window).stream())
+
+
+def _check_ranks(layer: ExpertLayer, window: Tensor) -> None:
+    """Waits for the current stream. RuntimeError: what went wrong between ranks."""
+    where = _Gpu.of(window) if window.is_cuda else _Simulator()
+    try:
+        layer.check_ranks(where.at(window), where.stream())
+    finally:
+        if isinstance(where, _Simulator):
+            where.bring_back(window)
+
+
+# ---- Around the products ----
+
+
+def _sorted_shapes(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Checks, and makes room for ends, order and inverse."""
+    _is("ids", ids, (torch.int32, torch.int64), (2,), ids)
+    if not 1 <= experts <= 1024:
+        raise ValueError(f"experts is {experts}, but must be 1 to 1,024")
+    make = functools.partial(ids.new_empty, dtype=torch.int32)
+    return make((experts,)), make((ids.numel(),)), make(ids.shape)
+
+
+def _sort_by_expert(where: Any, ids: Tensor, experts: int, first_expert: int) -> tuple[Tensor, Tensor, Tensor]:
+    ends, order, inverse = _sorted_shapes(ids, experts)
+    if ids.numel() == 0:
+        return ends.zero_(), order, inverse
+    tokens, top_k = ids.shape
+    nbytes = ffi.new("size_t*")
+    check(lib.moxie_sort_workspace_bytes(tokens, top_k, experts, nbytes))
+    workspace, kept = where.workspace(nbytes[0], ends.view(torch.bfloat16))
+    ids = ids.contiguous()
+    sort = arguments(
+        "moxie_expert_sort",
+        tokens=tokens,
+        experts=experts,
+        ids=where.at(ids),
+        ends=where.at(ends),
+        order=where.at(order),
+        inverse=where.at(inverse),
+        top_k=top_k,
+        id_type=enum_value("id_type", _ID_TYPES[ids.dtype]),
+        first_expert=first_expert,
+    )
+    options = arguments("moxie_launch_options", stream=where.stream())
+    check(lib.moxie_sort_by_expert(where.device.handle, sort, ffi.cast("void*", workspace), nbytes[0], options))
+    del kept
+    return ends, order, inverse
+
+
+def sort_by_expert(ids: Tensor, experts: int, *, first_expert: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of token and choice by expert: ends int32 [E], order int32 [T k] and inverse int32 [T, k].
+
+    ids: int32 or int64 [T, k]; those outside first_expert to first_expert + experts - 1 are skipped. Row r of the
+    sorted rows is a row of token order[r] // k; inverse holds each pair's row, or -1. What order holds past the last
+    end is undefined.
+    """
+    return torch.ops.moxie.sort_by_expert(ids, experts, first_expert)
+
+
+def _combined_shape(
+    rows: Tensor, inverse: Tensor, weights: Tensor | None, residual: Tensor | None, out_dtype: torch.dtype | None
+) -> tuple[int, int]:
+    """Checks, and returns the shape of the result."""
+    _is("rows", rows, tuple(_OUT_TYPES), (2,), rows)
+    _is("inverse", inverse, (torch.int32,), (2,), rows)
+    shape = inverse.shape[0], rows.shape[1]
+    if out_dtype is not None and out_dtype not in _OUT_TYPES:
+        raise ValueError(f"out_dtype is {out_dtype}, but must be torch.bfloat16 or torch.float32")
+    if weights is not None:
+        _is("weights", weights, (torch.float32,), (2,), rows)
+        _shape("weights", weights, *inverse.shape)
+    if residual is not None:
+        _is("residual", residual, (out_dtype or torch.bfloat16,), (2,), rows)
+        _shape("residual", residual, *shape)
+    return shape
+
+
+def _combine(
+    where: Any,
+    rows: Tensor,
+    inverse: Tensor,
+    weights: Tensor | None,
+    residual: Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    shape = _combined_shape(rows, inverse, weights, residual, out_dtype)
+    out = rows.new_empty(shape, dtype=out_dtype or torch.bfloat16)
+    if out.numel() == 0 or rows.shape[0] == 0:
+        return out.zero_() if residual is None else out.copy_(residual)
+    rows, ld_rows = _matrices(rows)
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    inverse = inverse.contiguous()
+    weights = None if weights is None else weights.contiguous()
+    combination = arguments(
+        "moxie_expert_combination",
+        tokens=shape[0],
+        width=shape[1],
+        row_count=rows.shape[0],
+        rows=where.at(rows),
+        inverse=where.at(inverse),
+        out=where.at(out),
+        top_k=inverse.shape[1],
+        rows_type=enum_value("data_type", _OUT_TYPES[rows.dtype]),
+        out_type=enum_value("data_type", _OUT_TYPES[out.dtype]),
+        ld_rows=ld_rows,
+        weights=where.at(weights),
+        residual=where.at(residual),
+        ld_residual=ld_residual,
+        ld_out=shape[1],
+    )
+    check(
+        lib.moxie_combine(
+            where.device.handle, combination, arguments("moxie_launch_options", stream=where.stream())
+        )
+    )
+    return out
+
+
+def combine(
+    rows: Tensor,
+    inverse: Tensor,
+    weights: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """y[t] = residual[t] + sum over j of weights[t, j] * rows[inverse[t, j]], in float32 and in the order of j.
+
+    rows: bf16 or float32 [R, H]. inverse: int32 [T, k]; what is not 0 to R - 1 is skipped. weights: float32 [T, k];
+    None: 1. residual: [T, H] of y's type. out_dtype: torch.bfloat16 (default) or torch.float32. Returns y [T, H].
+    """
+    if torch.is_grad_enabled():
+        _no_gradient("moxie.torch.combine", rows, weights, residual)
+    return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
+
+
 # ---- Formats ----
 
 
@@ -1091,6 +1400,17 @@ def _experts_fake(
     return x.new_empty(shape, dtype=out_dtype or torch.bfloat16)
 
 
+def _experts_over_ranks_fake(
+    x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, rank, all_experts, max_tokens,
+    max_rows, time_limit, row_format, activation, parameters, gate
+):  # fmt: skip
+    return x.new_empty(
+        _experts_over_ranks_shape(
+            x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, max_tokens, activation
+        )
+    )
+
+
 def _quantize_fake(values, format, layout, tensor_scale):
     shape, dtype, scales = _quantized_shapes(values.shape, format, layout)
     return values.new_empty(shape, dtype=dtype), values.new_empty(scales, dtype=torch.uint8)
@@ -1113,6 +1433,25 @@ _register(
     "ScalarType? out_dtype) -> Tensor",
     _experts,
     _experts_fake,
+)
+_register(
+    "experts_over_ranks(Tensor x, Tensor topk_ids, Tensor? topk_weights, Tensor w1, Tensor w2, Tensor? b1, Tensor? b2, "
+    "Tensor? residual, Tensor(a!) window, Tensor? places, int[] windows, int rank, int all_experts, int max_tokens, "
+    "int? max_rows, float time_limit, str row_format, str activation, float[]? parameters, str gate) -> Tensor",
+    _experts_over_ranks,
+    _experts_over_ranks_fake,
+)
+_register(
+    "sort_by_expert(Tensor ids, int experts, int first_expert) -> (Tensor, Tensor, Tensor)",
+    _sort_by_expert,
+    lambda ids, experts, first_expert: _sorted_shapes(ids, experts),
+)
+_register(
+    "combine(Tensor rows, Tensor inverse, Tensor? weights, Tensor? residual, ScalarType? out_dtype) -> Tensor",
+    _combine,
+    lambda rows, inverse, weights, residual, out_dtype: rows.new_empty(
+        _combined_shape(rows, inverse, weights, residual, out_dtype), dtype=out_dtype or torch.bfloat16
+    ),
 )
 _register(
     "find_tensor_scale(Tensor values) -> Tensor",

@@ -2,6 +2,7 @@
 // `moxie gemm` against the answers in a golden file, and each kind of group sizes against each other.
 #include <cstring>
 #include <random>
+#include <sstream>
 #include <tuple>
 
 #include <gtest/gtest.h>
@@ -305,6 +306,52 @@ TEST(Plan, OfABlackwellShowsWhatItJudged) {
         EXPECT_NE(finished.out.find(text), std::string::npos) << text << " in " << finished.out;
     }
   }
+}
+
+// The numbers of a line that begins with `name`.
+std::vector<double> numbers_behind(const std::string& out, const std::string& name) {
+  std::vector<double> numbers;
+  const size_t at = out.find("\n" + name + " ");
+  std::istringstream words(at == std::string::npos ? "" : out.substr(at + 1 + name.size()));
+  for (double number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+TEST(Plan, OfRanksCountsBytesAndSumsTimes) {
+  const std::vector<std::string> layer = {"plan",    "512", "4096",         "7168",   "--groups", "256",
+                                          "--top-k", "8",   "--activation", "swiglu", "--device", "h100-sxm"};
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), layer.begin(), layer.end());
+    const Finished finished = run_moxie(more);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return finished.out;
+  };
+  const std::string eight = plan({"--ranks", "8"});
+  // A pair comes back from another rank with probability 7/8; a token misses a given rank of 32 of 256 experts with
+  // probability (224 223 ... 217) / (256 255 ... 249) = 0.338168.
+  const double row = 2 * 7168, combine = 512 * 8 * 7.0 / 8 * row * 1e-6, dispatch = 512 * 7 * (1 - 0.338168);
+  const std::vector<double> windows = numbers_behind(eight, "windows");
+  const std::vector<double> all = numbers_behind(eight, "all_to_all");
+  ASSERT_EQ(windows.size(), 7u) << eight;
+  ASSERT_EQ(all.size(), 7u) << eight;
+  EXPECT_NEAR(windows[0], dispatch * row * 1e-6, 0.02) << eight;
+  EXPECT_NEAR(all[0], dispatch * (row + 32) * 1e-6, 0.02) << eight;
+  for (const std::vector<double>& line : {windows, all}) {
+    EXPECT_NEAR(line[1], combine, 0.01) << eight;
+    EXPECT_NEAR(line[2] + line[3] + line[4], line[5], 0.2) << eight;
+  }
+  EXPECT_NEAR(all[4], 26 + 6 * 0.5 + combine / 0.278, 1) << eight;
+  EXPECT_NEAR(windows[4], 8 + combine / 0.372, 1) << eight;
+  // Windows reach no other domain, to which 56 of 63 other ranks belong.
+  const std::string many = plan({"--ranks", "64", "--network", "25"});
+  EXPECT_TRUE(numbers_behind(many, "windows").empty()) << many;
+  const std::vector<double> far = numbers_behind(many, "all_to_all");
+  ASSERT_EQ(far.size(), 7u) << many;
+  EXPECT_NEAR(far[4], 26 + 62 * 0.5 + 10 + far[1] * 56 / 63 / (0.9 * 0.025), 1) << many;
+  // One rank sends nothing.
+  const std::vector<double> one = numbers_behind(plan({"--ranks", "1"}), "windows");
+  ASSERT_EQ(one.size(), 7u);
+  EXPECT_EQ(one[0] + one[1] + one[2] + one[4], 0);
 }
 
 TEST(Bench, ChecksFourBitOperandsInTheSimulator) {

@@ -110,6 +110,26 @@ def test_scales_too_far_apart_are_refused():
         pack_weights(codes, scales)
 
 
+def test_sort_and_combine():
+    ids, scores = routing(9, E + 2, 3)
+    ids -= 1
+    ends_of, order, inverse = moxie.torch.sort_by_expert(ids, E)
+    pairs = [p for e in range(E) for p, each in enumerate(ids.flatten().tolist()) if each == e]
+    assert order[: len(pairs)].tolist() == pairs and ends_of[-1] == len(pairs)
+    assert inverse.flatten().tolist() == [pairs.index(p) if p in pairs else -1 for p in range(27)]
+    rows, residual = bf16(len(pairs), H), bf16(9, H)
+    expected = residual.double()
+    for t in range(9):
+        for j in range(3):
+            if inverse[t, j] >= 0:
+                expected[t] += rows[inverse[t, j]].double() * scores[t, j].double()
+    assert_close(moxie.torch.combine(rows, inverse, scores, residual=residual), expected)
+    # Nothing to sort, and nothing to sum.
+    assert torch.equal(moxie.torch.sort_by_expert(ids[:0], E)[0], ends(*[0] * E))
+    assert torch.equal(moxie.torch.combine(rows[:0], inverse, scores, residual=residual), residual)
+    assert not moxie.torch.combine(rows[:0], inverse, scores).any()
+
+
 @pytest.mark.parametrize("layout", ["row_major", "blocked"])
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "nvfp4"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

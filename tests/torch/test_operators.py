@@ -22,6 +22,13 @@ def _calls():
     values = bf16(2, 8, 64)
     elements, its_scales = moxie.torch.quantize(values, "mxfp4", layout="blocked")
     x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    alone = moxie.Ranks(1, 0, None, 30.0, "bf16")
+    over_ranks = moxie.torch._layer_over_ranks(
+        moxie.Device(), experts=E, all_experts=E, ranks=alone, top_k=2, hidden=H, width=W, max_tokens=8, packed=False,
+        activation="swiglu", parameters=None, gate="split",
+    )  # fmt: skip
+    window = torch.zeros(over_ranks.window_bytes(), dtype=torch.uint8, device=DEVICE)
+    places = torch.tensor([2, 0, 3, 1], dtype=torch.int32, device=DEVICE)
     return {
         "grouped_mm": [
             (x, w1.transpose(1, 2), ends(1, 3, 3, 6), None, None, 1, "none", None, "split", None),
@@ -34,6 +41,18 @@ def _calls():
             (x, ids.int(), None, packed, more_packed, bf16(E, 2 * W), bf16(E, H), torch.randn(6, H, device=DEVICE),
              "swiglu_clamped", [5.0, 4.0], "split", 1, 8, torch.float32),
         ],
+        "experts_over_ranks": [
+            (x, ids, scores, w1, w2, None, None, None, window, places, [window.data_ptr()], 0, E, 8, None, 30.0, "bf16",
+             "swiglu", None, "split"),
+            (x, ids.int(), None, packed, more_packed, bf16(E, 2 * W), bf16(E, H), x, window, None, [window.data_ptr()],
+             0, E, 8, None, 30.0, "fp8", "swiglu_clamped", [5.0, 4.0], "split"),
+        ],
+        "sort_by_expert": [(ids, E, 0), (ids.int() + 3, E, 3)],
+        "combine": [
+            (bf16(12, H), torch.randint(-1, 12, (6, 2), dtype=torch.int32, device=DEVICE), scores, bf16(6, H), None),
+            (torch.randn(12, H, device=DEVICE), torch.zeros(6, 2, dtype=torch.int32, device=DEVICE), None, None,
+             torch.float32),
+        ],
         "find_tensor_scale": [(values,)],
         "quantize": [
             (values, "mxfp4", "row_major", None),
@@ -45,7 +64,10 @@ def _calls():
     }  # fmt: skip
 
 
-NAMES = ["grouped_mm", "experts", "find_tensor_scale", "quantize", "dequantize", "pack_weights", "unpack_weights"]
+NAMES = [
+    "grouped_mm", "experts", "experts_over_ranks", "sort_by_expert", "combine", "find_tensor_scale", "quantize",
+    "dequantize", "pack_weights", "unpack_weights",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

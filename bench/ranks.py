@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Expert layers over the GPUs of one host, beside NCCL's all_to_all_single and the rate of copies in the same run.
+
+    bench/ranks.py --ranks 2 --out ranks.json
+    torchrun --nproc-per-node 8 bench/ranks.py --out ranks.json
+    MOXIE_DEVICE=sim bench/ranks.py --small      # on CPU over gloo, each rank with a simulator; it times nothing
+
+It runs where torch and moxie are installed. NVLink's multicast is off. For each model, number of tokens a rank and
+routing it writes, in microseconds, the longest of all ranks:
+
+    windows             moxie.distributed.Experts over windows, replayed from a CUDA graph
+    dispatch, combine   of that: from the end of the kernel before to the end of the last one, by torch.profiler
+    local               moxie.experts on one rank with as many rows for as many experts, which sends nothing
+    all_to_all          moxie.distributed.Experts over all_to_all, called
+    nccl dispatch, combine  all_to_all_single alone with as many bytes between each two ranks, from a CUDA graph
+
+and beside each transfer GB/s: of the bytes that the rank with most of them sends to others, or gets. copy_rate is
+that of copies to a neighbor's memory and from it, all ranks at once. Every result is compared with that of one rank
+that has all experts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from shapes import MODELS, UNSEEN_MODELS, ZIPF, Model
+
+import moxie
+from moxie.distributed import Experts
+
+SIMULATED = os.environ.get("MOXIE_DEVICE") == "sim"
+# Whole models, whose experts all ranks hold together.
+RANKED = {
+    "deepseek-v3": Model(256, 256, 7168, 2048, 8, "swiglu", False),
+    "qwen3-235b-a22b": UNSEEN_MODELS["qwen3-235b-a22b"],
+    "gpt-oss-120b": MODELS["gpt-oss-120b"],
+}
+SMALL = {"small": Model(8, 8, 64, 32, 3, "swiglu", False)}
+
+
+class Bench:
+    """One rank."""
+
+    def __init__(self, rank, ranks, options):
+        self.rank, self.ranks, self.options = rank, ranks, options
+        self.device = torch.device("cpu" if SIMULATED else f"cuda:{rank}")
+        self.results = {
+            "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "device": "simulator" if SIMULATED else torch.cuda.get_device_name(),
+            "ranks": ranks,
+            "torch": torch.__version__,
+            "nccl": None if SIMULATED else ".".join(map(str, torch.cuda.nccl.version())),
+            "moxie": moxie.__version__,
+            "layers": [],
+        }
+
+    # ---- Times ----
+
+    def worst(self, value):
+        """The largest of all ranks' numbers; None: a rank has none."""
+        values = [None] * self.ranks
+        dist.all_gather_object(values, value)
+        return None if any(each is None for each in values) else max(values)
+
+    def graph_of(self, call, count):
+        """`count` calls in a graph; None without a GPU."""
+        call()
+        if SIMULATED:
+            return None
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                call()
+        return graph
+
+    def graph_time(self, call, count=10, turns=9):
+        """Microseconds of a call, by replays that all ranks begin together."""
+        graph = self.graph_of(call, count)
+        if graph is None:
+            return None
+        times = []
+        for _ in range(turns):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            dist.barrier(device_ids=[self.rank])
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / count * 1e3)
+        # A communicator whose calls are in a graph that is alive is not torn down.
+        graph.reset()
+        return self.worst(statistics.median(times))
+
+    def call_time(self, call, count=10, turns=5):
+        """Microseconds of a call whose host takes part."""
+        call()
+        if SIMULATED:
+            return None
+        times = []
+        for _ in range(turns):
+            torch.cuda.synchronize()
+            dist.barrier(device_ids=[self.rank])
+            begin = time.perf_counter()
+            for _ in range(count):
+                call()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - begin) / count * 1e6)
+        return self.worst(statistics.median(times))
+
+    def phases(self, call, count=10):
+        """Microseconds of dispatch and combine in calls over windows, as seen from outside."""
+        graph = self.graph_of(call, count)
+        if graph is None:
+            return None, None
+        from torch.profiler import ProfilerActivity, profile
+
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            dist.barrier(device_ids=[self.rank])
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+                graph.replay()
+                torch.cuda.synchronize()
+            profiled.export_chrome_trace(file.name)
+            with open(file.name) as written:
+                events = json.load(written)["traceEvents"]
+        graph.reset()
+        kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("moxie_kernel")]
+        found = phases_of(
+            [(e["ts"], e["ts"] + e["dur"], e["args"].get("grid"), e["args"].get("block")) for e in kernels]
+        )
+        medians = [statistics.median(each) if each else None for each in zip(*found, strict=True)] or [None, None]
+        return self.worst(medians[0]), self.worst(medians[1])
+
+    def copy_rate(self, nbytes):
+        """GB/s of copies to a neighbor and from it, all ranks at once."""
+        if SIMULATED or self.ranks == 1:
+            return None
+        from torch.distributed import _symmetric_memory as symmetric
+
+        window = symmetric.empty(nbytes, dtype=torch.uint8, device=self.device)
+        handle = symmetric.rendezvous(window, dist.group.WORLD)
+        peer = handle.get_buffer((self.rank + 1) % self.ranks, (nbytes,), torch.uint8)
+        own = torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
+        rates = {}
+        for name, copy in (("to", lambda: peer.copy_(own)), ("from", lambda: own.copy_(peer))):
+            rates[name] = nbytes / self.graph_time(copy) * 1e-3
+        return rates
+
+    # ---- Layers ----
+
+    def layer(self, name, model):
+        generator = torch.Generator(self.device).manual_seed(1)
+        full = {}
+        gpt_oss = model.activation == "swiglu-oai"
+        for weight, n, k in (
+            ("gate_up_proj", 2 * model.intermediate, model.hidden),
+            ("down_proj", model.hidden, model.intermediate),
+        ):
+            full[weight] = torch.empty(model.experts, n, k, dtype=torch.bfloat16, device=self.device)
+            full[weight].normal_(std=k**-0.5, generator=generator)
+            if model.bias:
+                bias = torch.randn(model.experts, n, generator=generator, device=self.device)
+                full[f"{weight}_bias"] = bias.bfloat16()
+        options = {
+            "top_k": model.top,
+            "activation": "swiglu_oai" if gpt_oss else "swiglu",
+            "gate": "interleaved" if gpt_oss else "split",
+            "bias": model.bias,
+            "timeout": 120.0,
+            "device": self.device,
+        }
+        sizes = model.experts, model.hidden, model.intermediate
+        most = max(self.options.tokens)
+        modules = {"all_to_all": Experts(None, *sizes, **options, transport="all_to_all")}
+        if not SIMULATED:
+            modules["windows"] = Experts(None, *sizes, **options, transport="windows", max_tokens=most)
+        for module in modules.values():
+            module.load_state_dict(full)
+        for tokens in self.options.tokens:
+            for routing in ("balanced", "skewed"):
+                result = self.step(model, full, modules, tokens, routing)
+                self.results["layers"].append({"model": name, "tokens": tokens, "routing": routing, **result})
+                if self.rank == 0:
+                    print(name, tokens, routing, json.dumps(result), flush=True)
+                    if self.options.out:
+                        with open(self.options.out, "w") as file:
+                            json.dump(self.results, file, indent=1)
+
+    def step(self, model, full, modules, tokens, routing):
+        generator = torch.Generator(self.device).manual_seed(100 * tokens + self.rank)
+        x = torch.randn(tokens, model.hidden, generator=generator, device=self.device).bfloat16()
+        # The same experts are popular on all ranks.
+        shuffle = torch.randperm(model.experts, generator=torch.Generator().manual_seed(tokens))
+        popularity = torch.arange(1, model.experts + 1, dtype=torch.float32)[shuffle] ** -ZIPF
+        if routing == "balanced":
+            popularity = torch.ones(model.experts)
+        popularity = popularity.to(self.device).expand(tokens, -1)
+        ids = torch.multinomial(popularity, model.top, generator=generator)
+        weights = torch.softmax(torch.randn(tokens, model.top, generator=generator, device=self.device), -1)
+        module = modules["all_to_all"]
+        options = {
+            "b1": full.get("gate_up_proj_bias"),
+            "b2": full.get("down_proj_bias"),
+            "activation": module.activation,
+            "gate": module.gate,
+        }
+        expected = moxie.experts(x, ids, weights, full["gate_up_proj"], full["down_proj"], **options).double()
+        result = {"errors": {}}
+        for transport, each in modules.items():
+            for attempt in range(2):
+                y = each(x, ids, weights).double()
+                error = float((y - expected).norm() / expected.norm())
+                if not (math.isfinite(error) and error < 4e-3):
+                    raise SystemExit(f"rank {self.rank}: {transport}, call {attempt}: differs by {error}")
+            each.synchronize()
+            result["errors"][transport] = self.worst(error)
+
+        # What travels: a token to each rank that has any of its experts, a row back for each pair.
+        ranks = module._table_on(self.device)[0][ids]
+        goes = torch.stack([(ranks == rank).any(1).sum() for rank in range(self.ranks)]).tolist()
+        pairs = [int((ranks == rank).sum()) for rank in range(self.ranks)]
+        goes_of, pairs_of = [None] * self.ranks, [None] * self.ranks
+        dist.all_gather_object(goes_of, goes)
+        dist.all_gather_object(pairs_of, pairs)
+        row = 2 * model.hidden
+        transfers = {}
+        for phase, table in (("dispatch", goes_of), ("combine", [list(each) for each in zip(*pairs_of, strict=True)])):
+            sent = [sum(n for to, n in enumerate(each) if to != rank) for rank, each in enumerate(table)]
+            got = [sum(each[rank] for other, each in enumerate(table) if other != rank) for rank in range(self.ranks)]
+            transfers[phase] = table, row * max(*sent, *got)
+            result[f"{phase}_bytes"] = transfers[phase][1]
+
+        times = {"all_to_all": self.call_time(lambda: module(x, ids, weights))}
+        if "windows" in modules:
+            times["windows"] = self.graph_time(lambda: modules["windows"](x, ids, weights))
+            phases = self.phases(lambda: modules["windows"](x, ids, weights))
+            times["dispatch"], times["combine"] = phases
+        # As many rows of this rank's own experts, where each token has those of the pairs that come here.
+        rows = sum(each[self.rank] for each in pairs_of)
+        own = len(module.placement.experts_of(self.rank))
+        drawn = torch.randint(own, (-(-rows // model.top) or 1, model.top), generator=generator, device=self.device)
+        its = torch.randn(drawn.shape[0], model.hidden, generator=generator, device=self.device).bfloat16()
+        w1, w2 = module._operands()
+        if model.bias:
+            options |= {"b1": module.gate_up_proj_bias, "b2": module.down_proj_bias}
+        times["local"] = self.graph_time(lambda: moxie.experts(its, drawn, None, w1, w2, **options))
+        for phase, (table, nbytes) in transfers.items():
+            given = torch.zeros(sum(table[self.rank]), row, dtype=torch.uint8, device=self.device)
+            counts = [each[self.rank] for each in table]
+            out = given.new_empty((sum(counts), row))
+            if not SIMULATED:
+                times[f"nccl_{phase}"] = self.graph_time(
+                    lambda out=out, given=given, counts=counts, table=table: dist.all_to_all_single(
+                        out, given, counts, table[self.rank]
+                    )
+                )
+            for name in (phase, f"nccl_{phase}"):
+                if times.get(name):
+                    result[f"{name}_GBps"] = nbytes / times[name] * 1e-3
+        result["us"] = times
+        return result
+
+    def run(self):
+        with torch.no_grad():
+            self.results["copy_rate"] = self.copy_rate(1 << 28)
+            if self.rank == 0:
+                print(self.results, flush=True)
+            models = SMALL if self.options.small else RANKED
+            for name in self.options.models or models:
+                self.layer(name, models[name])
+                if not SIMULATED:
+                    torch.cuda.empty_cache()
+
+
+def phases_of(kernels):
+    """Dispatch and combine of each call, from (begin, end, grid, block) of its kernels in any order.
+
+    A call is sort..., exchange, dispatch, meet, gather_rows or none, up, down, meet, combine. Meetings are the blocks of
+    96 threads. Kernels begin before those in front of them have ended, so only their ends count.
+    """
+    kernels = sorted(kernels)
+    meetings = [i for i, (_, _, grid, block) in enumerate(kernels) if list(block) == [96, 1, 1] and grid[0] == 1]
+    found = []
+    for tokens, results in zip(meetings[::2], meetings[1::2], strict=False):
+        if tokens < 3 or results + 1 >= len(kernels):
+            continue
+        end = [each[1] for each in kernels]
+        found.append((end[tokens] - end[tokens - 3], end[results + 1] - end[results - 1]))
+    return found
+
+
+def begin(rank, ranks, options, method):
+    backend = "gloo" if SIMULATED else "cpu:gloo,cuda:nccl"
+    if SIMULATED:
+        torch.set_num_threads(1)
+    else:
+        torch.cuda.set_device(rank)
+    dist.init_process_group(
+        backend, init_method=method, rank=rank, world_size=ranks, timeout=datetime.timedelta(minutes=5)
+    )
+    bench = Bench(rank, ranks, options)
+    bench.run()
+    dist.barrier()
+    if rank == 0 and options.out:
+        with open(options.out, "w") as file:
+            json.dump(bench.results, file, indent=1)
+    sys.stdout.flush()
+    # Communicators whose calls were captured may wait for ever when they are torn down.
+    os._exit(0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--models", type=lambda text: text.split(","), help=", ".join(RANKED))
+    parser.add_argument("--tokens", type=lambda text: [int(each) for each in text.split(",")])
+    parser.add_argument("--out", help="a file for JSON, written again after each layer")
+    parser.add_argument("--small", action="store_true", help="a tiny layer, for the simulator")
+    options = parser.parse_args()
+    options.tokens = options.tokens or ([1, 5] if options.small else [1, 16, 64, 256, 1024, 4096])
+    if "LOCAL_RANK" in os.environ:
+        begin(int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"]), options, "env://")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    context = torch.multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=begin, args=(rank, options.ranks, options, method)) for rank in range(options.ranks)
+    ]
+    for process in processes:
+        process.start()
+    # One that fails leaves the others waiting.
+    while any(process.is_alive() for process in processes):
+        time.sleep(0.2)
+        if any(process.exitcode not in (None, 0) for process in processes):
+            for process in processes:
+                process.kill()
+    sys.exit(max(abs(process.exitcode or 0) for process in processes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// See ranks.h.
+#include "cli/ranks.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moxie::cli {
+
+namespace {
+
+// Multiprocessors that copies between ranks take from the products beside them.
+constexpr int kCopySms = 16;
+// Of a network adapter's line rate, what transfers get.
+constexpr double kNetworkShare = 0.9;
+// Of the memory's rate, what permute and combine get (docs/routing.md).
+constexpr double kMemoryShare = 0.9;
+// Three launches around the products.
+constexpr double kLaunches = 6e-6;
+constexpr double kElement = 2;  // bytes of bf16
+
+// Ranks other than its own that hold any of a token's top_k experts, on average.
+double other_ranks_of_a_token(const RankedLayer& layer) {
+  const auto experts = static_cast<double>(layer.experts);
+  const double elsewhere = experts - experts / static_cast<double>(layer.ranks);
+  double none = 1;  // the probability that a given rank has none of them
+  for (int i = 0; i < layer.top_k; ++i) none *= std::max(0.0, elsewhere - i) / std::max(1.0, experts - i);
+  return static_cast<double>(layer.ranks - 1) * (1 - none);
+}
+
+// Of what goes to other ranks, what leaves the NVLink domain.
+double share_of_network(const RankedLayer& layer) {
+  if (layer.ranks <= layer.domain) return 0;
+  return static_cast<double>(layer.ranks - layer.domain) / static_cast<double>(layer.ranks - 1);
+}
+
+// window_rate: of windows, in this direction.
+double transfer(const RankedLayer& layer, const Links& links, bool windows, double window_rate, double bytes) {
+  if (layer.ranks == 1) return 0;
+  if (windows) return links.window_latency + bytes / window_rate;
+  const double network = bytes * share_of_network(layer);
+  const double latency = links.all_to_all_latency + static_cast<double>(layer.ranks - 2) * links.peer_latency;
+  if (network == 0) return latency + bytes / links.all_to_all_rate;
+  return latency + links.network_latency +
+         std::max((bytes - network) / links.all_to_all_rate, network / links.network_rate);
+}
+
+double product(GemmDescription d, int64_t experts, double rows, const DeviceFigures& device) {
+  // Weights of experts that no row has chosen are not read.
+  const auto count = static_cast<double>(experts);
+  const double chosen = count * (1 - std::pow(1 - 1 / count, rows));
+  const auto groups = std::max<int64_t>(1, std::llround(chosen));
+  const auto total = std::max<int64_t>(1, std::llround(rows));
+  d.groups = Offsets{groups, total};
+  d.expected_rows = std::max<int64_t>(1, total / groups);
+  return plan_gemm(d, device).predicted_seconds;
+}
+
+}  // namespace
+
+Links links_of(int arch, double network) {
+  // Measured between two H100 of one host (docs/scale.md): NVLink 4 with 450 GB/s in each direction. NVLink 5 has twice
+  // that, and is assumed to reach the same share of it.
+  const double generation = arch == 100 ? 2 : 1;
+  return {.store_rate = generation * 361e9,
+          .load_rate = generation * 372e9,
+          .window_latency = 8e-6,
+          .all_to_all_rate = generation * 278e9,
+          .all_to_all_latency = 26e-6,
+          .peer_latency = 0.5e-6,
+          .network_rate = kNetworkShare * network,
+          .network_latency = 10e-6};
+}
+
+StepCosts cost_of(const RankedLayer& layer, const DeviceFigures& device, const Links& links, bool windows) {
+  const auto tokens = static_cast<double>(layer.tokens);
+  const auto hidden = static_cast<double>(layer.up.k);
+  const double pairs = tokens * layer.top_k;
+  const double away = static_cast<double>(layer.ranks - 1) / static_cast<double>(layer.ranks);
+  StepCosts costs;
+  costs.combine_bytes = pairs * away * kElement * hidden;
+  // A token goes once to each rank, by all_to_all with the slots of its experts there; a row comes back for each pair.
+  costs.dispatch_bytes =
+      tokens * other_ranks_of_a_token(layer) * (kElement * hidden + (windows ? 0.0 : 4.0 * layer.top_k));
+  costs.dispatch = transfer(layer, links, windows, links.store_rate, costs.dispatch_bytes);
+  costs.combine = transfer(layer, links, windows, links.load_rate, costs.combine_bytes);
+
+  const int64_t own = (layer.experts + layer.ranks - 1) / layer.ranks;
+  GemmDescription down = layer.up;
+  down.n = layer.up.k;
+  down.k = is_gated(layer.up.activation.function) ? layer.up.n / 2 : layer.up.n;
+  down.activation = Activation::None;
+  costs.up = product(layer.up, own, pairs, device);
+  costs.down = product(down, own, pairs, device);
+  // Rows are written and read once more in their sorted order, and read and summed for each token.
+  costs.around = kLaunches + (3 * pairs + tokens) * kElement * hidden / (kMemoryShare * device.memory_rate);
+  return costs;
+}
+
+double seconds_in_halves(const RankedLayer& layer, const DeviceFigures& device, const Links& links, bool windows) {
+  RankedLayer half = layer;
+  half.tokens = (layer.tokens + 1) / 2;
+  const StepCosts costs = cost_of(half, device, links, windows);
+  const double products = costs.products() * device.sm_count / std::max(1, device.sm_count - kCopySms);
+  return costs.dispatch + std::max(costs.dispatch, products) + std::max(products, costs.combine) + costs.combine;
+}
+
+}  // namespace moxie::cli
