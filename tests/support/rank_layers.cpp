@@ -18,6 +18,10 @@ namespace {
 constexpr uint8_t kPoison = 0xa5;
 constexpr int64_t kGuard = 16;  // elements before and behind the output
 
+// What a layer keeps, and what a call has.
+enum : size_t { kUp, kDown, kUpBias, kDownBias, kPlaces };
+enum : size_t { kX, kLogits, kWeights, kIds, kResidual, kCount, kOut };
+
 ExpertLayerDescription of_rank(ExpertLayerDescription d, int rank) {
   d.ranks->rank = rank;
   if (!d.ranks->results) d.ranks->results = ResultFormat::Rows;
@@ -40,10 +44,12 @@ std::vector<uint16_t> small_numbers(uint64_t seed, int64_t count, int64_t most) 
 }  // namespace
 
 template <typename T>
-T* RankLayers::Side::put(std::vector<Workspace>& where, const std::vector<T>& values) const {
-  where.emplace_back(layer.device(), values.size() * sizeof(T));
-  if (!values.empty()) layer.device().upload(where.back().data(), values.data(), where.back().bytes());
-  return static_cast<T*>(where.back().data());
+T* RankLayers::Side::put(std::vector<Workspace>& where, const std::vector<T>& values, size_t at) const {
+  const size_t bytes = values.size() * sizeof(T);
+  if (where.size() <= at) where.resize(at + 1);
+  if (where[at].bytes() != bytes) where[at] = Workspace(layer.device(), bytes);
+  if (bytes > 0) layer.device().upload(where[at].data(), values.data(), bytes);
+  return static_cast<T*>(where[at].data());
 }
 
 RankLayers::RankLayers(const ExpertLayerDescription& layer, const std::vector<Device>& devices,
@@ -57,7 +63,7 @@ RankLayers::RankLayers(const ExpertLayerDescription& layer, const std::vector<De
     side.workspace = Workspace(side.layer.device(), side.layer.workspace_bytes());
     side.layer.device().fill(side.workspace.data(), 0xff, side.workspace.bytes());
     add_weights(side, rank * layer.experts, layer.experts);
-    if (!places.empty()) side.tensors.places = side.put(side.weights, places);
+    if (!places.empty()) side.tensors.places = side.put(side.weights, places, kPlaces);
   }
   for (Side& side : ranks_) side.tensors.windows = windows_.data();
   single_.workspace = Workspace(devices.front(), single_.layer.workspace_bytes());
@@ -100,28 +106,28 @@ void RankLayers::add_weights(Side& side, int64_t first, int64_t count) const {
           codes.data(), scales.data(), n, k, of_gate && gated ? std::optional(d.gate) : std::nullopt);
       packed.insert(packed.end(), of_expert.begin(), of_expert.end());
     }
-    if (d.weights == OperandFormat::Bf16) return side.put(side.weights, values);
-    return side.put(side.weights, packed);
+    const size_t at = of_gate ? kUp : kDown;
+    if (d.weights == OperandFormat::Bf16) return side.put(side.weights, values, at);
+    return side.put(side.weights, packed, at);
   };
-  const auto bias = [&](int64_t n, uint64_t salt) {
+  const auto bias = [&](int64_t n, uint64_t salt, size_t at) {
     std::vector<uint16_t> values;
     for (int64_t e = first; e < first + count; ++e) {
       const std::vector<uint16_t> of_expert = small_numbers(seed_ * 977 + salt + uint64_t(e) * 16, n, 9);
       values.insert(values.end(), of_expert.begin(), of_expert.end());
     }
-    return side.put(side.weights, values);
+    return side.put(side.weights, values, at);
   };
   side.tensors.up.data = matrix(up_rows, d.hidden, true, 1);
   side.tensors.down.data = matrix(d.hidden, d.width, false, 2);
-  if (d.up_bias) side.tensors.up_bias = bias(up_rows, 3);
-  if (d.down_bias) side.tensors.down_bias = bias(d.hidden, 4);
+  if (d.up_bias) side.tensors.up_bias = bias(up_rows, 3, kUpBias);
+  if (d.down_bias) side.tensors.down_bias = bias(d.hidden, 4, kDownBias);
 }
 
 void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std::vector<int64_t>& ids) const {
   const ExpertLayerDescription& d = description_;
   const int64_t tokens = call.tokens[size_t(rank)];
   const uint64_t seed = call.seed * 31 + uint64_t(rank) * 7919;
-  side.call.clear();
   ExpertLayerTensors& t = side.tensors;
   t.tokens = tokens;
   // Numbers that FP8 keeps: the greatest of 128 columns is 7, so that the scale is 2^-6. NaN lies between the rows.
@@ -132,32 +138,32 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
     const int64_t column = i % d.hidden;
     x[size_t(i / d.hidden * t.x.ld + column)] = column % 128 == 0 ? reference::float_to_bf16(7) : numbers[size_t(i)];
   }
-  t.x.data = side.put(side.call, x);
+  t.x.data = side.put(side.call, x, kX);
   Random random(seed + 1);
   std::vector<float> weights, residual;
   if (d.router) {
     std::vector<float> logits;
     for (int64_t i = 0; i < tokens * d.ranks->ranks * d.experts; ++i)
       logits.push_back(float(random.between(-64, 64)) / 16);
-    t.logits = side.put(side.call, logits);
+    t.logits = side.put(side.call, logits, kLogits);
   } else {
     for (int64_t i = 0; i < tokens * d.top_k; ++i) weights.push_back(float(random.between(-40, 40)) / 16);
-    t.topk_weights = side.put(side.call, weights);
-    t.topk_ids = d.id_type == IdType::Int64 ? static_cast<const void*>(side.put(side.call, ids))
-                                            : side.put(side.call, std::vector<int32_t>(ids.begin(), ids.end()));
+    t.topk_weights = side.put(side.call, weights, kWeights);
+    t.topk_ids = d.id_type == IdType::Int64 ? static_cast<const void*>(side.put(side.call, ids, kIds))
+                                            : side.put(side.call, std::vector<int32_t>(ids.begin(), ids.end()), kIds);
   }
   if (side.layer.description().residual) {
     const std::vector<uint16_t> bits = small_numbers(seed + 2, tokens * d.hidden, 30);
     for (const uint16_t x : bits) residual.push_back(reference::bf16_to_float(x));
-    t.residual.data =
-        d.out == DataType::F32 ? static_cast<const void*>(side.put(side.call, residual)) : side.put(side.call, bits);
+    t.residual.data = d.out == DataType::F32 ? static_cast<const void*>(side.put(side.call, residual, kResidual))
+                                             : side.put(side.call, bits, kResidual);
   }
   t.token_count = nullptr;
   if (!call.counts.empty() && call.counts[size_t(rank)])
-    t.token_count = side.put(side.call, std::vector<int32_t>{*call.counts[size_t(rank)]});
+    t.token_count = side.put(side.call, std::vector<int32_t>{*call.counts[size_t(rank)]}, kCount);
   const int64_t element = bits_of(side.layer.description().out) / 8;
   const std::vector<uint8_t> poison(size_t((tokens * ld_out() + 2 * kGuard) * element), kPoison);
-  t.out.data = side.put(side.call, poison) + kGuard * element, t.out.ld = ld_out();
+  t.out.data = side.put(side.call, poison, kOut) + kGuard * element, t.out.ld = ld_out();
 }
 
 void RankLayers::bring(const RankCall& call) {

@@ -38,7 +38,8 @@ class RankLayers {
   void share_windows(const RankLayers& other) { windows_ = other.windows_; }
   void prepare() const;  // all windows
 
-  // Puts tokens, ids, weights, residuals and poisoned outputs on the devices.
+  // Puts tokens, ids, weights, residuals and poisoned outputs on the devices: to where those of the last call were, if
+  // they have the same sizes.
   void bring(const RankCall& call);
   // A call of one rank, or some steps of it.
   void run(int rank, const ops::LayerSteps& steps = {}, Stream stream = nullptr) const;
@@ -57,8 +58,9 @@ class RankLayers {
   // A layer's weights and the tensors of its call, on its device.
   struct Side {
     Side(const Device& device, const ExpertLayerDescription& description) : layer(device, description) {}
+    // Memory number `at` of `where`.
     template <typename T>
-    T* put(std::vector<Workspace>& where, const std::vector<T>& values) const;
+    T* put(std::vector<Workspace>& where, const std::vector<T>& values, size_t at) const;
     ExpertLayer layer;
     ExpertLayerTensors tensors = {};
     std::vector<Workspace> weights = {}, call = {};

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expert layers over ranks that have a device each and run at the same time, in all orders: beside the same layer on one
+// rank, to the last bit. tests/hopper/ranks_test.cpp has every kind of layer, step by step.
+#include <cuda.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "tests/sim/driver.h"
+#include "tests/support/random.h"
+#include "tests/support/rank_layers.h"
+
+namespace moxie::test {
+namespace {
+
+using sim_test::symbol;
+
+constexpr int kMostDevices = 8;
+
+// Before anything asks for a device.
+const bool kHasDevices = [] {
+  setenv("MOXIE_SIM_DEVICES", std::to_string(kMostDevices).c_str(), 1);
+  return true;
+}();
+
+// The first `count` devices, each with access to the memory of the others.
+std::vector<Device> devices_of(int count) {
+  static const std::vector<Device>& all = *new std::vector<Device>([] {
+    std::vector<Device> devices = {device()};
+    for (int i = 1; i < kMostDevices; ++i) devices.push_back(Device::open(DeviceKind::Sim, i));
+    std::vector<CUcontext> contexts(kMostDevices);
+    for (int i = 0; i < kMostDevices; ++i)
+      EXPECT_EQ(CU(cuDevicePrimaryCtxRetain)(&contexts[size_t(i)], i), CUDA_SUCCESS);
+    for (int i = 0; i < kMostDevices; ++i) {
+      CU(cuCtxPushCurrent)(contexts[size_t(i)]);
+      for (int j = 0; j < kMostDevices; ++j) {
+        if (i == j) continue;
+        EXPECT_EQ(CU(cuCtxEnablePeerAccess)(contexts[size_t(j)], 0), CUDA_SUCCESS);
+      }
+      CUcontext popped = nullptr;
+      CU(cuCtxPopCurrent)(&popped);
+    }
+    return devices;
+  }());
+  return {all.begin(), all.begin() + count};
+}
+
+ExpertLayerDescription small_layer(int ranks, int64_t experts, int top_k) {
+  ExpertLayerDescription d;
+  d.experts = experts, d.top_k = top_k;
+  d.hidden = 136, d.width = 24;
+  d.activation = Activation::Relu;
+  d.max_tokens = 12, d.expected_tokens = 8;
+  d.ranks = RankDescription{.ranks = ranks};
+  d.ranks->max_rows = ranks * d.max_tokens * top_k;
+  return d;
+}
+
+RankCall call_of(const std::vector<int64_t>& tokens, int top_k, const std::function<int64_t(int)>& choose,
+                 uint64_t seed = 1) {
+  RankCall call;
+  call.tokens = tokens, call.seed = seed;
+  for (size_t rank = 0; rank < tokens.size(); ++rank) {
+    std::vector<int64_t>& ids = call.ids.emplace_back();
+    for (int64_t i = 0; i < tokens[rank] * top_k; ++i) ids.push_back(choose(int(rank)));
+  }
+  return call;
+}
+
+std::string refusal(const RankLayers& layers, int rank) {
+  try {
+    layers.layer(rank).check_ranks(layers.window(rank));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Peer) << error.what();
+    return error.what();
+  }
+  return "nothing";
+}
+
+constexpr const char* kOrders[] = {"eager", "lazy", "random:1", "random:2"};
+
+struct Kind {
+  const char* name;
+  int ranks;
+  int64_t experts;
+  int top_k;
+  RowFormat format;
+  ResultFormat results;
+};
+const Kind kKinds[] = {
+    {"Two", 2, 3, 2, RowFormat::Bf16, ResultFormat::Rows},
+    {"TwoSums", 2, 4, 8, RowFormat::Bf16, ResultFormat::Sums},
+    {"Four", 4, 2, 3, RowFormat::Fp8, ResultFormat::Rows},
+    {"FourSums", 4, 5, 16, RowFormat::Fp8, ResultFormat::Bf16Sums},
+    {"Eight", 8, 2, 1, RowFormat::Bf16, ResultFormat::Rows},
+};
+void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
+
+class RanksAtOnce : public ::testing::TestWithParam<Kind> {};
+
+// Calls whose kernels overlap with those of calls before and behind, as far as the ranks let each other.
+TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
+  const Kind& kind = GetParam();
+  const int ranks = kind.ranks;
+  ExpertLayerDescription d = small_layer(ranks, kind.experts, kind.top_k);
+  d.ranks->format = kind.format, d.ranks->results = kind.results;
+  Random random(run_seed() ^ std::hash<std::string>()(kind.name));
+  set_order("eager");
+  RankLayers layers(d, devices_of(ranks), {}, random.next() % 1000);
+  // Another layer in the same windows, whose tokens and places are others.
+  ExpertLayerDescription smaller = d;
+  smaller.hidden = 40, smaller.residual = true, smaller.permute = kind.format == RowFormat::Fp8;
+  RankLayers others(smaller, devices_of(ranks), {}, 7);
+  others.share_windows(layers);
+  const int64_t all = ranks * kind.experts;
+  for (const char* order : kOrders) {
+    SCOPED_TRACE(fmt::format("{}, MOXIE_TEST_SEED={}", order, run_seed()));
+    set_order(order);
+    const auto draw = [&](RankLayers& of, int64_t skew) {
+      std::vector<int64_t> tokens;
+      for (int rank = 0; rank < ranks; ++rank) tokens.push_back(random.one_in(4) ? 0 : random.between(1, 12));
+      of.bring(call_of(
+          tokens, kind.top_k,
+          [&](int) { return skew == 0 ? random.between(-1, all) : random.between(0, kind.experts - 1); },
+          random.next() % 1000));
+    };
+    draw(layers, 0), draw(others, 1);
+    for (int round = 0; round < 2; ++round) {
+      for (const RankLayers* of : {&layers, &others}) {
+        // The ranks' hosts are not in step.
+        for (int rank = 0; rank < ranks; ++rank) of->run((rank + round) % ranks);
+      }
+    }
+    for (const Device& each : devices_of(ranks)) each.synchronize();
+    set_order("eager");
+    EXPECT_EQ(layers.difference(), "");
+    EXPECT_EQ(others.difference(), "");
+    layers.check_all();
+    if (HasFailure()) return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, RanksAtOnce, ::testing::ValuesIn(kKinds),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Ranks, HaveAHostThreadEach) {
+  set_order("eager");
+  RankLayers layers(small_layer(3, 2, 2), devices_of(3));
+  layers.bring(call_of({12, 1, 5}, 2, [id = 0](int) mutable { return id++ % 6; }));
+  std::vector<std::thread> hosts;
+  for (int rank = 0; rank < 3; ++rank) {
+    hosts.emplace_back([&, rank] {
+      layers.run(rank);
+      layers.layer(rank).device().synchronize();
+    });
+  }
+  for (std::thread& host : hosts) host.join();
+  EXPECT_EQ(layers.difference(), "");
+}
+
+// A graph of each rank's call serves every routing.
+TEST(Ranks, GraphsAreReplayed) {
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(2, 3, 4);
+  d.ranks->results = ResultFormat::Sums;
+  RankLayers layers(d, devices_of(2));
+  Random random(run_seed());
+  const auto draw = [&] {
+    return call_of(
+        {12, 7}, 4, [&](int) { return random.between(-1, 6); }, random.next() % 1000);
+  };
+  layers.bring(draw());
+  std::vector<CUgraphExec> graphs(2);
+  std::vector<CUcontext> contexts(2);
+  std::vector<CUstream> streams(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto i = size_t(rank);
+    ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&contexts[i], rank), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(contexts[i]), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamCreate)(&streams[i], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamBeginCapture)(streams[i], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    layers.run(rank, {}, streams[i]);
+    CUgraph graph = nullptr;
+    ASSERT_EQ(CU(cuStreamEndCapture)(streams[i], &graph), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuGraphInstantiate)(&graphs[i], graph, 0), CUDA_SUCCESS);
+  }
+  for (const char* order : kOrders) {
+    SCOPED_TRACE(order);
+    layers.bring(draw());
+    set_order(order);
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_EQ(CU(cuCtxSetCurrent)(contexts[size_t(rank)]), CUDA_SUCCESS);
+      ASSERT_EQ(CU(cuGraphLaunch)(graphs[size_t(rank)], streams[size_t(rank)]), CUDA_SUCCESS);
+    }
+    for (int rank = 0; rank < 2; ++rank) layers.layer(rank).device().synchronize(streams[size_t(rank)]);
+    set_order("eager");
+    EXPECT_EQ(layers.difference(), "");
+  }
+  layers.check_all();
+  ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
+}
+
+// A rank that ends in the middle of a call, wherever it has come to, is named by all others, which end.
+TEST(Ranks, WhoEndsIsNamedByAllOthers) {
+  constexpr const char* kSent[] = {"numbers of rows", "tokens", "results"};
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(4, 2, 2);
+  d.ranks->time_limit = 0.001;
+  RankLayers layers(d, devices_of(4));
+  for (int step = -1; step < 2; ++step) {
+    SCOPED_TRACE(step);
+    set_order(kOrders[step + 1]);
+    layers.bring(call_of({3, 0, 12, 5}, 2, [id = 0](int) mutable { return id++ % 8; }));
+    for (const int rank : {0, 1, 2}) layers.run(rank);
+    if (step >= 0) layers.run(3, {0, step});
+    for (const Device& each : devices_of(4)) each.synchronize();
+    for (const int rank : {0, 1, 2}) {
+      EXPECT_EQ(refusal(layers, rank), fmt::format("rank 3 sent no {} in call 1 within 0.001 seconds of rank {}'s wait",
+                                                   kSent[step + 1], rank));
+      EXPECT_TRUE(layers.is_nan(rank));
+    }
+    layers.prepare();
+    layers.run_at_once();
+    EXPECT_EQ(layers.difference(), "");
+    layers.check_all();
+    layers.prepare();
+  }
+  set_order("eager");
+}
+
+}  // namespace
+}  // namespace moxie::test
