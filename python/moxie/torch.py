@@ -61,7 +61,6 @@ class _Gpu:
     def __init__(self, index: int) -> None:
         self.device = Device("cuda", index)
         self.calls: dict[tuple, Any] = {}
-        self.known: dict[tuple, Calls] = {}
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._index = index
 
@@ -92,7 +91,6 @@ class _Simulator:
     """The simulator for one call on CPU tensors: what is used is copied into its memory, and outputs back."""
 
     calls: dict[tuple, Any] = {}
-    known: dict[tuple, Calls] = {}
 
     def __init__(self) -> None:
         if os.environ.get("MOXIE_DEVICE") != "sim":
@@ -167,8 +165,16 @@ def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
         calls[key] = call
 
 
+# By their options, the calls of products and of layers on GPUs that go straight to the library.
+_known_products: dict[tuple, Calls] = {}
+_known_layers: dict[tuple, Calls] = {}
+for _each in (_known_products, _known_layers):
+    os.register_at_fork(after_in_child=_each.clear)  # other calls are refused there with a sentence
+
+
 def _make_known(
     where: Any,
+    known_calls: dict[tuple, Calls],
     options: tuple,
     tensors: tuple[Tensor | None, ...],
     places: tuple[tuple[int, bool], ...],
@@ -184,10 +190,10 @@ def _make_known(
     if not isinstance(where, _Gpu) or not _EXCHANGES:
         return
     with _lock:
-        known = where.known.get(options)
+        known = known_calls.get(options)
         if known is None:
             words, aligned = zip(*places, strict=True)
-            known = where.known[options] = Calls(Tensor, words, out_word, aligned)
+            known = known_calls[options] = Calls((Tensor, torch.nn.Parameter), words, out_word, aligned)
     # A pattern without memory: to copy one costs a third of naming shape, type and device.
     pattern = torch.empty_like(out)
     pattern.untyped_storage().resize_(0)
@@ -265,16 +271,12 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
-def _direct(tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether nothing but the operator's own kernel would see a call, so that the dispatcher's microseconds are saved.
-
-    Compilers, fake tensors, transforms and subclasses of tensors see the operator.
-    """
+def _unobserved() -> bool:
+    """Whether neither a compiler nor a mode nor a transform of torch would see a call."""
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
-        and _ORDINARY.issuperset(map(type, tensors))
     )
 
 
@@ -431,7 +433,7 @@ def _grouped_mm(
 ) -> Tensor:
     parameters = None if parameters is None else tuple(parameters)
     options = (divisor, activation, parameters, gate, out_dtype)
-    known = where.known.get(options)
+    known = _known_products.get(options)
     if known is not None and (result := known(mat_a, mat_b, offs, bias, gather)) is not None:
         return result
     given: tuple[Tensor | None, ...] = (mat_a, mat_b, offs, bias, gather)
@@ -468,7 +470,7 @@ def _grouped_mm(
     }
     call.gemm.run(**arguments)
     if is_new and key in where.calls:
-        _make_known(where, options, given, _PRODUCT_PLACES, _gemm._OUT, out, call.gemm, arguments)
+        _make_known(where, _known_products, options, given, _PRODUCT_PLACES, _gemm._OUT, out, call.gemm, arguments)
     del kept
     return out
 
@@ -513,10 +515,15 @@ def grouped_mm(
     ValueError: an argument breaks a rule, or the device has no kernel for it. RuntimeError: a gradient is asked for,
     driver, compiler. Nothing was launched then.
     """
+    unobserved = _unobserved()
     if torch.is_grad_enabled():
         _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
+    elif unobserved and activation_parameters is None:
+        known = _known_products.get((divisor, activation, None, gate, out_dtype))
+        if known is not None and (result := known.run(mat_a, mat_b, offs, bias, gather)) is not None:
+            return result if type(result) is Tensor else check(result)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _direct((mat_a, mat_b, offs, bias, gather)):
+    if unobserved and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
         return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
@@ -703,7 +710,7 @@ def _experts(
 ) -> Tensor:
     parameters = None if parameters is None else tuple(parameters)
     options = (activation, parameters, gate, first_expert, all_experts, out_dtype)
-    known = where.known.get(options)
+    known = _known_layers.get(options)
     if known is not None and (result := known(x, topk_ids, topk_weights, w1, w2, b1, b2, residual)) is not None:
         return result
     given: tuple[Tensor | None, ...] = (x, topk_ids, topk_weights, w1, w2, b1, b2, residual)
@@ -743,7 +750,7 @@ def _experts(
     }
     call.layer.run(**arguments)
     if is_new and key in where.calls:
-        _make_known(where, options, given, _LAYER_PLACES, _layer._OUT, out, call.layer, arguments)
+        _make_known(where, _known_layers, options, given, _LAYER_PLACES, _layer._OUT, out, call.layer, arguments)
     del kept
     return out
 
@@ -784,12 +791,17 @@ def experts(
     the same bits in every run. ValueError: an argument breaks a rule, or the device has no kernel for it.
     RuntimeError: a gradient is asked for, driver, compiler. Nothing was launched then.
     """
+    unobserved = _unobserved()
     if torch.is_grad_enabled():
         _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
+    elif unobserved and activation_parameters is None:
+        known = _known_layers.get((activation, None, gate, first_expert, all_experts, out_dtype))
+        if known is not None and (result := known.run(x, topk_ids, topk_weights, w1, w2, b1, b2, residual)) is not None:
+            return result if type(result) is Tensor else check(result)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _direct((x, topk_ids, topk_weights, w1, w2, b1, b2, residual)):
+    if unobserved and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
         call = _on_gpu if x.is_cuda else _on_cpu
         return call(
             _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,
