@@ -4,13 +4,14 @@ PRESET ?= default
 JOBS ?= $(shell nproc)
 BUILD := $(if $(filter default,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup ready build demo test test-torch nightly mutants semantic-mutants semantic-sample faults assembly \
-  fuzz coverage forms docs bench bundle wheel format check check-nvrtc install clean
+.PHONY: help setup ready build demo test test-torch test-vllm nightly mutants semantic-mutants semantic-sample faults \
+  assembly fuzz coverage forms docs bench bundle wheel format check check-nvrtc install clean
 help:
 	@echo "make setup   installs the packages that are missing, with apt-get; nothing else does"
 	@echo "make demo    build the program, then one expert layer on this machine's GPU or on the simulator"
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make test-torch fetches torch and transformers (5.6 GB), then runs the tests of what Moxie is in them"
+	@echo "make test-vllm  fetches vLLM and what its experts need (6.9 GB), then runs the tests of the plugin"
 	@echo "make nightly all tests with what CI leaves out, published products at their full size, semantic-mutants: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
 	@echo "make semantic-mutants changes what is computed line by line: is it noticed? hours; semantic-sample: minutes"
@@ -58,6 +59,12 @@ test-torch: ready $(BUILD)/CMakeCache.txt
 	@scripts/setup --test-tools
 	cmake --build $(BUILD) -j $(JOBS) --target moxie_c moxie_sim moxie_program
 	scripts/test-torch $(BUILD) $(ARGS)
+
+# In an environment with vLLM, which pip makes in the build folder.
+test-vllm: ready $(BUILD)/CMakeCache.txt
+	@scripts/setup --test-tools
+	cmake --build $(BUILD) -j $(JOBS) --target moxie_c moxie_sim moxie_program
+	scripts/test-vllm $(BUILD) $(ARGS)
 
 # The programs themselves: ctest's list and time limits are those of CI.
 nightly: build

@@ -75,8 +75,9 @@ def bare_call(call):
     """The library's call that a call makes, with its structure filled already: what is left without Python's part."""
     made = []
     make_known, moxie.torch._make_known = moxie.torch._make_known, lambda *given: made.append(given)
+    moxie.torch._known_products.clear(), moxie.torch._known_layers.clear()
     for gpu in moxie.torch._Gpu._opened.values():
-        gpu.calls.clear(), gpu.known.clear()
+        gpu.calls.clear()
     try:
         call()
     finally:
@@ -85,7 +86,7 @@ def bare_call(call):
         gpu.calls.clear()
     if SIMULATED:
         return lambda: None
-    _, _, tensors, _, _, out, operation, given = made[-1]
+    *_, tensors, _, _, out, operation, given = made[-1]
     nbytes = given["workspace_bytes"]
     workspace = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
     struct = ffi.from_buffer(structure_of(operation, given))

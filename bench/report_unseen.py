@@ -153,6 +153,41 @@ def bytes_table(gpu: Gpu) -> str:
     return text
 
 
+def listed(gpu: Gpu) -> str:
+    """The shapes of bench/shapes.py that are listed, of a run of `bench/measure FOLDER shapes`, beside all peers."""
+    run = load(f"shapes-{gpu.key}.json")
+    if run is None:
+        return ""
+    records = [record for record in run["shapes"] if "speedup" in record]
+    ratios = [record["speedup"] for record in records]
+    text = f"\n## The listed shapes\n\nRun: {run['date']} (commit {run['commit']}).\n"
+    text += "Beside PyTorch's grouped_mm and a cuBLASLt call a group, each with a compiled epilogue, and Triton.\n\n"
+    text += "| goal | measured | |\n| --- | --- | --- |\n"
+    mean, least = geometric_mean(ratios), min(records, key=lambda record: record["speedup"])
+    reached = lambda good: "reached" if good else "**not reached**"
+    text += f"| against the best peer, {len(ratios)} shapes: geometric mean at least 1.08 | {mean:.3f} "
+    text += f"| {reached(mean >= 1.08)} |\n"
+    text += f"| none under 0.97 | {least['speedup']:.3f} ({least['shape']}), "
+    text += f"{sum(ratio < 0.97 for ratio in ratios)} in all | {reached(least['speedup'] >= 0.97)} |\n"
+    serial = [
+        record["contenders"]["moxie"]["seconds"] / record["contenders"]["moxie-serial"]["seconds"] - 1
+        for record in records
+    ]
+    slower = sum(share > 0.005 for share in serial)
+    text += "| programmatic launches never slower than plain ones by more than 0.5% "
+    text += f"| {slower} of {len(serial)} are, most {max(serial):.1%} | {reached(slower == 0)} |\n\n"
+    names = {"moxie": "Moxie", "torch-grouped": "grouped_mm", "cublaslt-groups": "cuBLASLt", "triton": "Triton"}
+    text += "Microseconds.\n\n| shape | kernel | " + " | ".join(names.values()) + " | best peer / Moxie |\n"
+    text += "| --- | --- |" + " --- |" * (len(names) + 1) + "\n"
+    for record in records:
+        contenders = record["contenders"]
+        times = [contenders.get(name, {}).get("seconds") for name in names]
+        cells = [record["shape"], kernel_of(contenders["moxie"]["detail"])]
+        cells += [f"{time * 1e6:,.1f}" if time else "-" for time in times]
+        text += "| " + " | ".join([*cells, f"{record['speedup']:.2f}"]) + " |\n"
+    return text
+
+
 def in_step(shape, l2: float) -> float:
     """Bytes read by waves of 132 tiles of 128 x 256 of one group that are about square and keep in step, where L2 keeps
     a group's rows, or what one panel of columns needs of the weights, if half of it holds them."""
@@ -208,6 +243,7 @@ def page(gpu: Gpu) -> str:
     text += REASONS[gpu.key]
     text += "\n## All shapes\n\nMODEL.PRODUCT.TOKENS; `-` was not measured with this kernel.\n"
     text += "Regrets are of the first run, against the best of all candidates of the same run.\n\n" + table(gpu)
+    text += listed(gpu)
     return text
 
 
@@ -228,6 +264,10 @@ COMMON = """
   by K, N and rows, counts of skewed tiles that are exact, and a last wave of memory that is no shorter than a
   fifth of a full one: each changed the mean by at most 0.3 points, up on some sets and down on others
   ([bench/notes/hopper.md](../bench/notes/hopper.md)).
+- **Bytes.** Blocks drift apart over a long K, and each reads for itself what its neighbors have read before.
+  On an H200, keeping them in step by a counter brings the bytes down to a third, and takes 1 to 6% off the time in long
+  runs of one kernel, but costs 1 to 3% in turns of graphs, with skew up to 24%
+  ([hopper_tried.md](../bench/notes/hopper_tried.md)).
 """
 REASONS = {
     "h100": COMMON
@@ -240,10 +280,6 @@ REASONS = {
     + """- **Least ratios.** Groups of a mean of 64 to 128 rows with skew. The best kernel for equal rows, 64 or 256
   columns by 64 rows, is up to 16% slower there than the best for skewed ones, and the plan takes one kernel for
   both.
-- **Bytes.** Blocks drift apart over a long K, and each reads for itself what its neighbors have read before.
-  Keeping them in step by a counter brings the bytes down to a third, and takes 1 to 6% off the time in long
-  runs of one kernel, but costs 1 to 3% in turns of graphs, with skew up to 24%
-  ([hopper_tried.md](../bench/notes/hopper_tried.md)).
 """,
 }
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from moxie import _library
 from moxie._library import FOLDER, check, ffi
 
 # What the C code needs of Python, in its order.
 _FUNCTIONS = (
     "PyTuple_GetItem", "PyObject_CallObject", "PyLong_FromLong", "Py_IncRef", "Py_DecRef", "PyErr_Clear",
     "PyEval_SaveThread", "PyEval_RestoreThread", "PyCapsule_New", "PyCapsule_GetPointer", "PyCFunction_NewEx",
+    "PyObject_Type",
 )  # fmt: skip
 _CAPSULE = b"dlpack_exchange_api"
 
@@ -49,9 +49,10 @@ def exchange_of(tensor_type: type) -> int:
 
 
 @cache
-def _python(tensor_type: type) -> Any:
+def _python(types: tuple[type, type]) -> Any:
     addresses = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS]
-    return (ctypes.c_void_p * (len(addresses) + 2))(*addresses, id(None), exchange_of(tensor_type))
+    addresses += [id(None), *map(id, types), exchange_of(types[0])]
+    return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 def structure_of(operation: Any, arguments: dict[str, Any]) -> bytes:
@@ -64,18 +65,20 @@ def structure_of(operation: Any, arguments: dict[str, Any]) -> bytes:
 
 
 class Calls:
-    """Known calls of one operation that differ in their tensors alone. words: where their addresses go in the structure
-    of the library. aligned: which must lie at multiples of 16 bytes."""
+    """Known calls of one operation that differ in their tensors alone. types: the type of tensors and a subclass that
+    is as good; tensors of any other type are not known. words: where their addresses go in the structure of the
+    library. aligned: which must lie at multiples of 16 bytes."""
 
-    def __init__(self, tensor_type: type, words: Sequence[int], out_word: int, aligned: Sequence[bool]) -> None:
+    def __init__(self, types: tuple[type, type], words: Sequence[int], out_word: int, aligned: Sequence[bool]) -> None:
         self._words = (ctypes.c_int32 * len(words))(*words)
         self._out_word = out_word
         self._aligned = sum(1 << i for i, each in enumerate(aligned) if each)
         self._kept: list[Any] = []
-        self._table = _loaded().moxie_calls_create(_python(tensor_type), len(words))
-        self._run: Callable[..., Any] | None = None
+        self._table = _loaded().moxie_calls_create(_python(types), len(words))
+        # The result of a call of some tensors; None: it is not known; an int: the library's status.
+        self.run: Callable[..., Any] = lambda *tensors: None
         if self._table is not None:
-            self._run = _loaded().moxie_calls_function(self._table)
+            self.run = _loaded().moxie_calls_function(self._table)
 
     def add(
         self,
@@ -98,10 +101,9 @@ class Calls:
             self._kept.append((operation, make_out))
 
     def __call__(self, *tensors: Any) -> Any:
-        """The result, or None: no such call is known, and nothing has happened. ValueError, RuntimeError: as run."""
-        if self._run is None or _library.forked:
-            return None
-        result = self._run(*tensors)
+        """The result, or None: no such call is known, and nothing has happened. ValueError, RuntimeError: as the
+        operation's run."""
+        result = self.run(*tensors)
         if type(result) is int:
             check(result)
         return result

@@ -63,13 +63,15 @@ class _Gpu:
     def __init__(self, index: int) -> None:
         self.device = Device("cuda", index)
         self.calls: dict[tuple, Any] = {}
-        self.known: dict[tuple, Calls] = {}
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._index = index
 
     @classmethod
     def of(cls, tensor: Tensor) -> _Gpu:
-        index = tensor.get_device()
+        return cls.at_index(tensor.get_device())
+
+    @classmethod
+    def at_index(cls, index: int) -> _Gpu:
         gpu = cls._opened.get(index)
         return gpu if gpu is not None else cls._opened.setdefault(index, cls(index))
 
@@ -82,10 +84,12 @@ class _Gpu:
             return self._raw_stream(self._index)
         return torch.cuda.current_stream(self._index).cuda_stream
 
-    def workspace(self, nbytes: int, like: Tensor) -> tuple[int, Any]:
-        """Its address, and what keeps it for as long as the call needs it. like: bf16."""
+    def workspace(self, nbytes: int, like: Tensor, given: Tensor | None = None) -> tuple[int, Any]:
+        """Its address, and what keeps it for as long as the call needs it. like: bf16. given: a caller's memory."""
         if nbytes == 0:
             return 0, None
+        if given is not None and given.nbytes >= nbytes and given.data_ptr() % 256 == 0:
+            return given.data_ptr(), given
         memory = like.new_empty((nbytes + 1) // 2)
         return memory.data_ptr(), memory
 
@@ -94,7 +98,6 @@ class _Simulator:
     """The simulator for one call on CPU tensors: what is used is copied into its memory, and outputs back."""
 
     calls: dict[tuple, Any] = {}
-    known: dict[tuple, Calls] = {}
 
     def __init__(self) -> None:
         if os.environ.get("MOXIE_DEVICE") != "sim":
@@ -116,7 +119,7 @@ class _Simulator:
     def stream(self) -> int:
         return 0
 
-    def workspace(self, nbytes: int, like: Tensor) -> tuple[int, Any]:
+    def workspace(self, nbytes: int, like: Tensor, given: Tensor | None = None) -> tuple[int, Any]:
         memory = self.device.allocate(nbytes)
         return memory.ptr, memory
 
@@ -169,8 +172,16 @@ def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
         calls[key] = call
 
 
+# By their options, the calls of products and of layers on GPUs that go straight to the library.
+_known_products: dict[tuple, Calls] = {}
+_known_layers: dict[tuple, Calls] = {}
+for _each in (_known_products, _known_layers):
+    os.register_at_fork(after_in_child=_each.clear)  # other calls are refused there with a sentence
+
+
 def _make_known(
     where: Any,
+    known_calls: dict[tuple, Calls],
     options: tuple,
     tensors: tuple[Tensor | None, ...],
     places: tuple[tuple[int, bool], ...],
@@ -186,10 +197,10 @@ def _make_known(
     if not isinstance(where, _Gpu) or not _EXCHANGES:
         return
     with _lock:
-        known = where.known.get(options)
+        known = known_calls.get(options)
         if known is None:
             words, aligned = zip(*places, strict=True)
-            known = where.known[options] = Calls(Tensor, words, out_word, aligned)
+            known = known_calls[options] = Calls((Tensor, torch.nn.Parameter), words, out_word, aligned)
     # A pattern without memory: to copy one costs a third of naming shape, type and device.
     pattern = torch.empty_like(out)
     pattern.untyped_storage().resize_(0)
@@ -267,16 +278,12 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
-def _direct(tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether nothing but the operator's own kernel would see a call, so that the dispatcher's microseconds are saved.
-
-    Compilers, fake tensors, transforms and subclasses of tensors see the operator.
-    """
+def _unobserved() -> bool:
+    """Whether neither a compiler nor a mode nor a transform of torch would see a call."""
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
-        and _ORDINARY.issuperset(map(type, tensors))
     )
 
 
@@ -433,7 +440,7 @@ def _grouped_mm(
 ) -> Tensor:
     parameters = None if parameters is None else tuple(parameters)
     options = (divisor, activation, parameters, gate, out_dtype)
-    known = where.known.get(options)
+    known = _known_products.get(options)
     if known is not None and (result := known(mat_a, mat_b, offs, bias, gather)) is not None:
         return result
     given: tuple[Tensor | None, ...] = (mat_a, mat_b, offs, bias, gather)
@@ -470,7 +477,7 @@ def _grouped_mm(
     }
     call.gemm.run(**arguments)
     if is_new and key in where.calls:
-        _make_known(where, options, given, _PRODUCT_PLACES, _gemm._OUT, out, call.gemm, arguments)
+        _make_known(where, _known_products, options, given, _PRODUCT_PLACES, _gemm._OUT, out, call.gemm, arguments)
     del kept
     return out
 
@@ -515,10 +522,15 @@ def grouped_mm(
     ValueError: an argument breaks a rule, or the device has no kernel for it. RuntimeError: a gradient is asked for,
     driver, compiler. Nothing was launched then.
     """
+    unobserved = _unobserved()
     if torch.is_grad_enabled():
         _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
+    elif unobserved and activation_parameters is None:
+        known = _known_products.get((divisor, activation, None, gate, out_dtype))
+        if known is not None and (result := known.run(mat_a, mat_b, offs, bias, gather)) is not None:
+            return result if type(result) is Tensor else check(result)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _direct((mat_a, mat_b, offs, bias, gather)):
+    if unobserved and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
         return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
@@ -618,6 +630,57 @@ class _Layer(NamedTuple):
     workspace_bytes: int
 
 
+def _layer_of(
+    where: _Gpu | _Simulator,
+    tokens: int,
+    experts: int,
+    top_k: int,
+    hidden: int,
+    width: int,
+    packed: bool,
+    up_bias: bool,
+    down_bias: bool,
+    residual: bool,
+    dtype: torch.dtype,
+    id_type: torch.dtype,
+    activation: str,
+    parameters: tuple[float, ...] | None,
+    gate: str,
+    first_expert: int,
+    all_experts: int | None,
+) -> ExpertLayer:
+    """The layer for calls of so many tokens, planned and compiled."""
+    tokens_range = _range_of(tokens)
+
+    def make() -> ExpertLayer:
+        return ExpertLayer(
+            where.device,
+            experts=experts,
+            top_k=top_k,
+            hidden=hidden,
+            width=width,
+            max_tokens=min(2 << (2 * tokens_range), 1 << 20),
+            expected_tokens=1 << (2 * tokens_range),
+            weights="mxfp4" if packed else "bf16",
+            activation=activation,
+            activation_parameters=_parameter_dict(activation, parameters),
+            gate=gate,
+            up_bias=up_bias,
+            down_bias=down_bias,
+            residual=residual,
+            out=_OUT_TYPES[dtype],
+            id_type=_ID_TYPES[id_type],
+            first_expert=first_expert,
+            all_experts=all_experts,
+        )
+
+    return _prepared(
+        (where.device, tokens_range, experts, top_k, hidden, width, packed, up_bias, down_bias, residual, dtype,
+         id_type, activation, parameters, gate, first_expert, all_experts),
+        make,
+    )  # fmt: skip
+
+
 def _experts_prepared(
     where: _Gpu | _Simulator, key: tuple, tensors: tuple[Tensor | None, ...]
 ) -> tuple[tuple[Tensor | None, ...], _Layer]:
@@ -631,35 +694,9 @@ def _experts_prepared(
     if tokens == 0:
         return tensors, _Layer(None, 0, shape, dtype, 0, 0, 0, 0, 0)
     packed = w1.dtype == torch.uint8
-    width = _experts_width(w1, hidden, activation)
-    tokens_range = _range_of(tokens)
-
-    def make() -> ExpertLayer:
-        return ExpertLayer(
-            where.device,
-            experts=w1.shape[0],
-            top_k=topk_ids.shape[1],
-            hidden=hidden,
-            width=width,
-            max_tokens=min(2 << (2 * tokens_range), 1 << 20),
-            expected_tokens=1 << (2 * tokens_range),
-            weights="mxfp4" if packed else "bf16",
-            activation=activation,
-            activation_parameters=_parameter_dict(activation, parameters),
-            gate=gate,
-            up_bias=b1 is not None,
-            down_bias=b2 is not None,
-            residual=residual is not None,
-            out=_OUT_TYPES[dtype],
-            id_type=_ID_TYPES[topk_ids.dtype],
-            first_expert=first_expert,
-            all_experts=all_experts,
-        )
-
-    layer = _prepared(
-        (where.device, tokens_range, w1.shape[0], topk_ids.shape[1], hidden, width, packed, b1 is None, b2 is None,
-         residual is None, dtype, topk_ids.dtype, *key[1:6]),
-        make,
+    layer = _layer_of(
+        where, tokens, w1.shape[0], topk_ids.shape[1], hidden, _experts_width(w1, hidden, activation), packed,
+        b1 is not None, b2 is not None, residual is not None, dtype, topk_ids.dtype, *key[1:6],
     )  # fmt: skip
     a, ld_x = _matrices(x)
     if packed:
@@ -702,10 +739,13 @@ def _experts(
     first_expert: int,
     all_experts: int | None,
     out_dtype: torch.dtype | None,
+    out: Tensor | None = None,
+    workspace: Tensor | None = None,
 ) -> Tensor:
+    """out: where the result goes, dense and aligned. workspace: memory that is used where it is enough."""
     parameters = None if parameters is None else tuple(parameters)
     options = (activation, parameters, gate, first_expert, all_experts, out_dtype)
-    known = where.known.get(options)
+    known = _known_layers.get(options) if out is None else None
     if known is not None and (result := known(x, topk_ids, topk_weights, w1, w2, b1, b2, residual)) is not None:
         return result
     given: tuple[Tensor | None, ...] = (x, topk_ids, topk_weights, w1, w2, b1, b2, residual)
@@ -715,15 +755,21 @@ def _experts(
     is_new = call is None
     if call is None:
         tensors, call = _experts_prepared(where, key, tensors)
+    into = out
+    if into is not None:
+        _is("out", into, (call.dtype,), (2,), x)
+        _shape("out", into, *call.shape)
+        if not into.is_contiguous() or into.data_ptr() % 16:
+            raise ValueError("out is not contiguous, or does not begin at a multiple of 16 bytes")
+    out = x.new_empty(call.shape, dtype=call.dtype) if into is None else into
     if call.layer is None:
-        return x.new_empty(call.shape, dtype=call.dtype)
+        return out
     at = where.at
     a, ids, weights, up, down, up_bias, down_bias, added = [at(each) for each in tensors]
     if (a | up | down | up_bias | down_bias | added) & 15:
         tensors, call = _experts_prepared(where, key, tensors)
         a, ids, weights, up, down, up_bias, down_bias, added = [at(each) for each in tensors]
-    out = x.new_empty(call.shape, dtype=call.dtype)
-    workspace, kept = where.workspace(call.workspace_bytes, x)
+    memory, kept = where.workspace(call.workspace_bytes, x, workspace)
     arguments = {
         "tokens": call.tokens,
         "x": a,
@@ -739,13 +785,13 @@ def _experts(
         "ld_up": call.ld_w1,
         "ld_down": call.ld_w2,
         "ld_residual": call.ld_residual,
-        "workspace": workspace,
+        "workspace": memory,
         "workspace_bytes": call.workspace_bytes,
         "stream": where.stream(),
     }
     call.layer.run(**arguments)
-    if is_new and key in where.calls:
-        _make_known(where, options, given, _LAYER_PLACES, _layer._OUT, out, call.layer, arguments)
+    if is_new and into is None and key in where.calls:
+        _make_known(where, _known_layers, options, given, _LAYER_PLACES, _layer._OUT, out, call.layer, arguments)
     del kept
     return out
 
@@ -786,12 +832,17 @@ def experts(
     the same bits in every run. ValueError: an argument breaks a rule, or the device has no kernel for it.
     RuntimeError: a gradient is asked for, driver, compiler. Nothing was launched then.
     """
+    unobserved = _unobserved()
     if torch.is_grad_enabled():
         _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
+    elif unobserved and activation_parameters is None:
+        known = _known_layers.get((activation, None, gate, first_expert, all_experts, out_dtype))
+        if known is not None and (result := known.run(x, topk_ids, topk_weights, w1, w2, b1, b2, residual)) is not None:
+            return result if type(result) is Tensor else check(result)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _direct((x, topk_ids, topk_weights, w1, w2, b1, b2, residual)):
+    if unobserved and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
         call = _on_gpu if x.is_cuda else _on_cpu
         return call(
             _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,
@@ -1109,6 +1160,24 @@ def combine(
     if torch.is_grad_enabled():
         _no_gradient("moxie.torch.combine", rows, weights, residual)
     return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
+
+# ---- For servers, which bring memory ----
+
+
+def token_ranges(tokens: int) -> list[int]:
+    """The most tokens of each range that calls of up to so many fall into; every range has a layer of its own."""
+    return [min(2 << (2 * each), tokens) for each in range(_range_of(tokens) + 1)]
+
+
+def experts_workspace_bytes(where: _Gpu | _Simulator, tokens: int, *layer: Any) -> int:
+    """Of a call of experts_into with so many tokens. The layer is planned and compiled if it is not yet."""
+    return _layer_of(where, tokens, *layer).workspace_bytes(tokens)
+
+
+def experts_into(out: Tensor, workspace: Tensor, x: Tensor, *rest: Any) -> None:
+    """moxie.experts with the operator's arguments, whose result goes to `out`. workspace: memory for the call, at a
+    multiple of 256 bytes; where it is too small, torch's allocator brings it."""
+    (_on_gpu if x.is_cuda else _on_cpu)(functools.partial(_experts, out=out, workspace=workspace), x, *rest)
 
 
 # ---- Formats ----

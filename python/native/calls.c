@@ -74,7 +74,9 @@ typedef struct {
   void* (*new_capsule)(void* pointer, const char* name, void* destructor);       // PyCapsule_New
   void* (*capsule_pointer)(void* capsule, const char* name);                     // PyCapsule_GetPointer
   void* (*new_function)(const void* definition, void* self, void* module_name);  // PyCFunction_NewEx
+  void* (*type_of)(void* object);                                                // PyObject_Type: a new reference
   void* none;
+  void* types[2];  // of tensors: any other is a subclass that torch treats in its own way
   const dl_exchange* exchange;
 } python_functions;
 
@@ -121,8 +123,12 @@ typedef struct {
 static bool read_tensor(const python_functions* python, void* object, signature* seen, uintptr_t* address) {
   *seen = (signature){0}, *address = 0;
   if (object == python->none) return true;
+  if (object == NULL) return false;
+  void* type = python->type_of(object);
+  python->decrease(type);  // the object keeps it
+  if (type != python->types[0] && type != python->types[1]) return false;
   dl_tensor tensor;
-  if (object == NULL || python->exchange->view(object, &tensor) != 0) {
+  if (python->exchange->view(object, &tensor) != 0) {
     python->clear_error();
     return false;
   }

@@ -220,3 +220,14 @@ def test_the_example():
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, env=os.environ, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "y (24, 128)" in done.stdout and "MXFP4: " in done.stdout
+
+
+def test_vllm_is_missing():
+    """The plugin of vLLM does nothing unless it is asked for, and says in one sentence what it needs."""
+    code = "from moxie.integrations import vllm; vllm.register()"
+    python(code)
+    python(code, MOXIE_VLLM="0")
+    caught = "\ntry: vllm.register()\nexcept (RuntimeError, ValueError) as error: print(error)"
+    code = "import sys; sys.modules['vllm'] = None; from moxie.integrations import vllm" + caught
+    assert python(code, MOXIE_VLLM="1").startswith("MOXIE_VLLM is 1, which needs vllm 0.33 or newer")
+    assert python(code, MOXIE_VLLM="yes") == "MOXIE_VLLM is 'yes', but must be 0 or 1\n"

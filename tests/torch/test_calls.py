@@ -12,7 +12,9 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import moxie
 import moxie.torch
 from moxie import _calls, _layer
 from moxie._calls import Calls, exchange_of
@@ -69,7 +71,7 @@ def new_out(tokens=TOKENS):
 
 def new_calls():
     words, aligned = zip(*_LAYER_PLACES, strict=True)
-    return Calls(torch.Tensor, words, _layer._OUT, aligned)
+    return Calls((torch.Tensor, torch.nn.Parameter), words, _layer._OUT, aligned)
 
 
 def add(calls, library, tensors, tokens=TOKENS, out=new_out, handle=0x1230, run=None):
@@ -98,11 +100,11 @@ class Memory:
             ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(self.allocate),
             ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.release),
         )
-        functions = _calls._python(torch.Tensor)
+        functions = _calls._python((torch.Tensor, torch.nn.Parameter))
         self.exchange = (ctypes.c_void_p * 7).from_buffer_copy(ctypes.string_at(functions[-1], 7 * 8))
         self.exchange[2] = ctypes.cast(self.functions[0], ctypes.c_void_p).value
         mine = type(functions)(*functions[:-1], ctypes.addressof(self.exchange))
-        monkeypatch.setattr(_calls, "_python", lambda tensor_type: mine)
+        monkeypatch.setattr(_calls, "_python", lambda types: mine)
 
     def allocate(self, prototype, made, context, report):
         if self.is_empty:
@@ -142,6 +144,10 @@ def test_a_known_call_has_its_own_addresses(known):
     assert (seen.tokens, seen.up.ld, seen.x.ld) == (TOKENS, 40, 0)
 
 
+class Subclass(torch.Tensor):
+    """Torch's functions see it, as they see tensors that are distributed or quantized."""
+
+
 def other_looks():
     yield "another shape", tensors_of(TOKENS + 1)
     yield "another type", tensors_of(topk_ids=torch.zeros(TOKENS, 2, dtype=torch.int64))
@@ -153,6 +159,7 @@ def other_looks():
     yield "no dimension", tensors_of(topk_weights=torch.zeros(()))
     yield "a misaligned address", tensors_of(x=torch.zeros(TOKENS * HIDDEN + 1, dtype=torch.bfloat16)[1:].view(5, 32))
     yield "a sparse tensor", tensors_of(topk_weights=torch.zeros(TOKENS, 2).to_sparse())
+    yield "a subclass of tensors", tensors_of(x=tensors_of()[0].as_subclass(Subclass))
     yield "a tensor without memory", tensors_of(topk_weights=torch.zeros(TOKENS, 2, device="meta"))
 
 
@@ -293,8 +300,11 @@ class Noted:
 
     def __init__(self, monkeypatch):
         gpu = object.__new__(moxie.torch._Gpu)
-        gpu.device, gpu.calls, gpu.known, gpu.stream = Device("sim"), {}, {}, lambda: 0
-        self.gpu, self.calls = gpu, []
+        gpu.device, gpu.calls, gpu.stream = Device("sim"), {}, lambda: 0
+        self.known = {}
+        for name in ("_known_products", "_known_layers"):
+            monkeypatch.setattr(moxie.torch, name, self.known)
+        self.gpu, self.calls, self.status = gpu, [], 0
         self.function = Run(self.run)
         address = ctypes.cast(self.function, ctypes.c_void_p).value
         for name, function, struct in (
@@ -314,7 +324,7 @@ class Noted:
 
     def run(self, handle, tensors, workspace, nbytes, options):
         self.calls.append((handle, bytes(ffi.buffer(ffi.cast(self.struct, tensors))), nbytes))
-        return 0
+        return self.status
 
 
 def bf16(*shape):
@@ -351,14 +361,14 @@ def test_a_repeated_call_is_the_same_call(name, monkeypatch):
     call = getattr(moxie.torch, function)
     with torch.no_grad():
         first = call(noted.gpu, *arguments)
-        (known,) = noted.gpu.known.values()
+        (known,) = noted.known.values()
         found = []  # by way of the table
 
-        def run(*tensors, run=known._run):
+        def run(*tensors, run=known.run):
             found.append(run(*tensors))
             return found[-1]
 
-        monkeypatch.setattr(known, "_run", run)
+        monkeypatch.setattr(known, "run", run)
         second = call(noted.gpu, *arguments)
     assert len(found) == 1 and found[0] is second and len(noted.calls) == 2
     assert (first.shape, first.dtype) == (second.shape, second.dtype)
@@ -369,3 +379,40 @@ def test_a_repeated_call_is_the_same_call(name, monkeypatch):
         same = before[start : start + 8] == after[start : start + 8]
         assert same or start == out, f"byte {start}"
     assert int.from_bytes(after[out : out + 8], "little") == second.data_ptr()
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(f"saw {function}")
+
+
+@pytest.mark.parametrize(
+    "name, public",
+    [
+        ("a layer", lambda: moxie.experts(*LAYER)),
+        ("a product", lambda: moxie.grouped_mm(*PRODUCT[:2], offs=PRODUCT[2])),
+    ],
+)
+def test_what_users_call_finds_known_calls(name, public, monkeypatch):
+    noted = Noted(monkeypatch)
+    monkeypatch.delenv("MOXIE_DEVICE")  # calls that are not known are refused then, since the tensors are on the CPU
+    function, arguments = WHOLE_CALLS[name]
+    with torch.no_grad():
+        first = getattr(moxie.torch, function)(noted.gpu, *arguments)
+        second = public()
+        assert len(noted.calls) == 2 and (second.shape, second.dtype) == (first.shape, first.dtype)
+        with pytest.raises(AssertionError, match="saw moxie"), Watching():
+            public()
+        assert len(noted.calls) == 2
+    with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
+        public()  # gradients might be asked for
+
+
+def test_a_status_reaches_what_users_call(monkeypatch):
+    noted = Noted(monkeypatch)
+    function, arguments = WHOLE_CALLS["a layer"]
+    with torch.no_grad():
+        getattr(moxie.torch, function)(noted.gpu, *arguments)
+        noted.status = lib.MOXIE_ERROR_INVALID_ARGUMENT
+        with pytest.raises(ValueError):
+            moxie.experts(*LAYER)

@@ -10,7 +10,7 @@ import torch
 from support import DEVICE, assert_close, bf16, dequantized, ends, layer, mxfp4, routing
 
 import moxie
-from moxie.torch import dequantize, experts, grouped_mm, pack_weights, quantize, unpack_weights
+from moxie.torch import _Gpu, dequantize, experts, experts_into, grouped_mm, pack_weights, quantize, unpack_weights
 
 E, H, W = 5, 64, 32
 
@@ -23,6 +23,28 @@ def no_grad():
 
 def weights(gated=True):
     return bf16(E, 2 * W if gated else W, H, scale=0.2), bf16(E, H, W, scale=0.2)
+
+
+def test_output_of_a_caller():
+    x, (w1, w2), (ids, scores) = bf16(9, H), weights(), routing(9, E, 2)
+    memory = torch.full((11, H), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    workspace = torch.empty(1 << 20, dtype=torch.bfloat16, device=DEVICE)
+    rest = ids, scores, w1, w2, None, None, None, "swiglu", None, "split", 0, None, None
+    experts_into(memory[1:10], workspace, x, *rest)
+    assert torch.equal(memory[1:10], experts(x, ids, scores, w1, w2))
+    assert memory[[0, 10]].isnan().all()
+
+
+def test_workspace_of_a_caller():
+    """It is used where it is large and aligned enough."""
+    gpu, like = object.__new__(_Gpu), torch.empty(0, dtype=torch.bfloat16)
+    memory = torch.empty(1024, dtype=torch.uint8)
+    aligned = memory[-memory.data_ptr() % 256 :][:512]
+    assert gpu.workspace(512, like, aligned) == (aligned.data_ptr(), aligned)
+    for nbytes, given in ((513, aligned), (256, aligned[1:]), (256, None)):
+        address, kept = gpu.workspace(nbytes, like, given)
+        assert address == kept.data_ptr() and kept.nbytes >= nbytes and kept is not given
+    assert gpu.workspace(0, like, aligned)[0] == 0
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 9, 33, 140])
