@@ -1161,6 +1161,7 @@ def combine(
         _no_gradient("moxie.torch.combine", rows, weights, residual)
     return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
 
+
 # ---- For servers, which bring memory ----
 
 
