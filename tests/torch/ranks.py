@@ -11,7 +11,9 @@ import tempfile
 import time
 
 import torch
+import torch._dynamo  # this and the next before any process is forked, so that it takes their time once
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 
 import moxie
 from moxie._ranks import Exchange
@@ -218,8 +220,6 @@ def on_mesh(group, counts, top_k, fsdp):
     x, ids, weights = on_device(tokens_of(rank, counts[rank], top_k))
     if not fsdp:
         return module(x, ids, weights).cpu()
-    from torch.distributed.fsdp import fully_shard
-
     model = torch.nn.ModuleDict({"experts": module})
     fully_shard(module, mesh=mesh["dp"])
     held = sum(each.to_local().numel() for each in module.parameters())
