@@ -36,8 +36,8 @@ struct Mbarrier {
 };
 constexpr uint32_t kMbarrierLimit = (1u << 20) - 1;  // 9.7.13.15.2
 
-// Bulk async-groups of one thread (9.7.9.25.1.1). The agents' clocks count groups whose sources have been read, and that
-// are complete.
+// Bulk async-groups of one thread (9.7.9.25.1.1). The agents' clocks count groups whose sources have been read, and
+// those that are complete.
 struct BulkLane {
   Agent read = 0, written = 0;
   struct Group {

@@ -15,8 +15,8 @@ namespace sim {
 
 namespace {
 
-// Two accesses of one cluster race when they meet in a byte, one of them writes, not both are strong, and nothing orders
-// them (PTX ISA 8.7.1).
+// Two accesses of one cluster race when they meet in a byte, one of them writes, not both are strong, and nothing
+// orders them (PTX ISA 8.7.1).
 bool conflict(const GlobalTouch& a, const GlobalTouch& b) {
   return (a.bytes & b.bytes) != 0 && (a.write || b.write) && (a.reach == Reach::Weak || b.reach == Reach::Weak);
 }

@@ -59,7 +59,7 @@ void acquire_from_grid(Warp& warp, uint64_t address, bool relaxed) {
 
 void fence_grid(Warp& warp, bool sequential) {
   put_before(warp, std::exchange(warp.grid_read, {}));
-  // Fences of fence.sc are in one order (PTX ISA 8.9.3). That of a thread which has learned of another's comes after it.
+  // All fence.sc are in one order (PTX ISA 8.9.3). That of a thread which has learned of another's comes after it.
   if (sequential) put_before(warp, warp.view.grid.awaited);
   warp.fence(Scope::Grid);
   warp.grid_fence = warp.view.grid.before;

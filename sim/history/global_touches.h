@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which accesses to global memory a later one may race with: page by page, and in a page by pieces of 16 bytes (granules).
-// A cluster has a history of its own, and the grid one of its clusters. sim/hazards/global_races.h decides by them.
+// Which accesses to global memory a later one may race with: page by page, and in a page by pieces of 16 bytes
+// (granules). A cluster has a history of its own, and the grid one of its clusters. sim/hazards/global_races.h decides
+// by them.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -33,8 +33,8 @@ struct GridHistory {
   GlobalPages pages;
   TouchLists lists;
 
-  // Whether clusters can hand anything over: the kernel has strong reads and strong writes of global memory. Its clusters
-  // then run on one host thread.
+  // Whether clusters can hand anything over: the kernel has strong reads and strong writes of global memory. Its
+  // clusters then run on one host thread.
   bool can_synchronize = false;
   // What a release at an address of global memory has published. All places beyond a number share one.
   std::unordered_map<uint64_t, GridView> objects;

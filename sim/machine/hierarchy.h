@@ -220,8 +220,8 @@ struct Cluster {
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;
   uint64_t stores = 0;  // with `events`, what tells work from a livelock
-  // Strong reads of global memory, by which it may wait for another cluster. A cluster that does nothing else makes room
-  // for others.
+  // Strong reads of global memory, by which it may wait for another cluster. A cluster that does nothing else makes
+  // room for others.
   uint64_t polls = 0;
   bool may_park = false;
   // Clusters of the share that have not started. clusterlaunchcontrol.try_cancel takes the first of them.
