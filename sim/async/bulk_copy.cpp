@@ -44,7 +44,9 @@ Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
       return wait_for(
           warp, [&] { return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first); });
     }
-    if (until > 0) warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+    if (until <= 0) continue;
+    warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+    if (!read_only) warp.view.seen.raise(bulk.written, static_cast<uint32_t>(until));
   }
   return Step::Next;
 }
@@ -137,6 +139,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       uint8_t* const to = global_pointer(warp, destination, bytes, lane);
       note_global(warp, destination, bytes, true, lane);
       count_global(cluster, bytes, false, true);
+      judge_global_copy(warp, destination, bytes, true, reach_of(copy.reduction), written_by(bulk));
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
@@ -161,6 +164,7 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       from = global_pointer(warp, source, bytes, lane);
       note_global(warp, source, bytes, false, lane);
       count_global(cluster, bytes, true, false);
+      judge_global_copy(warp, source, bytes, false, Reach::Weak, completion_of(targets));
     }
     for (const Target& target : targets) {
       SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "sim/hazards/global_races.h"
 #include "sim/isa/address.h"
 #include "sim/isa/scatter.h"
 
@@ -304,11 +305,16 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
 // ---- fences ------------------------------------------------------------------------------------
 
 struct FenceForm {
-  bool cta_scope;
+  Scope scope;
+  bool sequential;
 };
 Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
+  const auto& form = in.form<FenceForm>();
   warp.order_reads(mask);
-  warp.fence(in.form<FenceForm>().cta_scope ? Scope::Cta : Scope::Wide);
+  if (form.scope == Scope::Grid && warp.cta->cluster->grid_can_synchronize)
+    fence_grid(warp, form.sequential);
+  else
+    warp.fence(form.scope);
   release_lanes(warp, mask);
   return Step::Next;
 }
@@ -331,7 +337,8 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
     if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; }))
       return false;
   }
-  out.set(FenceForm{has_part(source, "cta")});
+  const Scope scope = has_part(source, "cta") ? Scope::Cta : has_part(source, "cluster") ? Scope::Wide : Scope::Grid;
+  out.set(FenceForm{scope, source.parts[0] == "membar" || has_part(source, "sc")});
   out.execute = thread_fence;
   return true;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sim/history/clock.h"
+#include "sim/history/global_touches.h"
 #include "sim/history/lanes.h"
 #include "sim/history/shared_history.h"
 #include "sim/history/tensor_map_records.h"
@@ -95,8 +96,12 @@ struct Warp {
   // and what relaxed reads since the last fence may bring. sim/isa/address.h.
   View fence_view, read_view;
   bool has_fenced = false, has_read = false;
-  uint32_t carry = 0;     // CC.CF of each lane (sim/isa/integer.cpp)
-  int max_registers = 0;  // setmaxnreg, 0 before any
+  // The same between clusters, by fences of .gpu scope (sim/hazards/global_races.h), with the epoch of the last one.
+  GridView grid_fence, grid_read;
+  uint32_t grid_fence_epoch = 0;
+  uint32_t grid_view = 0;  // the number of view.grid.before in the cluster's global_history
+  uint32_t carry = 0;      // CC.CF of each lane (sim/isa/integer.cpp)
+  int max_registers = 0;   // setmaxnreg, 0 before any
   // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
   // (sim/async/wgmma.cpp): the loop that runs the warp then checks the registers of each instruction first.
   bool wgmma_pending = false;
@@ -185,8 +190,9 @@ struct UnorderedStore {
 
 struct Cluster {
   Launch* launch = nullptr;
-  Dim3 index;          // %clusterid
-  uint64_t share = 0;  // which of the launch's shares of clusters this one belongs to (sim/run/launch.cpp)
+  Dim3 index;           // %clusterid
+  uint32_t number = 0;  // of the launch's clusters
+  uint64_t share = 0;   // which of the launch's shares of clusters this one belongs to (sim/run/launch.cpp)
   std::vector<std::unique_ptr<Cta>> ctas;
   AsyncEngine engine;
   Deviations deviations;
@@ -202,14 +208,22 @@ struct Cluster {
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;
   std::vector<UnorderedStore> unordered_stores;  // of the instruction being executed
-  bool explaining = false;                       // waiting instructions are being asked for their reasons
-  uint64_t instructions = 0;                     // warp instructions executed
-  Statistics* statistics = nullptr;              // counted where it is not null
-  bool logs_writes = false;  // this cluster's writes to global memory, copies included, are kept in `written`
+  // Where races for global memory are looked for.
+  std::unique_ptr<GlobalHistory> global_history;
+  bool grid_can_synchronize = false;  // GridHistory::can_synchronize
+  uint32_t global_stores = 0;  // lanes that the instruction being executed stores to global memory, by plain stores
+  bool explaining = false;     // waiting instructions are being asked for their reasons
+  uint64_t instructions = 0;   // warp instructions executed
+  Statistics* statistics = nullptr;  // counted where it is not null
+  bool logs_writes = false;          // this cluster's writes to global memory, copies included, are kept in `written`
   ByteSet written;
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;
   uint64_t stores = 0;  // with `events`, what tells work from a livelock
+  // Strong reads of global memory, by which it may wait for another cluster. A cluster that does nothing else makes
+  // room for others.
+  uint64_t polls = 0;
+  bool may_park = false;
   // Clusters of the share that have not started. clusterlaunchcontrol.try_cancel takes the first of them.
   std::deque<uint64_t> pending;
   std::vector<Stamp> cancel_failures;                 // completions of try_cancel that found none

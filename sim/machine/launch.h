@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "sim/history/grid_history.h"
 #include "sim/machine/engine.h"
 #include "sim/machine/hierarchy.h"
 #include "sim/machine/kernel.h"
@@ -57,7 +58,8 @@ struct Launch {
   bool counts = false;  // whether `statistics` is wanted
   Statistics statistics;
   PredecessorGrids predecessors;
-  ByteSet* written = nullptr;  // what this grid writes, when somebody wants to know
+  std::unique_ptr<GridHistory> grid_history;  // where races for global memory are looked for
+  ByteSet* written = nullptr;                 // what this grid writes, when somebody wants to know
 };
 
 }  // namespace sim

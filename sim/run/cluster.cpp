@@ -46,6 +46,8 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.stop_pc = INT32_MAX;
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
+  warp.grid_fence = warp.grid_read = GridView{};
+  warp.grid_fence_epoch = warp.grid_view = 0;
   warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();
@@ -79,6 +81,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   const bool fresh = cluster.ctas.empty();
   cluster.launch = &launch;
   cluster.index = unflatten(number, clusters);
+  cluster.number = static_cast<uint32_t>(number);
   cluster.events = 1;
   cluster.agents.assign(1, {});
   cluster.order = launch.order;
@@ -86,6 +89,9 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.waits.clear();
   cluster.sync_objects.clear();
   cluster.unordered_stores.clear();
+  if (cluster.global_history != nullptr) cluster.global_history->clear();
+  cluster.global_stores = 0;
+  cluster.polls = 0;
   cluster.writers.clear();
   cluster.instructions = cluster.stores = 0;
   cluster.written.clear();

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
+#include <initializer_list>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "sim/hazards/global_races.h"
 #include "sim/machine/coverage.h"
 #include "sim/run/run.h"
 #include "sim/run/turn.h"
@@ -59,6 +62,25 @@ bool order_between_clusters_matters(const Kernel& kernel) {
   });
 }
 
+// Whether clusters can hand anything over: the kernel reads and writes global memory by strong operations.
+bool can_synchronize(const Kernel& kernel) {
+  bool reads = false, writes = false;
+  for (const Instr& in : kernel.code) {
+    if (in.source == nullptr) continue;
+    const auto& parts = in.source->parts;
+    const auto has = [&](std::initializer_list<const char*> names) {
+      return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+        return std::any_of(names.begin(), names.end(), [&](const char* name) { return part == name; });
+      });
+    };
+    if (has({"shared", "shared::cta", "shared::cluster", "local", "param"})) continue;
+    const bool strong = has({"volatile", "relaxed", "acquire", "release", "mmio"});
+    reads = reads || parts[0] == "atom" || (parts[0] == "ld" && strong);
+    writes = writes || parts[0] == "atom" || parts[0] == "red" || (parts[0] == "st" && strong);
+  }
+  return reads && writes;
+}
+
 }  // namespace
 
 void run(Launch& launch) {
@@ -91,65 +113,146 @@ void run(Launch& launch) {
   host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
   if (order_between_clusters_matters(kernel)) host_threads = 1;
 
+  const bool looks_for_races =
+      launch.rules.strictness != Strictness::Field && (launch.grid.count() > 1 || threads_per_block > kLanes);
+  if (looks_for_races && clusters > 1) {
+    launch.grid_history = std::make_unique<GridHistory>();
+    launch.grid_history->can_synchronize = can_synchronize(kernel);
+    if (launch.grid_history->can_synchronize) host_threads = 1;
+  }
+
   // Whether a tensor map in global memory was stored over is asked when a copy uses it.
   const bool copies_tensors = std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
     return in.source != nullptr && in.source->opcode.rfind("cp.async.bulk.tensor", 0) == 0;
   });
+  // Clusters that wait for others can only take turns on one thread.
+  const bool parks = host_threads == 1 && running == clusters && clusters > 1;
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};  // shares
   std::mutex mutex;
   std::exception_ptr failure;
-  const auto keep_deviations = [&](Cluster& cluster, uint64_t number) {
-    if (cluster.deviations.seen.empty()) return;
+  const auto keep_failure = [&](uint64_t share) {
     const std::lock_guard<std::mutex> lock(mutex);
-    launch.deviations.add(std::move(cluster.deviations), number);
+    if (share >= failed.load()) return;
+    failed = share;
+    failure = std::current_exception();
+  };
+  const auto keep_deviations = [&](Deviations& deviations, uint64_t number) {
+    if (deviations.seen.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    launch.deviations.add(std::move(deviations), number);
   };
   const auto keep_statistics = [&](const Statistics& of_worker) {
     const std::lock_guard<std::mutex> lock(mutex);
     launch.statistics.add(of_worker);
   };
-  const auto run_one = [&](Cluster& cluster, uint64_t number) {
-    try {
-      begin_cluster(cluster, launch, number);
-      run_cluster(cluster);
-      if (failed.load() < cluster.share) return false;
-      finish_cluster(cluster);
-      keep_deviations(cluster, number);
-      launch.instructions += cluster.instructions;
-      for (const auto& cta : cluster.ctas) {
-        if (cta->has_waited && !cta->released_dependents_early) launch.predecessors.waited_for = true;
+
+  // Clusters are held against those before them in the order of their shares, whichever ended first.
+  std::mutex judging;
+  std::map<uint64_t, std::vector<ClusterHistory>> ended;
+  uint64_t next_judged = 0;
+  const auto end_share = [&](uint64_t share, std::vector<ClusterHistory> histories) {
+    if (launch.grid_history == nullptr || host_threads == 1) return;
+    const std::lock_guard<std::mutex> lock(judging);
+    ended[share] = std::move(histories);
+    for (auto first = ended.begin(); first != ended.end() && first->first == next_judged && next_judged < failed.load();
+         first = ended.erase(first), ++next_judged) {
+      for (ClusterHistory& history : first->second) {
+        Deviations deviations;
+        try {
+          judge_cluster(launch, history, deviations);
+        } catch (...) {
+          keep_failure(next_judged);
+        }
+        keep_deviations(deviations, history.cluster);
       }
-      if (launch.written != nullptr) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        launch.written->add(cluster.written);
+    }
+  };
+
+  enum class End { Done, Parked, Failed };
+  const auto go_on = [&](Cluster& cluster, std::vector<ClusterHistory>* histories) {
+    if (!run_cluster(cluster)) return End::Parked;
+    if (failed.load() < cluster.share) return End::Failed;
+    finish_cluster(cluster);
+    if (launch.grid_history != nullptr) {
+      ClusterHistory history = take_history(cluster);
+      if (host_threads == 1) {
+        judge_cluster(launch, history, cluster.deviations);
+        cluster.global_history = std::move(history.global);
+      } else {
+        histories->push_back(std::move(history));
+        cluster.global_history = std::make_unique<GlobalHistory>();
       }
-      return true;
-    } catch (...) {
-      keep_deviations(cluster, number);
+    }
+    keep_deviations(cluster.deviations, cluster.number);
+    launch.instructions += cluster.instructions;
+    for (const auto& cta : cluster.ctas) {
+      if (cta->has_waited && !cta->released_dependents_early) launch.predecessors.waited_for = true;
+    }
+    if (launch.written != nullptr) {
       const std::lock_guard<std::mutex> lock(mutex);
-      if (cluster.share < failed.load()) {
-        failed = cluster.share;
-        failure = std::current_exception();
-      }
-      return false;
+      launch.written->add(cluster.written);
+    }
+    return End::Done;
+  };
+  // Does something with a cluster that may fail.
+  const auto guarded = [&](Cluster& cluster, auto action) {
+    try {
+      return action();
+    } catch (...) {
+      keep_deviations(cluster.deviations, cluster.number);
+      keep_failure(cluster.share);
+      return End::Failed;
     }
   };
   const auto work = [&] {
-    Cluster cluster;
     Statistics statistics;
-    cluster.statistics = launch.counts ? &statistics : nullptr;
-    cluster.stop_above = &failed;
-    cluster.alone = host_threads == 1;
-    cluster.logs_writes = launch.written != nullptr || copies_tensors;
+    const auto new_cluster = [&] {
+      auto cluster = std::make_unique<Cluster>();
+      cluster->statistics = launch.counts ? &statistics : nullptr;
+      cluster->stop_above = &failed;
+      cluster->alone = host_threads == 1;
+      cluster->logs_writes = launch.written != nullptr || copies_tensors;
+      cluster->may_park = parks;
+      if (looks_for_races) cluster->global_history = std::make_unique<GlobalHistory>();
+      cluster->grid_can_synchronize = launch.grid_history != nullptr && launch.grid_history->can_synchronize;
+      return cluster;
+    };
+    std::deque<std::unique_ptr<Cluster>> parked;
+    std::unique_ptr<Cluster> cluster = new_cluster();
     for (;;) {
-      cluster.share = next.fetch_add(1);
-      if (cluster.share >= running || failed.load() < cluster.share) return keep_statistics(statistics);
-      cluster.pending = share_of(launch.order, cluster.share, running, clusters);
-      while (!cluster.pending.empty()) {
-        const uint64_t number = cluster.pending.front();
-        cluster.pending.pop_front();
-        if (!run_one(cluster, number)) break;
+      const uint64_t share = cluster->share = next.fetch_add(1);
+      if (share >= running || failed.load() < share) break;
+      cluster->pending = share_of(launch.order, share, running, clusters);
+      std::vector<ClusterHistory> histories;
+      End end = End::Done;
+      while (end == End::Done && !cluster->pending.empty()) {
+        const uint64_t number = cluster->pending.front();
+        cluster->pending.pop_front();
+        end = guarded(*cluster, [&] {
+          begin_cluster(*cluster, launch, number);
+          return go_on(*cluster, &histories);
+        });
       }
+      if (end == End::Done) end_share(share, std::move(histories));
+      if (end != End::Parked) continue;
+      parked.push_back(std::move(cluster));
+      cluster = new_cluster();
     }
+    // Those that wait for others take turns until none gets any further.
+    for (size_t in_vain = 0; !parked.empty();) {
+      cluster = std::move(parked.front());
+      parked.pop_front();
+      if (failed.load() < cluster->share) continue;
+      const uint64_t before = cluster->stores + cluster->events;
+      const bool lost = in_vain > parked.size();
+      const End end = guarded(*cluster, [&] {
+        if (lost) report_deadlock(*cluster, "every warp that can run polls in vain");
+        return go_on(*cluster, nullptr);
+      });
+      in_vain = end == End::Parked && cluster->stores + cluster->events == before ? in_vain + 1 : 0;
+      if (end == End::Parked) parked.push_back(std::move(cluster));
+    }
+    keep_statistics(statistics);
   };
   if (host_threads == 1) {
     work();
@@ -158,6 +261,7 @@ void run(Launch& launch) {
     for (unsigned i = 0; i < host_threads; ++i) workers.emplace_back(work);
     for (std::thread& worker : workers) worker.join();
   }
+  launch.grid_history.reset();
   launch.predecessors.complete();
   record_coverage(kernel);
   if (failure) std::rethrow_exception(failure);

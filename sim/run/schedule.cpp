@@ -10,24 +10,28 @@
 namespace sim {
 namespace {
 
-constexpr int kPatience = 4;                // rounds of nothing but polling until pending work is performed
-constexpr int kDespair = 20000;             // rounds of polling with nothing pending until it is a deadlock
+constexpr int kPatience = 4;                       // rounds of nothing but polling until pending work is performed
+constexpr int kDespair = 20000;                    // rounds of polling with nothing pending until it is a deadlock
+constexpr uint64_t kPolls = 64;                    // strong reads of global memory without event or store, and
+constexpr uint64_t kPatienceOfPolls = 1ull << 13;  // instructions, until a cluster makes room for others
 constexpr uint64_t kLivelock = 1ull << 20;  // instructions without event or store until pending work is performed
 constexpr uint64_t kHopeless = 1ull << 29;  // instructions without event or store until it is a deadlock
 
 }  // namespace
 
-void run_cluster(Cluster& cluster) {
+bool run_cluster(Cluster& cluster) {
   std::vector<Warp*> order_of;
   for (const auto& cta : cluster.ctas) {
     for (const auto& warp : cta->warps) order_of.push_back(warp.get());
   }
   if (cluster.order.mode == Mode::Lazy) std::reverse(order_of.begin(), order_of.end());
-  size_t alive = order_of.size();
+  auto alive = static_cast<size_t>(
+      std::count_if(order_of.begin(), order_of.end(), [](const Warp* warp) { return !warp->splits.empty(); }));
   size_t first = 0;
   int polling_rounds = 0;
   std::vector<uint32_t> hogged(order_of.size(), 0);
-  uint64_t seen_events = cluster.events, seen_stores = cluster.stores, quiet_since = 0;
+  uint64_t seen_events = cluster.events, seen_stores = cluster.stores, quiet_since = cluster.instructions;
+  uint64_t seen_polls = cluster.polls;
 
   while (alive > 0) {
     const uint64_t events_before = cluster.events;
@@ -63,7 +67,8 @@ void run_cluster(Cluster& cluster) {
     }
     if (alive == 0) break;
     if (cluster.order.mode == Mode::Lazy) first = (first + 1) % order_of.size();
-    if (cluster.stop_above != nullptr && cluster.stop_above->load(std::memory_order_relaxed) < cluster.share) return;
+    if (cluster.stop_above != nullptr && cluster.stop_above->load(std::memory_order_relaxed) < cluster.share)
+      return true;
 
     const bool quiet = cluster.events == events_before;
     if (!ran && quiet) {
@@ -76,12 +81,17 @@ void run_cluster(Cluster& cluster) {
       cluster.event();
       polling_rounds = 0;
     }
+    if (polling_rounds >= kDespair / 100 && cluster.may_park) return false;
     if (polling_rounds >= kDespair) report_deadlock(cluster, "every warp that can run polls in vain");
 
     if (cluster.events != seen_events || cluster.stores != seen_stores) {
       seen_events = cluster.events;
       seen_stores = cluster.stores;
       quiet_since = cluster.instructions;
+      seen_polls = cluster.polls;
+    } else if (cluster.may_park && cluster.engine.pending() == 0 && cluster.polls - seen_polls > kPolls &&
+               cluster.instructions - quiet_since > kPatienceOfPolls) {
+      return false;
     } else if (cluster.instructions - quiet_since > kLivelock && cluster.engine.pending() > 0) {
       cluster.engine.perform_one(cluster);
       cluster.event();
@@ -89,6 +99,7 @@ void run_cluster(Cluster& cluster) {
       report_deadlock(cluster, "no progress in " + std::to_string(kHopeless) + " instructions");
     }
   }
+  return true;
 }
 
 }  // namespace sim

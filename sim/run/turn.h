@@ -12,8 +12,9 @@ namespace sim {
 enum class Turn { Quantum, Yielded, Blocked, Finished };
 Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed);
 
-// Runs a cluster to completion, or throws Fault.
-void run_cluster(Cluster& cluster);
+// Runs a cluster to completion, or throws Fault. False when it waits for other clusters: it goes on when it is called
+// again.
+bool run_cluster(Cluster& cluster);
 
 // Makes `cluster` the launch's cluster number `number`. One object serves many clusters of a launch in turn.
 void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number);
