@@ -107,10 +107,11 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     low = std::min(low, address + tile.inside_first * tile.unit.global_bytes);
     high = std::max(high, address + tile.inside_end * tile.unit.global_bytes);
   });
-  if (low < high && !warp.cta->cluster->launch->global->contains(low, high - low))
+  const Launch& launch = *warp.cta->cluster->launch;
+  if (low < high && !global_range_cached(*launch.global, low, high))
     fault(Hazard::Memory, warp, lane,
           "a tensor copy touches " + std::to_string(high - low) + " bytes at " + hex(low) + ", which " +
-              warp.cta->cluster->launch->global->explain(low, high - low));
+              explain_global(launch, low, high - low));
   return tile;
 }
 

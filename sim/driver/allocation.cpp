@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "sim/driver/context.h"
 #include "sim/driver/state.h"
 
 namespace sim::driver {
@@ -16,13 +17,22 @@ Allocation* find_allocation(uint64_t address) {
   return address < it->second.address + it->second.bytes ? &it->second : nullptr;
 }
 
-uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags, CUmemoryPool pool) {
+Residence residence_of(Allocation::Kind kind, int device, CUmemoryPool pool) {
+  if (state().device_count == 1 || kind == Allocation::Kind::Host || kind == Allocation::Kind::Managed) return {};
+  // Memory from a pool is accessible to those devices that the pool is, whatever contexts have enabled.
+  if (pool != nullptr) return {device, pool->peers, false};
+  return {device, 0, true};
+}
+
+uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags, CUmemoryPool pool,
+                  int device) {
   State& s = state();
+  if (context != nullptr) device = context->device;
   require(bytes > 0, CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes");
-  const uint64_t address = s.memory.allocate(bytes);
+  const uint64_t address = s.memory.allocate(bytes, residence_of(kind, device, pool));
   require(address != 0, CUDA_ERROR_OUT_OF_MEMORY,
           std::to_string(bytes) + " bytes asked for, " + std::to_string(s.memory.limit() - s.memory.used()) + " free");
-  s.allocations[address] = {address, bytes, kind, context, pool, flags, s.next_id++};
+  s.allocations[address] = {address, bytes, kind, context, device, pool, flags, s.next_id++};
   if (pool != nullptr) {
     pool->used += bytes;
     pool->used_high = std::max(pool->used_high, pool->used);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "sim/driver/abi.h"
+#include "sim/memory/global.h"
 
 namespace sim::driver {
 
@@ -15,6 +16,8 @@ struct Allocation {
   Kind kind = Kind::Device;
   // Null for module variables, for registered memory and for memory of graphs.
   CUcontext context = nullptr;
+  // That it belongs to; that of the host belongs to none.
+  int device = 0;
   CUmemoryPool pool = nullptr;
   unsigned flags = 0;
   uint64_t id = 0;
@@ -22,8 +25,11 @@ struct Allocation {
 
 // The allocation that the address lies in, or null.
 Allocation* find_allocation(uint64_t address);
+// With a context the memory is that of its device. Otherwise `device` says whose it is.
 uint64_t allocate(CUcontext context, uint64_t bytes, Allocation::Kind kind, unsigned flags = 0,
-                  CUmemoryPool pool = nullptr);
+                  CUmemoryPool pool = nullptr, int device = 0);
+// Where the memory of an allocation of this kind lies, and who may access it.
+Residence residence_of(Allocation::Kind kind, int device, CUmemoryPool pool);
 // Gives back the allocation that begins at the address, if there is one.
 void release(uint64_t address);
 
@@ -39,6 +45,9 @@ uint64_t span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, u
 
 struct CUmemPoolHandle_st {
   bool is_default = false;
+  int device = 0;
+  // The other devices that may access what comes from it, one bit each.
+  uint64_t peers = 0;
   uint64_t used = 0, used_high = 0, release_threshold = 0;
   std::array<int, 4> reuse{0, 1, 1, 1};
 };

@@ -16,8 +16,30 @@ void ContextStack::push_back(CUcontext context) {
   contexts[count++] = context;
 }
 
+namespace {
+
+// Counts the host threads that use the driver, for those that wait for what another one may still enqueue.
+void count_thread() {
+  static thread_local bool counted = false;
+  if (counted || state().device_count == 1) return;
+  counted = true;
+  ++state().queue.host_threads;
+  struct Leave {
+    ~Leave() {
+      const std::lock_guard<std::mutex> lock(state().mutex);
+      --state().queue.host_threads;
+      state().queue.changed.notify_all();
+    }
+  };
+  static thread_local Leave leave;
+  (void)leave;
+}
+
+}  // namespace
+
 Call::Call(Needs needs) : lock_(state().mutex) {
   if (needs == Needs::Nothing) return;
+  count_thread();
   require(!in_host_function, CUDA_ERROR_NOT_PERMITTED, "host functions of a stream may not call the driver");
   require(state().initialized, CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called");
   auto& stack = context_stack();
@@ -25,7 +47,7 @@ Call::Call(Needs needs) : lock_(state().mutex) {
   if (needs == Needs::Initialized) return;
   require(context_ != nullptr, CUDA_ERROR_INVALID_CONTEXT, "no context is current to the calling thread");
   require(!context_->destroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  if (needs == Needs::HealthyContext && context_->failure_seen) fail(context_->failure, state().report);
+  if (needs == Needs::HealthyContext && context_->failure_seen) fail(context_->failure, context_->report);
 }
 
 }  // namespace sim::driver

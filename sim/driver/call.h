@@ -33,6 +33,11 @@ class Call {
   explicit Call(Needs needs);
   CUctx_st& context() const { return *context_; }
   bool has_context() const { return context_ != nullptr; }
+  // Waits without the lock until it is notified, no longer than the time.
+  template <class Condition, class Time>
+  void wait(Condition& condition, Time longest) {
+    condition.wait_for(lock_, longest);
+  }
   // Runs work that may take long without the lock. The work holds the execution lock instead if `device` is set.
   template <class Body>
   void unlocked(Body body, bool device) {

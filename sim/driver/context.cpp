@@ -4,9 +4,9 @@
 
 #include "sim/driver/capture.h"
 #include "sim/driver/event.h"
-#include "sim/driver/execute.h"
 #include "sim/driver/graph_exec.h"
 #include "sim/driver/module.h"
+#include "sim/driver/queue.h"
 
 namespace sim::driver {
 
@@ -19,10 +19,10 @@ CUctx_st& live_context(CUcontext handle) {
   fail(CUDA_ERROR_INVALID_CONTEXT);
 }
 
-void clear_context(CUctx_st& context) {
+void clear_context(Call& c, CUctx_st& context) {
   State& s = state();
   const CUcontext handle = &context;
-  { std::lock_guard<std::mutex> drain(s.execution); }
+  drain(c, context);
   s.modules.each([&](CUmod_st& m) {
     if (m.context != handle) return;
     for (auto& [name, function] : m.functions) s.functions.erase(function.get());
@@ -45,15 +45,21 @@ void clear_context(CUctx_st& context) {
   context.libraries.clear();
   context.failure = CUDA_SUCCESS;
   context.failure_seen = false;
+  context.report.clear();
+  for (int owner = 0; context.peers != 0 && owner < s.device_count; ++owner) {
+    if (context.peers >> owner & 1) s.memory.enable_peer(context.device, owner, false);
+  }
+  context.peers = 0;
 }
 
 namespace {
 
 constexpr size_t kPrintfFifo = 1 << 20;
 
-CUcontext make_context(unsigned flags, bool primary) {
+CUcontext make_context(int device, unsigned flags, bool primary) {
   State& s = state();
   auto context = std::make_unique<CUctx_st>();
+  context->device = device;
   context->primary = primary;
   context->flags = flags;
   context->id = s.next_id++;
@@ -79,13 +85,15 @@ CUresult create(const char* function, CUcontext* result, unsigned flags, CUdevic
     require(result != nullptr);
     check_device(device);
     check_context_flags(flags);
-    *result = make_context(flags, false);
+    *result = make_context(device, flags, false);
     context_stack().push_back(*result);
   });
 }
 
-void reset_primary(State& s) {
-  if (s.primary != nullptr) clear_context(*s.primary);
+// The device's own part of the state.
+DeviceSlot& slot_of(CUdevice device) {
+  check_device(device);
+  return state().devices[static_cast<size_t>(device)];
 }
 
 }  // namespace
@@ -96,51 +104,48 @@ using namespace sim::driver;
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
   API(Initialized, {
     require(result != nullptr);
-    check_device(device);
-    State& s = state();
-    if (s.primary == nullptr) s.primary = make_context(s.primary_flags, true);
-    s.primary->destroyed = false;
-    ++s.primary_count;
-    *result = s.primary;
+    DeviceSlot& slot = slot_of(device);
+    if (slot.primary == nullptr) slot.primary = make_context(device, slot.primary_flags, true);
+    slot.primary->destroyed = false;
+    ++slot.primary_count;
+    *result = slot.primary;
   });
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   API(Initialized, {
-    check_device(device);
-    State& s = state();
-    require(s.primary_count > 0, CUDA_ERROR_INVALID_CONTEXT, "the primary context is not retained");
-    if (--s.primary_count > 0) return;
-    reset_primary(s);
-    s.primary->destroyed = true;
+    DeviceSlot& slot = slot_of(device);
+    require(slot.primary_count > 0, CUDA_ERROR_INVALID_CONTEXT, "the primary context is not retained");
+    if (--slot.primary_count > 0) return;
+    clear_context(c, *slot.primary);
+    slot.primary->destroyed = true;
   });
 }
 PLAIN_NAME(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2);
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   API(Initialized, {
-    check_device(device);
-    reset_primary(state());
+    DeviceSlot& slot = slot_of(device);
+    if (slot.primary != nullptr) clear_context(c, *slot.primary);
   });
 }
 PLAIN_NAME(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2);
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
   API(Initialized, {
-    check_device(device);
+    DeviceSlot& slot = slot_of(device);
     check_context_flags(flags);
-    State& s = state();
-    s.primary_flags = flags;
-    if (s.primary != nullptr) s.primary->flags = flags;
+    slot.primary_flags = flags;
+    if (slot.primary != nullptr) slot.primary->flags = flags;
   });
 }
 PLAIN_NAME(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2);
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
   API(Initialized, {
-    check_device(device);
-    if (flags != nullptr) *flags = state().primary_flags;
-    if (active != nullptr) *active = state().primary_count > 0;
+    const DeviceSlot& slot = slot_of(device);
+    if (flags != nullptr) *flags = slot.primary_flags;
+    if (active != nullptr) *active = slot.primary_count > 0;
   });
 }
 
@@ -167,7 +172,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   API(Initialized, {
     CUctx_st& context = live_context(handle);
     require(!context.primary, CUDA_ERROR_INVALID_CONTEXT, "the primary context is released, not destroyed");
-    clear_context(context);
+    clear_context(c, context);
     context.destroyed = true;
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == handle) stack.pop_back();
@@ -209,19 +214,15 @@ CUresult cuCtxGetCurrent(CUcontext* result) {
 CUresult cuCtxGetDevice(CUdevice* device) {
   API(Context, {
     require(device != nullptr);
-    *device = 0;
+    *device = c.context().device;
   });
 }
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   API(Initialized, {
     require(device != nullptr);
-    if (handle != nullptr) {
-      live_context(handle);
-    } else {
-      require(c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
-    }
-    *device = 0;
+    require(handle != nullptr || c.has_context(), CUDA_ERROR_INVALID_CONTEXT);
+    *device = live_context(handle != nullptr ? handle : &c.context()).device;
   });
 }
 
@@ -307,3 +308,28 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
 }
 
 CUresult cuCtxResetPersistingL2Cache() { API(HealthyContext, {}); }
+
+// ---- peers -----------------------------------------------------------------------------------------
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+  API(HealthyContext, {
+    CUctx_st& context = c.context();
+    const int owner = live_context(peer).device;
+    require(flags == 0, CUDA_ERROR_INVALID_VALUE, "cuCtxEnablePeerAccess takes no flags");
+    require(owner != context.device, CUDA_ERROR_INVALID_DEVICE, "a device is no peer of itself");
+    require(!(context.peers >> owner & 1), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    context.peers |= uint64_t{1} << owner;
+    state().memory.enable_peer(context.device, owner, true);
+  });
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  API(HealthyContext, {
+    CUctx_st& context = c.context();
+    const int owner = live_context(peer).device;
+    require(context.peers >> owner & 1, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    synchronizing_call(c);
+    context.peers &= ~(uint64_t{1} << owner);
+    state().memory.enable_peer(context.device, owner, false);
+  });
+}

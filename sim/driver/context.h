@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <thread>
 
 #include "sim/driver/abi.h"
 
 struct CUctx_st {
+  int device = 0;
   bool primary = false, destroyed = false;
   unsigned flags = 0;
   uint64_t id = 0;
@@ -19,12 +21,18 @@ struct CUctx_st {
   // A failed launch sets it. The first call that synchronizes reports it, and then every call does.
   CUresult failure = CUDA_SUCCESS;
   bool failure_seen = false;
+  // The first line of the fault that made it fail.
+  std::string report;
+  // The devices to whose memory it has access, one bit each.
+  uint64_t peers = 0;
 };
 
 namespace sim::driver {
 
+class Call;
+
 CUctx_st& live_context(CUcontext handle);
 // Destroys what the context owns and forgets its failure.
-void clear_context(CUctx_st& context);
+void clear_context(Call& c, CUctx_st& context);
 
 }  // namespace sim::driver

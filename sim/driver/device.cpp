@@ -14,6 +14,18 @@ namespace sim::driver {
 
 namespace {
 
+int devices_from_environment() {
+  const char* text = std::getenv("MOXIE_SIM_DEVICES");
+  if (text == nullptr || *text == 0) return 1;
+  char* end = nullptr;
+  const long count = std::strtol(text, &end, 10);
+  if (*end != 0 || count < 1 || count > kMaxDevices) {
+    std::fprintf(stderr, "MOXIE_SIM_DEVICES is '%s'; allowed are 1 to %d\n", text, kMaxDevices);
+    fail(CUDA_ERROR_NO_DEVICE, "MOXIE_SIM_DEVICES is not a number of devices");
+  }
+  return static_cast<int>(count);
+}
+
 void initialize(State& s) {
   Device device;
   const char* arch = std::getenv("MOXIE_SIM_ARCH");
@@ -48,16 +60,25 @@ void initialize(State& s) {
   }
   device.name = "Moxie simulator (" + device.target + ")";
   s.device = device;
-  auto pool = std::make_unique<CUmemPoolHandle_st>();
-  pool->is_default = true;
-  s.default_pool = s.current_pool = s.pools.add(std::move(pool));
+  s.device_count = devices_from_environment();
+  s.devices.resize(static_cast<size_t>(s.device_count));
+  for (int i = 0; i < s.device_count; ++i) {
+    auto pool = std::make_unique<CUmemPoolHandle_st>();
+    pool->is_default = true;
+    pool->device = i;
+    DeviceSlot& slot = s.devices[static_cast<size_t>(i)];
+    slot.default_pool = slot.current_pool = s.pools.add(std::move(pool));
+  }
   s.initialized = true;
 }
 
 }  // namespace
 
 void check_device(CUdevice device) {
-  require(device == 0, CUDA_ERROR_INVALID_DEVICE, "the simulator has one device, 0");
+  const int count = state().device_count;
+  require(
+      device >= 0 && device < count, CUDA_ERROR_INVALID_DEVICE,
+      count == 1 ? "the simulator has one device, 0" : "the simulator has devices 0 to " + std::to_string(count - 1));
 }
 
 namespace {
@@ -178,7 +199,7 @@ CUresult cuDriverGetVersion(int* version) {
 CUresult cuDeviceGetCount(int* count) {
   API(Initialized, {
     require(count != nullptr);
-    *count = 1;
+    *count = state().device_count;
   });
 }
 
@@ -186,7 +207,7 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   API(Initialized, {
     require(device != nullptr);
     check_device(ordinal);
-    *device = 0;
+    *device = ordinal;
   });
 }
 
@@ -204,6 +225,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
     require(uuid != nullptr);
     std::memset(uuid->bytes, 0, sizeof uuid->bytes);
     std::snprintf(uuid->bytes, sizeof uuid->bytes, "moxie-%s", state().device.target.c_str());
+    uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(device);
   });
 }
 PLAIN_NAME(cuDeviceGetUuid, cuDeviceGetUuid_v2);
@@ -258,15 +280,17 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   API(Initialized, {
     check_device(device);
     require(id != nullptr && length > 0);
-    std::snprintf(id, static_cast<size_t>(length), "0000:00:00.0");
+    std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", device);
   });
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   API(Initialized, {
     require(device != nullptr && id != nullptr);
-    require(std::strcmp(id, "0000:00:00.0") == 0 || std::strcmp(id, "00:00.0") == 0, CUDA_ERROR_INVALID_DEVICE);
-    *device = 0;
+    unsigned domain = 0, bus = 0;
+    const bool known = std::sscanf(id, "%4x:%2x:00.0", &domain, &bus) == 2 || std::sscanf(id, "%2x:00.0", &bus) == 1;
+    require(known && domain == 0 && bus < static_cast<unsigned>(state().device_count), CUDA_ERROR_INVALID_DEVICE);
+    *device = static_cast<int>(bus);
   });
 }
 
@@ -275,7 +299,30 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
     check_device(device);
     check_device(peer);
     require(can != nullptr);
-    *can = 0;
+    *can = device != peer;
+  });
+}
+
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from, CUdevice to) {
+  API(Initialized, {
+    check_device(from);
+    check_device(to);
+    require(value != nullptr && from != to);
+    switch (attribute) {
+      case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+        *value = 0;
+        return;
+      case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+        *value = 1;
+        return;
+      case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
+        *value = 0;
+        return;
+      default:
+        fail(CUDA_ERROR_INVALID_VALUE, "unknown attribute of a pair of devices");
+    }
   });
 }
 

@@ -19,6 +19,8 @@ constexpr unsigned kMaxBlocksPerSm = 32;
 constexpr unsigned kMaxPortableCluster = 8;
 constexpr unsigned kMaxCluster = 16;
 constexpr unsigned kMaxConstantBytes = 65536;
+// As many as one NVLink domain has, and as fit into a mask.
+constexpr int kMaxDevices = 64;
 
 struct Device {
   int arch = 90;

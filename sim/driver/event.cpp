@@ -3,7 +3,7 @@
 #include "sim/driver/event.h"
 
 #include "sim/driver/capture.h"
-#include "sim/driver/execute.h"
+#include "sim/driver/queue.h"
 #include "sim/driver/submit.h"
 
 namespace sim::driver {
@@ -21,11 +21,13 @@ void record(Call& c, CUevent handle, CUstream stream_handle, unsigned flags) {
     event.capture = stream.capture;
     event.dependencies = stream.dependencies;
     event.time.reset();
+    event.record.reset();
     return;
   }
   require(capturing(stream.capture) || !(flags & CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE,
           "an external record outside of a capture");
   submit(c, stream, EventRecordWork{handle}, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+  if (!capturing(stream.capture)) event.record = stream.tail;
 }
 
 void wait(Call& c, CUstream stream_handle, CUevent handle, unsigned flags) {
@@ -57,10 +59,11 @@ void wait(Call& c, CUstream stream_handle, CUevent handle, unsigned flags) {
     add_dependencies(stream.dependencies, event.dependencies);
     return;
   }
-  if (capturing(stream.capture) && event.time) {
+  if (capturing(stream.capture) && (event.time || event.record != nullptr)) {
     invalidate(*stream.capture);
     fail(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "the event was recorded outside of the capture");
   }
+  if (event.record != nullptr) submit(c, stream, EventWaitWork{handle}, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 }
 
 // An event that was recorded into a capture has no completion to ask for.
@@ -79,8 +82,10 @@ CUresult elapsed(const char* function, float* milliseconds, CUevent start, CUeve
     check_not_captured(to);
     require(!(from.flags & CU_EVENT_DISABLE_TIMING) && !(to.flags & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE,
             "an event without timing");
-    require(from.time && to.time, CUDA_ERROR_INVALID_HANDLE, "an event that was not recorded");
-    synchronizing_call(c);
+    require((from.time || from.record != nullptr) && (to.time || to.record != nullptr), CUDA_ERROR_INVALID_HANDLE,
+            "an event that was not recorded");
+    query_event(c, from);
+    query_event(c, to);
     *milliseconds = std::chrono::duration<float, std::milli>(*to.time - *from.time).count();
   });
 }
@@ -123,7 +128,7 @@ CUresult cuEventQuery(CUevent event) {
   API(HealthyContext, {
     check_not_captured(live_event(event));
     forbid_unsafe_in_capture();
-    synchronizing_call(c);
+    query_event(c, *event);
   });
 }
 
@@ -131,7 +136,7 @@ CUresult cuEventSynchronize(CUevent event) {
   API(HealthyContext, {
     check_not_captured(live_event(event));
     forbid_unsafe_in_capture();
-    synchronizing_call(c);
+    synchronize_event(c, *event);
   });
 }
 

@@ -19,12 +19,7 @@ namespace sim::driver {
 namespace {
 
 // The caller holds the lock.
-void report_fault(CUctx_st& context, const Fault& fault) {
-  const std::string text = fault.what();
-  State& s = state();
-  s.report = text.substr(0, text.find('\n'));
-  s.report_code = fault.kind == Hazard::Memory ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
-  if (context.failure == CUDA_SUCCESS) context.failure = s.report_code;
+void print_report(const std::string& text) {
   std::fprintf(stderr, "%s\n", text.c_str());
   if (const char* path = std::getenv("MOXIE_SIM_REPORT"); path != nullptr && *path != 0) {
     if (std::FILE* file = std::fopen(path, "w")) {
@@ -35,6 +30,8 @@ void report_fault(CUctx_st& context, const Fault& fault) {
     }
   }
 }
+
+void report_fault(CUctx_st& context, const Fault& fault) { report_faults({&context}, fault); }
 
 void print_statistics(const Launch& launch, std::chrono::duration<double> time) {
   const Statistics& s = launch.statistics;
@@ -69,13 +66,6 @@ void fill(const SetWork& set) {
   }
 }
 
-// Once everything that was enqueued is done, no later grid can meet an unfinished one.
-void forget_grids(CUctx_st& context) {
-  state().streams.each([&](CUstream_st& s) {
-    if (s.context == &context) s.last.reset();
-  });
-}
-
 struct HostFunctionScope {
   HostFunctionScope() { in_host_function = true; }
   ~HostFunctionScope() { in_host_function = false; }
@@ -90,56 +80,9 @@ struct Executor {
   void operator()(const std::monostate&) const {}
 
   void operator()(const KernelWork& work) const {
-    Launch launch;
-    launch.kernel = work.kernel.get();
-    launch.grid = work.grid;
-    launch.block = work.block;
-    launch.cluster = work.cluster;
-    launch.explicit_cluster = work.explicit_cluster;
-    launch.dynamic_shared = work.dynamic_shared;
-    launch.params = work.params;
-    launch.global = &state().memory;
-    launch.arch = state().device.arch;
-    launch.multiprocessors = static_cast<uint32_t>(state().device.sm_count);
-    launch.stack_bytes = static_cast<uint32_t>(context.limits[CU_LIMIT_STACK_SIZE]);
-    try {
-      launch.order = order_from_environment();
-      launch.threads = threads_from_environment();
-      launch.rules = rules_from_environment();
-      launch.counts = statistics_from_environment();
-    } catch (const std::invalid_argument& e) {
-      fail(CUDA_ERROR_INVALID_VALUE, e.what());
-    }
-    Grid grid;
-    if (stream != nullptr && state().has_dependent_grids) {
-      if (work.programmatic && stream->last) {
-        launch.predecessors.unfinished_writes = stream->last->unfinished;
-        launch.predecessors.unfinished_writes.push_back(stream->last->written);
-      }
-      grid.written = std::make_shared<ByteSet>();
-      launch.written = grid.written.get();
-    }
-    std::optional<Fault> failure;
-    const auto begin = std::chrono::steady_clock::now();
-    c.unlocked(
-        [&] {
-          try {
-            run(launch);
-          } catch (const Fault& f) {
-            failure = f;
-          } catch (const Unsupported& e) {
-            failure = Fault(Hazard::IllegalUse, e.what());
-          }
-        },
-        true);
-    if (launch.counts) print_statistics(launch, std::chrono::steady_clock::now() - begin);
-    for (const std::string& line : launch.deviations.lines()) std::fprintf(stderr, "%s\n", line.c_str());
-    if (failure) report_fault(context, *failure);
-    if (grid.written != nullptr) {
-      // A dependent grid of one that did not wait may start before the earlier grids have ended.
-      if (!launch.predecessors.waited_for) grid.unfinished = launch.predecessors.unfinished_writes;
-      if (state().streams.contains(stream)) stream->last = std::move(grid);
-    }
+    KernelRun kernel(context, work, stream, settings_from_environment());
+    c.unlocked([&] { kernel.run(); }, true);
+    kernel.finish();
   }
 
   // A graph may be launched after its memory was freed.
@@ -204,6 +147,87 @@ struct Executor {
 
 }  // namespace
 
+void forget_grids(CUctx_st& context) {
+  state().streams.each([&](CUstream_st& s) {
+    if (s.context == &context) s.last.reset();
+  });
+}
+
+void report_faults(const std::vector<CUctx_st*>& contexts, const Fault& fault) {
+  const std::string text = fault.what();
+  State& s = state();
+  s.report = text.substr(0, text.find('\n'));
+  s.report_code = fault.kind == Hazard::Memory ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
+  for (CUctx_st* const context : contexts) {
+    if (context->failure != CUDA_SUCCESS) continue;
+    context->failure = s.report_code;
+    context->report = s.report;
+  }
+  print_report(text);
+}
+
+Settings settings_from_environment() {
+  try {
+    return {order_from_environment(), threads_from_environment(), rules_from_environment(),
+            statistics_from_environment()};
+  } catch (const std::invalid_argument& e) {
+    fail(CUDA_ERROR_INVALID_VALUE, e.what());
+  }
+}
+
+KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* stream, const Settings& settings)
+    : context_(context), kernel_(work.kernel), stream_(stream), begin_(std::chrono::steady_clock::now()) {
+  State& s = state();
+  launch.kernel = work.kernel.get();
+  launch.grid = work.grid;
+  launch.block = work.block;
+  launch.cluster = work.cluster;
+  launch.explicit_cluster = work.explicit_cluster;
+  launch.dynamic_shared = work.dynamic_shared;
+  launch.params = work.params;
+  launch.global = &s.memory;
+  launch.arch = s.device.arch;
+  if (s.device_count > 1) launch.device = context.device;
+  launch.multiprocessors = static_cast<uint32_t>(s.device.sm_count);
+  launch.blocks_per_multiprocessor = work.blocks_per_multiprocessor;
+  launch.stack_bytes = static_cast<uint32_t>(context.limits[CU_LIMIT_STACK_SIZE]);
+  launch.order = settings.order;
+  launch.threads = settings.threads;
+  launch.rules = settings.rules;
+  launch.counts = settings.counts;
+  if (stream == nullptr || !s.has_dependent_grids) return;
+  if (work.programmatic && stream->last) {
+    launch.predecessors.unfinished_writes = stream->last->unfinished;
+    launch.predecessors.unfinished_writes.push_back(stream->last->written);
+  }
+  grid_.written = std::make_shared<ByteSet>();
+  launch.written = grid_.written.get();
+}
+
+void KernelRun::guarded(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Fault& f) {
+    failure = f;
+  } catch (const Unsupported& e) {
+    failure = Fault(Hazard::IllegalUse, e.what());
+  }
+}
+
+void KernelRun::run() {
+  guarded([&] { sim::run(launch); });
+}
+
+void KernelRun::finish() {
+  if (launch.counts) print_statistics(launch, std::chrono::steady_clock::now() - begin_);
+  for (const std::string& line : launch.deviations.lines()) std::fprintf(stderr, "%s\n", line.c_str());
+  if (failure) report_fault(context_, *failure);
+  if (grid_.written == nullptr) return;
+  // A dependent grid of one that did not wait may start before the earlier grids have ended.
+  if (!launch.predecessors.waited_for) grid_.unfinished = launch.predecessors.unfinished_writes;
+  if (state().streams.contains(stream_)) stream_->last = std::move(grid_);
+}
+
 void execute(Call& c, CUctx_st& context, const Work& work, CUstream_st* stream) {
   if (context.failure != CUDA_SUCCESS) {
     // Work behind failed work never runs. Only callbacks learn of the failure.
@@ -217,16 +241,5 @@ void execute(Call& c, CUctx_st& context, const Work& work, CUstream_st* stream) 
   }
   std::visit(Executor{c, context, stream}, work);
 }
-
-void synchronize_context(Call& c, CUctx_st& context) {
-  // Taking the execution lock waits for the work of other threads.
-  c.unlocked([] {}, true);
-  forget_grids(context);
-  if (context.failure == CUDA_SUCCESS) return;
-  context.failure_seen = true;
-  fail(context.failure, state().report);
-}
-
-void synchronizing_call(Call& c) { synchronize_context(c, c.context()); }
 
 }  // namespace sim::driver

@@ -40,13 +40,15 @@ std::vector<CUgraphNode> given_nodes(CUgraph graph, const CUgraphNode* nodes, si
   return result;
 }
 
-CUgraphNode add_node(CUgraph_st& graph, CUgraphNodeType type, Work work, std::vector<CUgraphNode> dependencies) {
+CUgraphNode add_node(CUgraph_st& graph, CUgraphNodeType type, Work work, std::vector<CUgraphNode> dependencies,
+                     CUcontext context) {
   auto node = std::make_unique<CUgraphNode_st>();
   node->graph = &graph;
   node->type = type;
   node->work = std::move(work);
   node->dependencies = std::move(dependencies);
   node->id = state().next_id++;
+  node->context = context;
   CUgraphNode handle = node.get();
   graph.nodes.push_back(std::move(node));
   state().nodes[handle] = &graph;
@@ -188,7 +190,7 @@ CUresult cuGraphClone(CUgraph* result, CUgraph graph) {
     for (CUgraphNode node : in_order(from)) {
       std::vector<CUgraphNode> after;
       for (CUgraphNode d : node->dependencies) after.push_back(twin[d]);
-      twin[node] = add_node(*to, node->type, node->work, std::move(after));
+      twin[node] = add_node(*to, node->type, node->work, std::move(after), node->context);
       twin[node]->memory = node->memory;
       twin[node]->memory_bytes = node->memory_bytes;
     }

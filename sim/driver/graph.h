@@ -14,6 +14,8 @@ struct CUgraphNode_st {
   sim::driver::Work work;
   std::vector<CUgraphNode> dependencies;
   uint64_t id = 0;
+  // Whose device does the work.
+  CUcontext context = nullptr;
   // The memory of a memory allocation node, freed with the last graph that needs it.
   std::shared_ptr<uint64_t> memory;
   uint64_t memory_bytes = 0;
@@ -34,7 +36,8 @@ CUgraph_st& live_graph(CUgraph handle);
 CUgraphNode_st& live_node(CUgraphNode handle);
 // The nodes of an array that a caller gave, all of which must belong to the graph.
 std::vector<CUgraphNode> given_nodes(CUgraph graph, const CUgraphNode* nodes, size_t count);
-CUgraphNode add_node(CUgraph_st& graph, CUgraphNodeType type, Work work, std::vector<CUgraphNode> dependencies);
+CUgraphNode add_node(CUgraph_st& graph, CUgraphNodeType type, Work work, std::vector<CUgraphNode> dependencies,
+                     CUcontext context);
 // Every node stands behind its dependencies. Nodes of a cycle are missing.
 std::vector<CUgraphNode> in_order(const CUgraph_st& graph);
 

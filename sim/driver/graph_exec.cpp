@@ -24,6 +24,7 @@ void fill_exec(CUgraphExec_st& exec, const CUgraph_st& graph) {
   for (CUgraphNode node : exec.sources) {
     places[node] = exec.steps.size();
     exec.steps.push_back(node->work);
+    exec.contexts.push_back(node->context);
     std::vector<size_t>& after = exec.dependencies.emplace_back();
     for (CUgraphNode d : node->dependencies) after.push_back(places.at(d));
     if (node->memory != nullptr) exec.memory.push_back(node->memory);
@@ -77,6 +78,7 @@ CUgraphExecUpdateResultInfo update(CUgraphExec handle, CUgraph graph_handle) {
       return {CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED, node, nullptr};
   }
   exec.steps = std::move(next.steps);
+  exec.contexts = std::move(next.contexts);
   exec.memory.insert(exec.memory.end(), next.memory.begin(), next.memory.end());
   return {CU_GRAPH_EXEC_UPDATE_SUCCESS, nullptr, nullptr};
 }
@@ -131,11 +133,10 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
     CUgraphExec_st& exec = live_exec(handle);
     CUstream_st& s = live_stream(c, stream);
     auto work = std::make_shared<GraphWork>();
-    for (size_t i = 0; i < exec.steps.size(); ++i) {
-      if (exec.enabled[i]) work->steps.push_back(exec.steps[i]);
-    }
-    // The graph's memory outlives the launch, even if a host function destroys the graph.
-    const auto memory = exec.memory;
+    for (size_t i = 0; i < exec.steps.size(); ++i) work->steps.push_back(exec.enabled[i] ? exec.steps[i] : Work{});
+    work->dependencies = exec.dependencies;
+    work->contexts = exec.contexts;
+    work->memory = exec.memory;
     submit(c, s, std::move(work), CU_GRAPH_NODE_TYPE_GRAPH);
   });
 }

@@ -15,6 +15,7 @@ struct CUgraphExec_st {
   // steps[i] came from sources[i] and follows the steps whose places are in dependencies[i].
   std::vector<CUgraphNode> sources;
   std::vector<std::vector<size_t>> dependencies;
+  std::vector<CUcontext> contexts;
   std::vector<bool> enabled;
   std::vector<std::shared_ptr<uint64_t>> memory;
 };

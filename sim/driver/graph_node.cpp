@@ -3,6 +3,7 @@
 #include "sim/driver/graph_node.h"
 
 #include <cstring>
+#include <unordered_map>
 #include <utility>
 
 #include "sim/driver/graph.h"
@@ -14,7 +15,14 @@ namespace {
 
 std::shared_ptr<GraphWork> freeze(const CUgraph_st& graph) {
   auto result = std::make_shared<GraphWork>();
-  for (CUgraphNode node : in_order(graph)) result->steps.push_back(node->work);
+  std::unordered_map<CUgraphNode, size_t> places;
+  for (CUgraphNode node : in_order(graph)) {
+    places[node] = result->steps.size();
+    result->steps.push_back(node->work);
+    result->contexts.push_back(node->context);
+    std::vector<size_t>& after = result->dependencies.emplace_back();
+    for (CUgraphNode d : node->dependencies) after.push_back(places.at(d));
+  }
   return result;
 }
 
@@ -25,7 +33,7 @@ CUresult add(const char* function, CUgraphNode* result, CUgraph graph, const CUg
     require(result != nullptr);
     CUgraph_st& g = live_graph(graph);
     auto after = given_nodes(graph, dependencies, count);
-    *result = add_node(g, type, make(c), std::move(after));
+    *result = add_node(g, type, make(c), std::move(after), &c.context());
   });
 }
 

@@ -207,6 +207,8 @@ KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void**
   work.block = request.block;
   work.dynamic_shared = request.dynamic_shared;
   work.programmatic = request.programmatic;
+  work.blocks_per_multiprocessor = static_cast<uint32_t>(
+      std::max(1, blocks_per_sm(function, static_cast<unsigned>(request.block.count()), request.dynamic_shared)));
   work.params = gather_params(*function.kernel, params, extra);
   return work;
 }

@@ -8,6 +8,7 @@
 #include "sim/driver/execute.h"
 #include "sim/driver/image.h"
 #include "sim/driver/jit_options.h"
+#include "sim/driver/queue.h"
 
 namespace sim::driver {
 
@@ -15,7 +16,7 @@ CUmodule module_of(CUctx_st& context, CUlibrary handle) {
   CUlib_st& library = state().libraries.get(handle);
   CUmodule& module = context.libraries[handle];
   if (module == nullptr) {
-    module = make_module(context, load_image(library.text));
+    module = make_module(context, load_image(library.text, context.device));
     module->library = handle;
   }
   return module;
@@ -37,7 +38,7 @@ CUresult load_library(const char* name, CUlibrary* result, const void* code, uns
       auto library = std::make_unique<CUlib_st>();
       library->text = ptx_of(code, bytes);
       // This image shows the errors and the names. Each context gets an image of its own.
-      auto image = load_image(library->text);
+      auto image = load_image(library->text, 0);
       CUlibrary handle = library.get();
       for (auto& [kernel_name, kernel] : image->kernels) {
         auto k = std::make_unique<CUkern_st>();
@@ -75,7 +76,7 @@ CUresult cuLibraryUnload(CUlibrary handle) {
   API(Initialized, {
     State& s = state();
     CUlib_st& library = s.libraries.get(handle);
-    c.unlocked([] {}, true);
+    for (auto& context : s.contexts) drain(c, *context);
     for (auto& context : s.contexts) {
       auto it = context->libraries.find(handle);
       if (it == context->libraries.end()) continue;

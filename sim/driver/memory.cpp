@@ -10,6 +10,7 @@
 #include "sim/driver/capture.h"
 #include "sim/driver/execute.h"
 #include "sim/driver/graph.h"
+#include "sim/driver/queue.h"
 #include "sim/driver/submit.h"
 
 namespace sim::driver {
@@ -60,6 +61,7 @@ CopyWork flat_copy(uint64_t destination, Side destination_side, uint64_t source,
 void run_now(Call& c, const Work& work) {
   legacy_stream_used(c.context());
   forbid_unsafe_in_capture();
+  if (state().device_count > 1) return run_and_wait(c, work);
   synchronizing_call(c);
   execute(c, c.context(), work);
 }
@@ -200,7 +202,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     require(allocation != nullptr && allocation->address == address && !is_host(*allocation) &&
                 allocation->kind != Allocation::Kind::Graph && allocation->context != nullptr,
             CUDA_ERROR_INVALID_VALUE, "not the start of a live device allocation");
-    synchronizing_call(c);
+    synchronize_context(c, *allocation->context);
     release(address);
   });
 }
@@ -246,7 +248,14 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
     auto next = all.lower_bound(begin);
     require(find_allocation(begin) == nullptr && (next == all.end() || next->first >= begin + bytes),
             CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    all[begin] = {begin, bytes, Allocation::Kind::Registered, &c.context(), nullptr, flags, state().next_id++};
+    all[begin] = {begin,
+                  bytes,
+                  Allocation::Kind::Registered,
+                  &c.context(),
+                  c.context().device,
+                  nullptr,
+                  flags,
+                  state().next_id++};
   });
 }
 PLAIN_NAME(cuMemHostRegister, cuMemHostRegister_v2);
@@ -295,10 +304,12 @@ CUresult cuMemAllocManaged(CUdeviceptr* result, size_t bytes, unsigned int flags
 
 namespace {
 
+DeviceSlot& slot_of_current(Call& c) { return state().devices[static_cast<size_t>(c.context().device)]; }
+
 CUresult allocate_async(const char* function, CUdeviceptr* result, size_t bytes, CUmemoryPool handle, CUstream stream) {
   return call(function, Call::Needs::HealthyContext, [&](Call& c) {
     require(result != nullptr);
-    CUmemoryPool pool = handle != nullptr ? &state().pools.get(handle) : state().current_pool;
+    CUmemoryPool pool = handle != nullptr ? &state().pools.get(handle) : slot_of_current(c).current_pool;
     CUstream_st& s = live_stream(c, stream);
     if (s.capture == nullptr) {
       legacy_stream_used(c.context());
@@ -306,7 +317,7 @@ CUresult allocate_async(const char* function, CUdeviceptr* result, size_t bytes,
       return;
     }
     // The address is fixed when the node is made. The memory lives as long as a graph refers to it.
-    const uint64_t address = allocate(nullptr, bytes, Allocation::Kind::Graph);
+    const uint64_t address = allocate(nullptr, bytes, Allocation::Kind::Graph, 0, nullptr, c.context().device);
     std::shared_ptr<uint64_t> owner(new uint64_t(address), [](uint64_t* a) {
       release(*a);
       delete a;
@@ -343,7 +354,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   API(Initialized, {
     check_device(device);
     require(pool != nullptr);
-    *pool = state().default_pool;
+    *pool = state().devices[static_cast<size_t>(device)].default_pool;
   });
 }
 
@@ -351,14 +362,14 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
   API(Initialized, {
     check_device(device);
     require(pool != nullptr);
-    *pool = state().current_pool;
+    *pool = state().devices[static_cast<size_t>(device)].current_pool;
   });
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   API(Initialized, {
     check_device(device);
-    state().current_pool = &state().pools.get(pool);
+    state().devices[static_cast<size_t>(device)].current_pool = &state().pools.get(pool);
   });
 }
 
@@ -369,7 +380,9 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
             properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE);
     check_device(properties->location.id);
     require(properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE, CUDA_ERROR_NOT_SUPPORTED);
-    *pool = state().pools.add(std::make_unique<CUmemPoolHandle_st>());
+    auto made = std::make_unique<CUmemPoolHandle_st>();
+    made->device = properties->location.id;
+    *pool = state().pools.add(std::move(made));
   });
 }
 
@@ -380,7 +393,9 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     for (auto& [address, allocation] : s.allocations) {
       if (allocation.pool == pool) allocation.pool = nullptr;
     }
-    if (s.current_pool == pool) s.current_pool = s.default_pool;
+    for (DeviceSlot& slot : s.devices) {
+      if (slot.current_pool == pool) slot.current_pool = slot.default_pool;
+    }
     s.pools.remove(pool);
   });
 }
@@ -443,17 +458,27 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
   API(Initialized, {
-    state().pools.get(pool);
+    CUmemPoolHandle_st& p = state().pools.get(pool);
     require(access != nullptr || count == 0);
-    for (size_t i = 0; i < count; ++i) check_device(access[i].location.id);
+    for (size_t i = 0; i < count; ++i) {
+      check_device(access[i].location.id);
+      const uint64_t bit = uint64_t{1} << access[i].location.id;
+      if (access[i].location.id == p.device) continue;  // It always has access.
+      p.peers = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? p.peers & ~bit : p.peers | bit;
+    }
+    for (auto& [address, allocation] : state().allocations) {
+      if (allocation.pool == pool) state().memory.set_peers(address, p.peers);
+    }
   });
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
   API(Initialized, {
-    state().pools.get(pool);
+    const CUmemPoolHandle_st& p = state().pools.get(pool);
     require(flags != nullptr && location != nullptr);
-    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    check_device(location->id);
+    const bool has = location->id == p.device || (p.peers >> location->id & 1) != 0;
+    *flags = has ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   });
 }
 
@@ -642,7 +667,7 @@ void pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr ad
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return put(static_cast<int>(a->kind == Allocation::Kind::Managed));
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return put(0);
+      return put(a->device);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:

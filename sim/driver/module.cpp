@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "sim/driver/call.h"
-#include "sim/driver/execute.h"
 #include "sim/driver/image.h"
 #include "sim/driver/jit_options.h"
+#include "sim/driver/queue.h"
 #include "sim/machine/decode.h"
 #include "sim/translate/build_kernel.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 [[noreturn]] void reject_ptx(const std::string& text) { fail(CUDA_ERROR_INVALID_PTX, text); }
 
-void place_variables(Image& image) {
+void place_variables(Image& image, int device) {
   uint64_t constant = 0;
   std::vector<const ptx::Variable*> variables;
   std::vector<GlobalMemory::Part> parts;
@@ -38,7 +38,8 @@ void place_variables(Image& image) {
     parts.push_back({std::max<uint64_t>(v.bytes, 1), static_cast<uint64_t>(std::max(1, v.align))});
   }
   State& s = state();
-  require(s.memory.allocate_together(parts), CUDA_ERROR_OUT_OF_MEMORY,
+  require(s.memory.allocate_together(parts, residence_of(Allocation::Kind::Device, device, nullptr)),
+          CUDA_ERROR_OUT_OF_MEMORY,
           std::to_string(parts.size()) + " variables, " + std::to_string(s.memory.limit() - s.memory.used()) +
               " bytes free");
   for (size_t i = 0; i < variables.size(); ++i) {
@@ -47,6 +48,7 @@ void place_variables(Image& image) {
     Allocation& allocation = s.allocations[parts[i].address];
     allocation.address = parts[i].address;
     allocation.bytes = parts[i].bytes;
+    allocation.device = device;
     allocation.id = s.next_id++;
     // New memory is zero.
     if (!v.init.empty())
@@ -72,13 +74,13 @@ CUresult load_module(const char* name, CUmodule* result, const void* image, unsi
   return call(name, Call::Needs::HealthyContext, [&](Call& c) {
     require(result != nullptr && image != nullptr);
     JitOptions jit(count, options, values);
-    with_log(jit, [&] { *result = make_module(c.context(), load_image(ptx_of(image, bytes))); });
+    with_log(jit, [&] { *result = make_module(c.context(), load_image(ptx_of(image, bytes), c.context().device)); });
   });
 }
 
 }  // namespace
 
-std::shared_ptr<Image> load_image(const std::string& text) {
+std::shared_ptr<Image> load_image(const std::string& text, int device) {
   auto image = std::make_shared<Image>();
   try {
     auto module = std::make_shared<ptx::Module>(ptx::parse(text));
@@ -91,7 +93,7 @@ std::shared_ptr<Image> load_image(const std::string& text) {
       for (const ptx::Instruction& i : f.body)
         state().has_dependent_grids = state().has_dependent_grids || i.parts[0] == "griddepcontrol";
     }
-    place_variables(*image);
+    place_variables(*image, device);
     std::unordered_map<std::string, uint64_t> addresses;
     for (auto& [name, symbol] : image->symbols) addresses[name] = symbol.address;
     // One kernel that cannot be simulated does not keep a program from the others of its module: launching it is the
@@ -183,7 +185,7 @@ CUresult cuModuleUnload(CUmodule module) {
   API(HealthyContext, {
     require(state().modules.get(module).library == nullptr, CUDA_ERROR_NOT_PERMITTED,
             "the module belongs to a library");
-    synchronizing_call(c);
+    synchronize_context(c, *module->context);
     unload(module);
   });
 }

@@ -9,6 +9,7 @@
 #include "sim/driver/graph_exec.h"
 #include "sim/driver/library.h"
 #include "sim/driver/module.h"
+#include "sim/driver/queue.h"
 #include "sim/driver/stream.h"
 
 namespace sim::driver {

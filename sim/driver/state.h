@@ -17,11 +17,20 @@
 #include "sim/driver/allocation.h"
 #include "sim/driver/device.h"
 #include "sim/driver/handles.h"
+#include "sim/driver/queue.h"
 #include "sim/memory/global.h"
 
 namespace sim::driver {
 
 struct Capture;
+
+// What each device has for itself.
+struct DeviceSlot {
+  CUcontext primary = nullptr;
+  unsigned primary_count = 0;
+  unsigned primary_flags = 0;
+  CUmemoryPool default_pool = nullptr, current_pool = nullptr;
+};
 
 struct State {
   // Guards everything here. Nobody holds it while a kernel or a host function runs.
@@ -31,13 +40,14 @@ struct State {
   bool initialized = false;
   Device device;
   GlobalMemory memory;
+  // How many there are. With more than one, work waits in queues until a call waits for it (sim/driver/queue.h).
+  int device_count = 1;
+  std::vector<DeviceSlot> devices;
+  Queue queue;
   // By address.
   std::map<uint64_t, Allocation> allocations;
   // Destroyed contexts stay, so that a stale handle is known as such.
   std::vector<std::unique_ptr<CUctx_st>> contexts;
-  CUcontext primary = nullptr;
-  unsigned primary_count = 0;
-  unsigned primary_flags = 0;
   Handles<CUmod_st> modules;
   Handles<CUlib_st> libraries;
   Handles<CUkern_st> kernels;
@@ -48,7 +58,6 @@ struct State {
   Handles<CUmemPoolHandle_st> pools;
   std::unordered_map<CUfunction, CUfunc_st*> functions;
   std::unordered_map<CUgraphNode, CUgraph> nodes;
-  CUmemoryPool default_pool = nullptr, current_pool = nullptr;
   std::vector<std::weak_ptr<Capture>> captures;
   uint64_t next_id = 1;
   // A loaded module has griddepcontrol, so what kernels write is remembered.

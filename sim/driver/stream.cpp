@@ -52,7 +52,7 @@ CUstream_st& live_stream(Call& c, CUstream handle) {
     return *stream;
   }
   CUstream_st& stream = state().streams.get(handle);
-  if (stream.context->failure_seen) fail(stream.context->failure, state().report);
+  if (stream.context->failure_seen) fail(stream.context->failure, stream.context->report);
   return stream;
 }
 
@@ -90,8 +90,7 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
 CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
   API(HealthyContext, {
     require(device != nullptr);
-    live_stream(c, handle);
-    *device = 0;
+    *device = live_stream(c, handle).context->device;
   });
 }
 

@@ -14,6 +14,7 @@ namespace sim::driver {
 
 class Call;
 struct Capture;
+struct Item;
 
 // The last kernel of a stream, for the dependent grid behind it.
 struct Grid {
@@ -38,6 +39,8 @@ struct CUstream_st {
   std::shared_ptr<sim::driver::Capture> capture;
   // The nodes that the next captured node depends on.
   std::vector<CUgraphNode> dependencies;
+  // What was submitted last, where work is queued. The next piece runs behind it.
+  std::shared_ptr<sim::driver::Item> tail;
   // Empty when the stream's last work was no kernel.
   std::optional<sim::driver::Grid> last;
   bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }

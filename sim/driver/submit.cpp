@@ -7,17 +7,21 @@
 #include "sim/driver/capture.h"
 #include "sim/driver/execute.h"
 #include "sim/driver/graph.h"
+#include "sim/driver/queue.h"
 
 namespace sim::driver {
 
 CUgraphNode submit(Call& c, CUstream_st& stream, Work work, CUgraphNodeType type) {
   if (!capturing(stream.capture)) {
     if (stream.legacy) legacy_stream_used(*stream.context);
-    execute(c, *stream.context, work, &stream);
+    if (state().device_count > 1)
+      enqueue(c, stream, std::move(work));
+    else
+      execute(c, *stream.context, work, &stream);
     return nullptr;
   }
   check_capture_alive(stream);
-  CUgraphNode node = add_node(*stream.capture->graph, type, std::move(work), stream.dependencies);
+  CUgraphNode node = add_node(*stream.capture->graph, type, std::move(work), stream.dependencies, stream.context);
   stream.dependencies = {node};
   return node;
 }
@@ -44,8 +48,9 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* d
 
 CUresult cuStreamQuery(CUstream handle) {
   API(HealthyContext, {
-    forbid_on_capturing(live_stream(c, handle));
-    synchronizing_call(c);
+    CUstream_st& stream = live_stream(c, handle);
+    forbid_on_capturing(stream);
+    query_stream(c, stream);
   });
 }
 
@@ -54,7 +59,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
     CUstream_st& stream = live_stream(c, handle);
     forbid_on_capturing(stream);
     if (stream.legacy) legacy_stream_used(c.context());
-    synchronizing_call(c);
+    synchronize_stream(c, stream);
   });
 }
 
@@ -65,6 +70,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     CUstream_st& stream = live_stream(c, handle);
     require(!stream.legacy, CUDA_ERROR_INVALID_HANDLE);
     abandon_capture(stream);
+    forget_stream(stream);
     state().streams.remove(handle);
   });
 }

@@ -21,6 +21,8 @@ struct KernelWork {
   std::vector<uint8_t> params;
   // A programmatic launch may start before its predecessor grid in the stream has ended.
   bool programmatic = false;
+  // How many of its blocks a multiprocessor holds at once.
+  uint32_t blocks_per_multiprocessor = 1;
 };
 
 // A box of bytes from one pitched place to another. Both sides are checked when the work is submitted.
@@ -70,6 +72,11 @@ using Work = std::variant<std::monostate, KernelWork, CopyWork, SetWork, HostWor
 struct GraphWork {
   // The steps stand in an order that respects the edges.
   std::vector<Work> steps;
+  // The steps that each follows, by their places, and the context of each.
+  std::vector<std::vector<size_t>> dependencies;
+  std::vector<CUcontext> contexts;
+  // What its nodes allocated outlives the launch.
+  std::vector<std::shared_ptr<uint64_t>> memory;
 };
 
 }  // namespace sim::driver

@@ -49,12 +49,20 @@ void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, 
   }
 }
 
+std::string explain_global(const Launch& launch, uint64_t address, uint64_t bytes) {
+  const GlobalMemory::Range range = launch.global->find(address);
+  if (range.end == 0 || launch.global->accessible(range, launch.device)) return launch.global->explain(address, bytes);
+  return "belongs to device " + std::to_string(range.residence.device) + ": device " + std::to_string(launch.device) +
+         " has no access to it, because " +
+         (range.residence.by_context ? "peer access was not enabled" : "it was not mapped for that device");
+}
+
 uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane) {
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (address + size < address || !global_range_cached(memory, address, address + size)) {
     fault(Hazard::Memory, warp, lane,
           "access of " + std::to_string(size) + (size == 1 ? " byte" : " bytes") + " at global address " +
-              hex(address) + ", which " + memory.explain(address, size));
+              hex(address) + ", which " + explain_global(*warp.cta->cluster->launch, address, size));
   }
   return reinterpret_cast<uint8_t*>(address);
 }

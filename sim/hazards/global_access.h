@@ -13,6 +13,8 @@ namespace sim {
 // The bytes of an access by one lane. Faults (memory) when [address, address + size) is not all inside one live
 // allocation.
 uint8_t* global_pointer(Warp& warp, uint64_t address, uint32_t size, int lane);
+// Why the bytes may not be accessed: "is 16 bytes past the end of ...", "belongs to device 1: device 0 has ...".
+std::string explain_global(const Launch& launch, uint64_t address, uint64_t bytes);
 
 // Checks and notes the order between plain accesses of global memory by the blocks of one cluster.
 void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint32_t size, Access access, bool strong);

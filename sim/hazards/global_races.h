@@ -35,5 +35,7 @@ void fence_grid(Warp& warp, bool sequential);
 ClusterHistory take_history(Cluster& cluster);
 // Holds it against what other clusters did. Races are deviations of the cluster.
 void judge_cluster(Launch& launch, ClusterHistory& cluster, Deviations& deviations);
+// Does both for a cluster whose launch has one host thread.
+void judge_ended(Cluster& cluster);
 
 }  // namespace sim

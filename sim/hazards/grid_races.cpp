@@ -253,4 +253,11 @@ void judge_cluster(Launch& launch, ClusterHistory& cluster, Deviations& deviatio
   Merger(launch, cluster, deviations).merge();
 }
 
+void judge_ended(Cluster& cluster) {
+  if (cluster.launch->grid_history == nullptr) return;
+  ClusterHistory history = take_history(cluster);
+  judge_cluster(*cluster.launch, history, cluster.deviations);
+  cluster.global_history = std::move(history.global);
+}
+
 }  // namespace sim

@@ -310,10 +310,14 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
 
 void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
   Cluster& cluster = *warp.cta->cluster;
+  if (reads) {
+    uint64_t at[kLanes];
+    gather(warp, in, form, at);
+    warp.polled_place = place_of(form.space, at[std::countr_zero(mask)]);
+  }
   const bool releases = writes && (form.release || warp.has_fenced);
   const bool acquires = reads && !cluster.sync_objects.empty();
   const Scope scope = form.scope();
-  if (reads && !is_shared(form.space)) ++cluster.polls;
   if (cluster.grid_can_synchronize && scope == Scope::Grid && !is_shared(form.space))
     synchronize_grid(warp, in, form, mask, reads, writes);
   if (!releases && !acquires) return;

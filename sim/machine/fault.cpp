@@ -36,8 +36,9 @@ const char* hazard_name(Hazard h) {
 }
 
 std::string describe_block(const Cta& cta) {
-  return "block (" + std::to_string(cta.index.x) + "," + std::to_string(cta.index.y) + "," +
-         std::to_string(cta.index.z) + ")";
+  const int device = cta.cluster->launch->device;
+  return (device != Residence::kEverywhere ? "device " + std::to_string(device) + ", block (" : "block (") +
+         std::to_string(cta.index.x) + "," + std::to_string(cta.index.y) + "," + std::to_string(cta.index.z) + ")";
 }
 
 std::string describe_instruction(const Kernel& kernel, const ptx::Instruction* source) {

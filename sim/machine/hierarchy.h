@@ -105,6 +105,7 @@ struct Warp {
   // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
   // (sim/async/wgmma.cpp): the loop that runs the warp then checks the registers of each instruction first.
   bool wgmma_pending = false;
+  uint64_t polled_place = 0;       // that its last strong read was from, for the report of a deadlock
   uint32_t quantum = 0, left = 0;  // of the turn: how many instructions it may execute, and how many of them still
 
   template <class T>
@@ -220,15 +221,15 @@ struct Cluster {
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;
   uint64_t stores = 0;  // with `events`, what tells work from a livelock
-  // Strong reads of global memory, by which it may wait for another cluster. A cluster that does nothing else makes
-  // room for others.
-  uint64_t polls = 0;
-  bool may_park = false;
   // Clusters of the share that have not started. clusterlaunchcontrol.try_cancel takes the first of them.
   std::deque<uint64_t> pending;
   std::vector<Stamp> cancel_failures;                 // completions of try_cancel that found none
   const std::atomic<uint64_t>* stop_above = nullptr;  // give up when a cluster of a lower share has failed
-  bool alone = true;                                  // no other cluster runs at the same time
+  bool finished() const;
+  bool alone = true;  // no other cluster runs at the same time
+  bool reads_clock = false;
+  // What clocks show beyond the time of the instructions: it has passed while every warp of every device waited.
+  uint64_t skipped_time = 0;
 };
 
 inline void release_lanes(Warp& warp, uint32_t mask) {

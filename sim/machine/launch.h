@@ -46,9 +46,13 @@ struct Launch {
   std::vector<uint8_t> params;  // kernel->param_bytes
   GlobalMemory* global = nullptr;
   int arch = 90;  // 90 or 100
+  // The device that runs it; none where a program has one device only.
+  int device = Residence::kEverywhere;
   Order order;
   int threads = 0;               // host threads, 0: as many as there are cores
   uint32_t multiprocessors = 0;  // %nsmid; 0: 132 (arch 90) or 148 (arch 100)
+  // Blocks that may be resident on a multiprocessor. Clusters that wait for others do not end where these cannot start.
+  uint32_t blocks_per_multiprocessor = 1;
   uint32_t stack_bytes = kStackBytes;
   // The local memory of a thread: what stands at fixed places, then the stack.
   uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }

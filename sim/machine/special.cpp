@@ -10,7 +10,11 @@ namespace {
 
 // A clock that advances with the instructions of the cluster, so that a run repeats exactly; also the timer's
 // nanoseconds.
-uint64_t clock_of(const Warp& warp) { return (warp.cta->cluster->instructions + warp.quantum - warp.left) * 4; }
+uint64_t clock_of(const Warp& warp) {
+  Cluster& cluster = *warp.cta->cluster;
+  cluster.reads_clock = true;
+  return (cluster.instructions + warp.quantum - warp.left) * 4 + cluster.skipped_time;
+}
 
 Dim3 divided(const Dim3& a, const Dim3& b) { return {a.x / b.x, a.y / b.y, a.z / b.z}; }
 

@@ -132,6 +132,10 @@ bool Cta::finished() const {
   return std::all_of(warps.begin(), warps.end(), [](const auto& warp) { return warp->live == 0; });
 }
 
+bool Cluster::finished() const {
+  return std::all_of(ctas.begin(), ctas.end(), [](const auto& cta) { return cta->finished(); });
+}
+
 bool converged(Warp& warp, uint32_t mask) {
   if (warp.all_live_in(mask)) {
     warp.order_reads(mask);

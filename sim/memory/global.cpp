@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstdio>
@@ -50,6 +51,7 @@ struct GlobalMemory::Impl {
   uint64_t used = 0;
   uint64_t limit = host_memory() / 4 * 3;
   std::atomic<uint64_t> version{next_version.fetch_add(1)};
+  std::array<std::atomic<uint64_t>, 64> peers_of{};  // by device: those that have enabled access to its memory
 
   static uint64_t mapped(const Range& r) { return (r.end - r.begin + kPage - 1) / kPage * kPage; }
   static void unmap(const Range& r) { munmap(reinterpret_cast<void*>(r.begin - kPage), mapped(r) + 2 * kPage); }
@@ -103,16 +105,16 @@ void GlobalMemory::adopt(uint64_t address, uint64_t bytes) {
   impl_->adopted.push_back(address);
 }
 
-uint64_t GlobalMemory::allocate(uint64_t bytes) {
+uint64_t GlobalMemory::allocate(uint64_t bytes, const Residence& residence) {
   const std::unique_lock lock(impl_->mutex);
   const uint64_t address = impl_->map(bytes);
   if (address == 0) return 0;
-  impl_->live.insert(impl_->after(address), Range{address, address + bytes});
+  impl_->live.insert(impl_->after(address), Range{address, address + bytes, residence});
   impl_->used += bytes;
   return address;
 }
 
-bool GlobalMemory::allocate_together(std::vector<Part>& parts) {
+bool GlobalMemory::allocate_together(std::vector<Part>& parts, const Residence& residence) {
   constexpr uint64_t kGap = 256;  // so that the end of one is not the beginning of the next
   const auto up = [](uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; };
   if (parts.empty()) return true;
@@ -131,7 +133,7 @@ bool GlobalMemory::allocate_together(std::vector<Part>& parts) {
   std::vector<Range> ranges;
   for (Part& part : parts) {
     part.address += up(begin, alignment);
-    ranges.push_back({part.address, part.address + part.bytes});
+    ranges.push_back({part.address, part.address + part.bytes, residence});
     impl_->used += part.bytes;
   }
   impl_->live.insert(impl_->after(begin), ranges.begin(), ranges.end());
@@ -178,6 +180,37 @@ bool GlobalMemory::contains(uint64_t address, uint64_t bytes) const {
   return r.end != 0 && bytes <= r.end - address;
 }
 
+void GlobalMemory::set_peers(uint64_t address, uint64_t peers) {
+  const std::unique_lock lock(impl_->mutex);
+  const auto it = impl_->from(address);
+  if (it == impl_->live.end() || it->begin != address) return;
+  it->residence.peers = peers;
+  impl_->version = next_version.fetch_add(1);
+}
+
+void GlobalMemory::enable_peer(int device, int owner, bool enabled) {
+  const uint64_t bit = uint64_t{1} << device;
+  if (enabled)
+    impl_->peers_of[static_cast<size_t>(owner)] |= bit;
+  else
+    impl_->peers_of[static_cast<size_t>(owner)] &= ~bit;
+  impl_->version = next_version.fetch_add(1);
+}
+
+bool GlobalMemory::accessible(const Range& range, int device) const {
+  const Residence& of = range.residence;
+  if (of.device == Residence::kEverywhere || device == Residence::kEverywhere || of.device == device) return true;
+  const uint64_t peers = of.peers | (of.by_context ? impl_->peers_of[static_cast<size_t>(of.device)].load() : 0);
+  return (peers >> device & 1) != 0;
+}
+
+bool GlobalMemory::is_shared(const Range& range) const {
+  const Residence& of = range.residence;
+  if (of.device == Residence::kEverywhere) return false;
+  const uint64_t peers = of.peers | (of.by_context ? impl_->peers_of[static_cast<size_t>(of.device)].load() : 0);
+  return (peers & ~(uint64_t{1} << of.device)) != 0;
+}
+
 std::string GlobalMemory::explain(uint64_t address, uint64_t bytes) const {
   const std::shared_lock lock(impl_->mutex);
   const auto name = [](const Range& r) {
@@ -211,20 +244,32 @@ uint64_t GlobalMemory::used() const {
 uint64_t GlobalMemory::limit() const { return impl_->limit; }
 uint64_t GlobalMemory::version() const { return impl_->version.load(std::memory_order_acquire); }
 
+namespace {
+
+struct RangeCache {
+  uint64_t version = 0;
+  int device = Residence::kEverywhere;
+  GlobalMemory::Range ranges[4];
+  unsigned next = 0;
+};
+thread_local RangeCache cache;
+
+}  // namespace
+
+void enter_device(int device) {
+  if (cache.device == device) return;
+  cache.device = device;
+  cache.version = 0;
+}
+
 bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end) {
-  struct Cache {
-    uint64_t version = 0;
-    GlobalMemory::Range ranges[4];
-    unsigned next = 0;
-  };
-  static thread_local Cache cache;
   const uint64_t version = memory.version();
-  if (cache.version != version) cache = {version, {}, 0};
+  if (cache.version != version) cache = {version, cache.device, {}, 0};
   for (const GlobalMemory::Range& r : cache.ranges) {
     if (begin >= r.begin && end <= r.end) return true;
   }
   const GlobalMemory::Range r = memory.find(begin);
-  if (r.end == 0) return false;
+  if (r.end == 0 || !memory.accessible(r, cache.device)) return false;
   cache.ranges[cache.next++ % 4] = r;
   return end <= r.end;
 }

@@ -8,24 +8,43 @@
 
 namespace sim {
 
+// Whose memory an allocation is, and which devices may access it.
+struct Residence {
+  static constexpr int kEverywhere = -1;
+  int device = kEverywhere;  // or memory of the host, or of a program that has one device
+  // Other devices that may access it, one bit each. Where `by_context` is set those that have enabled access to the
+  // memory of the device may, too.
+  uint64_t peers = 0;
+  bool by_context = false;
+};
+
 // Device allocations. All members are thread-safe. Memory that no one owns lies before and behind each allocation.
 class GlobalMemory {
  public:
   ~GlobalMemory();
-  uint64_t allocate(uint64_t bytes);  // 256-byte aligned, 0 when there is no memory; bytes > 0
+  // 256-byte aligned, 0 when there is no memory; bytes > 0
+  uint64_t allocate(uint64_t bytes, const Residence& residence = {});
   struct Part {
     uint64_t bytes = 0, alignment = 1;
     uint64_t address = 0;  // is filled in
   };
   // Makes many small allocations in one mapping, since a process can have only some ten thousand mappings. Only
   // free_together() frees them, given the address of any of them. Returns false when there is no memory.
-  bool allocate_together(std::vector<Part>& parts);
+  bool allocate_together(std::vector<Part>& parts, const Residence& residence = {});
   void free_together(uint64_t address);
   bool free(uint64_t address);                   // false: not the start of a live allocation
   void adopt(uint64_t address, uint64_t bytes);  // memory that someone else owns, as an allocation; never freed here
   struct Range {
     uint64_t begin = 0, end = 0;
+    Residence residence{};
   };
+  // Replaces the devices that may access the allocation that begins at the address.
+  void set_peers(uint64_t address, uint64_t peers);
+  // Whether `device` may access what belongs to `owner` by its context.
+  void enable_peer(int device, int owner, bool enabled);
+  bool accessible(const Range& range, int device) const;
+  // Whether devices beside its own may access it.
+  bool is_shared(const Range& range) const;
   // The live allocation that holds address; an empty range when there is none.
   Range find(uint64_t address) const;
   bool contains(uint64_t address, uint64_t bytes) const;
@@ -42,7 +61,10 @@ class GlobalMemory {
   GlobalMemory();
 };
 
-// True when [begin, end) lies in one live allocation. Each host thread remembers the last allocations it found.
+// The device whose kernel the calling host thread executes from now on.
+void enter_device(int device);
+// True when [begin, end) lies in one live allocation that this thread's device may access. Each host thread remembers
+// the last allocations it found.
 bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end);
 
 }  // namespace sim

@@ -91,9 +91,9 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.unordered_stores.clear();
   if (cluster.global_history != nullptr) cluster.global_history->clear();
   cluster.global_stores = 0;
-  cluster.polls = 0;
   cluster.writers.clear();
-  cluster.instructions = cluster.stores = 0;
+  cluster.instructions = cluster.stores = cluster.skipped_time = 0;
+  cluster.reads_clock = false;
   cluster.written.clear();
   if (fresh) {
     for (uint64_t rank = 0; rank < blocks; ++rank) {

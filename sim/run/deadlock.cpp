@@ -16,19 +16,27 @@ std::string lanes_text(uint32_t value) {
   return text;
 }
 
+// What a warp that is not blocked does: it reads a place that nobody changes.
+std::string polled_text(const Warp& warp) {
+  if (warp.polled_place == 0) return "polls";
+  if ((warp.polled_place & kWindowMask) != 0) return "polls shared memory";
+  const GlobalMemory::Range range = warp.cta->cluster->launch->global->find(warp.polled_place);
+  std::string text = "polls global memory at " + hex(warp.polled_place);
+  if (range.residence.device != Residence::kEverywhere) text += " of device " + std::to_string(range.residence.device);
+  return text + ", which nobody changes";
+}
+
 }  // namespace
 
-void report_deadlock(Cluster& cluster, const std::string& why) {
+Waiting describe_waiting(Cluster& cluster) {
   const Kernel& kernel = *cluster.launch->kernel;
   std::ostringstream list;
-  const Warp* lost = nullptr;  // a warp that waits for none but its own lanes
-  const Warp* first = nullptr;
-  int waiting = 0;
+  Waiting waiting;
   cluster.explaining = true;
   for (const auto& cta : cluster.ctas) {
     for (const auto& warp : cta->warps) {
       if (warp->splits.empty()) continue;
-      ++waiting;
+      ++waiting.warps;
       bool apart = true;
       for (size_t i = 0; i < warp->splits.size(); ++i) {
         warp->current = i;
@@ -48,7 +56,7 @@ void report_deadlock(Cluster& cluster, const std::string& why) {
           if (found != cluster.waits.end()) reason = found->second.text;
         } else {
           apart = false;
-          reason = "polls";
+          reason = polled_text(*warp);
         }
         list << "\n  " << describe_block(*cta) << " warp " << warp->index;
         if (before.mask != warp->live) list << " lanes " << lanes_text(before.mask);
@@ -57,22 +65,29 @@ void report_deadlock(Cluster& cluster, const std::string& why) {
         if (!reason.empty()) list << ": " << reason;
       }
       warp->current = 0;
-      if (first == nullptr) first = warp.get();
-      if (apart && lost == nullptr) lost = warp.get();
+      if (waiting.first.empty()) waiting.first = describe_location(*warp, -1);
+      if (apart && waiting.lost.empty()) waiting.lost = describe_location(*warp, -1);
     }
   }
   cluster.explaining = false;
   const std::vector<std::string> pending = cluster.engine.describe();
-  if (pending.empty()) list << "\n  nothing is pending";
+  waiting.pending = !pending.empty();
   for (const std::string& op : pending) list << "\n  pending: " << op;
-  if (lost != nullptr) {
+  waiting.lines = list.str();
+  return waiting;
+}
+
+void report_deadlock(Cluster& cluster, const std::string& why) {
+  Waiting waiting = describe_waiting(cluster);
+  if (!waiting.pending) waiting.lines += "\n  nothing is pending";
+  if (!waiting.lost.empty()) {
     throw Fault(Hazard::IllegalUse, std::string(hazard_name(Hazard::IllegalUse)) + ": divergent .aligned instruction " +
-                                        describe_location(*lost, -1) + list.str());
+                                        waiting.lost + waiting.lines);
   }
   throw Fault(Hazard::Deadlock, std::string(hazard_name(Hazard::Deadlock)) + ": " + why + ", " +
-                                    std::to_string(waiting) + (waiting == 1 ? " warp waits" : " warps wait") +
-                                    (first != nullptr ? ", the first " + describe_location(*first, -1) : "") +
-                                    list.str());
+                                    std::to_string(waiting.warps) +
+                                    (waiting.warps == 1 ? " warp waits" : " warps wait") +
+                                    (waiting.first.empty() ? "" : ", the first " + waiting.first) + waiting.lines);
 }
 
 }  // namespace sim

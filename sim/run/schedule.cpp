@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which the warps of a cluster run.
+#include "sim/run/schedule.h"
+
 #include <algorithm>
+#include <cstring>
 #include <string>
-#include <vector>
 
 #include "sim/machine/launch.h"
 #include "sim/run/turn.h"
@@ -10,96 +12,182 @@
 namespace sim {
 namespace {
 
-constexpr int kPatience = 4;                       // rounds of nothing but polling until pending work is performed
-constexpr int kDespair = 20000;                    // rounds of polling with nothing pending until it is a deadlock
-constexpr uint64_t kPolls = 64;                    // strong reads of global memory without event or store, and
-constexpr uint64_t kPatienceOfPolls = 1ull << 13;  // instructions, until a cluster makes room for others
+constexpr int kPatience = 4;                // rounds of nothing but polling until pending work is performed
+constexpr int kDespair = 20000;             // rounds of polling with nothing pending until it is a deadlock
 constexpr uint64_t kLivelock = 1ull << 20;  // instructions without event or store until pending work is performed
 constexpr uint64_t kHopeless = 1ull << 29;  // instructions without event or store until it is a deadlock
+constexpr int kStuck = 3;                   // rounds without event or store until others have their turn
+constexpr int kStuckRandom = 24;            // the same with the short turns of random order
+constexpr uint64_t kSettled = 48;           // rounds until every part of a diverged warp has had its turn
+constexpr uint64_t kLongest = 1ull << 44;   // nanoseconds that a kernel may measure: four hours
 
 }  // namespace
 
-bool run_cluster(Cluster& cluster) {
-  std::vector<Warp*> order_of;
+Schedule::Schedule(Cluster& cluster) : cluster_(cluster) {
   for (const auto& cta : cluster.ctas) {
-    for (const auto& warp : cta->warps) order_of.push_back(warp.get());
+    for (const auto& warp : cta->warps) order_.push_back(warp.get());
   }
-  if (cluster.order.mode == Mode::Lazy) std::reverse(order_of.begin(), order_of.end());
-  auto alive = static_cast<size_t>(
-      std::count_if(order_of.begin(), order_of.end(), [](const Warp* warp) { return !warp->splits.empty(); }));
-  size_t first = 0;
-  int polling_rounds = 0;
-  std::vector<uint32_t> hogged(order_of.size(), 0);
-  uint64_t seen_events = cluster.events, seen_stores = cluster.stores, quiet_since = cluster.instructions;
-  uint64_t seen_polls = cluster.polls;
+  if (cluster.order.mode == Mode::Lazy) std::reverse(order_.begin(), order_.end());
+  alive_ = order_.size();
+  hogged_.assign(order_.size(), 0);
+  seen_events_ = told_events_ = cluster.events;
+  seen_stores_ = told_stores_ = cluster.stores;
+}
 
-  while (alive > 0) {
-    const uint64_t events_before = cluster.events;
-    bool ran = false, worked = false;
-    if (cluster.order.mode == Mode::Random) std::shuffle(order_of.begin(), order_of.end(), cluster.rng);
-    for (size_t i = 0; i < order_of.size(); ++i) {
-      Warp& warp = *order_of[(first + i) % order_of.size()];
-      if (warp.splits.empty()) continue;
-      uint32_t quantum = 4096;
-      if (cluster.order.mode == Mode::Lazy) quantum = 1024;
-      if (cluster.order.mode == Mode::Random) {
-        const uint64_t draw = cluster.rng();
-        // Now and then the others get far ahead of a warp.
-        if (warp.rest == 0 && (draw >> 40) % 64 == 0) warp.rest = static_cast<uint32_t>(draw >> 48) % 64;
-        if (warp.rest > 0) {
-          --warp.rest;
-          ran = worked = true;
-          continue;
-        }
-        quantum = 1 + static_cast<uint32_t>(draw % 256);
-        if (warp.splits.size() > 1 && (draw >> 32) % 8 == 0) warp.rotate = true;
+void Schedule::round(Turns turns, bool same_length) {
+  const Mode mode = cluster_.order.mode;
+  const uint64_t events_before = cluster_.events;
+  ran_ = worked_ = false;
+  const bool random = mode == Mode::Random && !same_length;
+  if (random) std::shuffle(order_.begin(), order_.end(), cluster_.rng);
+  for (size_t i = 0; i < order_.size(); ++i) {
+    Warp& warp = *order_[(first_ + i) % order_.size()];
+    if (warp.splits.empty()) continue;
+    uint32_t quantum = mode == Mode::Lazy ? turns.lazy : turns.eager;
+    if (random) {
+      const uint64_t draw = cluster_.rng();
+      // Now and then the others get far ahead of a warp.
+      if (warp.rest == 0 && (draw >> 40) % 64 == 0) warp.rest = static_cast<uint32_t>(draw >> 48) % 64;
+      if (warp.rest > 0) {
+        --warp.rest;
+        ran_ = worked_ = true;
+        continue;
       }
-      uint32_t executed = 0;
-      const Turn turn = run_warp(warp, quantum, &executed);
-      cluster.instructions += executed;
-      if (executed > 0) ran = true;
-      if (turn == Turn::Finished) --alive;
-      if (turn == Turn::Yielded) warp.rotate = true;
-      if (turn == Turn::Quantum && warp.splits.size() > 1 && ++hogged[static_cast<size_t>(warp.index)] % 16 == 0)
-        warp.rotate = true;
-      if (executed > 0 && turn != Turn::Yielded) worked = true;
-      if (cluster.order.mode == Mode::Random) cluster.engine.maybe_perform(cluster);
+      quantum = 1 + static_cast<uint32_t>(draw % 256);
+      if (warp.splits.size() > 1 && (draw >> 32) % 8 == 0) warp.rotate = true;
     }
-    if (alive == 0) break;
-    if (cluster.order.mode == Mode::Lazy) first = (first + 1) % order_of.size();
-    if (cluster.stop_above != nullptr && cluster.stop_above->load(std::memory_order_relaxed) < cluster.share)
-      return true;
+    uint32_t executed = 0;
+    const Turn turn = run_warp(warp, quantum, &executed);
+    cluster_.instructions += executed;
+    if (executed > 0) ran_ = true;
+    if (turn == Turn::Finished) --alive_;
+    if (turn == Turn::Yielded) warp.rotate = true;
+    if (turn == Turn::Quantum && warp.splits.size() > 1 && ++hogged_[static_cast<size_t>(warp.index)] % 16 == 0)
+      warp.rotate = true;
+    if (executed > 0 && turn != Turn::Yielded) worked_ = true;
+    if (random) cluster_.engine.maybe_perform(cluster_);
+  }
+  if (alive_ > 0 && mode == Mode::Lazy) first_ = (first_ + 1) % order_.size();
+  quiet_ = cluster_.events == events_before;
+}
 
-    const bool quiet = cluster.events == events_before;
-    if (!ran && quiet) {
-      if (!cluster.engine.perform_one(cluster)) report_deadlock(cluster, "no warp can run");
-      cluster.event();
+void Schedule::run() {
+  int polling_rounds = 0;
+  uint64_t quiet_since = 0;
+  while (alive_ > 0) {
+    round({4096, 1024});
+    if (alive_ == 0) break;
+    if (cluster_.stop_above != nullptr && cluster_.stop_above->load(std::memory_order_relaxed) < cluster_.share) return;
+
+    if (!ran_ && quiet_) {
+      if (!cluster_.engine.perform_one(cluster_)) report_deadlock(cluster_, "no warp can run");
+      cluster_.event();
       continue;
     }
-    polling_rounds = quiet && !worked ? polling_rounds + 1 : 0;
-    if (polling_rounds >= kPatience && cluster.engine.perform_one(cluster)) {
-      cluster.event();
+    polling_rounds = quiet_ && !worked_ ? polling_rounds + 1 : 0;
+    if (polling_rounds >= kPatience && cluster_.engine.perform_one(cluster_)) {
+      cluster_.event();
       polling_rounds = 0;
     }
-    if (polling_rounds >= kDespair / 100 && cluster.may_park) return false;
-    if (polling_rounds >= kDespair) report_deadlock(cluster, "every warp that can run polls in vain");
+    if (polling_rounds >= kDespair) report_deadlock(cluster_, "every warp that can run polls in vain");
 
-    if (cluster.events != seen_events || cluster.stores != seen_stores) {
-      seen_events = cluster.events;
-      seen_stores = cluster.stores;
-      quiet_since = cluster.instructions;
-      seen_polls = cluster.polls;
-    } else if (cluster.may_park && cluster.engine.pending() == 0 && cluster.polls - seen_polls > kPolls &&
-               cluster.instructions - quiet_since > kPatienceOfPolls) {
-      return false;
-    } else if (cluster.instructions - quiet_since > kLivelock && cluster.engine.pending() > 0) {
-      cluster.engine.perform_one(cluster);
-      cluster.event();
-    } else if (cluster.instructions - quiet_since > kHopeless) {
-      report_deadlock(cluster, "no progress in " + std::to_string(kHopeless) + " instructions");
+    if (cluster_.events != seen_events_ || cluster_.stores != seen_stores_) {
+      seen_events_ = cluster_.events;
+      seen_stores_ = cluster_.stores;
+      quiet_since = cluster_.instructions;
+    } else if (cluster_.instructions - quiet_since > kLivelock && cluster_.engine.pending() > 0) {
+      cluster_.engine.perform_one(cluster_);
+      cluster_.event();
+    } else if (cluster_.instructions - quiet_since > kHopeless) {
+      report_deadlock(cluster_, "no progress in " + std::to_string(kHopeless) + " instructions");
     }
   }
-  return true;
+}
+
+Schedule::State Schedule::run_for(uint32_t rounds) {
+  const int patience = cluster_.order.mode == Mode::Random ? kStuckRandom : kStuck;
+  for (; rounds > 0; --rounds) {
+    round({1024, 512});
+    if (alive_ == 0) return State::Finished;
+    if (!ran_ && quiet_) {
+      if (cluster_.engine.pending() == 0) report_deadlock(cluster_, "no warp can run");
+      return State::Stuck;
+    }
+    if (cluster_.events != seen_events_ || cluster_.stores != seen_stores_) {
+      seen_events_ = cluster_.events;
+      seen_stores_ = cluster_.stores;
+      quiet_rounds_ = 0;
+    } else if (++quiet_rounds_ >= patience) {
+      quiet_rounds_ = 0;
+      return State::Stuck;
+    }
+  }
+  return State::Going;
+}
+
+bool Schedule::has_changed() {
+  const bool changed = cluster_.events != told_events_ || cluster_.stores != told_stores_;
+  told_events_ = cluster_.events;
+  told_stores_ = cluster_.stores;
+  return changed;
+}
+
+namespace {
+
+uint64_t state_of(const Warp& warp, uint32_t register_bytes) {
+  uint64_t state = warp.splits.size();
+  const auto mix = [&state](uint64_t value) {
+    state = (state ^ value) * 0x9e3779b97f4a7c15ull;
+    state ^= state >> 29;
+  };
+  for (const Warp::Split& split : warp.splits) mix(uint64_t{static_cast<uint32_t>(split.pc)} << 32 | split.mask);
+  for (uint32_t at = 0; at + 8 <= register_bytes; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, warp.registers.get() + at, sizeof word);
+    mix(word);
+  }
+  return state;
+}
+
+}  // namespace
+
+bool Schedule::comes_back(uint64_t since) {
+  if (orbits_since_ != since || orbits_.empty()) {
+    orbits_.assign(order_.size(), {});
+    orbits_since_ = since;
+    orbit_rounds_ = 0;
+    orbits_begin_ = cluster_.instructions;
+    skipped_ = 1 << 16;
+  }
+  round({4096, 4096}, true);
+  ++orbit_rounds_;
+  if (cluster_.reads_clock) {
+    // A warp that looks at a clock waits for time to pass, too. Where nothing else happens time passes fast.
+    cluster_.skipped_time += skipped_;
+    skipped_ *= 2;
+    return skipped_ > kLongest;
+  }
+  if (orbit_rounds_ < kSettled) return false;
+  bool all = true;
+  size_t i = 0;
+  for (const auto& cta : cluster_.ctas) {
+    for (const auto& warp : cta->warps) {
+      Orbit& orbit = orbits_[i++];
+      if (warp->splits.empty() || orbit.closed) continue;
+      const uint64_t state = state_of(*warp, cluster_.launch->kernel->variable_bytes);
+      if (orbit.turns > 0 && state == orbit.state) {
+        orbit.closed = true;
+        continue;
+      }
+      if (orbit.turns == orbit.until) {
+        orbit.state = state;
+        orbit.until = std::max<uint64_t>(1, 2 * orbit.turns);
+      }
+      ++orbit.turns;
+      all = false;
+    }
+  }
+  return all || cluster_.instructions - orbits_begin_ > kHopeless;
 }
 
 }  // namespace sim

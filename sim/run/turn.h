@@ -12,10 +12,6 @@ namespace sim {
 enum class Turn { Quantum, Yielded, Blocked, Finished };
 Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed);
 
-// Runs a cluster to completion, or throws Fault. False when it waits for other clusters: it goes on when it is called
-// again.
-bool run_cluster(Cluster& cluster);
-
 // Makes `cluster` the launch's cluster number `number`. One object serves many clusters of a launch in turn.
 void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number);
 // After the last warp has left.
@@ -24,5 +20,14 @@ void finish_cluster(Cluster& cluster);
 uint64_t splitmix64(uint64_t x);
 
 [[noreturn]] void report_deadlock(Cluster& cluster, const std::string& why);
+// A line for each warp of the cluster that has not left, with what it waits for, and for what is pending.
+struct Waiting {
+  std::string lines;
+  int warps = 0;
+  std::string first;  // where the first of them stands
+  std::string lost;   // where one stands that waits for none but its own lanes
+  bool pending = false;
+};
+Waiting describe_waiting(Cluster& cluster);
 
 }  // namespace sim

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which work may run, and how a host thread that waits runs it.
+#include "sim/driver/queue.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "sim/driver/allocation.h"
+#include "sim/driver/event.h"
+#include "sim/driver/execute.h"
+
+namespace sim::driver {
+
+struct Item {
+  CUctx_st* context = nullptr;
+  // Null for a part of a graph, and when the stream is gone.
+  CUstream_st* stream = nullptr;
+  Work work;
+  Settings settings;
+  // What must be done before it.
+  std::vector<std::shared_ptr<Item>> after;
+  // What a copy from memory of the host that is not page-locked had to copy when it was enqueued.
+  std::vector<uint8_t> staged;
+  std::vector<std::shared_ptr<uint64_t>> memory;
+  std::unique_ptr<KernelRun> kernel;
+  std::unique_ptr<RunningGrid> grid;
+  bool done = false;
+
+  bool ready() const {
+    return std::all_of(after.begin(), after.end(), [](const auto& other) { return other->done; });
+  }
+};
+
+namespace {
+
+using ItemPtr = std::shared_ptr<Item>;
+
+// How long a host thread may do other things before it enqueues what a kernel waits for.
+constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::milliseconds kGlance{50};
+constexpr int kTurns = 256;     // turns of kernels until newly enqueued work is looked at
+constexpr int kInARow = 64;     // turns that a kernel may have while others wait
+constexpr int kLookAgain = 32;  // rounds of a proof until newly enqueued work is looked at
+
+bool several_devices() { return state().device_count > 1; }
+
+ItemPtr add_item(CUctx_st& context, CUstream_st* stream, Work work, std::vector<ItemPtr> after) {
+  auto item = std::make_shared<Item>();
+  item->context = &context;
+  item->stream = stream;
+  if (const auto* wait = std::get_if<EventWaitWork>(&work); wait != nullptr && state().events.contains(wait->event)) {
+    if (wait->event->record != nullptr) after.push_back(wait->event->record);
+  }
+  after.erase(std::remove_if(after.begin(), after.end(), [](const ItemPtr& i) { return i == nullptr || i->done; }),
+              after.end());
+  item->after = std::move(after);
+  if (std::holds_alternative<KernelWork>(work)) item->settings = settings_from_environment();
+  item->work = std::move(work);
+  Queue& queue = state().queue;
+  queue.begins = queue.begins || queue.items.empty();
+  queue.items.push_back(item);
+  ++queue.submissions;
+  return item;
+}
+
+// The step that follows all others of the graph.
+ItemPtr add_graph(CUctx_st& context, CUstream_st* stream, const GraphWork& graph, std::vector<ItemPtr> after) {
+  const ItemPtr head = add_item(context, nullptr, Work{}, std::move(after));
+  std::vector<ItemPtr> steps;
+  std::vector<bool> followed(graph.steps.size(), false);
+  for (size_t i = 0; i < graph.steps.size(); ++i) {
+    std::vector<ItemPtr> before{head};
+    for (size_t d : graph.dependencies[i]) {
+      before.push_back(steps[d]);
+      followed[d] = true;
+    }
+    CUctx_st& where = graph.contexts[i] != nullptr ? *graph.contexts[i] : context;
+    const Work& work = graph.steps[i];
+    if (const auto* child = std::get_if<std::shared_ptr<GraphWork>>(&work)) {
+      steps.push_back(add_graph(where, nullptr, **child, std::move(before)));
+      continue;
+    }
+    steps.push_back(add_item(where, nullptr, work, std::move(before)));
+    const auto* record = std::get_if<EventRecordWork>(&work);
+    if (record != nullptr && state().events.contains(record->event)) record->event->record = steps.back();
+  }
+  std::vector<ItemPtr> last{head};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!followed[i]) last.push_back(steps[i]);
+  }
+  const ItemPtr tail = add_item(context, stream, Work{}, std::move(last));
+  tail->memory = graph.memory;
+  return tail;
+}
+
+// What comes before the next work of the stream. The legacy stream and the blocking ones wait for each other.
+std::vector<ItemPtr> before_next(CUstream_st& stream) {
+  std::vector<ItemPtr> after{stream.tail};
+  if (stream.legacy) {
+    state().streams.each([&](CUstream_st& other) {
+      if (other.context == stream.context && other.blocking()) after.push_back(other.tail);
+    });
+  } else if (stream.blocking() && stream.context->legacy != nullptr) {
+    after.push_back(stream.context->legacy->tail);
+  }
+  return after;
+}
+
+void end_of(Item& item) {
+  item.done = true;
+  item.after.clear();
+  item.grid.reset();
+  item.kernel.reset();
+  item.memory.clear();
+  ++state().queue.progress.changes;
+}
+
+// Executes what is ready and is no kernel, and begins the kernels that are. True when it has executed anything.
+bool start_ready(Call& c) {
+  Queue& queue = state().queue;
+  bool worked = false;
+  for (size_t i = 0; i < queue.items.size(); ++i) {
+    const ItemPtr item = queue.items[i];
+    if (item->done || item->kernel != nullptr || !item->ready()) continue;
+    worked = true;
+    const auto* work = std::get_if<KernelWork>(&item->work);
+    if (work == nullptr || item->context->failure != CUDA_SUCCESS) {
+      // An event that was recorded again since has the time of the later record.
+      const auto* record = std::get_if<EventRecordWork>(&item->work);
+      const bool outdated =
+          record != nullptr && state().events.contains(record->event) && record->event->record != item;
+      if (!outdated) execute(c, *item->context, item->work, item->stream);
+      end_of(*item);
+      continue;
+    }
+    item->kernel = std::make_unique<KernelRun>(*item->context, *work, item->stream, item->settings);
+    KernelRun& kernel = *item->kernel;
+    if (may_wait_for_others(*work->kernel)) {
+      kernel.guarded([&] { item->grid = std::make_unique<RunningGrid>(kernel.launch, queue.progress, true); });
+      if (item->grid != nullptr) continue;
+    } else {
+      c.unlocked([&] { kernel.run(); }, true);
+    }
+    kernel.finish();
+    end_of(*item);
+  }
+  queue.items.erase(std::remove_if(queue.items.begin(), queue.items.end(), [](const ItemPtr& i) { return i->done; }),
+                    queue.items.end());
+  return worked;
+}
+
+std::vector<ItemPtr> running_kernels() {
+  std::vector<ItemPtr> running;
+  for (const ItemPtr& item : state().queue.items) {
+    if (item->grid != nullptr) running.push_back(item);
+  }
+  return running;
+}
+
+// Kernels take turns until one ends or all are stuck. The result says whether anything has changed.
+bool take_turns(const std::vector<ItemPtr>& running) {
+  Queue& queue = state().queue;
+  const Order order = running[0]->settings.order;
+  if (queue.begins) {
+    queue.rng.seed(order.seed);
+    queue.current = 0;
+    queue.begins = false;
+  }
+  size_t idle = 0;
+  int in_a_row = 0;
+  bool worked = false;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (order.mode == Mode::Random && idle == 0) queue.current = queue.rng();
+    queue.current %= running.size();
+    Item& item = *running[order.mode == Mode::Lazy ? running.size() - 1 - queue.current : queue.current];
+    RunningGrid& grid = *item.grid;
+    bool went = false;
+    item.kernel->guarded([&] { went = grid.turn(); });
+    if (item.kernel->failure || grid.done()) return true;
+    if (went) {
+      worked = true;
+      idle = 0;
+      if (++in_a_row < kInARow) continue;
+    } else if (++idle == running.size()) {
+      for (size_t n = 0; n < running.size(); ++n) {
+        const size_t i = (queue.current + n) % running.size();
+        if (running[order.mode == Mode::Lazy ? running.size() - 1 - i : i]->grid->perform_pending()) return true;
+      }
+      return worked;
+    }
+    in_a_row = 0;
+    ++queue.current;
+  }
+  return true;
+}
+
+// Runs what is queued for a while. False when nothing can go on.
+bool run_devices(Call& c) {
+  bool worked = start_ready(c);
+  const std::vector<ItemPtr> running = running_kernels();
+  if (running.empty()) return worked;
+  c.unlocked([&] { worked = take_turns(running) || worked; }, true);
+  for (const ItemPtr& item : running) {
+    if (!item->kernel->failure && !item->grid->done()) continue;
+    item->grid->finish();
+    item->kernel->finish();
+    end_of(*item);
+  }
+  return worked;
+}
+
+// Nobody will enqueue what the kernels wait for. They end in a report, unless one of them goes on after all.
+void give_up(Call& c) {
+  Queue& queue = state().queue;
+  const std::vector<ItemPtr> running = running_kernels();
+  const uint64_t changes = queue.progress.changes, submissions = queue.submissions;
+  std::vector<RunningGrid*> grids;
+  std::vector<CUctx_st*> contexts;
+  for (const ItemPtr& item : running) {
+    grids.push_back(item->grid.get());
+    contexts.push_back(item->context);
+  }
+  bool for_ever = false;
+  while (!for_ever && queue.progress.changes == changes && queue.submissions == submissions) {
+    c.unlocked(
+        [&] {
+          for (int round = 0; round < kLookAgain && !for_ever && queue.progress.changes == changes; ++round) {
+            for_ever = true;
+            for (const ItemPtr& item : running) {
+              item->kernel->guarded([&] { for_ever = item->grid->comes_back() && for_ever; });
+              if (item->kernel->failure) ++queue.progress.changes;
+            }
+            for_ever = for_ever && queue.progress.changes == changes;
+          }
+        },
+        true);
+  }
+  if (!for_ever) return;
+  std::string more;
+  for (const auto& context : state().contexts) {
+    if (context->failure == CUDA_SUCCESS) continue;
+    more += "\n  device " + std::to_string(context->device) + " does nothing more since: " + context->report;
+  }
+  if (more.empty()) more = "\n  nothing is pending";
+  try {
+    report_deadlock(grids, more);
+  } catch (const Fault& fault) {
+    report_faults(contexts, fault);
+  }
+  for (const ItemPtr& item : running) {
+    item->grid->finish();
+    item->kernel->finish();
+    end_of(*item);
+  }
+}
+
+// Runs the devices until `done` says so. Where the caller does not wait it returns false when nothing can go on before.
+template <class Done>
+bool drive(Call& c, Done done, bool waits) {
+  Queue& queue = state().queue;
+  struct Waiting {
+    Queue& queue;
+    int count;
+    ~Waiting() { queue.waiting -= count; }
+  } waiting{queue, waits ? 1 : 0};
+  queue.waiting += waiting.count;
+  queue.changed.notify_all();
+  ++queue.progress.changes;  // The host may have written to memory that a kernel reads.
+  bool idle = false;
+  std::chrono::steady_clock::time_point idle_since{};
+  while (!done()) {
+    if (queue.driving) {
+      c.wait(queue.changed, kGlance);
+      continue;
+    }
+    queue.driving = true;
+    const uint64_t submissions = queue.submissions;
+    const bool worked = run_devices(c);
+    queue.driving = false;
+    queue.changed.notify_all();
+    if (worked || queue.submissions != submissions) {
+      idle = false;
+      continue;
+    }
+    if (!waits) return done();
+    const auto now = std::chrono::steady_clock::now();
+    if (!idle) idle_since = now;
+    idle = true;
+    if (queue.host_threads > queue.waiting && now - idle_since < kPatience) {
+      c.wait(queue.changed, kGlance);
+      ++queue.progress.changes;
+      continue;
+    }
+    queue.driving = true;
+    give_up(c);
+    queue.driving = false;
+    queue.changed.notify_all();
+  }
+  return true;
+}
+
+bool is_done(const ItemPtr& item) { return item == nullptr || item->done; }
+
+void answer(CUctx_st& context) {
+  if (context.failure == CUDA_SUCCESS) return;
+  context.failure_seen = true;
+  fail(context.failure, context.report);
+}
+
+bool is_idle(const CUctx_st& context) {
+  const auto& items = state().queue.items;
+  return std::all_of(items.begin(), items.end(), [&](const ItemPtr& i) { return i->done || i->context != &context; });
+}
+
+}  // namespace
+
+void enqueue(Call& c, CUstream_st& stream, Work work, bool waits) {
+  std::vector<ItemPtr> after = before_next(stream);
+  if (const auto* graph = std::get_if<std::shared_ptr<GraphWork>>(&work)) {
+    stream.tail = add_graph(*stream.context, &stream, **graph, std::move(after));
+    state().queue.changed.notify_all();
+    return;
+  }
+  const CopyWork* copy = std::get_if<CopyWork>(&work);
+  const bool empty = copy == nullptr || copy->width == 0 || copy->height == 0 || copy->depth == 0;
+  const bool from_pageable = !empty && !copy->source_owned, to_pageable = !empty && !copy->destination_owned;
+  const ItemPtr item = stream.tail = add_item(*stream.context, &stream, std::move(work), std::move(after));
+  if (from_pageable && !waits) {
+    auto& pending = std::get<CopyWork>(item->work);
+    const auto* from = reinterpret_cast<const uint8_t*>(pending.source);
+    item->staged.assign(
+        from, from + span(pending.width, pending.height, pending.depth, pending.source_pitch, pending.source_slice));
+    pending.source = reinterpret_cast<uint64_t>(item->staged.data());
+  }
+  state().queue.changed.notify_all();
+  if (to_pageable && !waits)
+    drive(
+        c, [&] { return item->done; }, true);
+}
+
+void run_and_wait(Call& c, const Work& work) {
+  CUstream_st& stream = live_stream(c, nullptr);
+  CUctx_st& context = c.context();
+  enqueue(c, stream, work, true);
+  const ItemPtr item = stream.tail;
+  drive(
+      c, [&] { return item->done; }, true);
+  answer(context);
+}
+
+void synchronize_context(Call& c, CUctx_st& context) {
+  if (several_devices())
+    drive(
+        c, [&] { return is_idle(context); }, true);
+  else
+    c.unlocked([] {}, true);  // Taking the execution lock waits for the work of other threads.
+  forget_grids(context);
+  answer(context);
+}
+
+void synchronizing_call(Call& c) { synchronize_context(c, c.context()); }
+
+void drain(Call& c, CUctx_st& context) {
+  if (several_devices())
+    drive(
+        c, [&] { return is_idle(context); }, true);
+  else
+    c.unlocked([] {}, true);
+}
+
+void synchronize_stream(Call& c, CUstream_st& stream) {
+  if (!several_devices()) return synchronize_context(c, *stream.context);
+  CUctx_st& context = *stream.context;
+  const std::vector<ItemPtr> before = stream.legacy ? before_next(stream) : std::vector<ItemPtr>{stream.tail};
+  drive(
+      c, [&] { return std::all_of(before.begin(), before.end(), is_done); }, true);
+  answer(context);
+}
+
+void query_stream(Call& c, CUstream_st& stream) {
+  if (!several_devices()) return synchronize_context(c, *stream.context);
+  CUctx_st& context = *stream.context;
+  const std::vector<ItemPtr> before = stream.legacy ? before_next(stream) : std::vector<ItemPtr>{stream.tail};
+  const bool done = drive(
+      c, [&] { return std::all_of(before.begin(), before.end(), is_done); }, false);
+  answer(context);
+  require(done, CUDA_ERROR_NOT_READY);
+}
+
+void synchronize_event(Call& c, CUevent_st& event) {
+  if (!several_devices()) return synchronizing_call(c);
+  CUctx_st& context = *event.context;
+  const ItemPtr record = event.record;
+  drive(
+      c, [&] { return is_done(record); }, true);
+  answer(context);
+}
+
+void query_event(Call& c, CUevent_st& event) {
+  if (!several_devices()) return synchronizing_call(c);
+  CUctx_st& context = *event.context;
+  const ItemPtr record = event.record;
+  const bool done = drive(
+      c, [&] { return is_done(record); }, false);
+  answer(context);
+  require(done, CUDA_ERROR_NOT_READY);
+}
+
+void forget_stream(CUstream_st& stream) {
+  for (const ItemPtr& item : state().queue.items) {
+    if (item->stream != &stream) continue;
+    item->stream = nullptr;
+    if (item->kernel != nullptr) item->kernel->stream_is_gone();
+  }
+}
+
+}  // namespace sim::driver

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of several devices run at the same time, whoever launches them and in whichever order.
+#include <thread>
+
+#include "tests/devices/devices.h"
+
+namespace sim_test {
+namespace {
+
+// Stores a number and sets a flag, of itself or of a peer; and waits for a flag, then doubles the number into `out`.
+const char kPair[] = R"(
+.visible .entry set(.param .u64 p_data, .param .u64 p_flag, .param .u64 p_value)
+{
+  .reg .b64 %data, %flag, %value;
+  .reg .b32 %v, %one, %thread;
+  .reg .pred %p;
+  ld.param.u64 %data, [p_data];
+  ld.param.u64 %flag, [p_flag];
+  ld.param.u64 %value, [p_value];
+  mov.u32 %thread, %tid.x;
+  setp.ne.u32 %p, %thread, 0;
+  @%p ret;
+  cvt.u32.u64 %v, %value;
+  st.global.u32 [%data], %v;
+  mov.u32 %one, 1;
+  st.release.sys.global.u32 [%flag], %one;
+  ret;
+}
+.visible .entry take(.param .u64 p_data, .param .u64 p_flag, .param .u64 p_out)
+{
+  .reg .b64 %data, %flag, %out;
+  .reg .b32 %v, %thread;
+  .reg .pred %p;
+  ld.param.u64 %data, [p_data];
+  ld.param.u64 %flag, [p_flag];
+  ld.param.u64 %out, [p_out];
+  mov.u32 %thread, %tid.x;
+  setp.ne.u32 %p, %thread, 0;
+  @%p ret;
+WAIT:
+  ld.acquire.sys.global.u32 %v, [%flag];
+  setp.eq.u32 %p, %v, 0;
+  @%p bra WAIT;
+  ld.global.u32 %v, [%data];
+  add.u32 %v, %v, %v;
+  st.global.u32 [%out], %v;
+  ret;
+}
+// A barrier of all devices: each block of each device tells its own block number to every peer, and waits for all.
+.visible .entry barrier(.param .u64 p_flags, .param .u64 p_rank, .param .u64 p_ranks, .param .u64 p_blocks, .param .u64 p_round)
+{
+  .reg .b64 %table, %at, %rank, %ranks, %blocks, %i, %round, %block;
+  .reg .b32 %v, %want, %thread, %b;
+  .reg .pred %p;
+  ld.param.u64 %table, [p_flags];
+  ld.param.u64 %rank, [p_rank];
+  ld.param.u64 %ranks, [p_ranks];
+  ld.param.u64 %blocks, [p_blocks];
+  ld.param.u64 %round, [p_round];
+  cvt.u32.u64 %want, %round;
+  mov.u32 %b, %ctaid.x;
+  cvt.u64.u32 %block, %b;
+  mov.u32 %thread, %tid.x;
+  setp.ne.u32 %p, %thread, 0;
+  @%p ret;
+  mov.u64 %i, 0;
+TELL:
+  mad.lo.u64 %at, %i, 8, %table;
+  ld.global.u64 %at, [%at];
+  mad.lo.u64 %at, %rank, 4096, %at;
+  mad.lo.u64 %at, %block, 4, %at;
+  st.release.sys.global.u32 [%at], %want;
+  add.u64 %i, %i, 1;
+  setp.lt.u64 %p, %i, %ranks;
+  @%p bra TELL;
+  mad.lo.u64 %at, %rank, 8, %table;
+  ld.global.u64 %table, [%at];
+  mov.u64 %i, 0;
+OUTER:
+  mov.u64 %block, 0;
+INNER:
+  mad.lo.u64 %at, %i, 4096, %table;
+  mad.lo.u64 %at, %block, 4, %at;
+SPIN:
+  ld.acquire.sys.global.u32 %v, [%at];
+  setp.lt.u32 %p, %v, %want;
+  @%p bra SPIN;
+  add.u64 %block, %block, 1;
+  setp.lt.u64 %p, %block, %blocks;
+  @%p bra INNER;
+  add.u64 %i, %i, 1;
+  setp.lt.u64 %p, %i, %ranks;
+  @%p bra OUTER;
+  ret;
+}
+)";
+
+using Concurrent = SimDevices;
+
+TEST_P(Concurrent, AKernelThatWaitsForAnothersFlagMayBeLaunchedFirst) {
+  enable_peers(2);
+  const CUdeviceptr window = allocate(1, 256), out = allocate(1, 4);
+  OK(launch(1, function(1, kPair, "take"), {window, window + 128, out}));
+  OK(launch(0, function(0, kPair, "set"), {window, window + 128, 21}));
+  OK(synchronize(1));
+  OK(synchronize(0));
+  EXPECT_EQ(word(1, out), 42u);
+}
+
+TEST_P(Concurrent, AFlagThatIsReadFromThePeersMemoryEndsTheWait) {
+  enable_peers(2);
+  const CUdeviceptr window = allocate(0, 256), out = allocate(1, 4);
+  OK(launch(1, function(1, kPair, "take"), {window, window + 128, out}));
+  OK(launch(0, function(0, kPair, "set"), {window, window + 128, 4}));
+  on(0);
+  OK(CU(cuCtxSynchronize)());
+  EXPECT_EQ(word(1, out), 8u);
+}
+
+TEST_P(Concurrent, HostThreadsThatWaitForTheirOwnDevicesEnd) {
+  enable_peers(2);
+  const CUdeviceptr window = allocate(1, 256), out = allocate(1, 4);
+  const CUfunction take = function(1, kPair, "take"), set = function(0, kPair, "set");
+  CUresult results[2];
+  std::thread first([&] {
+    results[1] = launch(1, take, {window, window + 128, out});
+    if (results[1] == CUDA_SUCCESS) results[1] = synchronize(1);
+  });
+  std::thread second([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    results[0] = launch(0, set, {window, window + 128, 5});
+    if (results[0] == CUDA_SUCCESS) results[0] = synchronize(0);
+  });
+  first.join();
+  second.join();
+  EXPECT_EQ(results[0], CUDA_SUCCESS);
+  EXPECT_EQ(results[1], CUDA_SUCCESS);
+  EXPECT_EQ(word(1, out), 10u);
+}
+
+TEST_P(Concurrent, EveryBlockOfEightDevicesWaitsForEveryOther) {
+  enable_peers(kDevices);
+  constexpr uint64_t kBlocks = 20;
+  std::array<CUdeviceptr, kDevices> windows{};
+  for (int i = 0; i < kDevices; ++i) windows[i] = allocate(i, 4096 * kDevices);
+  std::array<CUdeviceptr, kDevices> tables{};
+  std::array<CUfunction, kDevices> barrier{};
+  for (int i = 0; i < kDevices; ++i) {
+    tables[i] = allocate(i, sizeof windows);
+    OK(CU(cuMemcpyHtoD)(tables[i], windows.data(), sizeof windows));
+    barrier[i] = function(i, kPair, "barrier");
+  }
+  for (uint64_t round = 1; round <= 3; ++round) {
+    for (int i = 0; i < kDevices; ++i)
+      OK(launch(i, barrier[i], {tables[i], static_cast<uint64_t>(i), kDevices, kBlocks, round}, kBlocks));
+  }
+  for (int i = 0; i < kDevices; ++i) OK(synchronize(i));
+  for (int i = 0; i < kDevices; ++i) EXPECT_EQ(word(i, windows[i] + 4096 * 3 + 4 * 7), 3u);
+}
+
+IN_ALL_ORDERS(Concurrent);
+
+}  // namespace
+}  // namespace sim_test
