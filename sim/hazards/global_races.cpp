@@ -55,11 +55,18 @@ class Judge {
           for (uint32_t& list : page.lists) visit(list);
         });
       });
+      history_.steps.fill({});
     }
+    GlobalSteps& steps = history_.steps[(now.pc ^ now.warp * 29) % history_.steps.size()];
+    if (!steps.now.is_like(now) || steps.now.warp != now.warp) {
+      steps.now = now;
+      steps.by_first.fill({});
+    }
+    steps_ = steps.by_first.data();
   }
   void touch(GlobalPage& page, uint32_t granule, uint32_t bytes, int lane) {
     uint32_t& list = page.lists[granule];
-    const Step& step = steps_[static_cast<size_t>(std::countr_zero(bytes)) / 2];
+    const GlobalSteps::Step& step = steps_[static_cast<size_t>(std::countr_zero(bytes)) / 2];
     if (list == step.before && bytes == step.bytes) [[likely]]
       list = step.after;
     else if (list != step.after || bytes != step.bytes)
@@ -123,10 +130,7 @@ class Judge {
   GlobalHistory& history_;
   const GlobalTouch now_;
   const bool is_store_;
-  struct Step {
-    uint32_t before = UINT32_MAX, after = UINT32_MAX, bytes = 0;
-  };
-  std::array<Step, 8> steps_{};  // by the first of the bytes
+  GlobalSteps::Step* steps_;
 };
 
 // The number of what the warp knows of other clusters.
@@ -179,10 +183,9 @@ void judge_global_copy(Warp& warp, uint64_t address, uint64_t bytes, bool write,
 void note_stored(Cluster& cluster, uint64_t address, const uint8_t* values, uint64_t bytes) {
   if (cluster.global_history == nullptr) return;
   GlobalPages& pages = cluster.global_history->pages;
-  constexpr uint64_t kPage = 1u << GlobalPage::kBits;
   for (const uint64_t end = address + bytes; address < end;) {
-    const uint64_t stop = std::min(end, (address / kPage + 1) * kPage);
-    std::memcpy(pages.of(address).stored_at(0) + address % kPage, values, stop - address);
+    const uint64_t stop = std::min(end, (address / GlobalPage::kBytes + 1) * GlobalPage::kBytes);
+    std::memcpy(pages.of(address).stored_at(0) + address % GlobalPage::kBytes, values, stop - address);
     values += stop - address;
     address = stop;
   }
@@ -193,12 +196,31 @@ void finish_global_stores(Warp& warp, const uint8_t* const* at, const uint8_t* r
   Cluster& cluster = *warp.cta->cluster;
   GlobalHistory& history = *cluster.global_history;
   const uint32_t mask = std::exchange(cluster.global_stores, 0);
+  const auto address = [&](int lane) { return reinterpret_cast<uint64_t>(at[lane]); };
   if (row != nullptr) {
     note_stored(cluster, reinterpret_cast<uint64_t>(row), values, uint64_t{kLanes} * size);
-  } else {
+  } else if (size > 16) {
     each_lane(mask, [&](int lane) {
-      note_stored(cluster, reinterpret_cast<uint64_t>(at[lane]), values + static_cast<uint32_t>(lane) * size, size);
+      note_stored(cluster, address(lane), values + static_cast<uint32_t>(lane) * size, size);
     });
+  } else {
+    const auto note = [&](auto piece) {
+      each_lane(mask, [&](int lane) {
+        constexpr size_t kSize = sizeof piece;
+        uint8_t* const to = history.pages.of(address(lane)).stored_at(0);
+        std::memcpy(to + address(lane) % GlobalPage::kBytes, values + static_cast<size_t>(lane) * kSize, kSize);
+      });
+    };
+    if (size == 1)
+      note(uint8_t{});
+    else if (size == 2)
+      note(uint16_t{});
+    else if (size == 4)
+      note(uint32_t{});
+    else if (size == 8)
+      note(uint64_t{});
+    else
+      note(std::array<uint8_t, 16>{});
   }
   if (history.unordered_stores.empty()) return;
   const std::vector<UnorderedGlobalStore> suspects = std::move(history.unordered_stores);
@@ -208,8 +230,8 @@ void finish_global_stores(Warp& warp, const uint8_t* const* at, const uint8_t* r
     for (uint32_t rest = store.now.bytes; rest != 0; rest &= rest - 1) {
       const auto byte = static_cast<uint32_t>(std::countr_zero(rest));
       if (now[byte] == store.before[byte]) continue;
-      const uint64_t address = (store.page->number << GlobalPage::kBits) + store.granule * 16 + byte;
-      deviation(Hazard::Race, warp, store.lane, [&] { return race_text(warp, address, store.now, store.other); });
+      const uint64_t place = (store.page->number << GlobalPage::kBits) + store.granule * 16 + byte;
+      deviation(Hazard::Race, warp, store.lane, [&] { return race_text(warp, place, store.now, store.other); });
       break;
     }
   }

@@ -33,6 +33,7 @@ void GlobalPages::clear() {
 void GlobalHistory::clear() {
   pages.clear();
   lists.clear();
+  steps.fill({});
   unordered_stores.clear();
   views.resize(1);
 }

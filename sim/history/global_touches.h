@@ -127,13 +127,13 @@ class TouchLists {
 
 // Pages of 4096 bytes that somebody has touched.
 struct GlobalPage {
-  static constexpr uint32_t kBits = 12, kGranules = (1u << kBits) / 16;
+  static constexpr uint32_t kBits = 12, kBytes = 1u << kBits, kGranules = kBytes / 16;
   uint64_t number = 0;
   std::array<uint32_t, kGranules> lists{};
   // The bytes that plain stores and copies have stored last, where there were any.
   std::unique_ptr<uint8_t[]> stored;
   uint8_t* stored_at(uint32_t granule) {
-    if (stored == nullptr) stored = std::make_unique<uint8_t[]>(1u << kBits);
+    if (stored == nullptr) stored = std::make_unique<uint8_t[]>(kBytes);
     return stored.get() + size_t{granule} * 16;
   }
 };
@@ -170,9 +170,19 @@ struct UnorderedGlobalStore {
   std::array<uint8_t, 16> before;  // what the other stored
 };
 
+// What an access has made of lists, by the first of the bytes that it touches in a granule.
+struct GlobalSteps {
+  GlobalTouch now;
+  struct Step {
+    uint32_t before = UINT32_MAX, after = UINT32_MAX, bytes = 0;
+  };
+  std::array<Step, 8> by_first{};
+};
+
 struct GlobalHistory {
   GlobalPages pages;
   TouchLists lists;
+  std::array<GlobalSteps, 64> steps{};                 // of the last instructions
   std::vector<UnorderedGlobalStore> unordered_stores;  // of the instruction being executed
   std::vector<GridView> views{1};                      // by GlobalTouch::view; the first knows nothing
   void clear();

@@ -184,6 +184,13 @@ std::string run(const Example& e, const std::string& text, const sim::Order& ord
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+// The blocks of a broken kernel race on the host's threads, too, which the thread sanitizer would report.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kBlocksMayRaceOnTheHost = false;
+#else
+constexpr bool kBlocksMayRaceOnTheHost = true;
+#endif
+
 // Each run has memory of its own.
 std::string without_addresses(const std::string& text) {
   return std::regex_replace(text, std::regex("0x[0-9a-f]{9,}"), "0x...");
@@ -210,7 +217,9 @@ TEST_P(Hazards, BrokenIsReported) {
     EXPECT_TRUE(std::any_of(e.reports.begin(), e.reports.end(),
                             [&](const std::string& report) { return fits(said, report, e.broken); }))
         << "mode " << int(order.mode) << " seed " << order.seed << " said: " << said;
-    if (e.clusters > 1) EXPECT_EQ(without_addresses(first_line(run(e, e.broken, order, 4))), without_addresses(said));
+    if (e.clusters > 1 && kBlocksMayRaceOnTheHost) {
+      EXPECT_EQ(without_addresses(first_line(run(e, e.broken, order, 4))), without_addresses(said));
+    }
     for (const std::string& detail : e.details)
       EXPECT_TRUE(has_line(text, detail, e.broken)) << "no line '" << detail << "' in\n" << text;
   }
@@ -221,7 +230,9 @@ TEST_P(Hazards, MendedPasses) {
   const Example& e = GetParam();
   for (const sim::Order& order : orders(e.in_some_orders ? 40 : 5)) {
     EXPECT_EQ(run(e, e.mended, order), "") << "mode " << int(order.mode) << " seed " << order.seed;
-    if (e.clusters > 1) EXPECT_EQ(run(e, e.mended, order, 4), "") << "mode " << int(order.mode);
+    if (e.clusters > 1) {
+      EXPECT_EQ(run(e, e.mended, order, 4), "") << "mode " << int(order.mode);
+    }
   }
 }
 
