@@ -9,6 +9,7 @@
 #include "sim/async/copy_target.h"
 #include "sim/async/families.h"
 #include "sim/hazards/global_access.h"
+#include "sim/hazards/system_access.h"
 #include "sim/hazards/tensor_map_order.h"
 
 namespace sim {
@@ -45,6 +46,7 @@ Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
           warp, [&] { return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first); });
     }
     if (until > 0) warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+    if (until > 0 && !read_only && bulk.written != 0) warp.view.seen.raise(bulk.written, static_cast<uint32_t>(until));
   }
   return Step::Next;
 }
@@ -138,6 +140,10 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       note_global(warp, destination, bytes, true, lane);
       count_global(cluster, bytes, false, true);
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
+      if (cluster.system != nullptr) {
+        system_copy_access(warp, destination, bytes, true, {bulk.written, stamp.at}, true,
+                           copy.reduction != Reduction::None, lane);
+      }
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
       cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(),
@@ -161,6 +167,8 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       from = global_pointer(warp, source, bytes, lane);
       note_global(warp, source, bytes, false, lane);
       count_global(cluster, bytes, true, false);
+      if (cluster.system != nullptr)
+        system_copy_access(warp, source, bytes, false, targets[0].stamp, true, false, lane);
     }
     for (const Target& target : targets) {
       SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);

@@ -52,6 +52,10 @@ BulkLane& bulk_lane(Warp& warp, int lane) {
   BulkLane& bulk = warp.async->bulk[lane];
   if (bulk.read == 0)
     bulk.read = new_agent(*warp.cta->cluster, {AgentInfo::Kind::BulkRead, warp.cta, static_cast<uint32_t>(warp.index)});
+  if (bulk.written == 0 && warp.cta->cluster->system != nullptr) {
+    bulk.written =
+        new_agent(*warp.cta->cluster, {AgentInfo::Kind::BulkRead, warp.cta, static_cast<uint32_t>(warp.index)});
+  }
   return bulk;
 }
 

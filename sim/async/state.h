@@ -39,6 +39,7 @@ constexpr uint32_t kMbarrierLimit = (1u << 20) - 1;  // 9.7.13.15.2
 // Bulk async-groups of one thread (9.7.9.25.1.1). The agent's clock counts groups whose sources have been read.
 struct BulkLane {
   Agent read = 0;
+  Agent written = 0;  // whose clock tells which groups have written, where devices share memory
   struct Group {
     uint32_t reading = 0, writing = 0;
   };

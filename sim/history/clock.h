@@ -23,6 +23,12 @@ class Clock {
     if (other.t_.size() > t_.size()) t_.resize(other.t_.size(), 0);
     for (size_t i = 0; i < other.t_.size(); ++i) t_[i] = std::max(t_[i], other.t_[i]);
   }
+  bool within(const Clock& other) const {
+    for (size_t i = 0; i < t_.size(); ++i) {
+      if (t_[i] > other[static_cast<Agent>(i)]) return false;
+    }
+    return true;
+  }
   void clear() { t_.clear(); }
   bool empty() const { return t_.empty(); }
   void forget(Agent a) {

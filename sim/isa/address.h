@@ -34,7 +34,11 @@ struct MemoryForm {
   // Set by .relaxed, .volatile and all that is stronger.
   bool strong : 1 = false;
   bool cta_scope : 1 = false;
+  bool cluster_scope : 1 = false;
   bool system_scope : 1 = false;
+  Reach reach() const {
+    return system_scope ? Reach::System : cta_scope || cluster_scope ? Reach::Cluster : Reach::Device;
+  }
 };
 // Reads a part of the opcode into the form. False when it is not one of the common modifiers.
 bool read_modifier(const std::string& part, MemoryForm* form);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "sim/hazards/system_access.h"
 #include "sim/isa/address.h"
 #include "sim/isa/scatter.h"
 
@@ -305,10 +306,13 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
 
 struct FenceForm {
   bool cta_scope;
+  Reach reach;
 };
 Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
   warp.order_reads(mask);
-  warp.fence(in.form<FenceForm>().cta_scope ? Scope::Cta : Scope::Wide);
+  const auto& form = in.form<FenceForm>();
+  if (warp.cta->cluster->system != nullptr) system_fence(warp, form.reach);
+  warp.fence(form.cta_scope ? Scope::Cta : Scope::Wide);
   release_lanes(warp, mask);
   return Step::Next;
 }
@@ -331,7 +335,9 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
     if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; }))
       return false;
   }
-  out.set(FenceForm{has_part(source, "cta")});
+  const bool cta = has_part(source, "cta");
+  const bool narrow = cta || has_part(source, "cluster");
+  out.set(FenceForm{cta, has_part(source, "sys") ? Reach::System : narrow ? Reach::Cluster : Reach::Device});
   out.execute = thread_fence;
   return true;
 }
