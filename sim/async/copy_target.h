@@ -52,7 +52,7 @@ Stamp join_bulk_group(BulkLane& bulk, const Origin& origin);
 // When the copies of the open group have written.
 inline Stamp written_by(const BulkLane& bulk) { return {bulk.written, bulk.committed() + 1}; }
 // How a copy to global memory compares with other accesses: its reductions are relaxed, of .gpu scope (9.7.9.25.4.2).
-inline Reach reach_of(Reduction op) { return op == Reduction::None ? Reach::Weak : Reach::Grid; }
+inline Reach reach_of(Reduction op) { return op == Reduction::None ? Reach::Weak : Reach::Device; }
 
 // The second half of a copy to global memory. It writes what the first half has read from shared memory.
 class GlobalWrite : public AsyncOp {

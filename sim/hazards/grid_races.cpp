@@ -16,10 +16,14 @@ namespace sim {
 
 namespace {
 
+uint32_t number_in_views(const Cluster& cluster) {
+  return cluster.launch->grid_history->first_cluster + cluster.number;
+}
+
 // What other clusters have handed back of the warp's own cluster is order within it.
 void put_before(Warp& warp, const GridView& other) {
   warp.view.grid.before.join(other);
-  if (const Clock* const own = other.of(warp.cta->cluster->number)) {
+  if (const Clock* const own = other.of(number_in_views(*warp.cta->cluster))) {
     warp.view.seen.join(*own);
     if (warp.cta->cluster->ctas.size() > 1) warp.view.caused.join(*own);
   }
@@ -28,26 +32,26 @@ void put_before(Warp& warp, const GridView& other) {
 }  // namespace
 
 void release_to_grid(Warp& warp, uint64_t address, bool relaxed) {
-  GridHistory& grid = *warp.cta->cluster->launch->grid_history;
+  GridObjects& objects = *warp.cta->cluster->launch->grid_history->objects;
   if (relaxed && warp.grid_fence.empty() && warp.view.grid.released.empty()) return;
-  if (grid.objects.size() >= GridHistory::kObjects && grid.objects.count(address) == 0)
-    address = GridHistory::kSharedObject;
-  GridView& object = grid.objects[address];
+  if (objects.views.size() >= GridObjects::kPlaces && objects.views.count(address) == 0)
+    address = GridObjects::kSharedPlace;
+  GridView& object = objects.views[address];
   if (relaxed) {
     object.join(warp.grid_fence);
     object.join(warp.view.grid.released);
   } else {
     object.join(warp.view.grid.before);
-    object.add(warp.cta->cluster->number, warp.view.seen);
+    object.add(number_in_views(*warp.cta->cluster), warp.view.seen);
   }
 }
 
 void acquire_from_grid(Warp& warp, uint64_t address, bool relaxed) {
-  GridHistory& grid = *warp.cta->cluster->launch->grid_history;
-  if (grid.objects.empty()) return;
-  for (const uint64_t key : {address, GridHistory::kSharedObject}) {
-    const auto found = grid.objects.find(key);
-    if (found == grid.objects.end()) continue;
+  const GridObjects& objects = *warp.cta->cluster->launch->grid_history->objects;
+  if (objects.views.empty()) return;
+  for (const uint64_t place : {address, GridObjects::kSharedPlace}) {
+    const auto found = objects.views.find(place);
+    if (found == objects.views.end()) continue;
     if (!relaxed) {
       put_before(warp, found->second);
       continue;
@@ -63,7 +67,7 @@ void fence_grid(Warp& warp, bool sequential) {
   if (sequential) put_before(warp, warp.view.grid.awaited);
   warp.fence(Scope::Grid);
   warp.grid_fence = warp.view.grid.before;
-  warp.grid_fence.add(warp.cta->cluster->number, warp.fence_view.seen);
+  warp.grid_fence.add(number_in_views(*warp.cta->cluster), warp.fence_view.seen);
   warp.grid_fence_epoch = warp.fence_view.seen[warp.self];
   if (!sequential) return;
   for (View* view : {&warp.view, &warp.fence_view}) view->grid.released.join(warp.grid_fence);
@@ -75,15 +79,9 @@ namespace {
 
 using Moment = GridHistory::Moment;
 
-bool has_seen(const GridView& view, const Moment& moment) {
-  const Clock* const clock = view.of(moment.cluster);
-  return clock != nullptr && (*clock)[moment.stamp.by] >= moment.stamp.at;
-}
-bool ordered(const Moment& a, const Moment& b) { return has_seen(a.view, b) || has_seen(b.view, a); }
-
 // Accesses of different clusters.
 bool conflict_in_grid(const GlobalTouch& a, const GlobalTouch& b) {
-  return (a.bytes & b.bytes) != 0 && (a.write || b.write) && !(a.reach == Reach::Grid && b.reach == Reach::Grid);
+  return (a.bytes & b.bytes) != 0 && (a.write || b.write) && !(a.reach >= Reach::Device && b.reach >= Reach::Device);
 }
 
 class Merger {
@@ -117,6 +115,11 @@ class Merger {
   }
 
  private:
+  bool has_seen(const GridView& view, const Moment& moment) const {
+    const Clock* const clock = view.of(grid_.first_cluster + moment.cluster);
+    return clock != nullptr && (*clock)[moment.stamp.by] >= moment.stamp.at;
+  }
+  bool ordered(const Moment& a, const Moment& b) const { return has_seen(a.view, b) || has_seen(b.view, a); }
   // False when the outcome holds for this granule alone.
   bool step(GlobalPage& own, GlobalPage& all, uint32_t granule, uint32_t* result) {
     const uint64_t key = uint64_t{own.lists[granule]} << 32 | all.lists[granule];

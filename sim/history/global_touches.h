@@ -14,8 +14,9 @@
 
 namespace sim {
 
-// How far a strong access (PTX ISA 8.4: atomic, volatile, relaxed or stronger) reaches by its scope.
-enum class Reach : uint8_t { Weak, Cta, Cluster, Grid };
+// How far a strong access (PTX ISA 8.4: atomic, volatile, relaxed or stronger) reaches by its scope: .cta, .cluster,
+// .gpu, .sys.
+enum class Reach : uint8_t { Weak, Cta, Cluster, Device, System };
 
 // What was done to a granule. In a cluster's history `stamp` is of the agent whose progress others must observe. In the
 // grid's `stamp.by` is a number of GridHistory::moments.

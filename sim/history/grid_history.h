@@ -21,6 +21,15 @@ struct ClusterHistory {
   std::vector<Place> places;  // by agent: of warps the block's rank and the number in it
 };
 
+// What releases at addresses of global memory have published. Grids of several devices that run at the same time have
+// one, because what a block has released may come back to its grid by way of another device.
+struct GridObjects {
+  std::unordered_map<uint64_t, GridView> views;  // all places beyond a number share one
+  static constexpr size_t kPlaces = 4096;
+  static constexpr uint64_t kSharedPlace = 0;
+  uint32_t clusters = 0;  // of all those grids: the views number them through
+};
+
 struct GridHistory {
   // When and where an access was made.
   struct Moment {
@@ -36,10 +45,8 @@ struct GridHistory {
   // Whether clusters can hand anything over: the kernel has strong reads and strong writes of global memory. Its
   // clusters then run on one host thread.
   bool can_synchronize = false;
-  // What a release at an address of global memory has published. All places beyond a number share one.
-  std::unordered_map<uint64_t, GridView> objects;
-  static constexpr size_t kObjects = 4096;
-  static constexpr uint64_t kSharedObject = 0;
+  std::shared_ptr<GridObjects> objects = std::make_shared<GridObjects>();
+  uint32_t first_cluster = 0;  // the number of this grid's first cluster in views
 };
 
 }  // namespace sim

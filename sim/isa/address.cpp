@@ -8,6 +8,7 @@
 #include "sim/hazards/global_access.h"
 #include "sim/hazards/global_races.h"
 #include "sim/hazards/shared_access.h"
+#include "sim/hazards/system_access.h"
 #include "sim/hazards/tensor_map_order.h"
 #include "sim/machine/operands.h"
 
@@ -83,6 +84,8 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
     each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });
   }
   if (cluster.global_history != nullptr) judge_global_access(warp, at, mask, size, access, reach, out->row != nullptr);
+  if (cluster.system != nullptr) [[unlikely]]
+    system_warp_access(warp, at, mask, size, access, reach);
 }
 
 // `at` holds shared::cluster addresses less that of the block itself. `any` is the union of their bits.
@@ -209,6 +212,8 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
   }
   if (part == "relaxed" || part == "volatile" || part == "mmio") {
     form->strong = true;
+    // A volatile access is relaxed at system scope (8.4).
+    form->system_scope = form->system_scope || part != "relaxed";
     return true;
   }
   if (part == "acquire" || part == "release" || part == "acq_rel") {
@@ -308,6 +313,23 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
   }
 }
 
+namespace {
+
+void system_synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool releases) {
+  uint64_t at[kLanes];
+  gather(warp, in, form, at);
+  uint64_t last = UINT64_MAX;
+  each_lane(mask, [&](int lane) {
+    const uint64_t place = place_of(form.space, at[lane]);
+    if (place == last || (place & kWindowMask) != 0) return;
+    last = place;
+    if (reads) system_observe(warp, place, form.reach(), form.acquire);
+    if (releases) system_publish(warp, place, form.reach(), form.release);
+  });
+}
+
+}  // namespace
+
 void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
   Cluster& cluster = *warp.cta->cluster;
   if (reads) {
@@ -316,6 +338,8 @@ void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t m
     warp.polled_place = place_of(form.space, at[std::countr_zero(mask)]);
   }
   const bool releases = writes && (form.release || warp.has_fenced);
+  if (cluster.system != nullptr) [[unlikely]]
+    system_synchronize(warp, in, form, mask, reads, releases);
   const bool acquires = reads && !cluster.sync_objects.empty();
   const Scope scope = form.scope();
   if (cluster.grid_can_synchronize && scope == Scope::Grid && !is_shared(form.space))

@@ -38,7 +38,9 @@ struct MemoryForm {
   bool system_scope : 1 = false;
   Scope scope() const { return cta_scope ? Scope::Cta : cluster_scope ? Scope::Wide : Scope::Grid; }
   Reach reach() const {
-    return !strong ? Reach::Weak : cta_scope ? Reach::Cta : cluster_scope ? Reach::Cluster : Reach::Grid;
+    if (!strong) return Reach::Weak;
+    if (system_scope) return Reach::System;
+    return cta_scope ? Reach::Cta : cluster_scope ? Reach::Cluster : Reach::Device;
   }
 };
 // Reads a part of the opcode into the form. False when it is not one of the common modifiers.

@@ -16,6 +16,7 @@
 #include "sim/history/global_touches.h"
 #include "sim/history/lanes.h"
 #include "sim/history/shared_history.h"
+#include "sim/history/system_history.h"
 #include "sim/history/tensor_map_records.h"
 #include "sim/history/writers.h"
 #include "sim/machine/agents.h"
@@ -205,6 +206,7 @@ struct Cluster {
   Order order;
   TensorMapRecords tensor_maps;
   std::unordered_map<const void*, WaitReason> waits;  // Warp* -> reason, for the deadlock report
+  std::unique_ptr<SystemCluster> system;              // where a program has several devices
   GlobalWriters writers;                              // in clusters of several blocks
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;

@@ -56,6 +56,8 @@ struct Launch {
   uint32_t stack_bytes = kStackBytes;
   // The local memory of a thread: what stands at fixed places, then the stack.
   uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }
+  // Where devices share memory, what this launch is to the others.
+  SystemLaunch* system = nullptr;
   Rules rules;
   Deviations deviations;
   std::atomic<uint64_t> instructions{0};

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "sim/async/state.h"
+#include "sim/hazards/system_access.h"
 #include "sim/machine/launch.h"
 #include "sim/machine/special.h"
 #include "sim/run/turn.h"
@@ -133,12 +134,14 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   }
   cluster.cancel_failures.clear();
   reset_tensor_state(cluster);
+  system_begin(cluster);
   create_async_state(cluster);
 }
 
 void finish_cluster(Cluster& cluster) {
   finish_tensor_state(cluster);
   finish_async_state(cluster);
+  system_finish(cluster);
 }
 
 }  // namespace sim

@@ -27,7 +27,14 @@ RunningGrid::RunningGrid(Launch& launch, Progress& progress, bool interleaved)
   running_ = running_clusters(launch, clusters_);
   const uint64_t processors = launch.multiprocessors > 0 ? launch.multiprocessors : launch.arch >= 100 ? 148 : 132;
   resident_ = std::max<uint64_t>(1, processors * launch.blocks_per_multiprocessor / launch.cluster.count());
-  begin_history(launch);
+  begin_history(launch, interleaved);
+  if (launch.grid_history != nullptr && interleaved) {
+    GridHistory& history = *launch.grid_history;
+    if (const auto objects = progress.objects.lock()) history.objects = objects;
+    progress.objects = history.objects;
+    history.first_cluster = history.objects->clusters;
+    history.objects->clusters += static_cast<uint32_t>(clusters_);
+  }
   rng_.seed(splitmix64(launch.order.seed ^ 0x6d6f786965ull));
   for (uint64_t share = running_; share > 0; --share) waiting_.push_back(share - 1);
   if (!interleaved) return;

@@ -15,6 +15,7 @@ namespace sim {
 // polls could wait for.
 struct Progress {
   uint64_t changes = 1;
+  std::weak_ptr<GridObjects> objects;
 };
 
 class RunningGrid {

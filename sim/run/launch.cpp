@@ -57,7 +57,7 @@ void run(Launch& launch) {
   if (may_wait_for_others(kernel)) return take_turns(launch);
   host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
   if (order_between_clusters_matters(kernel)) host_threads = 1;
-  begin_history(launch);
+  begin_history(launch, false);
 
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};  // shares
   std::mutex mutex;

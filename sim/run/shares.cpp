@@ -116,16 +116,13 @@ bool is_strong_write(const ptx::Instruction& in) {
           (has_part(in, "release") || has_part(in, "relaxed") || has_part(in, "volatile") || has_part(in, "mmio")));
 }
 
-bool looks_for_races(const Launch& launch) {
-  return launch.rules.strictness != Strictness::Field && (launch.grid.count() > 1 || launch.block.count() > kLanes);
-}
-
 }  // namespace
 
 bool may_wait_for_others(const Kernel& kernel) { return any_instruction(kernel, is_strong_read); }
 
-void begin_history(Launch& launch) {
-  if (!looks_for_races(launch) || launch.grid.count() == launch.cluster.count()) return;
+void begin_history(Launch& launch, bool interleaved) {
+  if (launch.rules.strictness == Strictness::Field) return;
+  if (!interleaved && launch.grid.count() == launch.cluster.count()) return;
   launch.grid_history = std::make_unique<GridHistory>();
   launch.grid_history->can_synchronize =
       may_wait_for_others(*launch.kernel) && any_instruction(*launch.kernel, is_strong_write);
@@ -134,7 +131,10 @@ void begin_history(Launch& launch) {
 void equip_cluster(Cluster& cluster, const Launch& launch, Statistics* statistics) {
   cluster.statistics = launch.counts ? statistics : nullptr;
   cluster.logs_writes = launch.written != nullptr || copies_tensors(*launch.kernel);
-  if (looks_for_races(launch)) cluster.global_history = std::make_unique<GlobalHistory>();
+  // A launch of one warp has no races.
+  const bool may_race =
+      launch.rules.strictness != Strictness::Field && (launch.grid.count() > 1 || launch.block.count() > kLanes);
+  if (may_race || launch.grid_history != nullptr) cluster.global_history = std::make_unique<GlobalHistory>();
   cluster.grid_can_synchronize = launch.grid_history != nullptr && launch.grid_history->can_synchronize;
 }
 
