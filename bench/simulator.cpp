@@ -81,7 +81,7 @@ Case scalar(const std::string& name, const std::string& body, const std::string&
 )" + setup +
            "LOOP:\n" + repeated +
            "  sub.u32 %n, %n, 1;\n  setp.ne.u32 %p15, %n, 0;\n  @%p15 bra LOOP;\n"
-           "  st.global.v4.b32 [%own], {%r0, %r1, %r2, %r3};\n  ret;\n}\n";
+           "  bar.sync 0;\n  st.global.v4.b32 [%own], {%r0, %r1, %r2, %r3};\n  ret;\n}\n";
   return c;
 }
 

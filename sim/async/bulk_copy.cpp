@@ -9,6 +9,7 @@
 #include "sim/async/copy_target.h"
 #include "sim/async/families.h"
 #include "sim/hazards/global_access.h"
+#include "sim/hazards/system_access.h"
 #include "sim/hazards/tensor_map_order.h"
 
 namespace sim {
@@ -44,7 +45,9 @@ Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
       return wait_for(
           warp, [&] { return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first); });
     }
-    if (until > 0) warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+    if (until <= 0) continue;
+    warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+    if (!read_only) warp.view.seen.raise(bulk.written, static_cast<uint32_t>(until));
   }
   return Step::Next;
 }
@@ -137,6 +140,10 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       uint8_t* const to = global_pointer(warp, destination, bytes, lane);
       note_global(warp, destination, bytes, true, lane);
       count_global(cluster, bytes, false, true);
+      const Stamp written = written_by(bulk);
+      judge_global_copy(warp, destination, bytes, true, reach_of(copy.reduction), written);
+      if (cluster.system != nullptr)
+        system_copy_access(warp, destination, bytes, true, written, true, reach_of(copy.reduction), lane);
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
       SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
       if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
@@ -161,6 +168,9 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       from = global_pointer(warp, source, bytes, lane);
       note_global(warp, source, bytes, false, lane);
       count_global(cluster, bytes, true, false);
+      judge_global_copy(warp, source, bytes, false, Reach::Weak, completion_of(targets));
+      if (cluster.system != nullptr)
+        system_copy_access(warp, source, bytes, false, completion_of(targets), true, Reach::Weak, lane);
     }
     for (const Target& target : targets) {
       SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);

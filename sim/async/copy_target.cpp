@@ -50,8 +50,11 @@ void check_alignment(Warp& warp, int lane, const char* what, uint64_t value, uin
 
 BulkLane& bulk_lane(Warp& warp, int lane) {
   BulkLane& bulk = warp.async->bulk[lane];
-  if (bulk.read == 0)
-    bulk.read = new_agent(*warp.cta->cluster, {AgentInfo::Kind::BulkRead, warp.cta, static_cast<uint32_t>(warp.index)});
+  if (bulk.read == 0) {
+    const auto index = static_cast<uint32_t>(warp.index);
+    bulk.read = new_agent(*warp.cta->cluster, {AgentInfo::Kind::BulkRead, warp.cta, index});
+    bulk.written = new_agent(*warp.cta->cluster, {AgentInfo::Kind::BulkWrite, warp.cta, index});
+  }
   return bulk;
 }
 

@@ -9,6 +9,7 @@
 
 #include "sim/async/reduce.h"
 #include "sim/async/state.h"
+#include "sim/hazards/global_races.h"
 
 namespace sim {
 
@@ -36,6 +37,11 @@ struct TargetForm {
 std::vector<Target> targets_of(Warp& warp, uint64_t destination, uint64_t barrier, const TargetForm& form,
                                uint32_t cta_mask, int lane);
 
+// What tells that the source of such a copy has been read. Several blocks have no one sign of it: a stamp of 0.
+inline Stamp completion_of(const std::vector<Target>& targets) {
+  return targets.size() == 1 ? targets[0].stamp : Stamp{};
+}
+
 // Faults when `value`, which the text calls `what`, is not a multiple of `align`.
 void check_alignment(Warp& warp, int lane, const char* what, uint64_t value, uint32_t align);
 
@@ -43,6 +49,10 @@ void check_alignment(Warp& warp, int lane, const char* what, uint64_t value, uin
 BulkLane& bulk_lane(Warp& warp, int lane);
 // A copy joins the group that is open. Its source is free once that group's clock has passed the stamp.
 Stamp join_bulk_group(BulkLane& bulk, const Origin& origin);
+// When the copies of the open group have written.
+inline Stamp written_by(const BulkLane& bulk) { return {bulk.written, bulk.committed() + 1}; }
+// How a copy to global memory compares with other accesses: its reductions are relaxed, of .gpu scope (9.7.9.25.4.2).
+inline Reach reach_of(Reduction op) { return op == Reduction::None ? Reach::Weak : Reach::Device; }
 
 // The second half of a copy to global memory. It writes what the first half has read from shared memory.
 class GlobalWrite : public AsyncOp {
@@ -57,9 +67,10 @@ class GlobalWrite : public AsyncOp {
     rows_.push_back({destination, bytes});
     data_.insert(data_.end(), source, source + bytes);
   }
-  void perform(Cluster&) override {
+  void perform(Cluster& cluster) override {
     const uint8_t* source = data_.data();
     for (const Row& row : rows_) {
+      if (op_ == Reduction::None) note_stored(cluster, reinterpret_cast<uint64_t>(row.destination), source, row.bytes);
       reduce_elements(op_, element_, row.destination, source, row.bytes);
       source += row.bytes;
     }

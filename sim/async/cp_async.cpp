@@ -7,6 +7,7 @@
 #include "sim/async/copy_target.h"
 #include "sim/async/families.h"
 #include "sim/hazards/global_access.h"
+#include "sim/hazards/system_access.h"
 
 namespace sim {
 namespace {
@@ -76,6 +77,8 @@ Step execute_cp_async(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint8_t* from = bytes > 0 ? global_pointer(warp, source, bytes, lane) : nullptr;
     note_global(warp, source, bytes, false, lane);
     count_global(*warp.cta->cluster, bytes, true, false);
+    judge_global_copy(warp, source, bytes, false, Reach::Weak, stamp);
+    if (cluster.system != nullptr) system_copy_access(warp, source, bytes, false, stamp, false, Reach::Weak, lane);
     SharedAccess(warp, *to.cta, SharedAccess::Kind::CpAsyncWrite, stamp, lane).touch(to.offset, form.bytes);
     CopyLane& copies = warp.async->copy_lanes[lane];
     ++copies.groups.back().pending;

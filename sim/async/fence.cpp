@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Proxy fences and fence.mbarrier_init (PTX ISA 9.7.13.4). Plain thread fences are in sim/isa/control.cpp.
 #include "sim/async/state.h"
+#include "sim/hazards/system_access.h"
 #include "sim/hazards/tensor_map_order.h"
 
 namespace sim {
@@ -8,9 +9,22 @@ namespace sim {
 namespace {
 
 // What the warp has seen is from here on ordered before accesses through the async proxy, too.
-Step execute_async(Warp& warp, const Instr&, uint32_t) {
+Step execute_shared_async(Warp& warp) {
   warp.view.fenced.join(warp.view.seen);
   warp.reads.fence();
+  warp.new_epoch();
+  return Step::Next;
+}
+
+Step execute_async(Warp& warp, const Instr&, uint32_t) {
+  if (warp.cta->cluster->system != nullptr) system_proxy_fence(warp);
+  return execute_shared_async(warp);
+}
+Step execute_shared(Warp& warp, const Instr&, uint32_t) { return execute_shared_async(warp); }
+// Global memory is watched for proxies where several devices share it.
+Step execute_global_async(Warp& warp, const Instr&, uint32_t) {
+  if (warp.cta->cluster->system == nullptr) return Step::Next;
+  system_proxy_fence(warp);
   warp.new_epoch();
   return Step::Next;
 }
@@ -52,8 +66,10 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext& context, Instr&
     return true;
   }
   if (!has_part(source, "proxy")) return false;
-  if (has_part(source, "alias") || has_part(source, "async::global")) {
+  if (has_part(source, "alias")) {
     out.execute = execute_nothing;
+  } else if (has_part(source, "async::global")) {
+    out.execute = execute_global_async;
   } else if (has_part(source, "tensormap::generic")) {
     if (has_part(source, "release")) {
       out.execute = execute_map_release;
@@ -65,8 +81,8 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext& context, Instr&
       unsupported(source, "the form is not known");
     }
   } else if (has_part(source, "async") || has_part(source, "async::generic")) {
-    // Only shared memory is watched for proxies.
-    out.execute = has_part(source, "global") ? execute_nothing : execute_async;
+    const bool shared = has_part(source, "shared::cta") || has_part(source, "shared::cluster");
+    out.execute = has_part(source, "global") ? execute_global_async : shared ? execute_shared : execute_async;
   } else {
     unsupported(source, "the form is not known");
   }

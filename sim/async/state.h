@@ -36,9 +36,10 @@ struct Mbarrier {
 };
 constexpr uint32_t kMbarrierLimit = (1u << 20) - 1;  // 9.7.13.15.2
 
-// Bulk async-groups of one thread (9.7.9.25.1.1). The agent's clock counts groups whose sources have been read.
+// Bulk async-groups of one thread (9.7.9.25.1.1). The agents' clocks count groups whose sources have been read, and
+// those that are complete.
 struct BulkLane {
-  Agent read = 0;
+  Agent read = 0, written = 0;
   struct Group {
     uint32_t reading = 0, writing = 0;
   };

@@ -206,7 +206,7 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     const auto tile = std::make_shared<const Tile>(make_tile(warp, lane, peek_tensor_map(warp, map_address, lane),
                                                              form.tile.dimensions, coordinates, form.tile.mode,
                                                              form.tile.read_offsets(warp, instr, lane)));
-    note_rows(warp, *tile, false, lane);
+    note_rows(warp, *tile, false, Reach::Weak, completion_of(targets), lane);
     cover_map(instr, tile->map);
     const Origin origin{&warp, instr.source, lane};
     for (const Target& target : targets) {
@@ -245,6 +245,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     BulkLane& bulk = bulk_lane(warp, lane);
     const uint32_t group = bulk.committed();
+    const Stamp written = written_by(bulk);
     const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
     use_tensor_map(warp, map_address, lane, {stamp});
     Tile tile = make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), form.tile.dimensions, coordinates,
@@ -260,7 +261,7 @@ Step execute_tensor_store(Warp& warp, const Instr& instr, uint32_t mask) {
             "a tensor store with a tensor map of type b4x16_p64, which only loads have");
     if (!reduction_supports(form.reduction, tile.map.element, false))
       fault(Hazard::IllegalUse, warp, lane, instr.source->opcode + " has no such operation on the tensor map's type");
-    note_rows(warp, tile, true, lane);
+    note_rows(warp, tile, true, reach_of(form.reduction), written, lane);
     // Only what is stored must have been written; all of the box may be read.
     SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane);
     const uint32_t first = tile.inside_first * tile.unit.shared_bytes / 16 * 16;

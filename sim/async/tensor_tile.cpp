@@ -5,6 +5,8 @@
 #include <string>
 
 #include "sim/hazards/global_access.h"
+#include "sim/hazards/global_races.h"
+#include "sim/hazards/system_access.h"
 #include "sim/machine/fault.h"
 #include "sim/machine/launch.h"
 #include "sim/memory/address_space.h"
@@ -114,16 +116,22 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
   return tile;
 }
 
-void note_rows(Warp& warp, const Tile& tile, bool write, int lane) {
+void note_rows(Warp& warp, const Tile& tile, bool write, Reach reach, Stamp completion, int lane) {
   const Cluster& cluster = *warp.cta->cluster;
   if (cluster.launch->predecessors.unfinished_writes.empty() && !(write && cluster.logs_writes) &&
-      cluster.statistics == nullptr)
+      cluster.statistics == nullptr && cluster.global_history == nullptr && cluster.system == nullptr)
     return;
   const uint32_t first = tile.inside_first * tile.unit.global_bytes, end = tile.inside_end * tile.unit.global_bytes;
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
     if (!inside) return;
     note_global(warp, address + first, end - first, write, lane);
     count_global(cluster, end - first, !write, write);
+    if (cluster.system != nullptr)
+      system_copy_access(warp, address + first, end - first, write, completion, true, reach, lane);
+  });
+  if (cluster.global_history == nullptr) return;
+  tile.each_row([&](uint32_t, bool inside, uint64_t address) {
+    if (inside) judge_global_copy(warp, address + first, end - first, write, reach, completion);
   });
 }
 

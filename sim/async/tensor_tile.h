@@ -99,7 +99,7 @@ enum class TileMode : uint8_t { Box, FourRows, Pixels };
 // and D.
 Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
                TileMode mode = TileMode::Box, const std::array<uint32_t, 3>& offsets = {});
-// Notes what a copy of the tile touches in global memory.
-void note_rows(Warp& warp, const Tile& tile, bool write, int lane);
+// Judges and notes what a copy of the tile touches in global memory.
+void note_rows(Warp& warp, const Tile& tile, bool write, Reach reach, Stamp completion, int lane);
 
 }  // namespace sim

@@ -45,6 +45,10 @@ void release(uint64_t address) {
   auto it = s.allocations.find(address);
   if (it == s.allocations.end()) return;
   if (it->second.pool != nullptr && s.pools.contains(it->second.pool)) it->second.pool->used -= it->second.bytes;
+  if (s.device_count > 1) {
+    const std::lock_guard<std::mutex> lock(s.history.mutex);
+    s.history.forget(address);
+  }
   if (it->second.kind != Allocation::Kind::Registered) s.memory.free(address);
   s.allocations.erase(it);
 }

@@ -62,6 +62,7 @@ void initialize(State& s) {
   s.device = device;
   s.device_count = devices_from_environment();
   s.devices.resize(static_cast<size_t>(s.device_count));
+  s.queue.devices.resize(static_cast<size_t>(s.device_count));
   for (int i = 0; i < s.device_count; ++i) {
     auto pool = std::make_unique<CUmemPoolHandle_st>();
     pool->is_default = true;

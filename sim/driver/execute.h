@@ -39,6 +39,7 @@ class KernelRun {
   void stream_is_gone() { stream_ = nullptr; }
 
   Launch launch;
+  SystemLaunch system;  // where there are several devices
   std::optional<Fault> failure;
 
  private:

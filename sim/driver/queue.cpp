@@ -10,6 +10,7 @@
 #include "sim/driver/allocation.h"
 #include "sim/driver/event.h"
 #include "sim/driver/execute.h"
+#include "sim/hazards/system_access.h"
 
 namespace sim::driver {
 
@@ -26,6 +27,9 @@ struct Item {
   std::vector<std::shared_ptr<uint64_t>> memory;
   std::unique_ptr<KernelRun> kernel;
   std::unique_ptr<RunningGrid> grid;
+  // Its place among all works; what has happened before it, and, when it is done, before what follows it.
+  Stamp place;
+  Knowledge known;
   bool done = false;
 
   bool ready() const {
@@ -46,6 +50,20 @@ constexpr int kLookAgain = 32;  // rounds of a proof until newly enqueued work i
 
 bool several_devices() { return state().device_count > 1; }
 
+// A line that ends with something that is before the new work, or a new one.
+Stamp place_behind(const std::vector<ItemPtr>& after) {
+  Queue& queue = state().queue;
+  const auto append = [&](uint32_t line) { return Stamp{line, ++queue.lines[line]}; };
+  for (const ItemPtr& before : after) {
+    if (queue.lines[before->place.by] == before->place.at) return append(before->place.by);
+  }
+  for (uint32_t line = 0; line < queue.lines.size(); ++line) {
+    if (queue.host.works[line] >= queue.lines[line]) return append(line);
+  }
+  queue.lines.push_back(0);
+  return append(static_cast<uint32_t>(queue.lines.size()) - 1);
+}
+
 ItemPtr add_item(CUctx_st& context, CUstream_st* stream, Work work, std::vector<ItemPtr> after) {
   auto item = std::make_shared<Item>();
   item->context = &context;
@@ -53,8 +71,12 @@ ItemPtr add_item(CUctx_st& context, CUstream_st* stream, Work work, std::vector<
   if (const auto* wait = std::get_if<EventWaitWork>(&work); wait != nullptr && state().events.contains(wait->event)) {
     if (wait->event->record != nullptr) after.push_back(wait->event->record);
   }
-  after.erase(std::remove_if(after.begin(), after.end(), [](const ItemPtr& i) { return i == nullptr || i->done; }),
-              after.end());
+  after.erase(std::remove(after.begin(), after.end(), nullptr), after.end());
+  item->place = place_behind(after);
+  item->known = state().queue.host;
+  const auto ended = std::stable_partition(after.begin(), after.end(), [](const ItemPtr& i) { return !i->done; });
+  for (auto it = ended; it != after.end(); ++it) item->known.join((*it)->known);
+  after.erase(ended, after.end());
   item->after = std::move(after);
   if (std::holds_alternative<KernelWork>(work)) item->settings = settings_from_environment();
   item->work = std::move(work);
@@ -110,11 +132,48 @@ std::vector<ItemPtr> before_next(CUstream_st& stream) {
 
 void end_of(Item& item) {
   item.done = true;
+  item.known.works.raise(item.place.by, item.place.at);
+  if (item.kernel != nullptr) item.known.join(item.kernel->system.end);
+  state().queue.devices[static_cast<size_t>(item.context->device)].join(item.known);
   item.after.clear();
   item.grid.reset();
   item.kernel.reset();
   item.memory.clear();
   ++state().queue.progress.changes;
+}
+
+// What the work knows when it begins. What its device has done before is done.
+void learn(Item& item) {
+  for (const ItemPtr& before : item.after) item.known.join(before->known);
+  if (std::holds_alternative<KernelWork>(item.work))
+    item.known.join(state().queue.devices[static_cast<size_t>(item.context->device)]);
+}
+
+// What is wrong with the order of a copy or a fill and the accesses of other devices; empty when nothing is.
+std::string judge(const Item& item) {
+  State& s = state();
+  SystemAccess access;
+  access.work = item.place;
+  access.device = item.context->device;
+  std::string wrong;
+  const auto row = [&](uint64_t address, uint64_t bytes, bool write) {
+    if (wrong.empty()) wrong = system_work_access(s.history, s.memory, access, item.known, address, bytes, write);
+  };
+  if (const auto* copy = std::get_if<CopyWork>(&item.work)) {
+    access.name = s.history.name_of("a copy");
+    for (uint64_t z = 0; z < copy->depth; ++z) {
+      for (uint64_t y = 0; y < copy->height; ++y) {
+        if (copy->source_owned) row(copy->source + z * copy->source_slice + y * copy->source_pitch, copy->width, false);
+        if (copy->destination_owned)
+          row(copy->destination + z * copy->destination_slice + y * copy->destination_pitch, copy->width, true);
+      }
+    }
+  } else if (const auto* set = std::get_if<SetWork>(&item.work)) {
+    access.name = s.history.name_of("a fill");
+    for (uint64_t y = 0; y < set->height; ++y)
+      row(set->destination + y * set->pitch, set->width * set->element_bytes, true);
+  }
+  return wrong;
 }
 
 // Executes what is ready and is no kernel, and begins the kernels that are. True when it has executed anything.
@@ -125,18 +184,26 @@ bool start_ready(Call& c) {
     const ItemPtr item = queue.items[i];
     if (item->done || item->kernel != nullptr || !item->ready()) continue;
     worked = true;
+    learn(*item);
     const auto* work = std::get_if<KernelWork>(&item->work);
     if (work == nullptr || item->context->failure != CUDA_SUCCESS) {
       // An event that was recorded again since has the time of the later record.
       const auto* record = std::get_if<EventRecordWork>(&item->work);
       const bool outdated =
           record != nullptr && state().events.contains(record->event) && record->event->record != item;
+      const std::string wrong = item->context->failure == CUDA_SUCCESS ? judge(*item) : "";
+      if (!wrong.empty()) report_faults({item->context}, Fault(Hazard::Race, wrong));
       if (!outdated) execute(c, *item->context, item->work, item->stream);
       end_of(*item);
       continue;
     }
     item->kernel = std::make_unique<KernelRun>(*item->context, *work, item->stream, item->settings);
     KernelRun& kernel = *item->kernel;
+    kernel.system.history = &state().history;
+    kernel.system.work = item->place;
+    kernel.system.name = state().history.name_of("kernel '" + work->kernel->name + "'");
+    kernel.system.begin = item->known;
+    kernel.launch.system = &kernel.system;
     if (may_wait_for_others(*work->kernel)) {
       kernel.guarded([&] { item->grid = std::make_unique<RunningGrid>(kernel.launch, queue.progress, true); });
       if (item->grid != nullptr) continue;
@@ -301,7 +368,33 @@ bool drive(Call& c, Done done, bool waits) {
   return true;
 }
 
-bool is_done(const ItemPtr& item) { return item == nullptr || item->done; }
+// Once the host knows of everything that was done, whatever follows does.
+void forget_history() {
+  State& s = state();
+  if (!s.queue.items.empty()) return;
+  for (uint32_t line = 0; line < s.queue.lines.size(); ++line) {
+    if (s.queue.host.works[line] < s.queue.lines[line]) return;
+  }
+  const std::lock_guard<std::mutex> lock(s.history.mutex);
+  s.history.forget_all();
+}
+
+// Whether the works are done, where the caller waits in the end. The host knows of them then.
+bool finish(Call& c, const std::vector<ItemPtr>& works, bool waits) {
+  const auto all_done = [&] {
+    return std::all_of(works.begin(), works.end(), [](const ItemPtr& i) { return i == nullptr || i->done; });
+  };
+  if (!drive(c, all_done, waits)) return false;
+  for (const ItemPtr& item : works) {
+    if (item != nullptr) state().queue.host.join(item->known);
+  }
+  forget_history();
+  return true;
+}
+
+std::vector<ItemPtr> works_of(CUstream_st& stream) {
+  return stream.legacy ? before_next(stream) : std::vector<ItemPtr>{stream.tail};
+}
 
 void answer(CUctx_st& context) {
   if (context.failure == CUDA_SUCCESS) return;
@@ -335,56 +428,45 @@ void enqueue(Call& c, CUstream_st& stream, Work work, bool waits) {
     pending.source = reinterpret_cast<uint64_t>(item->staged.data());
   }
   state().queue.changed.notify_all();
-  if (to_pageable && !waits)
-    drive(
-        c, [&] { return item->done; }, true);
+  if (to_pageable && !waits) finish(c, {item}, true);
 }
 
 void run_and_wait(Call& c, const Work& work) {
   CUstream_st& stream = live_stream(c, nullptr);
   CUctx_st& context = c.context();
   enqueue(c, stream, work, true);
-  const ItemPtr item = stream.tail;
-  drive(
-      c, [&] { return item->done; }, true);
+  finish(c, {stream.tail}, true);
   answer(context);
 }
 
+void drain(Call& c, CUctx_st& context) {
+  if (!several_devices()) return c.unlocked([] {}, true);  // Taking the execution lock waits for other threads' work.
+  const auto idle = [&] { return is_idle(context); };
+  drive(c, idle, true);
+  Queue& queue = state().queue;
+  queue.host.join(queue.devices[static_cast<size_t>(context.device)]);
+  forget_history();
+}
+
 void synchronize_context(Call& c, CUctx_st& context) {
-  if (several_devices())
-    drive(
-        c, [&] { return is_idle(context); }, true);
-  else
-    c.unlocked([] {}, true);  // Taking the execution lock waits for the work of other threads.
+  drain(c, context);
   forget_grids(context);
   answer(context);
 }
 
 void synchronizing_call(Call& c) { synchronize_context(c, c.context()); }
 
-void drain(Call& c, CUctx_st& context) {
-  if (several_devices())
-    drive(
-        c, [&] { return is_idle(context); }, true);
-  else
-    c.unlocked([] {}, true);
-}
-
 void synchronize_stream(Call& c, CUstream_st& stream) {
   if (!several_devices()) return synchronize_context(c, *stream.context);
   CUctx_st& context = *stream.context;
-  const std::vector<ItemPtr> before = stream.legacy ? before_next(stream) : std::vector<ItemPtr>{stream.tail};
-  drive(
-      c, [&] { return std::all_of(before.begin(), before.end(), is_done); }, true);
+  finish(c, works_of(stream), true);
   answer(context);
 }
 
 void query_stream(Call& c, CUstream_st& stream) {
   if (!several_devices()) return synchronize_context(c, *stream.context);
   CUctx_st& context = *stream.context;
-  const std::vector<ItemPtr> before = stream.legacy ? before_next(stream) : std::vector<ItemPtr>{stream.tail};
-  const bool done = drive(
-      c, [&] { return std::all_of(before.begin(), before.end(), is_done); }, false);
+  const bool done = finish(c, works_of(stream), false);
   answer(context);
   require(done, CUDA_ERROR_NOT_READY);
 }
@@ -392,18 +474,14 @@ void query_stream(Call& c, CUstream_st& stream) {
 void synchronize_event(Call& c, CUevent_st& event) {
   if (!several_devices()) return synchronizing_call(c);
   CUctx_st& context = *event.context;
-  const ItemPtr record = event.record;
-  drive(
-      c, [&] { return is_done(record); }, true);
+  finish(c, {event.record}, true);
   answer(context);
 }
 
 void query_event(Call& c, CUevent_st& event) {
   if (!several_devices()) return synchronizing_call(c);
   CUctx_st& context = *event.context;
-  const ItemPtr record = event.record;
-  const bool done = drive(
-      c, [&] { return is_done(record); }, false);
+  const bool done = finish(c, {event.record}, false);
   answer(context);
   require(done, CUDA_ERROR_NOT_READY);
 }

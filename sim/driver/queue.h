@@ -11,6 +11,7 @@
 
 #include "sim/driver/stream.h"
 #include "sim/driver/work.h"
+#include "sim/history/system_history.h"
 #include "sim/run/grid.h"
 
 struct CUevent_st;
@@ -29,6 +30,11 @@ struct Queue {
   int host_threads = 0, waiting = 0;
   uint64_t submissions = 0;
   Progress progress;
+  // Which work each line ends with: who knows that knows all that is before it in the line.
+  std::vector<uint32_t> lines;
+  // What the host has waited for, and the ends of what each device has done.
+  Knowledge host;
+  std::vector<Knowledge> devices;
   // Which kernel has the next turn. What is enqueued while nothing is runs in an order of its own.
   bool begins = true;
   std::mt19937_64 rng;

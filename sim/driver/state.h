@@ -18,6 +18,7 @@
 #include "sim/driver/device.h"
 #include "sim/driver/handles.h"
 #include "sim/driver/queue.h"
+#include "sim/history/system_history.h"
 #include "sim/memory/global.h"
 
 namespace sim::driver {
@@ -40,6 +41,8 @@ struct State {
   bool initialized = false;
   Device device;
   GlobalMemory memory;
+  // What was done to memory that devices share.
+  SystemHistory history;
   // How many there are. With more than one, work waits in queues until a call waits for it (sim/driver/queue.h).
   int device_count = 1;
   std::vector<DeviceSlot> devices;

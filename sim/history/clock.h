@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/history/grid_view.h"
+
 namespace sim {
 
 // Something whose progress others must observe: a warp's own program order, the bulk groups of a warp, the wgmma
@@ -23,6 +25,12 @@ class Clock {
     if (other.t_.size() > t_.size()) t_.resize(other.t_.size(), 0);
     for (size_t i = 0; i < other.t_.size(); ++i) t_[i] = std::max(t_[i], other.t_[i]);
   }
+  bool covers(const Clock& other) const {
+    for (size_t i = 0; i < other.t_.size(); ++i) {
+      if (other.t_[i] > (*this)[static_cast<Agent>(i)]) return false;
+    }
+    return true;
+  }
   void clear() { t_.clear(); }
   bool empty() const { return t_.empty(); }
   void forget(Agent a) {
@@ -33,8 +41,8 @@ class Clock {
   std::vector<uint32_t> t_;
 };
 
-// The scope of a synchronising operation (PTX ISA 8.5), as far as threads of one cluster tell scopes apart.
-enum class Scope : uint8_t { Cta, Wide };
+// The scope of a synchronising operation (PTX ISA 8.5): .cta; .cluster; .gpu or wider, which Grid is.
+enum class Scope : uint8_t { Cta, Wide, Grid };
 
 // What a thread of execution knows, or has told an object: `seen` is what has happened before; `fenced` is the part of
 // it that is also ordered before later accesses through the async proxy (PTX ISA 8.10.6, fence.proxy.async).
@@ -50,11 +58,14 @@ struct View {
   Clock wide;
   // An object has the `caused` of those who published to it, by the rank of their block.
   std::vector<Clock> by_block;
+  // Of other clusters.
+  GridOrder grid;
   void join(const View& other) {
     seen.join(other.seen);
     fenced.join(other.fenced);
     caused.join(other.caused);
     wide.join(other.wide);
+    grid.join(other.grid);
     if (by_block.size() < other.by_block.size()) by_block.resize(other.by_block.size());
     for (size_t i = 0; i < other.by_block.size(); ++i) by_block[i].join(other.by_block[i]);
   }

@@ -6,7 +6,9 @@
 #include <bit>
 
 #include "sim/hazards/global_access.h"
+#include "sim/hazards/global_races.h"
 #include "sim/hazards/shared_access.h"
+#include "sim/hazards/system_access.h"
 #include "sim/hazards/tensor_map_order.h"
 #include "sim/machine/operands.h"
 
@@ -44,7 +46,7 @@ bool is_row(const uint64_t* at, uint32_t mask, uint32_t size) {
   return difference == 0;
 }
 
-void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, bool strong,
+void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, Reach reach,
                     Pointers* out) {
   uint64_t low = UINT64_MAX, high = 0;
   if (mask == kFullMask) {
@@ -73,14 +75,17 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
     each_lane(mask, [&](int lane) { tensor_map_written(warp, at[lane], size, lane); });
   }
   if (cluster.ctas.size() > 1) [[unlikely]]
-    global_warp_access(warp, at, mask, size, access, strong);
+    global_warp_access(warp, at, mask, size, access, reach != Reach::Weak);
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
   if (high + size > high && global_range_cached(memory, low, high + size)) {
     if (is_row(at, mask, size)) out->row = reinterpret_cast<uint8_t*>(at[0]);
     std::memcpy(out->at, at, sizeof out->at);
-    return;
+  } else {
+    each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });
   }
-  each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });
+  if (cluster.global_history != nullptr) judge_global_access(warp, at, mask, size, access, reach, out->row != nullptr);
+  if (cluster.system != nullptr) [[unlikely]]
+    system_warp_access(warp, at, mask, size, access, reach);
 }
 
 // `at` holds shared::cluster addresses less that of the block itself. `any` is the union of their bits.
@@ -167,6 +172,19 @@ uint64_t place_of(AddressSpace space, uint64_t address) { return is_shared(space
 constexpr size_t kSyncObjects = 4096;
 constexpr uint64_t kSharedObject = 0;
 
+// Establishes happens-before between clusters.
+void synchronize_grid(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
+  uint64_t at[kLanes];
+  gather(warp, in, form, at);
+  uint64_t last = UINT64_MAX;
+  each_lane(mask, [&](int lane) {
+    if (at[lane] == last || (at[lane] & kWindowMask) != 0) return;
+    last = at[lane];
+    if (reads) acquire_from_grid(warp, last, !form.acquire);
+    if (writes) release_to_grid(warp, last, !form.release);
+  });
+}
+
 }  // namespace
 
 bool read_modifier(const std::string& part, MemoryForm* form) {
@@ -194,6 +212,8 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
   }
   if (part == "relaxed" || part == "volatile" || part == "mmio") {
     form->strong = true;
+    // A volatile access is relaxed at system scope (8.4).
+    form->system_scope = form->system_scope || part != "relaxed";
     return true;
   }
   if (part == "acquire" || part == "release" || part == "acq_rel") {
@@ -206,11 +226,15 @@ bool read_modifier(const std::string& part, MemoryForm* form) {
     form->cta_scope = true;
     return true;
   }
+  if (part == "cluster") {
+    form->cluster_scope = true;
+    return true;
+  }
   if (part == "sys") {
     form->system_scope = true;
     return true;
   }
-  static const char* const kHints[] = {"weak", "cluster", "gpu", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
+  static const char* const kHints[] = {"weak", "gpu", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"};
   if (std::any_of(std::begin(kHints), std::end(kHints), [&](const char* hint) { return part == hint; })) return true;
   if (part.starts_with("L1::") || part.starts_with("L2::")) return true;
   const ptx::Type type = ptx::type_from_name(part);
@@ -241,7 +265,7 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
   if (access == Access::Write) ++warp.cta->cluster->stores;
   switch (form.space) {
     case AddressSpace::Global:
-      resolve_global(warp, at, mask, size, access, form.strong, out);
+      resolve_global(warp, at, mask, size, access, form.reach(), out);
       return;
     case AddressSpace::SharedCta:
       resolve_shared(warp, at, any, mask, size, access, false, form.strong, out);
@@ -259,7 +283,7 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
       break;
   }
   if ((any & kWindowMask) == 0) {
-    resolve_global(warp, at, mask, size, access, form.strong, out);
+    resolve_global(warp, at, mask, size, access, form.reach(), out);
     return;
   }
   for (uint32_t rest = mask; rest != 0;) {
@@ -275,7 +299,7 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
     if (window != 0 && size == 32)
       fault(Hazard::IllegalUse, warp, leader, "a vector of 256 bits that is not in global memory");
     if (window == 0) {
-      resolve_global(warp, at, lanes, size, access, form.strong, out);
+      resolve_global(warp, at, lanes, size, access, form.reach(), out);
     } else if (window == kSharedWindow) {
       resolve_shared(warp, inside, any_inside, lanes, size, access, true, form.strong, out);
     } else if (window == kLocalWindow) {
@@ -289,6 +313,23 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
   }
 }
 
+namespace {
+
+void system_synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool releases) {
+  uint64_t at[kLanes];
+  gather(warp, in, form, at);
+  uint64_t last = UINT64_MAX;
+  each_lane(mask, [&](int lane) {
+    const uint64_t place = place_of(form.space, at[lane]);
+    if (place == last || (place & kWindowMask) != 0) return;
+    last = place;
+    if (reads) system_observe(warp, place, form.reach(), form.acquire);
+    if (releases) system_publish(warp, place, form.reach(), form.release);
+  });
+}
+
+}  // namespace
+
 void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
   Cluster& cluster = *warp.cta->cluster;
   if (reads) {
@@ -297,11 +338,15 @@ void synchronize(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t m
     warp.polled_place = place_of(form.space, at[std::countr_zero(mask)]);
   }
   const bool releases = writes && (form.release || warp.has_fenced);
+  if (cluster.system != nullptr) [[unlikely]]
+    system_synchronize(warp, in, form, mask, reads, releases);
   const bool acquires = reads && !cluster.sync_objects.empty();
+  const Scope scope = form.scope();
+  if (cluster.grid_can_synchronize && scope == Scope::Grid && !is_shared(form.space))
+    synchronize_grid(warp, in, form, mask, reads, writes);
   if (!releases && !acquires) return;
   if (releases) release_lanes(warp, mask);
   if (releases) warp.order_reads(mask);
-  const Scope scope = form.cta_scope ? Scope::Cta : Scope::Wide;
   uint64_t at[kLanes];
   gather(warp, in, form, at);
   uint64_t last = UINT64_MAX;

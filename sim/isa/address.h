@@ -34,7 +34,14 @@ struct MemoryForm {
   // Set by .relaxed, .volatile and all that is stronger.
   bool strong : 1 = false;
   bool cta_scope : 1 = false;
+  bool cluster_scope : 1 = false;
   bool system_scope : 1 = false;
+  Scope scope() const { return cta_scope ? Scope::Cta : cluster_scope ? Scope::Wide : Scope::Grid; }
+  Reach reach() const {
+    if (!strong) return Reach::Weak;
+    if (system_scope) return Reach::System;
+    return cta_scope ? Reach::Cta : cluster_scope ? Reach::Cluster : Reach::Device;
+  }
 };
 // Reads a part of the opcode into the form. False when it is not one of the common modifiers.
 bool read_modifier(const std::string& part, MemoryForm* form);

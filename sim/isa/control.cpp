@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "sim/hazards/global_races.h"
+#include "sim/hazards/system_access.h"
 #include "sim/isa/address.h"
 #include "sim/isa/scatter.h"
 
@@ -304,11 +306,17 @@ bool decode_barrier(const ptx::Instruction& source, DecodeContext& context, Inst
 // ---- fences ------------------------------------------------------------------------------------
 
 struct FenceForm {
-  bool cta_scope;
+  Reach reach;
+  bool sequential;
 };
 Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
+  const auto& form = in.form<FenceForm>();
   warp.order_reads(mask);
-  warp.fence(in.form<FenceForm>().cta_scope ? Scope::Cta : Scope::Wide);
+  if (warp.cta->cluster->system != nullptr) system_fence(warp, form.reach);
+  if (form.reach >= Reach::Device && warp.cta->cluster->grid_can_synchronize)
+    fence_grid(warp, form.sequential);
+  else
+    warp.fence(form.reach == Reach::Cta ? Scope::Cta : form.reach == Reach::Cluster ? Scope::Wide : Scope::Grid);
   release_lanes(warp, mask);
   return Step::Next;
 }
@@ -331,7 +339,11 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext&, Instr& out) {
     if (std::none_of(std::begin(kParts), std::end(kParts), [&](const char* known) { return part == known; }))
       return false;
   }
-  out.set(FenceForm{has_part(source, "cta")});
+  Reach reach = Reach::Device;
+  if (has_part(source, "cta")) reach = Reach::Cta;
+  if (has_part(source, "cluster")) reach = Reach::Cluster;
+  if (has_part(source, "sys")) reach = Reach::System;
+  out.set(FenceForm{reach, source.parts[0] == "membar" || has_part(source, "sc")});
   out.execute = thread_fence;
   return true;
 }

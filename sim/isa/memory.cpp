@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "sim/hazards/global_races.h"
 #include "sim/hazards/shared_access.h"
 #include "sim/isa/address.h"
 
@@ -133,6 +134,14 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
   if (form.strong) synchronize(warp, in, form, mask, false, true);
   store_lanes<Memory, Register>(warp, in, mask, p, form.vector);
   shared_stores_done(warp);
+  if (warp.cta->cluster->global_stores != 0) [[unlikely]] {
+    uint8_t values[kLanes * 32];
+    Pointers copy;
+    if (p.row != nullptr) copy.row = values;
+    for (uint32_t lane = 0; lane < kLanes; ++lane) copy.at[lane] = values + lane * size;
+    store_lanes<Memory, Register>(warp, in, mask, copy, form.vector);
+    finish_global_stores(warp, p.at, p.row, values, size);
+  }
   return Step::Next;
 }
 
@@ -303,6 +312,10 @@ Step discard(Warp& warp, const Instr& in, uint32_t mask) {
   resolve(warp, in, in.form<MemoryForm>(), mask, 128, 128, Access::Write, &p);
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) std::memset(p.at[std::countr_zero(rest)], 0xff, 128);
   shared_stores_done(warp);
+  if (warp.cta->cluster->global_stores != 0) {
+    const std::vector<uint8_t> values(size_t{kLanes} * 128, 0xff);
+    finish_global_stores(warp, p.at, nullptr, values.data(), 128);
+  }
   return Step::Next;
 }
 bool decode_discard(const ptx::Instruction& source, DecodeContext& context, Instr& out) {

@@ -25,6 +25,7 @@ std::string describe_agent(const Cluster& cluster, Agent agent) {
     case AgentInfo::Kind::Mbarrier:
       return "the phase of the mbarrier at shared offset " + hex(info.index) + block;
     case AgentInfo::Kind::BulkRead:
+    case AgentInfo::Kind::BulkWrite:
       return "a bulk group of warp " + number + block;
     case AgentInfo::Kind::Wgmma:
       return "a wgmma group of warpgroup " + number + block;

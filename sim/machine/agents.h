@@ -12,7 +12,7 @@ struct Cta;
 struct Cluster;
 
 struct AgentInfo {
-  enum class Kind { Warp, Mbarrier, BulkRead, Wgmma, CpAsync, Init, TensorPipe, PredecessorGrids, Reads };
+  enum class Kind { Warp, Mbarrier, BulkRead, BulkWrite, Wgmma, CpAsync, Init, TensorPipe, PredecessorGrids, Reads };
   Kind kind = Kind::Warp;
   const Cta* cta = nullptr;
   uint32_t index = 0;  // warp, warpgroup or shared offset

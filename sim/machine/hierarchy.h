@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "sim/history/clock.h"
+#include "sim/history/global_touches.h"
 #include "sim/history/lanes.h"
 #include "sim/history/shared_history.h"
+#include "sim/history/system_history.h"
 #include "sim/history/tensor_map_records.h"
 #include "sim/history/writers.h"
 #include "sim/machine/agents.h"
@@ -95,8 +97,12 @@ struct Warp {
   // and what relaxed reads since the last fence may bring. sim/isa/address.h.
   View fence_view, read_view;
   bool has_fenced = false, has_read = false;
-  uint32_t carry = 0;     // CC.CF of each lane (sim/isa/integer.cpp)
-  int max_registers = 0;  // setmaxnreg, 0 before any
+  // The same between clusters, by fences of .gpu scope (sim/hazards/global_races.h), with the epoch of the last one.
+  GridView grid_fence, grid_read;
+  uint32_t grid_fence_epoch = 0;
+  uint32_t grid_view = 0;  // the number of view.grid.before in the cluster's global_history
+  uint32_t carry = 0;      // CC.CF of each lane (sim/isa/integer.cpp)
+  int max_registers = 0;   // setmaxnreg, 0 before any
   // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
   // (sim/async/wgmma.cpp): the loop that runs the warp then checks the registers of each instruction first.
   bool wgmma_pending = false;
@@ -186,8 +192,9 @@ struct UnorderedStore {
 
 struct Cluster {
   Launch* launch = nullptr;
-  Dim3 index;          // %clusterid
-  uint64_t share = 0;  // which of the launch's shares of clusters this one belongs to (sim/run/launch.cpp)
+  Dim3 index;           // %clusterid
+  uint32_t number = 0;  // of the launch's clusters
+  uint64_t share = 0;   // which of the launch's shares of clusters this one belongs to (sim/run/launch.cpp)
   std::vector<std::unique_ptr<Cta>> ctas;
   AsyncEngine engine;
   Deviations deviations;
@@ -199,14 +206,19 @@ struct Cluster {
   Order order;
   TensorMapRecords tensor_maps;
   std::unordered_map<const void*, WaitReason> waits;  // Warp* -> reason, for the deadlock report
+  std::unique_ptr<SystemCluster> system;              // where a program has several devices
   GlobalWriters writers;                              // in clusters of several blocks
   // What a release of shared or global memory at an address has published (sim/isa/memory.cpp, atomics.cpp).
   std::unordered_map<uint64_t, View> sync_objects;
   std::vector<UnorderedStore> unordered_stores;  // of the instruction being executed
-  bool explaining = false;                       // waiting instructions are being asked for their reasons
-  uint64_t instructions = 0;                     // warp instructions executed
-  Statistics* statistics = nullptr;              // counted where it is not null
-  bool logs_writes = false;  // this cluster's writes to global memory, copies included, are kept in `written`
+  // Where races for global memory are looked for.
+  std::unique_ptr<GlobalHistory> global_history;
+  bool grid_can_synchronize = false;  // GridHistory::can_synchronize
+  uint32_t global_stores = 0;  // lanes that the instruction being executed stores to global memory, by plain stores
+  bool explaining = false;     // waiting instructions are being asked for their reasons
+  uint64_t instructions = 0;   // warp instructions executed
+  Statistics* statistics = nullptr;  // counted where it is not null
+  bool logs_writes = false;          // this cluster's writes to global memory, copies included, are kept in `written`
   ByteSet written;
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;

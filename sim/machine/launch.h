@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "sim/history/grid_history.h"
 #include "sim/machine/engine.h"
 #include "sim/machine/hierarchy.h"
 #include "sim/machine/kernel.h"
@@ -55,13 +56,16 @@ struct Launch {
   uint32_t stack_bytes = kStackBytes;
   // The local memory of a thread: what stands at fixed places, then the stack.
   uint32_t local_bytes() const { return kernel->local_bytes + (kernel->stack_row != UINT32_MAX ? stack_bytes : 0); }
+  // Where devices share memory, what this launch is to the others.
+  SystemLaunch* system = nullptr;
   Rules rules;
   Deviations deviations;
   std::atomic<uint64_t> instructions{0};
   bool counts = false;  // whether `statistics` is wanted
   Statistics statistics;
   PredecessorGrids predecessors;
-  ByteSet* written = nullptr;  // what this grid writes, when somebody wants to know
+  std::unique_ptr<GridHistory> grid_history;  // where races for global memory are looked for
+  ByteSet* written = nullptr;                 // what this grid writes, when somebody wants to know
 };
 
 }  // namespace sim

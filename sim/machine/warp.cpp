@@ -17,19 +17,21 @@ void Warp::publish(View& object, Scope scope, bool relaxed) const {
   const View& known = relaxed ? fence_view : view;
   object.seen.join(known.seen);
   object.fenced.join(known.fenced);
+  object.grid.join(known.grid);
   const size_t blocks = cta->cluster->ctas.size();
   if (blocks == 1) return;
   if (object.by_block.size() < blocks) object.by_block.resize(blocks);
   object.by_block[cta->rank].join(known.caused);
-  if (scope == Scope::Wide) object.wide.join(relaxed ? fence_view.wide : view.caused);
+  if (scope != Scope::Cta) object.wide.join(relaxed ? fence_view.wide : view.caused);
 }
 
 void Warp::observe(const View& object, Scope scope, bool relaxed) {
   View& into = relaxed ? read_view : view;
   into.seen.join(object.seen);
   into.fenced.join(object.fenced);
+  into.grid.join(object.grid);
   if (cta->rank < object.by_block.size()) into.caused.join(object.by_block[cta->rank]);
-  if (scope == Scope::Wide) (relaxed ? read_view.wide : view.caused).join(object.wide);
+  if (scope != Scope::Cta) (relaxed ? read_view.wide : view.caused).join(object.wide);
   if (relaxed)
     has_read = true;
   else
@@ -43,7 +45,8 @@ void Warp::fence(Scope scope) {
     view.seen.join(read_view.seen);
     view.fenced.join(read_view.fenced);
     view.caused.join(read_view.caused);
-    if (scope == Scope::Wide) view.caused.join(read_view.wide);
+    view.grid.join(read_view.grid);
+    if (scope != Scope::Cta) view.caused.join(read_view.wide);
     acquire_lanes(*this);
     View later;  // a wider fence may follow
     if (scope == Scope::Cta && cta->cluster->ctas.size() > 1) later.wide = std::move(read_view.wide);
@@ -53,7 +56,8 @@ void Warp::fence(Scope scope) {
   fence_view.seen = view.seen;
   fence_view.fenced = view.fenced;
   fence_view.caused = view.caused;
-  if (scope == Scope::Wide) fence_view.wide = view.caused;
+  fence_view.grid = view.grid;
+  if (scope != Scope::Cta) fence_view.wide = view.caused;
   has_fenced = true;
   new_epoch();
 }

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "sim/async/state.h"
+#include "sim/hazards/system_access.h"
 #include "sim/machine/launch.h"
 #include "sim/machine/special.h"
 #include "sim/run/turn.h"
@@ -46,6 +47,8 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.stop_pc = INT32_MAX;
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
+  warp.grid_fence = warp.grid_read = GridView{};
+  warp.grid_fence_epoch = warp.grid_view = 0;
   warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();
@@ -79,6 +82,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   const bool fresh = cluster.ctas.empty();
   cluster.launch = &launch;
   cluster.index = unflatten(number, clusters);
+  cluster.number = static_cast<uint32_t>(number);
   cluster.events = 1;
   cluster.agents.assign(1, {});
   cluster.order = launch.order;
@@ -86,6 +90,8 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.waits.clear();
   cluster.sync_objects.clear();
   cluster.unordered_stores.clear();
+  if (cluster.global_history != nullptr) cluster.global_history->clear();
+  cluster.global_stores = 0;
   cluster.writers.clear();
   cluster.instructions = cluster.stores = cluster.skipped_time = 0;
   cluster.reads_clock = false;
@@ -128,12 +134,14 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   }
   cluster.cancel_failures.clear();
   reset_tensor_state(cluster);
+  system_begin(cluster);
   create_async_state(cluster);
 }
 
 void finish_cluster(Cluster& cluster) {
   finish_tensor_state(cluster);
   finish_async_state(cluster);
+  system_finish(cluster);
 }
 
 }  // namespace sim

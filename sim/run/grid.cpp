@@ -6,6 +6,7 @@
 #include <deque>
 #include <sstream>
 
+#include "sim/hazards/global_races.h"
 #include "sim/machine/coverage.h"
 #include "sim/run/schedule.h"
 #include "sim/run/shares.h"
@@ -26,7 +27,14 @@ RunningGrid::RunningGrid(Launch& launch, Progress& progress, bool interleaved)
   running_ = running_clusters(launch, clusters_);
   const uint64_t processors = launch.multiprocessors > 0 ? launch.multiprocessors : launch.arch >= 100 ? 148 : 132;
   resident_ = std::max<uint64_t>(1, processors * launch.blocks_per_multiprocessor / launch.cluster.count());
-  logs_writes_ = launch.written != nullptr || copies_tensors(*launch.kernel);
+  begin_history(launch, interleaved);
+  if (launch.grid_history != nullptr && interleaved) {
+    GridHistory& history = *launch.grid_history;
+    if (const auto objects = progress.objects.lock()) history.objects = objects;
+    progress.objects = history.objects;
+    history.first_cluster = history.objects->clusters;
+    history.objects->clusters += static_cast<uint32_t>(clusters_);
+  }
   rng_.seed(splitmix64(launch.order.seed ^ 0x6d6f786965ull));
   for (uint64_t share = running_; share > 0; --share) waiting_.push_back(share - 1);
   if (!interleaved) return;
@@ -48,13 +56,14 @@ void RunningGrid::begin(Active& active) {
 
 bool RunningGrid::start_one() {
   if (waiting_.empty() || active_.size() >= resident_) return false;
-  if (idle_.empty()) idle_.push_back(std::make_unique<Active>());
+  if (idle_.empty()) {
+    idle_.push_back(std::make_unique<Active>());
+    equip_cluster(idle_.back()->cluster, launch_, &statistics_);
+  }
   std::unique_ptr<Active> active = std::move(idle_.back());
   idle_.pop_back();
   Cluster& cluster = active->cluster;
-  cluster.statistics = launch_.counts ? &statistics_ : nullptr;
   cluster.alone = true;
-  cluster.logs_writes = logs_writes_;
   cluster.share = waiting_.back();
   waiting_.pop_back();
   cluster.pending = share_of(launch_.order, cluster.share, running_, clusters_);
@@ -68,12 +77,13 @@ void RunningGrid::end_of(size_t i) {
   Active& active = *active_[i];
   Cluster& cluster = active.cluster;
   finish_cluster(cluster);
+  judge_ended(cluster);
   launch_.instructions += cluster.instructions;
   for (const auto& cta : cluster.ctas) {
     if (cta->has_waited && !cta->released_dependents_early) launch_.predecessors.waited_for = true;
   }
   if (launch_.written != nullptr) launch_.written->add(cluster.written);
-  launch_.deviations.add(std::move(cluster.deviations), cluster.share);
+  launch_.deviations.add(std::move(cluster.deviations), cluster.number);
   ++progress_.changes;
   if (!cluster.pending.empty()) return begin(active);
   idle_.push_back(std::move(active_[i]));
@@ -154,7 +164,8 @@ void RunningGrid::describe_waiting(std::string* lines, int* warps, std::string* 
 
 void RunningGrid::finish() {
   for (const auto& active : active_)
-    launch_.deviations.add(std::move(active->cluster.deviations), active->cluster.share);
+    launch_.deviations.add(std::move(active->cluster.deviations), active->cluster.number);
+  launch_.grid_history.reset();
   launch_.statistics.add(statistics_);
   launch_.predecessors.complete();
   record_coverage(*launch_.kernel);

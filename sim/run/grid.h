@@ -15,6 +15,7 @@ namespace sim {
 // polls could wait for.
 struct Progress {
   uint64_t changes = 1;
+  std::weak_ptr<GridObjects> objects;
 };
 
 class RunningGrid {
@@ -48,7 +49,7 @@ class RunningGrid {
 
   Launch& launch_;
   Progress& progress_;
-  bool interleaved_, logs_writes_ = false;
+  bool interleaved_;
   uint64_t clusters_, running_, resident_;
   std::vector<uint64_t> waiting_;  // shares that have not started, the next one last
   std::vector<std::unique_ptr<Active>> active_, idle_;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "sim/hazards/global_races.h"
 #include "sim/machine/coverage.h"
 #include "sim/run/grid.h"
 #include "sim/run/run.h"
@@ -55,26 +57,60 @@ void run(Launch& launch) {
   if (may_wait_for_others(kernel)) return take_turns(launch);
   host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
   if (order_between_clusters_matters(kernel)) host_threads = 1;
+  begin_history(launch, false);
 
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};  // shares
   std::mutex mutex;
   std::exception_ptr failure;
-  const auto keep_deviations = [&](Cluster& cluster, uint64_t number) {
-    if (cluster.deviations.seen.empty()) return;
+  const auto keep_failure = [&](uint64_t share) {
     const std::lock_guard<std::mutex> lock(mutex);
-    launch.deviations.add(std::move(cluster.deviations), number);
+    if (share >= failed.load()) return;
+    failed = share;
+    failure = std::current_exception();
+  };
+  const auto keep_deviations = [&](Deviations& deviations, uint64_t number) {
+    if (deviations.seen.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    launch.deviations.add(std::move(deviations), number);
   };
   const auto keep_statistics = [&](const Statistics& of_worker) {
     const std::lock_guard<std::mutex> lock(mutex);
     launch.statistics.add(of_worker);
   };
-  const auto run_one = [&](Cluster& cluster, uint64_t number) {
+
+  // Clusters are held against those before them in the order of their shares, whichever ended first.
+  std::mutex judging;
+  std::map<uint64_t, std::vector<ClusterHistory>> ended;
+  uint64_t next_judged = 0;
+  const auto end_share = [&](uint64_t share, std::vector<ClusterHistory> histories) {
+    if (launch.grid_history == nullptr || host_threads == 1) return;
+    const std::lock_guard<std::mutex> lock(judging);
+    ended[share] = std::move(histories);
+    for (auto first = ended.begin(); first != ended.end() && first->first == next_judged && next_judged < failed.load();
+         first = ended.erase(first), ++next_judged) {
+      for (ClusterHistory& history : first->second) {
+        Deviations deviations;
+        try {
+          judge_cluster(launch, history, deviations);
+        } catch (...) {
+          keep_failure(next_judged);
+        }
+        keep_deviations(deviations, history.cluster);
+      }
+    }
+  };
+
+  const auto run_one = [&](Cluster& cluster, uint64_t number, std::vector<ClusterHistory>& histories) {
     try {
       begin_cluster(cluster, launch, number);
       Schedule(cluster).run();
       if (failed.load() < cluster.share) return false;
       finish_cluster(cluster);
-      keep_deviations(cluster, number);
+      if (host_threads == 1)
+        judge_ended(cluster);
+      else if (launch.grid_history != nullptr)
+        histories.push_back(take_history(cluster));
+      keep_deviations(cluster.deviations, number);
       launch.instructions += cluster.instructions;
       for (const auto& cta : cluster.ctas) {
         if (cta->has_waited && !cta->released_dependents_early) launch.predecessors.waited_for = true;
@@ -85,12 +121,8 @@ void run(Launch& launch) {
       }
       return true;
     } catch (...) {
-      keep_deviations(cluster, number);
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (cluster.share < failed.load()) {
-        failed = cluster.share;
-        failure = std::current_exception();
-      }
+      keep_deviations(cluster.deviations, number);
+      keep_failure(cluster.share);
       return false;
     }
   };
@@ -98,19 +130,21 @@ void run(Launch& launch) {
     enter_device(launch.device);
     Cluster cluster;
     Statistics statistics;
-    cluster.statistics = launch.counts ? &statistics : nullptr;
     cluster.stop_above = &failed;
     cluster.alone = host_threads == 1;
-    cluster.logs_writes = launch.written != nullptr || copies_tensors(kernel);
+    equip_cluster(cluster, launch, &statistics);
     for (;;) {
       cluster.share = next.fetch_add(1);
       if (cluster.share >= running || failed.load() < cluster.share) return keep_statistics(statistics);
       cluster.pending = share_of(launch.order, cluster.share, running, clusters);
-      while (!cluster.pending.empty()) {
+      std::vector<ClusterHistory> histories;
+      bool ended_well = true;
+      while (ended_well && !cluster.pending.empty()) {
         const uint64_t number = cluster.pending.front();
         cluster.pending.pop_front();
-        if (!run_one(cluster, number)) break;
+        ended_well = run_one(cluster, number, histories);
       }
+      if (ended_well) end_share(cluster.share, std::move(histories));
     }
   };
   if (host_threads == 1) {
@@ -120,6 +154,7 @@ void run(Launch& launch) {
     for (unsigned i = 0; i < host_threads; ++i) workers.emplace_back(work);
     for (std::thread& worker : workers) worker.join();
   }
+  launch.grid_history.reset();
   launch.predecessors.complete();
   record_coverage(kernel);
   if (failure) std::rethrow_exception(failure);

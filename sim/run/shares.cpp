@@ -88,20 +88,54 @@ bool order_between_clusters_matters(const Kernel& kernel) {
   });
 }
 
+namespace {
+
+// Whether a tensor map in global memory was stored over is asked when a copy uses it.
 bool copies_tensors(const Kernel& kernel) {
   return any_instruction(kernel,
                          [](const ptx::Instruction& in) { return in.opcode.rfind("cp.async.bulk.tensor", 0) == 0; });
 }
 
-bool may_wait_for_others(const Kernel& kernel) {
-  return any_instruction(kernel, [](const ptx::Instruction& in) {
-    if (in.parts[0] != "ld" && in.parts[0] != "atom") return false;
-    for (const char* space : {"shared", "shared::cta", "shared::cluster", "local", "param"}) {
-      if (has_part(in, space)) return false;
-    }
-    return in.parts[0] == "atom" || has_part(in, "acquire") || has_part(in, "relaxed") || has_part(in, "volatile") ||
-           has_part(in, "mmio");
-  });
+bool in_global_memory(const ptx::Instruction& in) {
+  for (const char* space : {"shared", "shared::cta", "shared::cluster", "local", "param"}) {
+    if (has_part(in, space)) return false;
+  }
+  return true;
+}
+
+// An access of global memory by which clusters can hand something over.
+bool is_strong_read(const ptx::Instruction& in) {
+  if (!in_global_memory(in)) return false;
+  return in.parts[0] == "atom" || (in.parts[0] == "ld" && (has_part(in, "acquire") || has_part(in, "relaxed") ||
+                                                           has_part(in, "volatile") || has_part(in, "mmio")));
+}
+bool is_strong_write(const ptx::Instruction& in) {
+  if (!in_global_memory(in)) return false;
+  return in.parts[0] == "atom" || in.parts[0] == "red" ||
+         (in.parts[0] == "st" &&
+          (has_part(in, "release") || has_part(in, "relaxed") || has_part(in, "volatile") || has_part(in, "mmio")));
+}
+
+}  // namespace
+
+bool may_wait_for_others(const Kernel& kernel) { return any_instruction(kernel, is_strong_read); }
+
+void begin_history(Launch& launch, bool interleaved) {
+  if (launch.rules.strictness == Strictness::Field) return;
+  if (!interleaved && launch.grid.count() == launch.cluster.count()) return;
+  launch.grid_history = std::make_unique<GridHistory>();
+  launch.grid_history->can_synchronize =
+      may_wait_for_others(*launch.kernel) && any_instruction(*launch.kernel, is_strong_write);
+}
+
+void equip_cluster(Cluster& cluster, const Launch& launch, Statistics* statistics) {
+  cluster.statistics = launch.counts ? statistics : nullptr;
+  cluster.logs_writes = launch.written != nullptr || copies_tensors(*launch.kernel);
+  // A launch of one warp has no races.
+  const bool may_race =
+      launch.rules.strictness != Strictness::Field && (launch.grid.count() > 1 || launch.block.count() > kLanes);
+  if (may_race || launch.grid_history != nullptr) cluster.global_history = std::make_unique<GlobalHistory>();
+  cluster.grid_can_synchronize = launch.grid_history != nullptr && launch.grid_history->can_synchronize;
 }
 
 }  // namespace sim

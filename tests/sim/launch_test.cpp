@@ -177,7 +177,7 @@ TEST(Launch, CountsWhatItDid) {
       EXPECT_EQ(added("bar.sync 0;"), 3u * 40);
       const sim::Statistics memory_words = count(
           "ld.global.u32 %r2, [%rd1];\n @%p ld.global.v2.u32 {%r2, %r3}, [%rd1];\n @%p atom.global.add.u32 %r2, "
-          "[%rd1], 1;\n @!%p red.global.add.u32 [%rd1+4], 1;");
+          "[%rd1+8], 1;\n @!%p red.global.add.u32 [%rd1+12], 1;");
       EXPECT_EQ(memory_words.bytes_read, 3u * (40 * 4 + 30 * 8 + 30 * 4 + 10 * 4));
       EXPECT_EQ(memory_words.bytes_written, 3u * 40 * 4);
     }

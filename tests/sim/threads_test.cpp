@@ -167,10 +167,10 @@ LOOP:
   sub.u32 %i, %i, 1;
   setp.ne.u32 %q, %i, 0;
   @%q bra LOOP;
-  st.global.u32 [%out], 1;
+  st.volatile.global.u32 [%out], 1;
   ret;
 READ:
-  ld.global.u32 %i, [%out];
+  ld.volatile.global.u32 %i, [%out];
   st.global.u32 [%out+4], %i;
   ret;
 })";

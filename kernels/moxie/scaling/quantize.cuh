@@ -159,8 +159,9 @@ MOXIE_DEVICE void find_tensor_scale(const QuantizeParams& params, TensorScaleSte
   }
   if (step == TensorScaleStep::Finish) {
     // 6 and 448 are the largest element and scale. A tensor of zeros has no scale of its own.
+    if (threadIdx.x != 0) return;
     const float amax = *params.tensor_scale;
-    if (threadIdx.x == 0) *params.tensor_scale = amax > 0 ? fmaxf(__fdiv_rn(amax, 6.0f * 448.0f), 0x1p-126f) : 1.0f;
+    *params.tensor_scale = amax > 0 ? fmaxf(__fdiv_rn(amax, 6.0f * 448.0f), 0x1p-126f) : 1.0f;
     return;
   }
   const RowTile tile = find_row_tile(params.rows, blockIdx.x);
