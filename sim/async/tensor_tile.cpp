@@ -130,9 +130,16 @@ void note_rows(Warp& warp, const Tile& tile, bool write, Reach reach, Stamp comp
       system_copy_access(warp, address + first, end - first, write, completion, true, reach, lane);
   });
   if (cluster.global_history == nullptr) return;
+  uint64_t from = 0, to = 0;  // rows that follow each other are one
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
-    if (inside) judge_global_copy(warp, address + first, end - first, write, reach, completion);
+    if (!inside) return;
+    if (address + first != to) {
+      if (from < to) judge_global_copy(warp, from, to - from, write, reach, completion);
+      from = address + first;
+    }
+    to = address + end;
   });
+  if (from < to) judge_global_copy(warp, from, to - from, write, reach, completion);
 }
 
 }  // namespace sim

@@ -78,6 +78,8 @@ class Judge {
     while (address < end) {
       GlobalPage& page = history_.pages.of(address);
       const uint64_t page_end = std::min(end, ((address >> GlobalPage::kBits) + 1) << GlobalPage::kBits);
+      for (; (address & 15) == 0 && page_end - address >= 16; address += 16)
+        touch(page, granule_of(address), 0xffff, lane);
       while (address < page_end) {
         const uint64_t stop = std::min(page_end, (address | 15) + 1);
         touch(page, granule_of(address), ((1u << (stop - address)) - 1) << (address & 15), lane);
