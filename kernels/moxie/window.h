@@ -16,12 +16,14 @@ enum class Outcome : int32_t { Fine, TooManyRows, Failed };
 
 // What went wrong first, for the host.
 enum class RankFailure : int32_t { None, TooManyRows, Late, Different };
+constexpr int kRankWords = (kMaxRanks + 31) / 32;  // bit r % 32 of word r / 32 stands for rank r
 struct RankStatus {
   RankFailure failure = RankFailure::None;
   uint32_t call = 0;
-  int32_t rank = 0, rows = 0;                  // TooManyRows: who would get so many
-  Meeting meeting = Meeting::Counts;           // Late, Different
-  uint32_t ranks[(kMaxRanks + 31) / 32] = {};  // Late, Different: bit r % 32 of entry r / 32 stands for rank r
+  int32_t rank = 0, rows = 0;         // TooManyRows: who would get so many
+  Meeting meeting = Meeting::Counts;  // Late, Different
+  uint32_t late[kRankWords] = {}, different[kRankWords] = {};
+  uint32_t unused = 0;
 };
 
 // The first bytes of a window, all of which is 0 before the first call.
@@ -29,13 +31,13 @@ struct WindowHeader {
   RankStatus status;
   uint32_t call;    // counted up by each call of this rank
   Outcome outcome;  // of that call
-  uint32_t unused[14];
+  uint32_t unused[18];
   // Written by rank r alone: the call in which it was at each meeting last, and what it takes the layer for.
   uint32_t met[kMeetings][kMaxRanks];
   uint32_t signatures[kMaxRanks];
 };
 constexpr int kWindowHeaderBytes = 2048;
-static_assert(sizeof(RankStatus) == 32 && sizeof(WindowHeader) <= kWindowHeaderBytes);
+static_assert(sizeof(RankStatus) == 48 && sizeof(WindowHeader) <= kWindowHeaderBytes);
 
 // Columns that share a scale, with RowFormat::Fp8.
 constexpr int kRowScaleColumns = 128;
@@ -111,8 +113,7 @@ struct MeetParams {
   Meeting meeting = Meeting::Tokens;
   int32_t halves = kTell | kWait;
 };
-constexpr int kMeetThreads = 96;
-static_assert(kMaxRanks <= kMeetThreads && kMaxRoutedExperts <= kSortThreads);
+constexpr int kMeetThreads = 32;
 
 // Where the row of a pair lies: row r of rank's experts is 2^32 rank + r, and what is below 0 nowhere.
 using RowPlace = int64_t;

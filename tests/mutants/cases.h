@@ -30,6 +30,9 @@ struct Case {
   // In place of jobs: the source of an operation's kernel, and what makes calls that launch it.
   std::string source = {};
   std::vector<std::function<Call()>> calls = {};
+  // Or, with `source`, the kernel of a layer over ranks. It is mutated on all of them, which have a device each and run
+  // at the same time.
+  bool over_ranks = false;
 };
 
 // ", pre bf16, out MXFP4"
@@ -49,6 +52,10 @@ inline Case with_gather(Case c) {
 std::vector<Case> hopper_cases();     // hopper_cases.cpp
 std::vector<Case> blackwell_cases();  // blackwell_cases.cpp
 std::vector<Case> routing_cases();    // routing_cases.cpp, for both architectures
+std::vector<Case> rank_cases();       // rank_cases.cpp, for both architectures
+// Runs layers over ranks in this process, which has asked for no device yet, and returns what is wrong with what they
+// compute, or "". Throws what the simulator reports.
+std::string run_over_ranks(const char* order);
 // Those of packed weights, which run on both; `arch` begins their names.
 std::vector<Case> packed_cases(const std::string& arch);
 

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -256,13 +258,75 @@ class CallProblem : public Problem {
   std::vector<State> buffers_;
 };
 
+// ---- a kernel of layers over ranks ---------------------------------------------------------------
+
+Outcome failed(Outcome::Kind kind, int order, const std::string& text) {
+  Outcome outcome;
+  outcome.kind = kind, outcome.order = order;
+  std::snprintf(outcome.text, sizeof outcome.text, "%s", text.substr(0, text.find('\n')).c_str());
+  return outcome;
+}
+
+// In a process of its own, which has several devices: computes with the kernel that the folder of the cache has.
+Outcome run_over_ranks_here() {
+  for (int i = 0; i < kOrders; ++i) {
+    try {
+      const std::string wrong = run_over_ranks(order_name(i).c_str());
+      if (!wrong.empty()) return failed(Outcome::Wrong, i, wrong);
+    } catch (const std::exception& error) {
+      Outcome outcome = failed(Outcome::Wrong, i, error.what());
+      for (int hazard = 0; hazard <= int(sim::Hazard::IllegalUse); ++hazard) {
+        const std::string begin = fmt::format("{}: ", sim::hazard_name(sim::Hazard(hazard)));
+        if (outcome.kind == Outcome::Hazard || std::strstr(error.what(), begin.c_str()) == nullptr) continue;
+        outcome.kind = Outcome::Hazard, outcome.hazard = hazard;
+      }
+      return outcome;
+    }
+  }
+  return {};
+}
+
+// Such a process. Its cache is what this one's has, but as a pack whose kernel is `ptx`: a pack's entry comes first.
+Outcome run_over_ranks_elsewhere(const jit::Request& request, const std::string& ptx) {
+  namespace fs = std::filesystem;
+  constexpr const char* kVersion = "13 mutant";
+  char folder[] = "/tmp/moxie-mutant-XXXXXX";
+  if (mkdtemp(folder) == nullptr) throw std::runtime_error("no folder for a mutant's cache");
+  for (const auto& entry : fs::directory_iterator(jit::Cache::default_folder())) {
+    std::error_code none;
+    if (entry.is_regular_file()) fs::copy_file(entry.path(), folder / entry.path().filename(), none);
+  }
+  jit::Cache(folder).store(jit::cache_key(request, kVersion), ptx);
+  std::ofstream(fs::path(folder) / "VERSION") << kVersion;
+  int ends[2];
+  if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+  const pid_t pid = fork();
+  if (pid < 0) throw std::runtime_error("no process");
+  if (pid == 0) {
+    setenv("MOXIE_CACHE_DIR", folder, 1);
+    setenv("MOXIE_SIM_REPORT", "/dev/null", 1);
+    dup2(ends[1], STDOUT_FILENO);
+    execl("/proc/self/exe", "mutants", "--ranks", nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  Outcome outcome;
+  const bool whole = read(ends[0], &outcome, sizeof outcome) == ssize_t(sizeof outcome);
+  close(ends[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  fs::remove_all(folder);
+  return whole ? outcome : failed(Outcome::Died, 0, "the process of the ranks died");
+}
+
 class Subject {
  public:
-  explicit Subject(const Case& c) : name_(c.name), arch_(test::device().info().arch) {
-    jit::Request request = c.calls.empty() ? add_products(c) : add_calls(c);
+  explicit Subject(const Case& c) : name_(c.name), arch_(test::device().info().arch), over_ranks_(c.over_ranks) {
+    jit::Request request = c.calls.empty() && !over_ranks_ ? add_products(c) : add_calls(c);
     request.kind = jit::ImageKind::Ptx;
     request.arch = arch_;
     ptx_ = jit::obtain(request).bytes;
+    request_ = request;
 
     test::set_order("eager");
     for (const auto& problem : problems_) problem->learn();
@@ -275,6 +339,7 @@ class Subject {
   std::vector<Mutant> mutants() const { return mutants_of(ptx_, sim::ptx::parse(ptx_), jit::kernel_headers()); }
 
   Outcome run(const std::string& ptx) {
+    if (over_ranks_) return run_over_ranks_elsewhere(request_, ptx);
     Outcome outcome;
     std::shared_ptr<sim::Kernel> kernel;
     std::shared_ptr<const sim::ptx::Module> module;
@@ -378,6 +443,8 @@ class Subject {
   std::vector<std::unique_ptr<Problem>> problems_;
   int arch_ = 90, cluster_ = 1;
   std::string ptx_;
+  bool over_ranks_;
+  jit::Request request_;
   sim::GlobalMemory memory_;
 };
 
@@ -522,6 +589,7 @@ int run(const Options& options) {
   std::map<std::string, size_t> killers_total;
   std::vector<Case> all = options.blackwell ? blackwell_cases() : hopper_cases();
   for (Case& c : routing_cases()) all.push_back(std::move(c));
+  for (Case& c : rank_cases()) all.push_back(std::move(c));
   size_t turn = 0;
   for (const Case& c : all) {
     if (c.name.find(options.only) == std::string::npos || turn++ % options.each != 0) continue;
@@ -644,6 +712,9 @@ int main(int argc, char** argv) {
         options.explanations = value();
       } else if (name == "--all") {
         options.all = true;
+      } else if (name == "--ranks") {  // of this program alone: run_over_ranks_elsewhere()
+        const moxie::mutants::Outcome outcome = moxie::mutants::run_over_ranks_here();
+        return write(STDOUT_FILENO, &outcome, sizeof outcome) == ssize_t(sizeof outcome) ? 0 : 1;
       } else {
         moxie::mutants::usage();
         return name == "--help" ? 0 : 2;

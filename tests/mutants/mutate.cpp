@@ -190,6 +190,9 @@ class Constants {
       ++times;
       if (starts_with(s.opcode, "mov.") && s.guard.empty()) number = number_of(s.operands.at(1));
     }
+    for (const Statement& s : statements) {
+      if (starts_with(s.opcode, "ld.acquire")) polled_.insert(s.operands.at(0));
+    }
     for (const auto& [name, what] : set) {
       if (what.first == 1 && what.second) values_[name] = *what.second;
     }
@@ -202,6 +205,10 @@ class Constants {
     const auto found = values_.find(operand);
     return found != values_.end() ? found->second : number_of(operand);
   }
+  // Whether a comparison is of what an ld.acquire has read.
+  bool is_polled(const Statement& s) const {
+    return s.operands.size() > 2 && (polled_.count(s.operands[1]) > 0 || polled_.count(s.operands[2]) > 0);
+  }
   // The ids of all named barriers; std::nullopt among them where the text does not show one.
   const std::set<std::optional<int>>& barriers() const { return barriers_; }
 
@@ -212,6 +219,7 @@ class Constants {
     return number;
   }
   std::map<std::string, int> values_;
+  std::set<std::string> polled_;
   std::set<std::optional<int>> barriers_;
 };
 
@@ -338,6 +346,16 @@ std::vector<Change> changes_of(const Statement& s, int block_threads, const Cons
   } else if (starts_with(op, "mapa")) {
     if (constants.value(s.operands.at(2)) != 0) out.push_back({"always the first block", s.with_operand(2, "0")});
     if (constants.value(s.operands.at(2)) == 0) out.push_back({"the second block", s.with_operand(2, "1")});
+  } else if (starts_with(op, "st.release")) {
+    deleted();
+    out.push_back({"relaxed", s.with_opcode(replaced(op, ".release", ".relaxed"))});
+  } else if (starts_with(op, "ld.acquire")) {
+    out.push_back({"relaxed", s.with_opcode(replaced(op, ".acquire", ".relaxed"))});
+  } else if (starts_with(op, "setp.") && constants.is_polled(s)) {
+    // What is waited for has come, whatever it is.
+    auto same = s.operands;
+    same.at(2) = same.at(1);
+    out.push_back({"wait deleted", s.with(op, same)});
   }
   return out;
 }

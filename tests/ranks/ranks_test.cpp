@@ -16,37 +16,10 @@
 namespace moxie::test {
 namespace {
 
-using sim_test::symbol;
-
-constexpr int kMostDevices = 8;
+using sim_test::symbol;  // for CU
 
 // Before anything asks for a device.
-const bool kHasDevices = [] {
-  setenv("MOXIE_SIM_DEVICES", std::to_string(kMostDevices).c_str(), 1);
-  return true;
-}();
-
-// The first `count` devices, each with access to the memory of the others.
-std::vector<Device> devices_of(int count) {
-  static const std::vector<Device>& all = *new std::vector<Device>([] {
-    std::vector<Device> devices = {device()};
-    for (int i = 1; i < kMostDevices; ++i) devices.push_back(Device::open(DeviceKind::Sim, i));
-    std::vector<CUcontext> contexts(kMostDevices);
-    for (int i = 0; i < kMostDevices; ++i)
-      EXPECT_EQ(CU(cuDevicePrimaryCtxRetain)(&contexts[size_t(i)], i), CUDA_SUCCESS);
-    for (int i = 0; i < kMostDevices; ++i) {
-      CU(cuCtxPushCurrent)(contexts[size_t(i)]);
-      for (int j = 0; j < kMostDevices; ++j) {
-        if (i == j) continue;
-        EXPECT_EQ(CU(cuCtxEnablePeerAccess)(contexts[size_t(j)], 0), CUDA_SUCCESS);
-      }
-      CUcontext popped = nullptr;
-      CU(cuCtxPopCurrent)(&popped);
-    }
-    return devices;
-  }());
-  return {all.begin(), all.begin() + count};
-}
+const bool kHasDevices = setenv("MOXIE_SIM_DEVICES", "8", 1) == 0;
 
 ExpertLayerDescription small_layer(int ranks, int64_t experts, int top_k) {
   ExpertLayerDescription d;
@@ -109,11 +82,11 @@ TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
   d.ranks->format = kind.format, d.ranks->results = kind.results;
   Random random(run_seed() ^ std::hash<std::string>()(kind.name));
   set_order("eager");
-  RankLayers layers(d, devices_of(ranks), {}, random.next() % 1000);
+  RankLayers layers(d, peer_devices(ranks), {}, random.next() % 1000);
   // Another layer in the same windows, whose tokens and places are others.
   ExpertLayerDescription smaller = d;
   smaller.hidden = 40, smaller.residual = true, smaller.permute = kind.format == RowFormat::Fp8;
-  RankLayers others(smaller, devices_of(ranks), {}, 7);
+  RankLayers others(smaller, peer_devices(ranks), {}, 7);
   others.share_windows(layers);
   const int64_t all = ranks * kind.experts;
   for (const char* order : kOrders) {
@@ -134,7 +107,7 @@ TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
         for (int rank = 0; rank < ranks; ++rank) of->run((rank + round) % ranks);
       }
     }
-    for (const Device& each : devices_of(ranks)) each.synchronize();
+    for (const Device& each : peer_devices(ranks)) each.synchronize();
     set_order("eager");
     EXPECT_EQ(layers.difference(), "");
     EXPECT_EQ(others.difference(), "");
@@ -147,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RanksAtOnce, ::testing::ValuesIn(kKinds),
 
 TEST(Ranks, HaveAHostThreadEach) {
   set_order("eager");
-  RankLayers layers(small_layer(3, 2, 2), devices_of(3));
+  RankLayers layers(small_layer(3, 2, 2), peer_devices(3));
   layers.bring(call_of({12, 1, 5}, 2, [id = 0](int) mutable { return id++ % 6; }));
   std::vector<std::thread> hosts;
   for (int rank = 0; rank < 3; ++rank) {
@@ -165,7 +138,7 @@ TEST(Ranks, GraphsAreReplayed) {
   set_order("eager");
   ExpertLayerDescription d = small_layer(2, 3, 4);
   d.ranks->results = ResultFormat::Sums;
-  RankLayers layers(d, devices_of(2));
+  RankLayers layers(d, peer_devices(2));
   Random random(run_seed());
   const auto draw = [&] {
     return call_of(
@@ -208,14 +181,14 @@ TEST(Ranks, WhoEndsIsNamedByAllOthers) {
   set_order("eager");
   ExpertLayerDescription d = small_layer(4, 2, 2);
   d.ranks->time_limit = 0.001;
-  RankLayers layers(d, devices_of(4));
+  RankLayers layers(d, peer_devices(4));
   for (int step = -1; step < 2; ++step) {
     SCOPED_TRACE(step);
     set_order(kOrders[step + 1]);
     layers.bring(call_of({3, 0, 12, 5}, 2, [id = 0](int) mutable { return id++ % 8; }));
     for (const int rank : {0, 1, 2}) layers.run(rank);
     if (step >= 0) layers.run(3, {0, step});
-    for (const Device& each : devices_of(4)) each.synchronize();
+    for (const Device& each : peer_devices(4)) each.synchronize();
     for (const int rank : {0, 1, 2}) {
       EXPECT_EQ(refusal(layers, rank), fmt::format("rank 3 sent no {} in call 1 within 0.001 seconds of rank {}'s wait",
                                                    kSent[step + 1], rank));

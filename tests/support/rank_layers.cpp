@@ -2,11 +2,15 @@
 // See rank_layers.h.
 #include "tests/support/rank_layers.h"
 
+#include <cuda.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
+#include <utility>
 
 #include "reference/formats.h"
 #include "reference/packed_weights.h"
@@ -42,6 +46,33 @@ std::vector<uint16_t> small_numbers(uint64_t seed, int64_t count, int64_t most) 
 }
 
 }  // namespace
+
+std::vector<Device> peer_devices(int count) {
+  // Never closed, as device().
+  static std::vector<Device>& opened = *new std::vector<Device>;
+  static std::vector<CUcontext>& contexts = *new std::vector<CUcontext>;
+  void* const library = dlopen(device().info().driver_path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  const auto ask = [&](auto* function, const char* name, auto... arguments) {
+    const auto found = reinterpret_cast<decltype(function)>(dlsym(library, name));
+    if (!found || found(arguments...) != CUDA_SUCCESS) throw std::runtime_error(fmt::format("{} failed", name));
+  };
+  while (int(opened.size()) < count) {
+    const auto number = int(opened.size());
+    opened.push_back(number == 0 ? device() : Device::open(DeviceKind::Sim, number));
+    CUcontext& mine = contexts.emplace_back();
+    ask(&cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", &mine, number);
+    for (int other = 0; other < number; ++other) {
+      for (const auto& [from, to] :
+           {std::pair(mine, contexts[size_t(other)]), std::pair(contexts[size_t(other)], mine)}) {
+        CUcontext popped = nullptr;
+        ask(&cuCtxPushCurrent, "cuCtxPushCurrent_v2", from);
+        ask(&cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", to, 0u);
+        ask(&cuCtxPopCurrent, "cuCtxPopCurrent_v2", &popped);
+      }
+    }
+  }
+  return {opened.begin(), opened.begin() + count};
+}
 
 template <typename T>
 T* RankLayers::Side::put(std::vector<Workspace>& where, const std::vector<T>& values, size_t at) const {
@@ -176,11 +207,27 @@ void RankLayers::run(int rank, const ops::LayerSteps& steps, Stream stream) cons
   ops::run_steps(side.layer, side.tensors, side.workspace, {.stream = stream}, steps);
 }
 
-void RankLayers::run_in_steps() const {
+void RankLayers::run_in_steps(Stream stream) const {
   for (int step = 0; step < 4; ++step) {
-    for (int rank = 0; rank < ranks(); ++rank) run(rank, {step, step});
+    for (int rank = 0; rank < ranks(); ++rank) run(rank, {step, step}, stream);
   }
+  if (stream) return;
   for (const Side& side : ranks_) side.layer.device().synchronize();
+}
+
+std::vector<std::pair<void*, size_t>> RankLayers::memory() const {
+  std::vector<std::pair<void*, size_t>> all;
+  const auto add = [&](const std::vector<Workspace>& of) {
+    for (const Workspace& each : of) {
+      if (each.data()) all.emplace_back(each.data(), each.bytes());
+    }
+  };
+  for (const Side& side : ranks_) {
+    add(side.weights), add(side.call);
+    all.emplace_back(side.workspace.data(), side.workspace.bytes());
+  }
+  add(window_memory_);
+  return all;
 }
 
 void RankLayers::run_at_once() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moxie/layer.h"
@@ -12,6 +13,10 @@
 #include "tests/support/device.h"
 
 namespace moxie::test {
+
+// The first `count` simulated devices, each with access to the memory of the others. MOXIE_SIM_DEVICES has said how many
+// there are before any was asked for.
+std::vector<Device> peer_devices(int count);
 
 // What the ranks bring to a call.
 struct RankCall {
@@ -43,9 +48,12 @@ class RankLayers {
   void bring(const RankCall& call);
   // A call of one rank, or some steps of it.
   void run(int rank, const ops::LayerSteps& steps = {}, Stream stream = nullptr) const;
-  void run_in_steps() const;  // all ranks, each step of all after the other
-  void run_at_once() const;   // all ranks, as devices of their own can
-  void check_all() const;     // ExpertLayer::check_ranks() of all ranks
+  // All ranks, each step of all after the other. Without a stream it waits for the last.
+  void run_in_steps(Stream stream = nullptr) const;
+  // All its device memory.
+  std::vector<std::pair<void*, size_t>> memory() const;
+  void run_at_once() const;  // all ranks, as devices of their own can
+  void check_all() const;    // ExpertLayer::check_ranks() of all ranks
 
   // The first element of the outputs that is not what one rank computes, or "". What nothing may write is held against
   // what it was.

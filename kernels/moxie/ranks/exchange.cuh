@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tells all ranks how many pairs this one has for the expert in each place, and finds out from what all of them say
 // where its pairs' rows lie on the ranks of their experts. There the rows of an expert are in the order of the ranks
-// that they come from, and of one rank in the order of its pairs. One block, a thread for each place.
+// that they come from, and of one rank in the order of its pairs. One block, a thread for each place; its first warp
+// meets the other ranks.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -36,10 +37,14 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
     if (exists) {
       for (int rank = 0; rank < ranks.ranks; ++rank) counts_of(ranks, rank)[ranks.rank * places + place] = count;
     }
-    tell(ranks, Meeting::Counts, call);
+    __syncthreads();  // all of them come before the flags
+    if (place < 32) tell(ranks, Meeting::Counts, call);
   }
   if (!(params.halves & kWait)) return;
-  if (failed || !wait(ranks, Meeting::Counts, call)) {
+  bool go_on = !failed;
+  if (go_on && place < 32) go_on = wait(ranks, Meeting::Counts, call);
+  // Behind the barrier all threads have what the first warp has acquired.
+  if (!__syncthreads_and(go_on)) {
     if (place < ranks.experts) params.ends[place] = 0;
     return;
   }

@@ -20,60 +20,56 @@ MOXIE_DEVICE bool has_failed(const RankParams& ranks) {
   return header_of(ranks, ranks.rank).outcome == Outcome::Failed;
 }
 
+// By one warp.
 MOXIE_DEVICE void tell(const RankParams& ranks, Meeting meeting, uint32_t call) {
-  // All that the threads of this block have written comes before the flags.
-  __syncthreads();
-  const int rank = threadIdx.x;
-  if (rank >= ranks.ranks) return;
-  WindowHeader& theirs = header_of(ranks, rank);
-  // At the first meeting alone: at a later one this rank may be on its way to the next call, of another layer, when the
-  // other one looks.
-  if (meeting == Meeting::Counts) theirs.signatures[ranks.rank] = ranks.signature;
-  st_release_sys(&theirs.met[static_cast<int>(meeting)][ranks.rank], call);
+#pragma unroll 1
+  for (int rank = threadIdx.x; rank < ranks.ranks; rank += 32) {
+    WindowHeader& theirs = header_of(ranks, rank);
+    // At the first meeting alone: at a later one this rank may be on its way to the next call, of another layer, when
+    // the other one looks.
+    if (meeting == Meeting::Counts) theirs.signatures[ranks.rank] = ranks.signature;
+    st_release_sys(&theirs.met[static_cast<int>(meeting)][ranks.rank], call);
+  }
 }
 
 // Every rank is at the same call: no rank can be at the next one's meeting before this one has let it go. So a flag of
 // any other call, older or not, is one that does not come.
-MOXIE_DEVICE bool has_come(const uint32_t* flag, uint32_t call, uint64_t time_limit) {
-  const uint64_t begin = globaltimer();
+MOXIE_DEVICE bool has_come(const uint32_t* flag, uint32_t call, uint64_t begin, uint64_t time_limit) {
   while (ld_acquire_sys(flag) != call) {
     if (globaltimer() - begin > time_limit) return false;
   }
   return true;
 }
 
-// Waits for all ranks and returns true in all threads, or false when one is late or computes another layer: the call
-// has failed then.
+// By the same warp: waits for all ranks. False when one is late or computes another layer: the call has failed then.
 MOXIE_DEVICE bool wait(const RankParams& ranks, Meeting meeting, uint32_t call) {
-  constexpr int kWords = sizeof(RankStatus::ranks) / sizeof(uint32_t);
-  __shared__ uint32_t late[kWords], different[kWords];
-  const int rank = threadIdx.x;
-  if (rank < kWords) late[rank] = different[rank] = 0;
-  __syncthreads();
   WindowHeader& own = header_of(ranks, ranks.rank);
-  bool comes = true, agrees = true;
-  if (rank < ranks.ranks) {
-    comes = has_come(&own.met[static_cast<int>(meeting)][rank], call, ranks.time_limit);
-    agrees = !comes || meeting != Meeting::Counts || own.signatures[rank] == ranks.signature;
-    if (!comes) atomicOr(&late[rank / 32], 1u << rank % 32);
-    if (!agrees) atomicOr(&different[rank / 32], 1u << rank % 32);
+  RankStatus& status = own.status;
+  uint32_t any_late = 0, any_different = 0;
+  const uint64_t begin = globaltimer();
+#pragma unroll 1
+  for (int first = 0; first < ranks.ranks; first += 32) {
+    const int rank = first + threadIdx.x;
+    bool comes = true, agrees = true;
+    if (rank < ranks.ranks) {
+      comes = has_come(&own.met[static_cast<int>(meeting)][rank], call, begin, ranks.time_limit);
+      agrees = !comes || meeting != Meeting::Counts || own.signatures[rank] == ranks.signature;
+    }
+    const uint32_t late = __ballot_sync(~0u, !comes), different = __ballot_sync(~0u, !agrees);
+    if ((late | different) != 0 && threadIdx.x == 0)
+      status.late[first / 32] = late, status.different[first / 32] = different;
+    any_late |= late, any_different |= different;
   }
-  // Behind the barrier all threads have what each has acquired.
-  if (__syncthreads_and(comes && agrees)) return true;
+  if ((any_late | any_different) == 0) return true;
   if (threadIdx.x == 0) {
-    uint32_t any_late = 0;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) any_late |= late[i];
-    RankStatus& status = own.status;
     status.failure = any_late != 0 ? RankFailure::Late : RankFailure::Different;
     status.call = call, status.meeting = meeting;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) status.ranks[i] = any_late != 0 ? late[i] : different[i];
     own.outcome = Outcome::Failed;
   }
   return false;
 }
 
+// One warp.
 MOXIE_DEVICE void meet(const MeetParams& params) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();

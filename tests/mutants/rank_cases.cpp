@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of layers over ranks, and what is computed with them: two layers, of which one sends rows back and the
+// other sums, take turns in the windows of three ranks that run at the same time.
+#include <cstdlib>
+
+#include "cases.h"
+#include "jit/source.h"
+#include "tests/support/random.h"
+#include "tests/support/rank_layers.h"
+
+namespace moxie::mutants {
+namespace {
+
+constexpr int kRanks = 3;
+
+ExpertLayerDescription layer_of(ResultFormat results) {
+  ExpertLayerDescription d;
+  d.experts = 17, d.top_k = 3;  // places for more than a warp
+  d.hidden = results == ResultFormat::Rows ? 264 : 136, d.width = 16;
+  d.activation = Activation::Relu;
+  d.residual = true, d.permute = true;
+  d.max_tokens = 9, d.expected_tokens = 4;
+  d.ranks = RankDescription{.ranks = kRanks, .max_rows = kRanks * 9 * 3, .results = results, .time_limit = 1e-3};
+  return d;
+}
+
+test::RankCall draw(uint64_t seed) {
+  const ExpertLayerDescription d = layer_of(ResultFormat::Rows);
+  test::Random random(seed);
+  test::RankCall call;
+  call.seed = seed;
+  call.tokens = {9, 0, 4};
+  for (const int64_t tokens : call.tokens) {
+    std::vector<int64_t>& ids = call.ids.emplace_back();
+    for (int64_t i = 0; i < tokens * d.top_k; ++i) ids.push_back(random.between(-1, kRanks * d.experts));
+  }
+  return call;
+}
+
+Case over_ranks(const char* name, std::string source) {
+  Case c;
+  c.name = name;
+  c.source = std::move(source);
+  c.over_ranks = true;
+  return c;
+}
+
+// Ranks on one device that take turns, and launch number `kernel` of what the library launches: a kernel that waits for
+// no other rank.
+Case in_steps(const char* name, std::string source, ResultFormat results, int kernel,
+              RowFormat format = RowFormat::Bf16) {
+  Case c;
+  c.name = name;
+  c.source = std::move(source);
+  c.calls.push_back([=] {
+    ExpertLayerDescription d = layer_of(results);
+    d.ranks->format = format;
+    d.expected_tokens = 1, d.hidden = 136;  // products without clusters, which a launch by the harness has not
+    const std::vector<Device> devices(size_t(kRanks), test::device());
+    const auto layers = std::make_shared<test::RankLayers>(d, devices);
+    layers->bring(draw(uint64_t(kernel)));
+    for (const auto& [address, bytes] : layers->memory()) test::Buffer::live()[address] = bytes;
+    return Call{[layers](Stream stream) { layers->run_in_steps(stream); },
+                [layers] { return layers->difference().empty(); }, kernel};
+  });
+  return c;
+}
+
+}  // namespace
+
+std::vector<Case> rank_cases() {
+  constexpr auto kBf16 = DataType::Bf16;
+  // Of the launches of a call by steps, with these tokens: of the first rank.
+  constexpr int kDispatch = 7, kGather = 15, kSum = 18, kCombineRows = 30, kCombineSums = 33;
+  return {
+      over_ranks("ranks, exchange", jit::exchange_source()),
+      over_ranks("ranks, meet", jit::meet_source()),
+      in_steps("ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16), ResultFormat::Sums, kDispatch),
+      in_steps("ranks, dispatch FP8", jit::dispatch_source(IdType::Int32, RowFormat::Fp8), ResultFormat::Rows,
+               kDispatch, RowFormat::Fp8),
+      in_steps("ranks, gather", jit::gather_rows_source(RowFormat::Bf16), ResultFormat::Rows, kGather),
+      in_steps("ranks, sum", jit::sum_tokens_source(ResultFormat::Sums), ResultFormat::Sums, kSum),
+      in_steps("ranks, combine rows", jit::combine_ranks_source(kBf16, ResultFormat::Rows), ResultFormat::Rows,
+               kCombineRows),
+      in_steps("ranks, combine sums", jit::combine_ranks_source(kBf16, ResultFormat::Sums), ResultFormat::Sums,
+               kCombineSums),
+  };
+}
+
+std::string run_over_ranks(const char* order) {
+  struct Layers {
+    std::unique_ptr<test::RankLayers> rows, sums, crowded;
+  };
+  static Layers& layers = *new Layers;
+  if (!layers.rows) {
+    setenv("MOXIE_SIM_DEVICES", "3", 1);
+    test::set_order("eager");
+    layers.rows = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Rows), test::peer_devices(kRanks));
+    layers.sums = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Sums), test::peer_devices(kRanks));
+    ExpertLayerDescription crowded = layer_of(ResultFormat::Rows);
+    crowded.ranks->max_rows = 12;
+    layers.crowded = std::make_unique<test::RankLayers>(crowded, test::peer_devices(kRanks));
+    layers.sums->share_windows(*layers.rows), layers.crowded->share_windows(*layers.rows);
+  }
+  const uint64_t seed = std::hash<std::string>()(order) % 1000;
+  layers.rows->bring(draw(seed)), layers.sums->bring(draw(seed + 1));
+  test::set_order(order);
+  for (int round = 0; round < 2; ++round) {
+    for (const test::RankLayers* of : {layers.rows.get(), layers.sums.get()}) {
+      for (int rank = 0; rank < kRanks; ++rank) of->run((rank + round) % kRanks);
+    }
+  }
+  for (const Device& device : test::peer_devices(kRanks)) device.synchronize();
+  test::set_order("eager");
+  for (const test::RankLayers* of : {layers.rows.get(), layers.sums.get()}) {
+    of->check_all();
+    if (const std::string difference = of->difference(); !difference.empty()) return difference;
+  }
+  // All tokens want experts of the last rank, which has room for few.
+  test::RankCall many = draw(seed);
+  for (std::vector<int64_t>& ids : many.ids) {
+    for (int64_t& id : ids) id = 50 - (id & 1);
+  }
+  layers.crowded->bring(many);
+  test::set_order(order);
+  layers.crowded->run_at_once();
+  test::set_order("eager");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (!layers.crowded->is_nan(rank)) return "a call whose rows do not fit has results";
+    try {
+      layers.crowded->layer(rank).check_ranks(layers.crowded->window(rank));
+      return "a call whose rows do not fit is no failure";
+    } catch (const Error& error) {
+      if (std::string(error.what()).find("the experts of rank 2 would get 39 rows") != 0) throw;
+    }
+  }
+  return "";
+}
+
+}  // namespace moxie::mutants
