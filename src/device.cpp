@@ -135,7 +135,8 @@ const driver::LoadedKernel& DeviceState::pack_weights_kernel(bool unpack) {
 }
 
 const driver::LoadedKernel& DeviceState::sort_kernel(jit::SortKernel kernel, IdType type) {
-  constexpr int kMostShared = kernel::place_layout(kernel::kSortThreads / 32, kMaxRoutedExperts).bytes;
+  constexpr int kMostShared =
+      kernel::place_layout(kernel::kSortThreads / 32, kernel::kSortRows, kMaxRoutedExperts).bytes;
   return keep(
       sort_[size_t(kernel)][size_t(type)], [=] { return jit::sort_source(kernel, type); },
       kernel == jit::SortKernel::Place ? kMostShared : 0);

@@ -128,33 +128,54 @@ struct SortParams {
   int32_t* ends = nullptr;
   int32_t* order = nullptr;
   int32_t* inverse = nullptr;
-  // With more than one slice: of each slice the pairs of each expert, [slices][experts], then those before the slice;
-  // and the pairs of each expert in all.
-  int32_t* counts = nullptr;
-  int32_t* totals = nullptr;
+  // With more than one slice: of each slice the pairs of each expert in those slices of its cluster that come before,
+  // [slices][experts]; and of each cluster its pairs of each expert, [sort_clusters(slices)][experts].
+  int32_t* before = nullptr;
+  int32_t* clusters = nullptr;
   int64_t first_expert = 0;
-  int32_t tokens = 0, top_k = 1, experts = 1, slices = 1;
+  int32_t tokens = 0, top_k = 1, experts = 1;
+  int32_t slices = 1, rounds = 1, rows = 1;  // SortShape
   // Ids from first_expert on that are experts; which of `experts` each is, its own number where there is no table.
   int32_t ids_here = 1;
   const int32_t* places = nullptr;
 };
-// A block has the pairs of a slice, a warp 32 in each of its rows. No more experts than a block has threads.
-constexpr int kSortThreads = 1024, kSortRows = 8, kSortWarpPairs = 32 * kSortRows;
-constexpr int kSortSlice = kSortThreads * kSortRows;
+// The block of a slice takes its pairs in rounds, and a warp `rows` times 32 of them in each. No more experts than a
+// block has threads.
+constexpr int kSortThreads = 1024, kSortRows = 8;
 static_assert(kMaxRoutedExperts <= kSortThreads);
+// Blocks of these count pairs; the clusters in which they do so.
+constexpr int kCountThreads = 512, kSortCluster = 8;
+// Of a thread that places pairs, so that its block fits beside one that still counts: 1,024 x 48 and 512 x 32 registers.
+constexpr int kPlaceRegisters = 48;
+constexpr int sort_clusters(int slices) { return (slices + kSortCluster - 1) / kSortCluster; }
 
-// What a block that places pairs has in shared memory, from byte 0 on: the pairs of the slice in the order of their
-// experts, the first place of each expert in it and behind the last, what leads from there to its rows, and of each
-// warp how many pairs of each expert it has.
-struct PlaceLayout {
-  int32_t begins = 0, shifts = 0, counters = 0, bytes = 0;
+// How pairs are divided: as many slices as there may be, since each has a multiprocessor of its own. What one block
+// sorts about as fast as two launches do is one slice.
+struct SortShape {
+  int slices = 1, rounds = 1, rows = 1;
 };
-constexpr PlaceLayout place_layout(int warps, int experts) {
+constexpr int kMostSlices = 128, kPairsOfOneSlice = 2 * kSortThreads;
+constexpr SortShape sort_shape(int64_t pairs) {
+  const int rows = static_cast<int>((pairs + kSortThreads - 1) / kSortThreads);
+  if (pairs <= kPairsOfOneSlice) return {1, 1, rows > 1 ? rows : 1};
+  const int of_slice = (rows + kMostSlices - 1) / kMostSlices;
+  SortShape shape;
+  shape.rounds = (of_slice + kSortRows - 1) / kSortRows;
+  shape.rows = (of_slice + shape.rounds - 1) / shape.rounds;
+  shape.slices = (rows + shape.rounds * shape.rows - 1) / (shape.rounds * shape.rows);
+  return shape;
+}
+
+// What a block that places pairs has in shared memory, from byte 0 on: the pairs of a round in the order of their
+// experts, what leads from a place there to its row, and of each warp how many pairs of each expert it has, and of none.
+struct PlaceLayout {
+  int32_t shifts = 0, counters = 0, bytes = 0;
+};
+constexpr PlaceLayout place_layout(int warps, int rows, int experts) {
   PlaceLayout layout;
-  layout.begins = warps * kSortWarpPairs * 4;
-  layout.shifts = layout.begins + (experts + 1) * 4;
+  layout.shifts = warps * rows * 32 * 4;
   layout.counters = layout.shifts + experts * 4;
-  layout.bytes = layout.counters + warps * experts * 4;
+  layout.bytes = layout.counters + warps * (experts + 1) * 4;
   return layout;
 }
 

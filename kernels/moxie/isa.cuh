@@ -60,6 +60,17 @@ MOXIE_DEVICE void barrier_cluster_sync() {
   barrier_cluster_wait();
 }
 
+// 9.7.9.23 and 9.7.9.8: a word of the shared memory of block `rank` of the cluster, at the place that `word` has in this
+// block's.
+MOXIE_DEVICE int32_t load_shared_cluster(const int32_t* word, uint32_t rank) {
+  int32_t value;
+  asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %1, %2; ld.shared::cluster.b32 %0, [remote];}"
+               : "=r"(value)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(word))), "r"(rank)
+               : "memory");
+  return value;
+}
+
 // 9.7.9.23 and 9.7.13.15: one arrival at the barrier in block `rank` of the cluster that corresponds to `barrier` in
 // this block. It hands back what wgmma has read and publishes no generic access. So it does without the scope .cluster,
 // whose release waits for every memory access of the thread.

@@ -91,12 +91,16 @@ std::string blackwell_source(const kernel::BlackwellConfig& config, const std::v
 
 namespace {
 
-// A kernel whose one argument is `params` and whose work one function does.
-std::string small_source(const char* header, const char* threads, const char* params, const std::string& function) {
+// A kernel whose one argument is `params` and whose work one function does. `attributes` stand before its name.
+std::string small_source_with(const char* header, const std::string& attributes, const char* params,
+                              const std::string& function) {
   return fmt::format(
-      "#include \"moxie/{}\"\n\nextern \"C\" __global__ void __launch_bounds__(moxie::kernel::{})\n"
+      "#include \"moxie/{}\"\n\nextern \"C\" __global__ void {}\n"
       "{}(const __grid_constant__ moxie::kernel::{} params) {{\n  moxie::kernel::{}(params);\n}}\n",
-      header, threads, kKernelName, params, function);
+      header, attributes, kKernelName, params, function);
+}
+std::string small_source(const char* header, const char* threads, const char* params, const std::string& function) {
+  return small_source_with(header, fmt::format("__launch_bounds__(moxie::kernel::{})", threads), params, function);
 }
 
 }  // namespace
@@ -112,10 +116,13 @@ std::string pack_weights_source(bool unpack) {
 
 std::string sort_source(SortKernel kernel, IdType type) {
   const std::string id = type == IdType::Int32 ? "<int32_t>" : "<int64_t>";
-  const std::string function = kernel == SortKernel::Count   ? "count_pairs" + id
-                               : kernel == SortKernel::Place ? "place_pairs" + id
-                                                             : "scan_slices";
-  return small_source("routing/sort.cuh", "kSortThreads", "SortParams", function);
+  if (kernel == SortKernel::Count)
+    return small_source_with("routing/sort.cuh",
+                             "__launch_bounds__(moxie::kernel::kCountThreads) "
+                             "__cluster_dims__(moxie::kernel::kSortCluster)",
+                             "SortParams", "count_pairs" + id);
+  return small_source_with("routing/sort.cuh", "__maxnreg__(moxie::kernel::kPlaceRegisters)", "SortParams",
+                           "place_pairs" + id);
 }
 
 std::string route_source(DataType logits, RouterScore score, int size) {

@@ -37,8 +37,8 @@ std::string quantize_source(QuantizeKernel kernel, DataType format, DataType typ
 std::string pack_weights_source(bool unpack);
 
 // The kernels of sort_by_expert(), in the order in which they run. Their argument is SortParams.
-enum class SortKernel { Count, Scan, Place };
-inline constexpr int kSortKernels = 3;
+enum class SortKernel { Count, Place };
+inline constexpr int kSortKernels = 2;
 std::string sort_source(SortKernel kernel, IdType type);
 
 // The kernel of route(), whose argument is RouteParams. There is one for every power of two of experts a lane has.

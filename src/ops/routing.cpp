@@ -48,10 +48,6 @@ void check_ranges(std::initializer_list<Range> read, std::initializer_list<Range
   }
 }
 
-int64_t slices_of(int64_t tokens, int top_k) {
-  return std::max<int64_t>((tokens * top_k + kernel::kSortSlice - 1) / kernel::kSortSlice, 1);
-}
-
 void check_type(const char* name, DataType type) {
   if (type != DataType::Bf16 && type != DataType::F32)
     reject("{} is {}, but must be bf16 or f32", name, to_string(type));
@@ -174,8 +170,8 @@ void combine(const Device& device, const ExpertCombination& x, const LaunchOptio
 size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts) {
   check_tokens(tokens, top_k);
   check_experts(experts);
-  const int64_t slices = slices_of(tokens, top_k);
-  return slices == 1 ? 0 : size_t(slices + 1) * size_t(experts) * sizeof(int32_t);
+  const int slices = kernel::sort_shape(tokens * top_k).slices;
+  return slices == 1 ? 0 : size_t(slices + kernel::sort_clusters(slices)) * size_t(experts) * sizeof(int32_t);
 }
 
 void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView workspace, const LaunchOptions& options) {
@@ -199,32 +195,26 @@ void ops::sort_by_place(const Device& device, const ExpertSort& x, int64_t ids, 
   params.ends = x.ends, params.order = x.order, params.inverse = x.inverse;
   params.first_expert = x.first_expert;
   params.tokens = int32_t(x.tokens), params.top_k = x.top_k, params.experts = int32_t(x.experts);
-  params.slices = int32_t(slices_of(x.tokens, x.top_k));
   params.ids_here = int32_t(ids), params.places = places;
-  params.counts = static_cast<int32_t*>(workspace.data);
-  if (params.slices > 1) params.totals = params.counts + int64_t{params.slices} * params.experts;
+  const kernel::SortShape shape = kernel::sort_shape(pairs);
+  params.slices = shape.slices, params.rounds = shape.rounds, params.rows = shape.rows;
+  params.before = static_cast<int32_t*>(workspace.data);
 
   // All that can fail comes before the first launch.
-  const auto kernel_of = [&](SortKernel kernel) -> const driver::LoadedKernel& {
-    return device.state().sort_kernel(kernel, x.id_type);
-  };
-  const bool counts = params.slices > 1;
-  const driver::LoadedKernel& place = kernel_of(SortKernel::Place);
-  const driver::LoadedKernel* const count = counts ? &kernel_of(SortKernel::Count) : nullptr;
-  const driver::LoadedKernel* const scan = counts ? &kernel_of(SortKernel::Scan) : nullptr;
-
-  const int64_t expert_warps = (x.experts + 31) / 32;
-  if (counts) {
-    launch(device, *count, {.grid = params.slices, .threads = kernel::kSortThreads}, params, options);
-    launch(device, *scan, {.grid = expert_warps, .threads = kernel::kSortThreads}, params, options);
+  const driver::LoadedKernel& place = device.state().sort_kernel(SortKernel::Place, x.id_type);
+  if (shape.slices > 1) {
+    params.clusters = params.before + shape.slices * x.experts;
+    launch(device, device.state().sort_kernel(SortKernel::Count, x.id_type),
+           {.grid = kernel::sort_clusters(shape.slices) * kernel::kSortCluster, .threads = kernel::kCountThreads},
+           params, options);
   }
-  // A warp for every kSortWarpPairs pairs of a slice, and a thread for every expert.
-  const int64_t of_slice = std::min<int64_t>(pairs, kernel::kSortSlice);
-  const int64_t warps = (of_slice + kernel::kSortWarpPairs - 1) / kernel::kSortWarpPairs;
+  // A warp for its pairs, and a thread for every expert.
+  const int64_t of_warp = shape.rows * 32;
+  const int64_t warps = shape.slices > 1 ? kernel::kSortThreads / 32 : (pairs + of_warp - 1) / of_warp;
   launch(device, place,
-         {.grid = params.slices,
-          .threads = 32 * std::max(warps, expert_warps),
-          .shared = kernel::place_layout(int(warps), params.experts).bytes},
+         {.grid = shape.slices,
+          .threads = 32 * std::max(warps, (x.experts + 31) / 32),
+          .shared = kernel::place_layout(int(warps), shape.rows, params.experts).bytes},
          params, options);
 }
 

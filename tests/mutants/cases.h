@@ -2,6 +2,7 @@
 // The kernels that are mutated, each with problems that make every role loop at least three times, wrap the ring of
 // stages at least twice and take every branch that has a synchronisation in it.
 #pragma once
+#include <cuda.h>
 #include <fmt/format.h>
 
 #include <functional>
@@ -20,6 +21,9 @@ struct Call {
   std::function<void(Stream)> launch;
   std::function<bool()> is_right;  // by the host's answer, after a launch
   int kernel = 0;                  // which of its launches is the one that is mutated
+  // Buffers that hold what they hold before that launch begins, since the one before it has waited for it.
+  std::vector<const void*> ready = {};
+  std::function<void(CUDA_KERNEL_NODE_PARAMS&)> change = {};  // of each launch that the library made
 };
 
 struct Case {

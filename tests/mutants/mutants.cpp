@@ -206,20 +206,22 @@ class ProductProblem : public Problem {
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
 };
 
-// One launch of a call. All its buffers are in flight: what the launches before leave in them is there at
-// griddepcontrol.wait, and afterwards every byte must be what the library's own launch leaves.
+// One launch of a call. All its buffers but those that are ready are in flight: what the launches before leave in them
+// is there at griddepcontrol.wait, and afterwards every byte must be what the library's own launch leaves.
 class CallProblem : public Problem {
  public:
   explicit CallProblem(const std::function<Call()>& make) : call_(make()) {
     for (const auto& [address, bytes] : Buffer::live()) {
       if (others_.count(address)) continue;
+      if (std::count(call_.ready.begin(), call_.ready.end(), address)) continue;
       buffers_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes), {}});
       in_flight_->add(reinterpret_cast<uint64_t>(address), bytes);
     }
   }
 
   void learn() override {
-    const std::vector<CUDA_KERNEL_NODE_PARAMS> launches = capture(call_.launch);
+    std::vector<CUDA_KERNEL_NODE_PARAMS> launches = capture(call_.launch);
+    if (call_.change) std::for_each(launches.begin(), launches.end(), call_.change);
     node_ = launches.at(size_t(call_.kernel));
     const Current current;
     for (size_t i = 0; i < launches.size(); ++i) {
@@ -424,7 +426,8 @@ class Subject {
     launch.kernel = &kernel;
     launch.grid = {node.gridDimX, node.gridDimY, node.gridDimZ};
     launch.block = {node.blockDimX, node.blockDimY, node.blockDimZ};
-    launch.cluster = {uint32_t(cluster_), 1, 1};
+    const int fixed = kernel.function->reqnctapercluster[0];
+    launch.cluster = {uint32_t(fixed > 0 ? fixed : cluster_), 1, 1};
     launch.dynamic_shared = node.sharedMemBytes;
     launch.params.resize(kernel.param_bytes);
     for (size_t i = 0; i < kernel.param_offsets.size(); ++i)

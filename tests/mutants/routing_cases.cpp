@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of moxie/routing.h, and the one that quantizes a layer's tokens, for sm_90a and sm_100a.
 #include <cmath>
+#include <optional>
 
 #include "cases.h"
 #include "jit/source.h"
@@ -15,8 +16,23 @@ namespace {
 
 using jit::SortKernel;
 
+// Divides the pairs otherwise than sort_shape() does, which takes many rounds and rows for more pairs than the simulator
+// sorts soon. There must be no more slices than there were.
+void divide(CUDA_KERNEL_NODE_PARAMS& launch, const kernel::SortShape& shape) {
+  auto& params = *static_cast<kernel::SortParams*>(launch.kernelParams[0]);
+  params.slices = shape.slices, params.rounds = shape.rounds, params.rows = shape.rows;
+  params.clusters = params.before + shape.slices * params.experts;
+  if (launch.sharedMemBytes == 0) {  // it counts
+    launch.gridDimX = unsigned(kernel::sort_clusters(shape.slices) * kernel::kSortCluster);
+  } else {
+    launch.gridDimX = unsigned(shape.slices);
+    launch.sharedMemBytes = unsigned(kernel::place_layout(kernel::kSortThreads / 32, shape.rows, params.experts).bytes);
+  }
+}
+
 // Ids of which some are foreign, or all of one expert.
-std::function<Call()> sorted(int64_t tokens, int top_k, int64_t experts, int kernel, bool all_to_one = false) {
+std::function<Call()> sorted(int64_t tokens, int top_k, int64_t experts, int kernel, bool all_to_one = false,
+                             std::optional<kernel::SortShape> shape = {}) {
   return [=] {
     test::SortJob job;
     job.tokens = tokens, job.top_k = top_k, job.experts = experts;
@@ -25,8 +41,11 @@ std::function<Call()> sorted(int64_t tokens, int top_k, int64_t experts, int ker
       job.ids.push_back(all_to_one ? experts - 1 : random.between(-1, experts));
     const auto call = std::make_shared<test::SortCall>(job);
     call->poison();
-    return Call{[call](Stream stream) { call->run({.stream = stream}); },
-                [call, wanted = test::reference_sort(job)] { return call->results() == wanted; }, kernel};
+    Call made{[call](Stream stream) { call->run({.stream = stream}); },
+              [call, wanted = test::reference_sort(job)] { return call->results() == wanted; }, kernel};
+    if (kernel > 0) made.ready = {call->ids()};
+    if (shape) made.change = [shape](CUDA_KERNEL_NODE_PARAMS& launch) { divide(launch, *shape); };
+    return made;
   };
 }
 
@@ -147,11 +166,11 @@ std::vector<Case> routing_cases() {
   constexpr auto kInt32 = IdType::Int32;
   constexpr auto kF32 = DataType::F32;
   return {
-      make_case("sort, count", jit::sort_source(SortKernel::Count, kInt32), {sorted(2100, 8, 70, 0)}),
-      make_case("sort, scan", jit::sort_source(SortKernel::Scan, kInt32), {sorted(2100, 8, 70, 1)}),
-      // One slice and three, few warps and many, fewer warps than the experts ask for.
+      make_case("sort, count", jit::sort_source(SortKernel::Count, kInt32), {sorted(2100, 8, 600, 0)}),
+      // One slice and many, few warps and many, fewer warps than the experts ask for.
       make_case("sort, place", jit::sort_source(SortKernel::Place, kInt32),
-                {sorted(300, 4, 40, 0), sorted(2, 3, 200, 0), sorted(900, 2, 33, 0, true), sorted(2100, 8, 70, 2)}),
+                {sorted(300, 4, 40, 0), sorted(2, 3, 200, 0), sorted(900, 2, 33, 0, true), sorted(2100, 8, 70, 1),
+                 sorted(2200, 8, 70, 1, false, kernel::SortShape{2, 2, 8})}),
       make_case("permute", jit::permute_source(), {permuted(7, 6, 264)}),
       make_case("quantize tokens",
                 jit::quantize_source(jit::QuantizeKernel::GatherAndQuantize, DataType::Mxfp4, DataType::Bf16),

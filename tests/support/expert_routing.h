@@ -42,6 +42,7 @@ class SortCall {
   void poison() const;
   void run(const LaunchOptions& options = {}) const;
   Sorted results() const;
+  const void* ids() const { return ids_.get(); }
 
  private:
   SortJob job_;
