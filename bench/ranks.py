@@ -190,7 +190,9 @@ class Bench:
         most = max(self.options.tokens)
         modules = {"all_to_all": Experts(None, *sizes, **options, transport="all_to_all")}
         if not SIMULATED:
-            modules["windows"] = Experts(None, *sizes, **options, transport="windows", max_tokens=most, results=self.options.results)
+            modules["windows"] = Experts(
+                None, *sizes, **options, transport="windows", max_tokens=most, results=self.options.results
+            )
         for module in modules.values():
             module.load_state_dict(full)
         for tokens in self.options.tokens:
@@ -306,8 +308,8 @@ def phases_of(kernels):
     """Dispatch and combine of each call, from (begin, end, grid, block) of its kernels in any order.
 
     A call is sort..., exchange, dispatch, meet, gather_rows or none, up, down, sum_tokens or none, meet, combine.
-    Meetings are the blocks of 96 threads, and sum_tokens has combine's. Kernels begin before those in front of them have
-    ended, so only their ends count.
+    Meetings are the blocks of 96 threads, and sum_tokens has combine's. Kernels begin before those in front of them
+    have ended, so only their ends count.
     """
     kernels = sorted(kernels)
     meetings = [i for i, (_, _, grid, block) in enumerate(kernels) if list(block) == [96, 1, 1] and grid[0] == 1]

@@ -42,8 +42,8 @@ struct RouterDescription {
 };
 
 // A layer whose experts are spread over ranks: GPUs of which each reads and writes a window of every other's memory.
-// docs/distributed.md describes windows, kernels and failures. All members but `rank` and time_limit are the same on all
-// ranks, as are experts, all_experts, top_k, hidden and max_tokens of the layer.
+// docs/distributed.md describes windows, kernels and failures. All members but `rank` and time_limit are the same on
+// all ranks, as are experts, all_experts, top_k, hidden and max_tokens of the layer.
 struct RankDescription {
   int ranks = 1;  // R, 1 to 72; R times experts is at most 1,024
   int rank = 0;   // which of them this one is
@@ -53,9 +53,9 @@ struct RankDescription {
   // ExpertLayer::check_ranks() says why.
   std::optional<int64_t> max_rows = {};
   RowFormat format = RowFormat::Bf16;
-  // What travels back. Absent: Rows or Sums, whichever is clearly less if every expert is as popular; two ranks and eight
-  // choices make it Sums. Rows are added in the order of a token's choices, as on one rank. Sums are added in the order
-  // in which the choices name their ranks.
+  // What travels back. Absent: Rows or Sums, whichever is clearly less if every expert is as popular; two ranks and
+  // eight choices make it Sums. Rows are added in the order of a token's choices, as on one rank. Sums are added in the
+  // order in which the choices name their ranks.
   std::optional<ResultFormat> results = {};
   // Seconds that a kernel waits for another rank: more than 0, at most 3,600. When they have passed, this and all later
   // calls end without touching another rank, outputs are NaN, and ExpertLayer::check_ranks() says who did not come.
@@ -179,8 +179,8 @@ class ExpertLayer {
   size_t window_bytes() const;
 
   // Prepares this rank's own window for the first call, and again after a failure. Ordered on `stream`, and done when
-  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers whose windows have
-  // the same bytes may share them, if all ranks call them in the same order on one stream. Throws Error:
+  // it returns. All ranks do so, and then wait for each other, before any of them calls run(). Layers whose windows
+  // have the same bytes may share them, if all ranks call them in the same order on one stream. Throws Error:
   // InvalidArgument, Driver.
   void prepare_window(void* window, Stream stream = nullptr) const;
 

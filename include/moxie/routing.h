@@ -99,8 +99,8 @@ struct ExpertSort {
   int32_t* inverse = nullptr;
 };
 
-// Bytes of workspace that sort_by_expert() needs: 0 up to 2,048 pairs, else 4 E (S + ceil(S / 8)) for S slices. There is
-// one for every 1,024 pairs, but at most 128. Throws Error: InvalidArgument.
+// Bytes of workspace that sort_by_expert() needs: 0 up to 2,048 pairs, else 4 E (S + ceil(S / 8)) for S slices. There
+// is one for every 1,024 pairs, but at most 128. Throws Error: InvalidArgument.
 size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts);
 
 // Sorts pairs by expert. The result depends on the ids alone. One launch up to 2,048 pairs, else two. Calls that may

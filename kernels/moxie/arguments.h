@@ -145,7 +145,8 @@ constexpr int kSortThreads = 1024, kSortRows = 8;
 static_assert(kMaxRoutedExperts <= kSortThreads);
 // Blocks of these count pairs; the clusters in which they do so.
 constexpr int kCountThreads = 512, kSortCluster = 8;
-// Of a thread that places pairs, so that its block fits beside one that still counts: 1,024 x 48 and 512 x 32 registers.
+// Of a thread that places pairs, so that its block fits beside one that still counts: 1,024 x 48 and 512 x 32
+// registers.
 constexpr int kPlaceRegisters = 48;
 constexpr int sort_clusters(int slices) { return (slices + kSortCluster - 1) / kSortCluster; }
 
@@ -167,7 +168,8 @@ constexpr SortShape sort_shape(int64_t pairs) {
 }
 
 // What a block that places pairs has in shared memory, from byte 0 on: the pairs of a round in the order of their
-// experts, what leads from a place there to its row, and of each warp how many pairs of each expert it has, and of none.
+// experts, what leads from a place there to its row, and of each warp how many pairs of each expert it has, and of
+// none.
 struct PlaceLayout {
   int32_t shifts = 0, counters = 0, bytes = 0;
 };

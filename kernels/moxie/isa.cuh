@@ -60,8 +60,8 @@ MOXIE_DEVICE void barrier_cluster_sync() {
   barrier_cluster_wait();
 }
 
-// 9.7.9.23 and 9.7.9.8: a word of the shared memory of block `rank` of the cluster, at the place that `word` has in this
-// block's.
+// 9.7.9.23 and 9.7.9.8: a word of the shared memory of block `rank` of the cluster, at the place that `word` has in
+// this block's.
 MOXIE_DEVICE int32_t load_shared_cluster(const int32_t* word, uint32_t rank) {
   int32_t value;
   asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %1, %2; ld.shared::cluster.b32 %0, [remote];}"

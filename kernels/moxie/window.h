@@ -56,8 +56,8 @@ struct WindowLayout {
   int64_t records = 0, sums = 0;
   int64_t bytes = 0;
 };
-// A record in int32: the call that it is of, and the layer's signature; of each choice the row, or -1; of each choice the
-// weight, a float. Layers that share windows find each other's bytes there, none of which looks like theirs.
+// A record in int32: the call that it is of, and the layer's signature; of each choice the row, or -1; of each choice
+// the weight, a float. Layers that share windows find each other's bytes there, none of which looks like theirs.
 constexpr int64_t record_words(int64_t top_k) { return 2 + 2 * top_k; }
 constexpr int64_t row_scales(int64_t hidden) { return (hidden + kRowScaleColumns - 1) / kRowScaleColumns; }
 struct WindowSizes {
@@ -94,8 +94,8 @@ struct RankParams {
   uint32_t signature = 0;
 };
 
-// A meeting's halves: telling all ranks that we are there, and waiting until all of them are. Tests that have one device
-// for all ranks launch them apart.
+// A meeting's halves: telling all ranks that we are there, and waiting until all of them are. Tests that have one
+// device for all ranks launch them apart.
 constexpr int kTell = 1, kWait = 2;
 
 // Argument of ranks/exchange.cuh: tells all ranks the numbers of our rows, and finds out where rows go.

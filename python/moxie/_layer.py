@@ -66,9 +66,9 @@ class Ranks:
 
     ranks: R, up to 72. rank: this one. max_rows: the most rows, one for each pair of a token and an expert, that a
     rank's experts get in a call; None: room for all. time_limit: seconds that a kernel waits for another rank. format:
-    of tokens on their way, "bf16" or "fp8". results: what travels back, "rows", a row for each pair, which are summed as
-    on one rank, or "sums" or "bf16_sums", for each token and rank the weighted sum of its rows there, in float32 or bf16;
-    None: "rows" or "sums", whichever is less. All but rank and time_limit are the same on all ranks.
+    of tokens on their way, "bf16" or "fp8". results: what travels back, "rows", a row for each pair, which are summed
+    as on one rank, or "sums" or "bf16_sums", for each token and rank the weighted sum of its rows there, in float32 or
+    bf16; None: "rows" or "sums", whichever is less. All but rank and time_limit are the same on all ranks.
     """
 
     ranks: int
@@ -108,8 +108,8 @@ class ExpertLayer:
     skipped, whatever they are. id_type: "int32" or "int64". router: calls bring logits instead of topk_ids and
     topk_weights. expected_tokens: of a typical call, where all have about as many; then one kernel a product is
     compiled. permute: whether a launch of its own copies the tokens in the order of their experts first, or the first
-    product gathers them; None: what costs less for a call's tokens. ranks: experts are spread over several GPUs, as many
-    of them on each; calls are those of `run` (docs/distributed.md of the project).
+    product gathers them; None: what costs less for a call's tokens. ranks: experts are spread over several GPUs, as
+    many of them on each; calls are those of `run` (docs/distributed.md of the project).
 
     ValueError: a rule is broken, or the device has no kernel for it. RuntimeError: driver, compiler.
     Safe from several threads. The GIL is released while the library works.

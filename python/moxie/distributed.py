@@ -265,7 +265,9 @@ class Experts(nn.Experts):
             why = f"{watch.name(elsewhere)} is on another host than rank 0"
         places = watch.size * self.max_experts
         if why is None and (watch.size > _MOST_RANKS or places > _MOST_PLACES):
-            why = f"{watch.size} ranks of {self.max_experts} experts, but at most {_MOST_RANKS} and {_MOST_PLACES} in all"
+            why = (
+                f"{watch.size} ranks of {self.max_experts} experts, but at most {_MOST_RANKS} and {_MOST_PLACES} in all"
+            )
         if why is None:
             try:
                 self._windows = self._make_windows(key)

@@ -1508,7 +1508,8 @@ _register(
 _register(
     "experts_over_ranks(Tensor x, Tensor topk_ids, Tensor? topk_weights, Tensor w1, Tensor w2, Tensor? b1, Tensor? b2, "
     "Tensor? residual, Tensor(a!) window, Tensor? places, int[] windows, int rank, int all_experts, int max_tokens, "
-    "int? max_rows, float time_limit, str row_format, str? results, str activation, float[]? parameters, str gate) -> Tensor",
+    "int? max_rows, float time_limit, str row_format, str? results, str activation, float[]? parameters, str gate) "
+    "-> Tensor",
     _experts_over_ranks,
     _experts_over_ranks_fake,
 )

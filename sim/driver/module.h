@@ -24,7 +24,8 @@ struct Image {
   ~Image();
 };
 
-// Parses the text, prepares its kernels and places its variables in the memory of the device. Throws ApiError for an image that cannot be run.
+// Parses the text, prepares its kernels and places its variables in the memory of the device. Throws ApiError for an
+// image that cannot be run.
 std::shared_ptr<Image> load_image(const std::string& text, int device);
 // A module of the context over the image, with a function for each kernel.
 CUmodule make_module(CUctx_st& context, std::shared_ptr<Image> image);

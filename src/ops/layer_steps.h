@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer over ranks in steps, of which none waits for another rank when all ranks have taken the step before. Internal:
-// tests that have one device for all ranks take each step for all of them in turn.
+// A layer over ranks in steps, of which none waits for another rank when all ranks have taken the step before.
+// Internal: tests that have one device for all ranks take each step for all of them in turn.
 #pragma once
 #include "moxie/layer.h"
 #include "moxie/window.h"

@@ -14,8 +14,8 @@ void check_ranks(const ExpertLayerDescription& description);
 
 class Ranks {
  public:
-  // The description is one that check_ranks() has let pass. Compiles the kernels of all calls, those of the sort and the
-  // router too.
+  // The description is one that check_ranks() has let pass. Compiles the kernels of all calls, those of the sort and
+  // the router too.
   Ranks(const Device& device, const ExpertLayerDescription& description);
 
   // Without windows and with those of a call.

@@ -47,7 +47,8 @@ WAIT:
   ret;
 }
 // A barrier of all devices: each block of each device tells its own block number to every peer, and waits for all.
-.visible .entry barrier(.param .u64 p_flags, .param .u64 p_rank, .param .u64 p_ranks, .param .u64 p_blocks, .param .u64 p_round)
+.visible .entry barrier(.param .u64 p_flags, .param .u64 p_rank, .param .u64 p_ranks, .param .u64 p_blocks,
+                        .param .u64 p_round)
 {
   .reg .b64 %table, %at, %rank, %ranks, %blocks, %i, %round, %block;
   .reg .b32 %v, %want, %thread, %b;

@@ -16,8 +16,8 @@ namespace {
 
 using jit::SortKernel;
 
-// Divides the pairs otherwise than sort_shape() does, which takes many rounds and rows for more pairs than the simulator
-// sorts soon. There must be no more slices than there were.
+// Divides the pairs otherwise than sort_shape() does, which takes many rounds and rows for more pairs than the
+// simulator sorts soon. There must be no more slices than there were.
 void divide(CUDA_KERNEL_NODE_PARAMS& launch, const kernel::SortShape& shape) {
   auto& params = *static_cast<kernel::SortParams*>(launch.kernelParams[0]);
   params.slices = shape.slices, params.rounds = shape.rounds, params.rows = shape.rows;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert layers over ranks that have a device each and run at the same time, in all orders: beside the same layer on one
-// rank, to the last bit. tests/hopper/ranks_test.cpp has every kind of layer, step by step.
+// Expert layers over ranks that have a device each and run at the same time, in all orders: beside the same layer on
+// one rank, to the last bit. tests/hopper/ranks_test.cpp has every kind of layer, step by step.
 #include <cuda.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

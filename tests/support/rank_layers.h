@@ -14,8 +14,8 @@
 
 namespace moxie::test {
 
-// The first `count` simulated devices, each with access to the memory of the others. MOXIE_SIM_DEVICES has said how many
-// there are before any was asked for.
+// The first `count` simulated devices, each with access to the memory of the others. MOXIE_SIM_DEVICES has said how
+// many there are before any was asked for.
 std::vector<Device> peer_devices(int count);
 
 // What the ranks bring to a call.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums the rows that our experts made of each token that has come, in float32, in the order of its choices. A thread has
-// eight columns of a token.
+// Sums the rows that our experts made of each token that has come, in float32, in the order of its choices. A thread
+// has eight columns of a token.
 #pragma once
 #include "moxie/ranks/meet.cuh"
 #include "moxie/routing/combine.cuh"
@@ -28,8 +28,8 @@ MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
   const int64_t words = record_words(params.top_k);
   const int lane = threadIdx.x % 32;
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8, tokens = ranks.ranks * ranks.tokens;
-  // Each lane looks whether a token has come, one of those that are gridDim.x apart, so that the neighboring tokens of a
-  // small call are those of different blocks.
+  // Each lane looks whether a token has come, one of those that are gridDim.x apart, so that the neighboring tokens of
+  // a small call are those of different blocks.
   for (int32_t first = blockIdx.x; first < tokens; first += 32 * gridDim.x) {
     const int64_t place_of_lane = first + int64_t{lane} * gridDim.x;
     const int32_t* const looked_at = records + place_of_lane * words;
