@@ -27,6 +27,7 @@ class ExpertLayer;
 struct ExpertLayerTensors;
 namespace ops {
 struct LayerSteps;
+// Internal, for tests in which several ranks share a device: takes some steps of a call over ranks.
 void run_steps(const ExpertLayer&, const ExpertLayerTensors&, WorkspaceView, const LaunchOptions&, const LayerSteps&);
 }  // namespace ops
 
@@ -52,7 +53,7 @@ struct RankDescription {
   // twice. A call in which a rank would get more is refused on the device, by all ranks alike: its outputs are NaN, and
   // ExpertLayer::check_ranks() says why.
   std::optional<int64_t> max_rows = {};
-  RowFormat format = RowFormat::Bf16;
+  RowFormat format = RowFormat::Bf16;  // of tokens on their way to their experts
   // What travels back. Absent: Rows or Sums, whichever is clearly less if every expert is as popular; two ranks and
   // eight choices make it Sums. Rows are added in the order of a token's choices, as on one rank. Sums are added in the
   // order in which the choices name their ranks.
