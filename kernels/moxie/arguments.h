@@ -144,10 +144,10 @@ struct SortParams {
 constexpr int kSortThreads = 1024, kSortRows = 8;
 static_assert(kMaxRoutedExperts <= kSortThreads);
 // Blocks of these count pairs; the clusters in which they do so.
-constexpr int kCountThreads = 512, kSortCluster = 8;
-// Of a thread that places pairs, so that its block fits beside one that still counts: 1,024 x 48 and 512 x 32
+constexpr int kCountThreads = 256, kSortCluster = 8;
+// Of a thread that places pairs, so that its block fits beside one that still counts: 1,024 x 56 and 256 x 32
 // registers.
-constexpr int kPlaceRegisters = 48;
+constexpr int kPlaceRegisters = 56;
 constexpr int sort_clusters(int slices) { return (slices + kSortCluster - 1) / kSortCluster; }
 
 // How pairs are divided: as many slices as there may be, since each has a multiprocessor of its own. What one block

@@ -17,7 +17,7 @@ MOXIE_DEVICE int32_t* counts_of(const RankParams& ranks, int rank) {
 
 MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   __shared__ int32_t sums[kMaxRoutedExperts];
-  __shared__ int32_t of_warps[kSortThreads / 32][2];
+  __shared__ int32_t of_warps[kSortThreads / 32];
   __shared__ int32_t crowded;
   const RankParams& ranks = params.ranks;
   const int32_t place = threadIdx.x, places = ranks.ranks * ranks.experts;
@@ -60,10 +60,7 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
       if (rank < ranks.rank) before += theirs;
     }
   }
-  int32_t end = rows, unused = 0;
-  const BlockScan scan(end, unused, of_warps);
-  __syncthreads();
-  scan.add_warps_before(end, unused);
+  const int32_t end = scan_block(rows, of_warps);
   if (exists) sums[place] = end;
   __syncthreads();
   const int32_t rank = place / ranks.experts, number = place % ranks.experts;
