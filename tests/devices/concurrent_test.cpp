@@ -47,7 +47,8 @@ WAIT:
   ret;
 }
 // A barrier of all devices: each block of each device tells its own block number to every peer, and waits for all.
-.visible .entry barrier(.param .u64 p_flags, .param .u64 p_rank, .param .u64 p_ranks, .param .u64 p_blocks, .param .u64 p_round)
+.visible .entry barrier(.param .u64 p_flags, .param .u64 p_rank, .param .u64 p_ranks, .param .u64 p_blocks,
+                        .param .u64 p_round)
 {
   .reg .b64 %table, %at, %rank, %ranks, %blocks, %i, %round, %block;
   .reg .b32 %v, %want, %thread, %b;
@@ -112,9 +113,10 @@ TEST_P(Concurrent, AFlagThatIsReadFromThePeersMemoryEndsTheWait) {
   const CUdeviceptr window = allocate(0, 256), out = allocate(1, 4);
   OK(launch(1, function(1, kPair, "take"), {window, window + 128, out}));
   OK(launch(0, function(0, kPair, "set"), {window, window + 128, 4}));
-  on(0);
+  on(1);
   OK(CU(cuCtxSynchronize)());
   EXPECT_EQ(word(1, out), 8u);
+  OK(synchronize(0));
 }
 
 TEST_P(Concurrent, HostThreadsThatWaitForTheirOwnDevicesEnd) {
@@ -140,7 +142,7 @@ TEST_P(Concurrent, HostThreadsThatWaitForTheirOwnDevicesEnd) {
 
 TEST_P(Concurrent, EveryBlockOfEightDevicesWaitsForEveryOther) {
   enable_peers(kDevices);
-  constexpr uint64_t kBlocks = 20;
+  constexpr uint64_t kBlocks = 6;
   std::array<CUdeviceptr, kDevices> windows{};
   for (int i = 0; i < kDevices; ++i) windows[i] = allocate(i, 4096 * kDevices);
   std::array<CUdeviceptr, kDevices> tables{};
@@ -155,7 +157,7 @@ TEST_P(Concurrent, EveryBlockOfEightDevicesWaitsForEveryOther) {
       OK(launch(i, barrier[i], {tables[i], static_cast<uint64_t>(i), kDevices, kBlocks, round}, kBlocks));
   }
   for (int i = 0; i < kDevices; ++i) OK(synchronize(i));
-  for (int i = 0; i < kDevices; ++i) EXPECT_EQ(word(i, windows[i] + 4096 * 3 + 4 * 7), 3u);
+  for (int i = 0; i < kDevices; ++i) EXPECT_EQ(word(i, windows[i] + 4096 * 3 + 4 * 5), 3u);
 }
 
 IN_ALL_ORDERS(Concurrent);
