@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "sim/driver/abi.h"
 #include "sim/memory/global.h"
@@ -10,7 +11,7 @@
 namespace sim::driver {
 
 struct Allocation {
-  enum class Kind { Device, Host, Registered, Managed, Pool, Graph };
+  enum class Kind { Device, Host, Registered, Managed, Pool, Graph, Mapped };
   uint64_t address = 0;
   uint64_t bytes = 0;
   Kind kind = Kind::Device;
@@ -21,6 +22,23 @@ struct Allocation {
   CUmemoryPool pool = nullptr;
   unsigned flags = 0;
   uint64_t id = 0;
+};
+
+// Memory that cuMemCreate made: pages of a file without a name, which may be mapped at several addresses.
+struct PhysicalMemory {
+  int file = -1;
+  uint64_t bytes = 0;
+  int device = 0;
+  uint64_t known_as = 0;  // as Residence has it
+  bool released = false;
+  ~PhysicalMemory();
+};
+// Where a part of it is mapped.
+struct MappedMemory {
+  uint64_t bytes = 0;
+  std::shared_ptr<PhysicalMemory> memory;
+  uint64_t handle = 0, offset = 0;
+  uint64_t devices = 0;  // that have access, one bit each
 };
 
 // The allocation that the address lies in, or null.

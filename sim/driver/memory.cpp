@@ -200,7 +200,8 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     forbid_unsafe_in_capture();
     const Allocation* allocation = find_allocation(address);
     require(allocation != nullptr && allocation->address == address && !is_host(*allocation) &&
-                allocation->kind != Allocation::Kind::Graph && allocation->context != nullptr,
+                allocation->kind != Allocation::Kind::Graph && allocation->kind != Allocation::Kind::Mapped &&
+                allocation->context != nullptr,
             CUDA_ERROR_INVALID_VALUE, "not the start of a live device allocation");
     synchronize_context(c, *allocation->context);
     release(address);

@@ -204,7 +204,9 @@ bool start_ready(Call& c) {
     kernel.system.name = state().history.name_of("kernel '" + work->kernel->name + "'");
     kernel.system.begin = item->known;
     kernel.launch.system = &kernel.system;
-    if (may_wait_for_others(*work->kernel)) {
+    // Small grids take turns with others, too, so that orders differ.
+    constexpr uint64_t kSmall = 4;
+    if (may_wait_for_others(*work->kernel) || work->grid.count() <= kSmall) {
       kernel.guarded([&] { item->grid = std::make_unique<RunningGrid>(kernel.launch, queue.progress, true); });
       if (item->grid != nullptr) continue;
     } else {
@@ -399,6 +401,9 @@ std::vector<ItemPtr> works_of(CUstream_st& stream) {
 void answer(CUctx_st& context) {
   if (context.failure == CUDA_SUCCESS) return;
   context.failure_seen = true;
+  // cuGetErrorString speaks of the failure that was answered last.
+  state().report = context.report;
+  state().report_code = context.failure;
   fail(context.failure, context.report);
 }
 

@@ -49,6 +49,10 @@ struct State {
   Queue queue;
   // By address.
   std::map<uint64_t, Allocation> allocations;
+  // By handle; the addresses that were reserved and their bytes; by address.
+  std::map<uint64_t, std::shared_ptr<PhysicalMemory>> physical;
+  std::map<uint64_t, uint64_t> reservations;
+  std::map<uint64_t, MappedMemory> mapped;
   // Destroyed contexts stay, so that a stale handle is known as such.
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   Handles<CUmod_st> modules;

@@ -9,11 +9,27 @@
 namespace sim {
 namespace {
 
-// The region that holds the address; null when no other device may access it. Each host thread remembers the last one.
-SystemHistory::Region* region_at(SystemHistory& history, const GlobalMemory& memory, uint64_t address) {
+// The allocation that an address lies in, and the region that remembers what was done to it; null when no other device
+// may access it. Bytes may have several addresses and are known by one.
+struct Place {
+  GlobalMemory::Range range;
+  SystemHistory::Region* region = nullptr;
+  uint64_t known(uint64_t address) const { return address - range.begin + range.known_as(); }
+  uint64_t address(uint64_t known) const { return known - range.known_as() + range.begin; }
+  bool holds(uint64_t from, uint64_t bytes) const { return from >= range.begin && from + bytes <= range.end; }
+};
+Place place_at(SystemHistory& history, const GlobalMemory& memory, uint64_t address) {
+  Place place;
+  place.range = memory.find(address);
+  if (place.range.end == 0 || !memory.is_shared(place.range)) return place;
+  const uint64_t begin = place.range.known_as();
+  place.region = &history.region(begin, begin + place.range.end - place.range.begin, place.range.residence.device);
+  return place;
+}
+
+uint64_t known_address(const GlobalMemory& memory, uint64_t address) {
   const GlobalMemory::Range range = memory.find(address);
-  if (range.end == 0 || !memory.is_shared(range)) return nullptr;
-  return &history.region(range.begin, range.end, range.residence.device);
+  return address - range.begin + range.known_as();
 }
 
 SystemCluster::OfWarp& of_warp(Warp& warp) { return warp.cta->cluster->system->warps[&warp]; }
@@ -60,8 +76,8 @@ bool may_meet(const SystemAccess& a, const SystemAccess& b) {
   return a.reach == Reach::System && b.reach == Reach::System;
 }
 
-std::string place_text(const SystemHistory::Region& region, uint64_t address) {
-  return "global memory at " + hex(address) + " of device " + std::to_string(region.device);
+std::string place_text(const Place& place, uint64_t known) {
+  return "global memory at " + hex(place.address(known)) + " of device " + std::to_string(place.region->device);
 }
 std::string doer_text(const SystemHistory& history, const SystemAccess& access) {
   std::string text = history.text_of(access.name) + " of device " + std::to_string(access.device);
@@ -78,10 +94,10 @@ struct Verdict {
 };
 
 // `does`: "reads", "writes to". The two are not ordered.
-Verdict unordered(const SystemHistory& history, const SystemHistory::Region& region, uint64_t address,
-                  const SystemAccess& now, const SystemAccess& other, bool other_writes, const std::string& does,
-                  bool narrowly, bool half_known) {
-  std::string text = does + " " + place_text(region, address) + ", which " + doer_text(history, other) +
+Verdict unordered(const SystemHistory& history, const Place& place, uint64_t address, const SystemAccess& now,
+                  const SystemAccess& other, bool other_writes, const std::string& does, bool narrowly,
+                  bool half_known) {
+  std::string text = does + " " + place_text(place, address) + ", which " + doer_text(history, other) +
                      (other_writes ? " wrote" : " has read") + line_text(other) + ", and ";
   if (now.reach != Reach::Weak && other.reach != Reach::Weak)
     return {Hazard::Race, text + "one of the two has a narrower scope than .sys, which devices need"};
@@ -102,7 +118,7 @@ Verdict unordered(const SystemHistory& history, const SystemHistory::Region& reg
 struct SystemJudge {
   Warp& warp;
   SystemHistory& history;
-  const SystemHistory::Region& region;
+  const Place& place;
   const SystemAccess& now;
   const char* does;
   bool writes;
@@ -111,14 +127,14 @@ struct SystemJudge {
     const SystemAccess other = history[id];
     if (other.device == now.device || may_meet(now, other)) return;
     if (!knows(warp, other)) {
-      const Verdict verdict = unordered(history, region, address, now, other, other_writes, does,
+      const Verdict verdict = unordered(history, place, address, now, other, other_writes, does,
                                         is_ordered_narrowly(warp, other), knows_of_cluster(warp, other));
       fault(verdict.hazard, warp, lane, verdict.text);
     }
     if (!now.async || other.async || is_fenced(warp, other)) return;
     const auto text = [&] {
       return std::string(writes ? "an asynchronous copy writes to " : "an asynchronous copy reads ") +
-             place_text(region, address) + ", which " + doer_text(history, other) +
+             place_text(place, address) + ", which " + doer_text(history, other) +
              (other_writes ? " wrote through the generic proxy" : " has read through the generic proxy") +
              line_text(other) + ", and no fence.proxy.async stands between";
     };
@@ -149,7 +165,7 @@ void system_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
   const Launch& launch = *warp.cta->cluster->launch;
   SystemHistory& history = *launch.system->history;
   const std::lock_guard<std::mutex> lock(history.mutex);
-  SystemHistory::Region* region = nullptr;
+  Place place;
   uint32_t id = 0;
   const bool writes = access != Access::Read;
   for (uint32_t rest = mask; rest != 0;) {
@@ -162,9 +178,8 @@ void system_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
       bytes += size;
       rest &= rest - 1;
     }
-    if (region == nullptr || at < region->begin || at + bytes > region->end)
-      region = region_at(history, *launch.global, at);
-    if (region == nullptr) continue;
+    if (!place.holds(at, bytes)) place = place_at(history, *launch.global, at);
+    if (place.region == nullptr) continue;
     if (id == 0) {
       SystemCluster::OfWarp& own = of_warp(warp);
       const void* const source = launch.kernel->code[static_cast<size_t>(warp.pc())].source;
@@ -178,8 +193,8 @@ void system_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
       }
     }
     const SystemAccess now = history[id];
-    const SystemJudge judge{warp, history, *region, now, writes ? "writes to" : "reads", writes, lane};
-    history.touch(*region, at, std::min<uint64_t>(bytes, region->end - at), id, writes, judge);
+    const SystemJudge judge{warp, history, place, now, writes ? "writes to" : "reads", writes, lane};
+    history.touch(*place.region, place.known(at), std::min<uint64_t>(bytes, place.range.end - at), id, writes, judge);
   }
 }
 
@@ -188,13 +203,13 @@ void system_copy_access(Warp& warp, uint64_t address, uint64_t bytes, bool write
   const Launch& launch = *warp.cta->cluster->launch;
   SystemHistory& history = *launch.system->history;
   const std::lock_guard<std::mutex> lock(history.mutex);
-  SystemHistory::Region* const region = region_at(history, *launch.global, address);
-  if (region == nullptr || bytes == 0) return;
+  const Place place = place_at(history, *launch.global, address);
+  if (place.region == nullptr || bytes == 0) return;
   const uint32_t id = history.add(access_of(warp, stamp, async, reach));
   const SystemAccess now = history[id];
   const char* const does = !async ? "reads" : write ? "an asynchronous copy writes to" : "an asynchronous copy reads";
-  const SystemJudge judge{warp, history, *region, now, does, write, lane};
-  history.touch(*region, address, std::min(bytes, region->end - address), id, write, judge);
+  const SystemJudge judge{warp, history, place, now, does, write, lane};
+  history.touch(*place.region, place.known(address), std::min(bytes, place.range.end - address), id, write, judge);
 }
 
 void system_publish(Warp& warp, uint64_t address, Reach reach, bool release) {
@@ -205,7 +220,7 @@ void system_publish(Warp& warp, uint64_t address, Reach reach, bool release) {
   const std::lock_guard<std::mutex> lock(launch.history->mutex);
   const SystemCluster::OfWarp& mine = of_warp(warp);
   if (!release && !mine.has_fenced) return;
-  SystemFlag& flag = launch.history->flags[address];
+  SystemFlag& flag = launch.history->flags[known_address(*cluster.launch->global, address)];
   ++flag.version;
   const auto publish = [&](Published& to, const Clock& seen) {
     to.known.join(launch.begin);
@@ -252,6 +267,7 @@ void system_observe(Warp& warp, uint64_t address, Reach reach, bool acquire) {
   const Launch& launch = *warp.cta->cluster->launch;
   SystemHistory& history = *launch.system->history;
   const std::lock_guard<std::mutex> lock(history.mutex);
+  address = known_address(*launch.global, address);
   const auto found = history.flags.find(address);
   if (found == history.flags.end()) return;
   const SystemFlag& flag = found->second;
@@ -340,16 +356,16 @@ void system_finish(Cluster& cluster) {
 std::string system_work_access(SystemHistory& history, const GlobalMemory& memory, const SystemAccess& access,
                                const Knowledge& known, uint64_t address, uint64_t bytes, bool write) {
   const std::lock_guard<std::mutex> lock(history.mutex);
-  SystemHistory::Region* const region = region_at(history, memory, address);
-  if (region == nullptr) return "";
+  const Place place = place_at(history, memory, address);
+  if (place.region == nullptr) return "";
   const uint32_t id = history.add(access);
   std::string wrong;
-  history.touch(*region, address, std::min(bytes, region->end - address), id, write,
+  history.touch(*place.region, place.known(address), std::min(bytes, place.range.end - address), id, write,
                 [&](uint32_t earlier, bool other_writes, uint64_t at) {
                   const SystemAccess other = history[earlier];
                   if (!wrong.empty() || other.device == access.device || known.covers(other)) return;
                   const Verdict verdict =
-                      unordered(history, *region, at, access, other, other_writes,
+                      unordered(history, place, at, access, other, other_writes,
                                 doer_text(history, access) + (write ? " writes to" : " reads"), false, false);
                   wrong = std::string(hazard_name(verdict.hazard)) + ": " + verdict.text;
                 });

@@ -140,6 +140,22 @@ bool GlobalMemory::allocate_together(std::vector<Part>& parts, const Residence& 
   return true;
 }
 
+void GlobalMemory::map(uint64_t address, uint64_t bytes, const Residence& residence) {
+  const std::unique_lock lock(impl_->mutex);
+  std::erase_if(impl_->freed, [&](const Range& r) { return r.begin < address + bytes && address < r.end; });
+  impl_->live.insert(impl_->after(address), Range{address, address + bytes, residence});
+  impl_->version = next_version.fetch_add(1);
+}
+
+void GlobalMemory::unmap(uint64_t address) {
+  const std::unique_lock lock(impl_->mutex);
+  const auto it = impl_->from(address);
+  if (it == impl_->live.end() || it->begin != address) return;
+  impl_->remember(*it);
+  impl_->live.erase(it);
+  impl_->version = next_version.fetch_add(1);
+}
+
 bool GlobalMemory::free(uint64_t address) {
   const std::unique_lock lock(impl_->mutex);
   const auto it = impl_->from(address);
@@ -199,7 +215,8 @@ void GlobalMemory::enable_peer(int device, int owner, bool enabled) {
 
 bool GlobalMemory::accessible(const Range& range, int device) const {
   const Residence& of = range.residence;
-  if (of.device == Residence::kEverywhere || device == Residence::kEverywhere || of.device == device) return true;
+  if (of.device == Residence::kEverywhere || device == Residence::kEverywhere) return true;
+  if (of.device == device && !of.by_mask_alone) return true;
   const uint64_t peers = of.peers | (of.by_context ? impl_->peers_of[static_cast<size_t>(of.device)].load() : 0);
   return (peers >> device & 1) != 0;
 }

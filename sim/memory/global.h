@@ -16,6 +16,10 @@ struct Residence {
   // memory of the device may, too.
   uint64_t peers = 0;
   bool by_context = false;
+  // The device itself may only where `peers` says so.
+  bool by_mask_alone = false;
+  // Where the same bytes may have several addresses, the one by which their order is known; 0: their address.
+  uint64_t known_as = 0;
 };
 
 // Device allocations. All members are thread-safe. Memory that no one owns lies before and behind each allocation.
@@ -34,9 +38,13 @@ class GlobalMemory {
   void free_together(uint64_t address);
   bool free(uint64_t address);                   // false: not the start of a live allocation
   void adopt(uint64_t address, uint64_t bytes);  // memory that someone else owns, as an allocation; never freed here
+  // Memory that was mapped elsewhere becomes an allocation, and ceases to be one.
+  void map(uint64_t address, uint64_t bytes, const Residence& residence);
+  void unmap(uint64_t address);
   struct Range {
     uint64_t begin = 0, end = 0;
     Residence residence{};
+    uint64_t known_as() const { return residence.known_as != 0 ? residence.known_as : begin; }
   };
   // Replaces the devices that may access the allocation that begins at the address.
   void set_peers(uint64_t address, uint64_t peers);

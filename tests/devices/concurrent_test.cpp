@@ -113,9 +113,10 @@ TEST_P(Concurrent, AFlagThatIsReadFromThePeersMemoryEndsTheWait) {
   const CUdeviceptr window = allocate(0, 256), out = allocate(1, 4);
   OK(launch(1, function(1, kPair, "take"), {window, window + 128, out}));
   OK(launch(0, function(0, kPair, "set"), {window, window + 128, 4}));
-  on(0);
+  on(1);
   OK(CU(cuCtxSynchronize)());
   EXPECT_EQ(word(1, out), 8u);
+  OK(synchronize(0));
 }
 
 TEST_P(Concurrent, HostThreadsThatWaitForTheirOwnDevicesEnd) {
@@ -141,7 +142,7 @@ TEST_P(Concurrent, HostThreadsThatWaitForTheirOwnDevicesEnd) {
 
 TEST_P(Concurrent, EveryBlockOfEightDevicesWaitsForEveryOther) {
   enable_peers(kDevices);
-  constexpr uint64_t kBlocks = 20;
+  constexpr uint64_t kBlocks = 6;
   std::array<CUdeviceptr, kDevices> windows{};
   for (int i = 0; i < kDevices; ++i) windows[i] = allocate(i, 4096 * kDevices);
   std::array<CUdeviceptr, kDevices> tables{};
@@ -156,7 +157,7 @@ TEST_P(Concurrent, EveryBlockOfEightDevicesWaitsForEveryOther) {
       OK(launch(i, barrier[i], {tables[i], static_cast<uint64_t>(i), kDevices, kBlocks, round}, kBlocks));
   }
   for (int i = 0; i < kDevices; ++i) OK(synchronize(i));
-  for (int i = 0; i < kDevices; ++i) EXPECT_EQ(word(i, windows[i] + 4096 * 3 + 4 * 7), 3u);
+  for (int i = 0; i < kDevices; ++i) EXPECT_EQ(word(i, windows[i] + 4096 * 3 + 4 * 5), 3u);
 }
 
 IN_ALL_ORDERS(Concurrent);

@@ -12,15 +12,13 @@ namespace sim_test {
 
 inline constexpr int kDevices = 8;
 
-// Every test runs in all orders.
-class SimDevices : public testing::TestWithParam<const char*> {
- protected:
+class SimDevicesBase : public testing::Test {
+ public:
   static void SetUpTestSuite() {
     for (const char* name : {"MOXIE_SIM_ARCH", "MOXIE_SIM_SMS", "MOXIE_SIM_REPORT"}) unsetenv(name);
     setenv("MOXIE_SIM_DEVICES", std::to_string(kDevices).c_str(), 1);
   }
-  void SetUp() override {
-    setenv("MOXIE_SIM_ORDER", GetParam(), 1);
+  void begin() {
     OK(CU(cuInit)(0));
     for (int i = 0; i < kDevices; ++i) {
       OK(CU(cuDevicePrimaryCtxRetain)(&context[i], i));
@@ -28,7 +26,7 @@ class SimDevices : public testing::TestWithParam<const char*> {
       OK(CU(cuStreamCreate)(&stream[i], CU_STREAM_NON_BLOCKING));
     }
   }
-  void TearDown() override {
+  void end() {
     CU(cuCtxSetCurrent)(nullptr);
     for (int i = 0; i < kDevices; ++i) CU(cuDevicePrimaryCtxRelease)(i);
     unsetenv("MOXIE_SIM_ORDER");
@@ -62,7 +60,8 @@ class SimDevices : public testing::TestWithParam<const char*> {
   CUfunction function(int device, const std::string& ptx, const char* name) {
     on(device);
     CUmodule module = nullptr;
-    const std::string text = ".version 8.7\n.target sm_90a\n.address_size 64\n" + ptx;
+    const bool whole = ptx.find(".version") != std::string::npos;
+    const std::string text = (whole ? "" : ".version 8.7\n.target sm_90a\n.address_size 64\n") + ptx;
     EXPECT_EQ(CUDA_SUCCESS, CU(cuModuleLoadData)(&module, text.c_str()));
     CUfunction f = nullptr;
     EXPECT_EQ(CUDA_SUCCESS, CU(cuModuleGetFunction)(&f, module, name));
@@ -88,6 +87,16 @@ class SimDevices : public testing::TestWithParam<const char*> {
 
   std::array<CUcontext, kDevices> context{};
   std::array<CUstream, kDevices> stream{};
+};
+
+// Every test runs in all orders.
+class SimDevices : public SimDevicesBase, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    setenv("MOXIE_SIM_ORDER", GetParam(), 1);
+    begin();
+  }
+  void TearDown() override { end(); }
 };
 
 inline std::string order_name(const testing::TestParamInfo<const char*>& info) {

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every hazard that the simulator reports, as a small kernel of its own: the files of tests/sim/hazards. As it stands a
-// file is right and must pass in every order. Broken, it must be reported in every order in the words that its head
-// states: then the lines that end with "// missing" are gone and those behind "// broken:" are there. The head:
-//   // What is wrong.
-//   // report: the first line of the report, * for anything, {text} for the number of the PTX line that holds the text;
-//              several such lines: one of them
-//   // detail: likewise, a line behind the first; each must be there
-//   // launch: 64 threads, cluster of 2, 3 clusters; with "in some orders" at the end it need not be reported in all
-// Several clusters run on one host thread and on four.
+// Every hazard that the simulator reports, as a small kernel of its own: the files of tests/sim/hazards. Several
+// clusters run on one host thread and on four.
 // Parameters, by name: p_in and p_out, 16 KB each; p_maps, two tensor maps of 16 rows of 32 words of p_in, with boxes
 // of 8 rows; p_padded_maps, one of padded elements of 4 bits and one of 6, 8 rows of 128, in boxes as large, with the
 // 128-byte swizzle.
@@ -15,126 +8,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <regex>
-#include <sstream>
 
 #include "sim/memory/tensor_map.h"
+#include "tests/sim/hazard_files.h"
 #include "tests/sim/run_ptx.h"
 
 namespace {
 
-using sim_test::Buffer;
-using sim_test::Shape;
-
-struct Example {
-  std::string name;
-  std::string mended, broken;
-  std::vector<std::string> reports, details;
-  uint32_t threads = 32, cluster = 1, clusters = 1;
-  int arch = 90;
-  bool in_some_orders = false;
-};
-
-void PrintTo(const Example& e, std::ostream* out) { *out << e.name; }
-
-bool take(std::string& line, const std::string& prefix) {
-  if (line.compare(0, prefix.size(), prefix) != 0) return false;
-  line.erase(0, prefix.size());
-  return true;
-}
-
-Example read_example(const std::filesystem::path& path) {
-  Example e;
-  e.name = path.stem().string();
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::string head = line;
-    if (take(head, "// report: ")) e.reports.push_back(head);
-    if (take(head, "// detail: ")) e.details.push_back(head);
-    if (take(head, "// launch: ")) {
-      std::sscanf(head.c_str(), "%u threads", &e.threads);
-      if (const size_t at = head.find("cluster of "); at != std::string::npos)
-        e.cluster = static_cast<uint32_t>(std::stoi(head.substr(at + 11)));
-      if (const size_t at = head.find(" clusters"); at != std::string::npos)
-        e.clusters = static_cast<uint32_t>(std::stoi(head.substr(head.rfind(' ', at - 1))));
-      e.in_some_orders = head.find("in some orders") != std::string::npos;
-    }
-    if (take(head, ".target sm_")) e.arch = std::stoi(head);
-    const size_t missing = line.rfind("// missing"), wrong = line.find("// broken: ");
-    e.mended += line + "\n";
-    // The lines keep their numbers.
-    if (missing != std::string::npos && missing + 10 == line.size())
-      e.broken += "\n";
-    else if (wrong != std::string::npos)
-      e.broken += line.substr(wrong + 11) + "\n";
-    else
-      e.broken += line + "\n";
-  }
-  return e;
-}
-
-std::vector<Example> examples() {
-  std::vector<Example> all;
-  for (const auto& entry : std::filesystem::directory_iterator(MOXIE_SOURCE_DIR "/tests/sim/hazards")) {
-    if (entry.path().extension() == ".ptx") all.push_back(read_example(entry.path()));
-  }
-  std::sort(all.begin(), all.end(), [](const Example& a, const Example& b) { return a.name < b.name; });
-  return all;
-}
-
-// The report's pattern as a regular expression.
-std::regex expression(const std::string& report) {
-  std::string text;
-  for (size_t i = 0; i < report.size(); ++i) {
-    if (report[i] == '*') {
-      text += ".*";
-    } else if (report[i] == '{') {
-      text += "([0-9]+)";
-      i = report.find('}', i);
-    } else {
-      if (std::strchr("\\^$.|?+()[]}", report[i]) != nullptr) text += '\\';
-      text += report[i];
-    }
-  }
-  return std::regex(text);
-}
-
-// What stands between braces, in order.
-std::vector<std::string> places(const std::string& report) {
-  std::vector<std::string> all;
-  for (size_t at = 0; (at = report.find('{', at)) != std::string::npos; ++at)
-    all.push_back(report.substr(at + 1, report.find('}', at) - at - 1));
-  return all;
-}
-
-std::string line_of(const std::string& text, const std::string& number) {
-  std::istringstream lines(text);
-  std::string line;
-  for (int i = 0; i < std::stoi(number); ++i) std::getline(lines, line);
-  return line;
-}
-
-bool fits(const std::string& said, const std::string& report, const std::string& kernel) {
-  std::smatch match;
-  if (!std::regex_match(said, match, expression(report))) return false;
-  const std::vector<std::string> wanted = places(report);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (line_of(kernel, match[i + 1]).find(wanted[i]) == std::string::npos) return false;
-  }
-  return true;
-}
-
-bool has_line(const std::string& text, const std::string& pattern, const std::string& kernel) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    line.erase(0, line.find_first_not_of(' '));
-    if (fits(line, pattern, kernel)) return true;
-  }
-  return false;
-}
+using namespace sim_test;
 
 // The report of a run, empty when there is none.
 std::string run(const Example& e, const std::string& text, const sim::Order& order, int threads = 1) {
@@ -182,8 +65,6 @@ std::string run(const Example& e, const std::string& text, const sim::Order& ord
   return sim_test::fault_of(text, "k", params, memory, shape);
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 // The blocks of a broken kernel race on the host's threads, too, which the thread sanitizer would report.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kBlocksMayRaceOnTheHost = false;
@@ -202,8 +83,11 @@ std::vector<sim::Order> orders(uint64_t seeds) {
   return all;
 }
 
+constexpr char kFolder[] = MOXIE_SOURCE_DIR "/tests/sim/hazards";
+
 class Hazards : public testing::TestWithParam<Example> {};
-INSTANTIATE_TEST_SUITE_P(All, Hazards, testing::ValuesIn(examples()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, Hazards, testing::ValuesIn(examples(kFolder)),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(Hazards, BrokenIsReported) {
   const Example& e = GetParam();
@@ -238,7 +122,7 @@ TEST_P(Hazards, MendedPasses) {
 
 // Each class of hazard has examples, and each report says where: a line of PTX, a block and a warp.
 TEST(HazardExamples, EveryClassIsShown) {
-  const std::vector<Example> all = examples();
+  const std::vector<Example> all = examples(kFolder);
   for (int hazard = 0; hazard <= int(sim::Hazard::IllegalUse); ++hazard) {
     const std::string name = std::string(sim::hazard_name(sim::Hazard(hazard))) + ": ";
     EXPECT_TRUE(std::any_of(all.begin(), all.end(), [&](const Example& e) {

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the driver says of several devices and their memory, and what becomes of work that one host thread enqueues on
+// them.
+#include <gmock/gmock.h>
+
+#include "tests/devices/devices.h"
+
+namespace sim_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const char kKernels[] = R"(
+.visible .entry store(.param .u64 p_at, .param .u64 p_value)
+{
+  .reg .b64 %at, %value;
+  .reg .b32 %v;
+  ld.param.u64 %at, [p_at];
+  ld.param.u64 %value, [p_value];
+  cvt.u32.u64 %v, %value;
+  st.global.u32 [%at], %v;
+  ret;
+}
+.visible .entry add_on(.param .u64 p_at, .param .u64 p_value)
+{
+  .reg .b64 %at, %value;
+  .reg .b32 %v;
+  ld.param.u64 %at, [p_at];
+  ld.param.u64 %value, [p_value];
+  cvt.u32.u64 %v, %value;
+  red.relaxed.sys.global.add.u32 [%at], %v;
+  ret;
+}
+.visible .entry copy(.param .u64 p_to, .param .u64 p_from)
+{
+  .reg .b64 %to, %from;
+  .reg .b32 %v;
+  ld.param.u64 %to, [p_to];
+  ld.param.u64 %from, [p_from];
+  ld.global.u32 %v, [%from];
+  st.global.u32 [%to], %v;
+  ret;
+}
+.visible .entry signal(.param .u64 p_flag, .param .u64 p_unused)
+{
+  .reg .b64 %flag;
+  ld.param.u64 %flag, [p_flag];
+  st.release.sys.global.u32 [%flag], 1;
+  ret;
+}
+.visible .entry wait(.param .u64 p_flag, .param .u64 p_unused)
+{
+  .reg .b64 %flag;
+  .reg .b32 %v;
+  .reg .pred %p;
+  ld.param.u64 %flag, [p_flag];
+WAIT:
+  ld.acquire.sys.global.u32 %v, [%flag];
+  setp.eq.u32 %p, %v, 0;
+  @%p bra WAIT;
+  ret;
+}
+// Gives up after a second by its own clock, and stores 7.
+.visible .entry wait_a_second(.param .u64 p_flag, .param .u64 p_out)
+{
+  .reg .b64 %flag, %out, %begin, %now;
+  .reg .b32 %v;
+  .reg .pred %p;
+  ld.param.u64 %flag, [p_flag];
+  ld.param.u64 %out, [p_out];
+  mov.u64 %begin, %globaltimer;
+AGAIN:
+  ld.acquire.sys.global.u32 %v, [%flag];
+  setp.ne.u32 %p, %v, 0;
+  @%p ret;
+  mov.u64 %now, %globaltimer;
+  sub.u64 %now, %now, %begin;
+  setp.lt.u64 %p, %now, 1000000000;
+  @%p bra AGAIN;
+  st.global.u32 [%out], 7;
+  ret;
+}
+)";
+
+class Devices : public SimDevices {
+ protected:
+  CUresult run(int device, const char* name, uint64_t a, uint64_t b = 0) {
+    return launch(device, function(device, kKernels, name), {a, b}, 1, 1);
+  }
+};
+IN_ALL_ORDERS(Devices);
+
+TEST_P(Devices, AreEightAndReachEachOther) {
+  int count = 0, can = 0, native = 0;
+  OK(CU(cuDeviceGetCount)(&count));
+  EXPECT_EQ(count, kDevices);
+  OK(CU(cuDeviceCanAccessPeer)(&can, 2, 5));
+  EXPECT_EQ(can, 1);
+  OK(CU(cuDeviceGetP2PAttribute)(&native, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 2, 5));
+  EXPECT_EQ(native, 1);
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuDeviceGetP2PAttribute)(&native, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 2, 2));
+  CUdevice device = 0;
+  FAILS(CUDA_ERROR_INVALID_DEVICE, CU(cuDeviceGet)(&device, kDevices));
+  on(3);
+  OK(CU(cuCtxGetDevice)(&device));
+  EXPECT_EQ(device, 3);
+  const CUdeviceptr there = allocate(5, 64);
+  int owner = -1;
+  OK(CU(cuPointerGetAttribute)(&owner, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, there));
+  EXPECT_EQ(owner, 5);
+  on(3);
+  OK(CU(cuCtxEnablePeerAccess)(context[5], 0));
+  FAILS(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, CU(cuCtxEnablePeerAccess)(context[5], 0));
+  FAILS(CUDA_ERROR_INVALID_DEVICE, CU(cuCtxEnablePeerAccess)(context[3], 0));
+  OK(CU(cuCtxDisablePeerAccess)(context[5]));
+  FAILS(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, CU(cuCtxDisablePeerAccess)(context[5]));
+}
+
+TEST_P(Devices, AccessThatWasNotEnabledIsAFaultThatNamesBoth) {
+  const CUdeviceptr there = allocate(1, 64);
+  OK(run(0, "store", there, 1));
+  EXPECT_EQ(synchronize(0), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(text_of(CUDA_ERROR_ILLEGAL_ADDRESS),
+              AllOf(HasSubstr("memory: "), HasSubstr("belongs to device 1"), HasSubstr("device 0 has no access"),
+                    HasSubstr("device 0, block (0,0,0)")));
+  EXPECT_EQ(synchronize(1), CUDA_SUCCESS) << "the other device has done nothing wrong";
+  EXPECT_EQ(word(1, there), 0u);
+}
+
+TEST_P(Devices, AtomicsAndCopiesReachAPeer) {
+  enable_peers(3);
+  const CUdeviceptr sum = allocate(1, 64), copy = allocate(2, 64);
+  for (int device = 0; device < 3; ++device) OK(run(device, "add_on", sum, 10 + device));
+  for (int device = 0; device < 3; ++device) OK(synchronize(device));
+  EXPECT_EQ(word(1, sum), 33u);
+  OK(CU(cuMemcpyPeer)(copy, context[2], sum, context[1], 64));
+  EXPECT_EQ(word(2, copy), 33u);
+  OK(CU(cuMemcpyPeerAsync)(copy + 32, context[2], sum, context[1], 4, stream[2]));
+  OK(synchronize(2));
+  EXPECT_EQ(word(0, copy + 32), 33u) << "any context may copy from any device";
+}
+
+TEST_P(Devices, EventsOrderWorkOfDevices) {
+  enable_peers(2);
+  const CUdeviceptr window = allocate(1, 64), out = allocate(1, 64);
+  CUevent event = nullptr;
+  on(0);
+  OK(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
+  OK(run(0, "store", window, 9));
+  on(0);
+  OK(CU(cuEventRecord)(event, stream[0]));
+  OK(CU(cuStreamWaitEvent)(stream[1], event, 0));
+  OK(run(1, "copy", out, window));
+  OK(synchronize(1));
+  EXPECT_EQ(word(1, out), 9u);
+}
+
+TEST_P(Devices, WithoutTheEventItIsARace) {
+  enable_peers(2);
+  const CUdeviceptr window = allocate(1, 64), out = allocate(1, 64);
+  OK(run(0, "store", window, 9));
+  OK(run(1, "copy", out, window));
+  const CUresult first = synchronize(0);
+  std::string text = first != CUDA_SUCCESS ? text_of(first) : "";
+  const CUresult second = synchronize(1);
+  if (second != CUDA_SUCCESS) text = text_of(second);
+  EXPECT_THAT(text, AllOf(HasSubstr("race: "), HasSubstr("of device 1, which kernel '"), HasSubstr("an event")));
+}
+
+// As in pytorch/pytorch 196546 and NVIDIA/nvshmem 98: a rank clears its own flag when peers may set it already.
+TEST_P(Devices, AFillThatNothingOrdersWithAPeersSignalIsARace) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64);
+  OK(run(0, "signal", flag));
+  on(1);
+  OK(CU(cuMemsetD32Async)(flag, 0, 16, stream[1]));
+  OK(run(1, "wait", flag));
+  std::string text;
+  for (int device = 0; device < 2; ++device) {
+    const CUresult result = synchronize(device);
+    if (result != CUDA_SUCCESS && text.find("race") == std::string::npos) text = text_of(result);
+  }
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("race: "), HasSubstr("a fill of device 1"), HasSubstr("kernel 'signal' of device 0")));
+}
+
+TEST_P(Devices, AFillThatAnEventOrdersIsNone) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64);
+  CUevent cleared = nullptr;
+  on(1);
+  OK(CU(cuEventCreate)(&cleared, CU_EVENT_DISABLE_TIMING));
+  OK(CU(cuMemsetD32Async)(flag, 0, 16, stream[1]));
+  OK(CU(cuEventRecord)(cleared, stream[1]));
+  OK(run(1, "wait", flag));
+  OK(CU(cuStreamWaitEvent)(stream[0], cleared, 0));
+  OK(run(0, "signal", flag));
+  OK(synchronize(0));
+  OK(synchronize(1));
+}
+
+TEST_P(Devices, ADeadlockNamesAllDevicesThatWait) {
+  enable_peers(2);
+  const CUdeviceptr here = allocate(0, 64), there = allocate(1, 64);
+  testing::internal::CaptureStderr();
+  OK(run(0, "wait", there));
+  OK(run(1, "wait", here));
+  EXPECT_EQ(synchronize(0), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(synchronize(1), CUDA_ERROR_LAUNCH_FAILED);
+  const std::string report = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(report,
+              AllOf(HasSubstr("deadlock: no warp can go on, 2 warps wait"), HasSubstr("kernel 'wait' of device 0:"),
+                    HasSubstr("kernel 'wait' of device 1:"), HasSubstr("of device 0, which nobody changes"),
+                    HasSubstr("of device 1, which nobody changes")));
+}
+
+TEST_P(Devices, AKernelThatLooksAtAClockGivesUpByItself) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64), out = allocate(0, 64);
+  OK(run(0, "wait_a_second", flag, out));
+  OK(synchronize(0));
+  EXPECT_EQ(word(0, out), 7u);
+}
+
+TEST_P(Devices, AQueryAnswersThatAKernelStillWaits) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64);
+  OK(run(1, "wait", flag));
+  on(1);
+  FAILS(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(stream[1]));
+  OK(run(0, "signal", flag));
+  on(1);
+  OK(CU(cuStreamQuery)(stream[1]));
+  OK(synchronize(0));
+}
+
+TEST_P(Devices, AGraphOverTwoDevicesRunsBoth) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64);
+  const CUfunction wait = function(1, kKernels, "wait"), signal = function(0, kKernels, "signal");
+  CUevent fork = nullptr, join = nullptr;
+  on(1);
+  OK(CU(cuEventCreate)(&join, CU_EVENT_DISABLE_TIMING));
+  on(0);
+  OK(CU(cuEventCreate)(&fork, CU_EVENT_DISABLE_TIMING));
+  OK(CU(cuStreamBeginCapture)(stream[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(CU(cuEventRecord)(fork, stream[0]));
+  OK(CU(cuStreamWaitEvent)(stream[1], fork, 0));
+  OK(launch(1, wait, {flag, 0}, 1, 1));
+  OK(launch(0, signal, {flag, 0}, 1, 1));
+  on(1);
+  OK(CU(cuEventRecord)(join, stream[1]));
+  on(0);
+  OK(CU(cuStreamWaitEvent)(stream[0], join, 0));
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  OK(CU(cuStreamEndCapture)(stream[0], &graph));
+  OK(CU(cuGraphInstantiate)(&exec, graph, 0));
+  for (int i = 0; i < 3; ++i) {
+    on(1);
+    OK(CU(cuMemsetD32)(flag, 0, 1));
+    OK(CU(cuCtxSynchronize)());
+    on(0);
+    OK(CU(cuGraphLaunch)(exec, stream[0]));
+    OK(synchronize(0));
+    EXPECT_EQ(word(1, flag), 1u);
+  }
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+}
+
+// Memory of device 1 at two addresses, of which device 0 has access to the second.
+TEST_P(Devices, MemoryIsMappedIntoAPeer) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {1}};
+  size_t granularity = 0;
+  OK(CU(cuMemGetAllocationGranularity)(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUmemGenericAllocationHandle memory = 0;
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemCreate)(&memory, granularity - 1, &properties, 0));
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemCreate)(&memory, granularity, &properties, 0));
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  OK(CU(cuMemCreate)(&memory, granularity, &properties, 0));
+  CUdeviceptr own = 0, peer = 0;
+  OK(CU(cuMemAddressReserve)(&own, granularity, 0, 0, 0));
+  OK(CU(cuMemAddressReserve)(&peer, granularity, 0, 0, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(own, 2 * granularity, 0, memory, 0));
+  OK(CU(cuMemMap)(own, granularity, 0, memory, 0));
+  OK(CU(cuMemMap)(peer, granularity, 0, memory, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(peer, granularity, 0, memory, 0));
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {1}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(CU(cuMemSetAccess)(own, granularity, &access, 1));
+  access.location.id = 0;
+  OK(CU(cuMemSetAccess)(peer, granularity, &access, 1));
+  const CUdeviceptr out = allocate(1, 64);
+  on(1);
+  OK(CU(cuMemsetD8)(own, 0, 4096));
+  OK(CU(cuCtxSynchronize)());
+  OK(run(1, "wait", own + 64));
+  OK(run(1, "copy", out, own));
+  OK(run(0, "store", peer, 5));
+  OK(run(0, "signal", peer + 64));
+  OK(synchronize(0));
+  OK(synchronize(1));
+  EXPECT_EQ(word(1, out), 5u);
+  unsigned long long flags = 1;
+  OK(CU(cuMemGetAccess)(&flags, &access.location, own));
+  EXPECT_EQ(flags, 0u);
+  OK(CU(cuMemRelease)(memory));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemAddressFree)(peer, granularity));
+  OK(CU(cuMemUnmap)(peer, granularity));
+  OK(run(0, "store", own, 5));
+  EXPECT_EQ(synchronize(0), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(text_of(CUDA_ERROR_ILLEGAL_ADDRESS), HasSubstr("it was not mapped for that device"));
+  OK(CU(cuMemUnmap)(own, granularity));
+  OK(CU(cuMemAddressFree)(own, granularity));
+  OK(CU(cuMemAddressFree)(peer, granularity));
+}
+
+TEST_P(Devices, CopiesFromOrdinaryMemoryTakeWhatItHoldsWhenTheyAreEnqueued) {
+  const CUdeviceptr flag = allocate(0, 64), data = allocate(0, 64);
+  OK(run(0, "wait", flag));
+  uint32_t value = 11;
+  on(0);
+  OK(CU(cuMemcpyHtoDAsync)(data, &value, 4, stream[0]));
+  value = 12;
+  CUstream other = nullptr;
+  OK(CU(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
+  const CUfunction signal = function(0, kKernels, "signal");
+  uint64_t unused = 0;
+  CUdeviceptr at = flag;
+  void* params[] = {&at, &unused};
+  OK(CU(cuLaunchKernel)(signal, 1, 1, 1, 1, 1, 1, 0, other, params, nullptr));
+  OK(synchronize(0));
+  EXPECT_EQ(word(0, data), 11u);
+}
+
+}  // namespace
+}  // namespace sim_test
