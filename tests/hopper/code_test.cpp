@@ -275,6 +275,9 @@ void add_routing(std::vector<Kernel>& kernels) {
     for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid})
       add(jit::route_source(type, score, jit::kRouteSizes - 1));  // the most registers
   }
+  add(jit::exchange_source()), add(jit::meet_source());
+  add(jit::dispatch_source(IdType::Int64, RowFormat::Fp8)), add(jit::gather_rows_source(RowFormat::Fp8));
+  add(jit::sum_tokens_source(ResultFormat::Sums)), add(jit::combine_ranks_source(kBf16, ResultFormat::Sums));
 }
 
 // All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest and four more of the grid.

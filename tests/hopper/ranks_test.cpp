@@ -173,6 +173,17 @@ TEST(Ranks, OneTokenInAll) {
   check_steps(layers, call_of({0, 0, 1, 0}, 3, [id = 0](int) mutable { return id += 2; }));
 }
 
+// Tokens of several blocks of columns and several choices on each rank.
+TEST(Ranks, SumsTravelBack) {
+  for (const ResultFormat results : {ResultFormat::Sums, ResultFormat::Bf16Sums}) {
+    ExpertLayerDescription d = small_layer(2, 4, 5);
+    d.hidden = 264, d.residual = true;
+    d.ranks->results = results, d.ranks->format = RowFormat::Fp8;
+    RankLayers layers(d, on_one(2));
+    check_steps(layers, call_of({12, 7}, 5, [id = 0](int) mutable { return id++ * 3 % 8; }));
+  }
+}
+
 TEST(Ranks, NoTokenAtAll) {
   RankLayers layers(small_layer(2), on_one(2));
   check_steps(layers, call_of({0, 0}, 2, [](int) { return 0; }));

@@ -161,13 +161,15 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
   const uint64_t seed = call.seed * 31 + uint64_t(rank) * 7919;
   ExpertLayerTensors& t = side.tensors;
   t.tokens = tokens;
-  // Numbers that FP8 keeps: the greatest of 128 columns is 7, so that the scale is 2^-6. NaN lies between the rows.
+  // Numbers that FP8 keeps: the greatest of 128 columns is 7 times a power of two, so that the scale is one, too, and
+  // another one than the next block's. NaN lies between the rows.
   t.x.ld = d.hidden + 16;
   std::vector<uint16_t> x(size_t(tokens * t.x.ld), 0xffff);
   const std::vector<uint16_t> numbers = small_numbers(seed, tokens * d.hidden, 7);
   for (int64_t i = 0; i < tokens * d.hidden; ++i) {
     const int64_t column = i % d.hidden;
-    x[size_t(i / d.hidden * t.x.ld + column)] = column % 128 == 0 ? reference::float_to_bf16(7) : numbers[size_t(i)];
+    const float number = column % 128 == 0 ? 7 : reference::bf16_to_float(numbers[size_t(i)]);
+    x[size_t(i / d.hidden * t.x.ld + column)] = reference::float_to_bf16(number * float(1 << column / 128 % 3));
   }
   t.x.data = side.put(side.call, x, kX);
   Random random(seed + 1);
