@@ -33,13 +33,13 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
     if (place > 0) begin = params.place_ends[place - 1];
     count = params.place_ends[place] - begin;
   }
-  if ((params.halves & kTell) && !failed) {
-    if (exists) {
-      for (int rank = 0; rank < ranks.ranks; ++rank) counts_of(ranks, rank)[ranks.rank * places + place] = count;
-    }
-    __syncthreads();  // all of them come before the flags
-    if (place < 32) tell(ranks, Meeting::Counts, call);
+  const bool tells = (params.halves & kTell) && !failed;
+  if (tells && exists) {
+    for (int rank = 0; rank < ranks.ranks; ++rank) counts_of(ranks, rank)[ranks.rank * places + place] = count;
   }
+  // All counts come before the flags, and all threads have looked at the outcome before it may become another.
+  __syncthreads();
+  if (tells && place < 32) tell(ranks, Meeting::Counts, call);
   if (!(params.halves & kWait)) return;
   bool go_on = !failed;
   if (go_on && place < 32) go_on = wait(ranks, Meeting::Counts, call);
