@@ -234,8 +234,9 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     for (auto& context : s.contexts) drain(c, *context);
     std::vector<uint64_t> gone;
     each_mapped(address, bytes, [&](uint64_t begin, MappedMemory&) { gone.push_back(begin); });
-    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-         -1, 0);
+    const void* const emptied = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    require(emptied != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY, "the addresses cannot be emptied");
     for (uint64_t begin : gone) {
       const uint64_t handle = s.mapped.at(begin).handle;
       s.memory.unmap(begin);
