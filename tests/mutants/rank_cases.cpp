@@ -20,7 +20,7 @@ ExpertLayerDescription layer_of(ResultFormat results) {
   d.activation = Activation::Relu;
   d.residual = true, d.permute = true;
   d.max_tokens = 9, d.expected_tokens = 4;
-  d.ranks = RankDescription{.ranks = kRanks, .max_rows = kRanks * 9 * 3, .results = results, .time_limit = 1e-3};
+  d.ranks = RankDescription{.ranks = kRanks, .max_rows = kRanks * 9 * 3, .results = results, .time_limit = 1};
   return d;
 }
 
