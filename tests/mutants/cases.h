@@ -56,7 +56,9 @@ inline Case with_gather(Case c) {
 std::vector<Case> hopper_cases();     // hopper_cases.cpp
 std::vector<Case> blackwell_cases();  // blackwell_cases.cpp
 std::vector<Case> routing_cases();    // routing_cases.cpp, for both architectures
-std::vector<Case> rank_cases();       // rank_cases.cpp, for both architectures
+// rank_cases.cpp. On sm_100a those that several devices compute: the others replay the launches of a call without
+// clusters, which the products there have.
+std::vector<Case> rank_cases(bool on_blackwell);
 // Runs layers over ranks in this process, which has asked for no device yet, and returns what is wrong with what they
 // compute, or "". Throws what the simulator reports.
 std::string run_over_ranks(const char* order);

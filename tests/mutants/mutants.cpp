@@ -592,7 +592,7 @@ int run(const Options& options) {
   std::map<std::string, size_t> killers_total;
   std::vector<Case> all = options.blackwell ? blackwell_cases() : hopper_cases();
   for (Case& c : routing_cases()) all.push_back(std::move(c));
-  for (Case& c : rank_cases()) all.push_back(std::move(c));
+  for (Case& c : rank_cases(options.blackwell)) all.push_back(std::move(c));
   size_t turn = 0;
   for (const Case& c : all) {
     if (c.name.find(options.only) == std::string::npos || turn++ % options.each != 0) continue;
