@@ -291,17 +291,19 @@ void give_up(Call& c) {
     grids.push_back(item->grid.get());
     contexts.push_back(item->context);
   }
-  bool for_ever = false;
+  bool for_ever = false, time_passes = false;
   while (!for_ever && queue.progress.changes == changes && queue.submissions == submissions) {
     c.unlocked(
         [&] {
           for (int round = 0; round < kLookAgain && !for_ever && queue.progress.changes == changes; ++round) {
             for_ever = true;
             for (const ItemPtr& item : running) {
-              item->kernel->guarded([&] { for_ever = item->grid->comes_back() && for_ever; });
+              item->kernel->guarded([&] { for_ever = item->grid->comes_back(time_passes) && for_ever; });
               if (item->kernel->failure) ++queue.progress.changes;
             }
             for_ever = for_ever && queue.progress.changes == changes;
+            // What waits for a clock has its time when nothing else can go on.
+            if (for_ever && !time_passes) time_passes = true, for_ever = false;
           }
         },
         true);

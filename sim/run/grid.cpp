@@ -130,13 +130,13 @@ bool RunningGrid::perform_pending() {
   return false;
 }
 
-bool RunningGrid::comes_back() {
+bool RunningGrid::comes_back(bool time_passes) {
   enter_device(launch_.device);
   const uint64_t since = progress_.changes;
   bool all = true;
   for (size_t i = 0; i < active_.size(); ++i) {
     Active& active = *active_[i];
-    all = active.schedule->comes_back(since) && all;
+    all = active.schedule->comes_back(since, time_passes) && all;
     if (active.cluster.finished()) {
       end_of(i);
       return false;

@@ -33,8 +33,9 @@ class RunningGrid {
   bool turn();
   // Performs one of the pending operations. False when there is none.
   bool perform_pending();
-  // Whether every cluster is bound to wait for ever (Schedule::comes_back), as far as a round of each tells.
-  bool comes_back();
+  // Whether every cluster is bound to wait for ever (Schedule::comes_back), as far as a round of each tells. Time may
+  // pass when that is so of all kernels that run.
+  bool comes_back(bool time_passes);
   // A line for each warp that waits, as the report of a deadlock has them.
   void describe_waiting(std::string* lines, int* warps, std::string* first);
   // To be called once, at the end or when the launch is given up.

@@ -29,8 +29,10 @@ void take_turns(Launch& launch) {
       if (grid.done()) return;
       const uint64_t changes = progress.changes;
       if (grid.perform_pending()) continue;
-      while (progress.changes == changes) {
-        if (grid.comes_back() && progress.changes == changes) report_deadlock({&grid}, "\n  nothing is pending");
+      for (bool time_passes = false; progress.changes == changes;) {
+        if (!grid.comes_back(time_passes) || progress.changes != changes) continue;
+        if (time_passes) report_deadlock({&grid}, "\n  nothing is pending");
+        time_passes = true;
       }
     }
   };

@@ -28,8 +28,9 @@ class Schedule {
 
   // Runs one round in which every turn has the same length, and remembers what each warp has in its registers. A warp
   // that comes back to a state does so for ever unless memory changes. True when all have. `since` tells when memory
-  // changed last.
-  bool comes_back(uint64_t since);
+  // changed last. A cluster that reads a clock waits for time to pass instead: with `time_passes` time passes fast, and
+  // without it the answer is true.
+  bool comes_back(uint64_t since, bool time_passes);
 
  private:
   struct Turns {
