@@ -64,7 +64,8 @@ def test_random_routing_and_uneven_tokens(world, size, halves):
 @pytest.mark.parametrize("top_k", [1, 2, 3, 5, 8, 16])
 def test_choices_of_a_token(world, top_k):
     size = min(2, MOST)
-    compare(world.run(ranks.layer, range(size), some(size), top_k), some(size), top_k)
+    counts = [16 + 7 * rank for rank in range(size)]  # with fewer, all choices of one expert may be foreign
+    compare(world.run(ranks.layer, range(size), counts, top_k), counts, top_k)
 
 
 @needs(4)
