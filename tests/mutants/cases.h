@@ -20,7 +20,9 @@ using test::Job;
 struct Call {
   std::function<void(Stream)> launch;
   std::function<bool()> is_right;  // by the host's answer, after a launch
-  int kernel = 0;                  // which of its launches is the one that is mutated
+  // Which of its launches is the one that is mutated: the first of this function, or without it the one of this number.
+  int kernel = 0;
+  CUfunction function = nullptr;
   // Buffers that hold what they hold before that launch begins, since the one before it has waited for it.
   std::vector<const void*> ready = {};
   std::function<void(CUDA_KERNEL_NODE_PARAMS&)> change = {};  // of each launch that the library made

@@ -222,15 +222,20 @@ class CallProblem : public Problem {
   void learn() override {
     std::vector<CUDA_KERNEL_NODE_PARAMS> launches = capture(call_.launch);
     if (call_.change) std::for_each(launches.begin(), launches.end(), call_.change);
-    node_ = launches.at(size_t(call_.kernel));
+    size_t mutated = size_t(call_.kernel);
+    if (call_.function) {
+      const auto same = [&](const CUDA_KERNEL_NODE_PARAMS& launch) { return launch.func == call_.function; };
+      mutated = size_t(std::find_if(launches.begin(), launches.end(), same) - launches.begin());
+    }
+    node_ = launches.at(mutated);
     const Current current;
     for (size_t i = 0; i < launches.size(); ++i) {
       const CUDA_KERNEL_NODE_PARAMS& launch = launches[i];
-      if (i == size_t(call_.kernel)) save(&State::before);
+      if (i == mutated) save(&State::before);
       MOXIE_CALL(cuLaunchKernel, launch.func, launch.gridDimX, launch.gridDimY, launch.gridDimZ, launch.blockDimX,
                  launch.blockDimY, launch.blockDimZ, launch.sharedMemBytes, nullptr, launch.kernelParams, nullptr);
       test::device().synchronize();
-      if (i == size_t(call_.kernel)) save(&State::after);
+      if (i == mutated) save(&State::after);
     }
     EXPECT_TRUE(call_.is_right());
   }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cases.h"
+#include "device_state.h"
 #include "jit/source.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_layers.h"
@@ -45,9 +46,10 @@ Case over_ranks(const char* name, std::string source) {
   return c;
 }
 
-// Ranks on one device that take turns, and launch number `kernel` of what the library launches: a kernel that waits for
-// no other rank.
-Case in_steps(const char* name, std::string source, ResultFormat results, int kernel,
+// Ranks on one device that take turns, and the first rank's launch of a kernel that waits for no other rank. `loaded`
+// returns what the library launches of this source.
+template <class Loaded>
+Case in_steps(const char* name, std::string source, Loaded loaded, ResultFormat results,
               RowFormat format = RowFormat::Bf16) {
   Case c;
   c.name = name;
@@ -58,10 +60,10 @@ Case in_steps(const char* name, std::string source, ResultFormat results, int ke
     d.expected_tokens = 1, d.hidden = 136;  // products without clusters, which a launch by the harness has not
     const std::vector<Device> devices(size_t(kRanks), test::device());
     const auto layers = std::make_shared<test::RankLayers>(d, devices);
-    layers->bring(draw(uint64_t(kernel)));
+    layers->bring(draw(1));
     for (const auto& [address, bytes] : layers->memory()) test::Buffer::live()[address] = bytes;
     return Call{[layers](Stream stream) { layers->run_in_steps(stream); },
-                [layers] { return layers->difference().empty(); }, kernel};
+                [layers] { return layers->difference().empty(); }, 0, loaded(test::device().state()).function};
   });
   return c;
 }
@@ -70,22 +72,31 @@ Case in_steps(const char* name, std::string source, ResultFormat results, int ke
 
 std::vector<Case> rank_cases(bool on_blackwell) {
   constexpr auto kBf16 = DataType::Bf16;
-  // Of the launches of a call by steps, with these tokens: of the first rank.
-  constexpr int kDispatch = 7, kGather = 15, kSum = 18, kCombineRows = 30, kCombineSums = 33;
+  using detail::DeviceState;
   if (on_blackwell)
     return {over_ranks("ranks, exchange", jit::exchange_source()), over_ranks("ranks, meet", jit::meet_source())};
   return {
       over_ranks("ranks, exchange", jit::exchange_source()),
       over_ranks("ranks, meet", jit::meet_source()),
-      in_steps("ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16), ResultFormat::Sums, kDispatch),
-      in_steps("ranks, dispatch FP8", jit::dispatch_source(IdType::Int32, RowFormat::Fp8), ResultFormat::Rows,
-               kDispatch, RowFormat::Fp8),
-      in_steps("ranks, gather", jit::gather_rows_source(RowFormat::Bf16), ResultFormat::Rows, kGather),
-      in_steps("ranks, sum", jit::sum_tokens_source(ResultFormat::Sums), ResultFormat::Sums, kSum),
-      in_steps("ranks, combine rows", jit::combine_ranks_source(kBf16, ResultFormat::Rows), ResultFormat::Rows,
-               kCombineRows),
-      in_steps("ranks, combine sums", jit::combine_ranks_source(kBf16, ResultFormat::Sums), ResultFormat::Sums,
-               kCombineSums),
+      in_steps(
+          "ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16),
+          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Bf16); }, ResultFormat::Sums),
+      in_steps(
+          "ranks, dispatch FP8", jit::dispatch_source(IdType::Int32, RowFormat::Fp8),
+          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Fp8); }, ResultFormat::Rows,
+          RowFormat::Fp8),
+      in_steps(
+          "ranks, gather", jit::gather_rows_source(RowFormat::Bf16),
+          [](DeviceState& s) { return s.gather_rows_kernel(RowFormat::Bf16); }, ResultFormat::Rows),
+      in_steps(
+          "ranks, sum", jit::sum_tokens_source(ResultFormat::Sums),
+          [](DeviceState& s) { return s.sum_tokens_kernel(ResultFormat::Sums); }, ResultFormat::Sums),
+      in_steps(
+          "ranks, combine rows", jit::combine_ranks_source(kBf16, ResultFormat::Rows),
+          [](DeviceState& s) { return s.combine_ranks_kernel(kBf16, ResultFormat::Rows); }, ResultFormat::Rows),
+      in_steps(
+          "ranks, combine sums", jit::combine_ranks_source(kBf16, ResultFormat::Sums),
+          [](DeviceState& s) { return s.combine_ranks_kernel(kBf16, ResultFormat::Sums); }, ResultFormat::Sums),
   };
 }
 
