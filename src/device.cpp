@@ -134,11 +134,11 @@ const driver::LoadedKernel& DeviceState::pack_weights_kernel(bool unpack) {
   return keep(pack_weights_[unpack ? 1 : 0], [=] { return jit::pack_weights_source(unpack); });
 }
 
-const driver::LoadedKernel& DeviceState::sort_kernel(jit::SortKernel kernel, IdType type) {
+const driver::LoadedKernel& DeviceState::sort_kernel(jit::SortKernel kernel, IdType type, bool table) {
   constexpr int kMostShared =
       kernel::place_layout(kernel::kSortThreads / 32, kernel::kSortRows, kMaxRoutedExperts).bytes;
   return keep(
-      sort_[size_t(kernel)][size_t(type)], [=] { return jit::sort_source(kernel, type); },
+      sort_[size_t(kernel)][size_t(type)][table], [=] { return jit::sort_source(kernel, type, table); },
       kernel == jit::SortKernel::Place ? kMostShared : 0);
 }
 

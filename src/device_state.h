@@ -31,7 +31,7 @@ class DeviceState {
   const driver::LoadedKernel& quantize_kernel(jit::QuantizeKernel kernel, DataType format, DataType type);
   const driver::LoadedKernel& block_scales_kernel();
   const driver::LoadedKernel& pack_weights_kernel(bool unpack);
-  const driver::LoadedKernel& sort_kernel(jit::SortKernel kernel, IdType type);
+  const driver::LoadedKernel& sort_kernel(jit::SortKernel kernel, IdType type, bool table);
   const driver::LoadedKernel& route_kernel(DataType logits, RouterScore score, int size);
   const driver::LoadedKernel& permute_kernel();
   const driver::LoadedKernel& combine_kernel(DataType rows, DataType out);
@@ -59,7 +59,7 @@ class DeviceState {
   Kept quantize_[jit::kQuantizeKernels][names<DataType>().size()][names<DataType>().size()];
   Kept block_scales_;
   Kept pack_weights_[2];
-  Kept sort_[jit::kSortKernels][names<IdType>().size()];
+  Kept sort_[jit::kSortKernels][names<IdType>().size()][2];
   Kept route_[names<DataType>().size()][names<RouterScore>().size()][jit::kRouteSizes];
   Kept permute_;
   Kept combine_[names<DataType>().size()][names<DataType>().size()];

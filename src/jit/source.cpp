@@ -114,15 +114,16 @@ std::string pack_weights_source(bool unpack) {
                       unpack ? "unpack_weights" : "pack_weights");
 }
 
-std::string sort_source(SortKernel kernel, IdType type) {
-  const std::string id = type == IdType::Int32 ? "<int32_t>" : "<int64_t>";
+std::string sort_source(SortKernel kernel, IdType type, bool table) {
+  const std::string id = type == IdType::Int32 ? "int32_t" : "int64_t";
+  const std::string of = "<" + id + ", " + spell(table) + ">";
   if (kernel == SortKernel::Count)
     return small_source_with("routing/sort.cuh",
                              "__launch_bounds__(moxie::kernel::kCountThreads) "
                              "__cluster_dims__(moxie::kernel::kSortCluster)",
-                             "SortParams", "count_pairs" + id);
+                             "SortParams", "count_pairs" + of);
   return small_source_with("routing/sort.cuh", "__maxnreg__(moxie::kernel::kPlaceRegisters)", "SortParams",
-                           "place_pairs" + id);
+                           "place_pairs" + of);
 }
 
 std::string route_source(DataType logits, RouterScore score, int size) {

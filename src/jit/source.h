@@ -36,10 +36,11 @@ std::string quantize_source(QuantizeKernel kernel, DataType format, DataType typ
 // The kernels of moxie/weights.h, whose argument is PackWeightsParams.
 std::string pack_weights_source(bool unpack);
 
-// The kernels of sort_by_expert(), in the order in which they run. Their argument is SortParams.
+// The kernels of sort_by_expert(), in the order in which they run, and with a table those of sort_by_place(). Their
+// argument is SortParams.
 enum class SortKernel { Count, Place };
 inline constexpr int kSortKernels = 2;
-std::string sort_source(SortKernel kernel, IdType type);
+std::string sort_source(SortKernel kernel, IdType type, bool table);
 
 // The kernel of route(), whose argument is RouteParams. There is one for every power of two of experts a lane has.
 inline constexpr int kRouteSizes = 6;

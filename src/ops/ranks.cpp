@@ -81,7 +81,8 @@ Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
       {r.ranks, d.experts, d.max_tokens, d.top_k, d.hidden, params_.max_rows, r.format, results_});
   params_.signature = signature_of(d, params_);
   detail::DeviceState& state = device.state();
-  for (int kernel = 0; kernel < jit::kSortKernels; ++kernel) state.sort_kernel(jit::SortKernel(kernel), d.id_type);
+  for (int kernel = 0; kernel < jit::kSortKernels; ++kernel)
+    state.sort_kernel(jit::SortKernel(kernel), d.id_type, true);
   if (d.router) {
     const int log2 = std::bit_width(unsigned(all_experts_of(d) - 1) / 32);
     state.route_kernel(d.router->logits_type, d.router->score, log2);

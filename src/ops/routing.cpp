@@ -174,12 +174,11 @@ size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts) {
   return slices == 1 ? 0 : size_t(slices + kernel::sort_clusters(slices)) * size_t(experts) * sizeof(int32_t);
 }
 
-void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView workspace, const LaunchOptions& options) {
-  ops::sort_by_place(device, x, x.experts, nullptr, workspace, options);
-}
+namespace {
 
-void ops::sort_by_place(const Device& device, const ExpertSort& x, int64_t ids, const int32_t* places,
-                        WorkspaceView workspace, const LaunchOptions& options) {
+// ids, places: of sort_by_place(). `table`: with the kernels that know them.
+void sort(const Device& device, const ExpertSort& x, bool table, int64_t ids, const int32_t* places,
+          WorkspaceView workspace, const LaunchOptions& options) {
   const size_t workspace_bytes = sort_workspace_bytes(x.tokens, x.top_k, x.experts);
   constexpr int64_t kIds = int64_t{1} << 31;
   if (x.first_expert < 0 || x.first_expert > kIds - 1 - x.experts)
@@ -201,10 +200,10 @@ void ops::sort_by_place(const Device& device, const ExpertSort& x, int64_t ids, 
   params.before = static_cast<int32_t*>(workspace.data);
 
   // All that can fail comes before the first launch.
-  const driver::LoadedKernel& place = device.state().sort_kernel(SortKernel::Place, x.id_type);
+  const driver::LoadedKernel& place = device.state().sort_kernel(SortKernel::Place, x.id_type, table);
   if (shape.slices > 1) {
     params.clusters = params.before + shape.slices * x.experts;
-    launch(device, device.state().sort_kernel(SortKernel::Count, x.id_type),
+    launch(device, device.state().sort_kernel(SortKernel::Count, x.id_type, table),
            {.grid = kernel::sort_clusters(shape.slices) * kernel::kSortCluster, .threads = kernel::kCountThreads},
            params, options);
   }
@@ -216,6 +215,17 @@ void ops::sort_by_place(const Device& device, const ExpertSort& x, int64_t ids, 
           .threads = 32 * std::max(warps, (x.experts + 31) / 32),
           .shared = kernel::place_layout(int(warps), shape.rows, params.experts).bytes},
          params, options);
+}
+
+}  // namespace
+
+void sort_by_expert(const Device& device, const ExpertSort& x, WorkspaceView workspace, const LaunchOptions& options) {
+  sort(device, x, false, x.experts, nullptr, workspace, options);
+}
+
+void ops::sort_by_place(const Device& device, const ExpertSort& x, int64_t ids, const int32_t* places,
+                        WorkspaceView workspace, const LaunchOptions& options) {
+  sort(device, x, true, ids, places, workspace, options);
 }
 
 }  // namespace moxie

@@ -267,7 +267,9 @@ void add_routing(std::vector<Kernel>& kernels) {
     }
   };
   for (int kernel = 0; kernel < jit::kSortKernels; ++kernel) {
-    for (const IdType type : {IdType::Int32, IdType::Int64}) add(jit::sort_source(jit::SortKernel(kernel), type));
+    for (const IdType type : {IdType::Int32, IdType::Int64}) {
+      for (const bool table : {false, true}) add(jit::sort_source(jit::SortKernel(kernel), type, table));
+    }
   }
   add(jit::permute_source());
   for (const DataType type : {kBf16, DataType::F32}) {

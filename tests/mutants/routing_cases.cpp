@@ -166,9 +166,9 @@ std::vector<Case> routing_cases() {
   constexpr auto kInt32 = IdType::Int32;
   constexpr auto kF32 = DataType::F32;
   return {
-      make_case("sort, count", jit::sort_source(SortKernel::Count, kInt32), {sorted(2100, 8, 600, 0)}),
+      make_case("sort, count", jit::sort_source(SortKernel::Count, kInt32, false), {sorted(2100, 8, 600, 0)}),
       // One slice and many, few warps and many, fewer warps than the experts ask for.
-      make_case("sort, place", jit::sort_source(SortKernel::Place, kInt32),
+      make_case("sort, place", jit::sort_source(SortKernel::Place, kInt32, false),
                 {sorted(300, 4, 40, 0), sorted(2, 3, 200, 0), sorted(900, 2, 33, 0, true), sorted(2100, 8, 70, 1),
                  sorted(2200, 8, 70, 1, false, kernel::SortShape{2, 2, 8})}),
       make_case("permute", jit::permute_source(), {permuted(7, 6, 264)}),

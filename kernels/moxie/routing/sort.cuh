@@ -18,8 +18,8 @@ namespace moxie::kernel {
 
 // The expert of each pair first + i * step that lies before `end`; `experts` for one that is none of ours and for the
 // other pairs. All loads are on their way before the first is looked at. They read what L2 holds: with place_pairs the
-// grid that wrote the ids is not the one before.
-template <typename Id, int kCount>
+// grid that wrote the ids is not the one before. kTable: SortParams::places may say where experts are.
+template <typename Id, bool kTable, int kCount>
 MOXIE_DEVICE void load_experts(int32_t (&expert)[kCount], const SortParams& params, int32_t first, int32_t step,
                                int32_t end) {
   const Id* const ids = static_cast<const Id*>(params.ids);
@@ -28,7 +28,8 @@ MOXIE_DEVICE void load_experts(int32_t (&expert)[kCount], const SortParams& para
   for (int i = 0; i < kCount; ++i) id[i] = first + i * step < end ? __ldcg(ids + first + i * step) : Id{-1};
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
-    expert[i] = place_of(id[i], params.first_expert, params.ids_here, params.places, params.experts);
+    expert[i] = kTable ? place_of(id[i], params.first_expert, params.ids_here, params.places, params.experts)
+                       : place_of(id[i], params.first_expert, params.experts, nullptr, params.experts);
 }
 
 // Pairs of tokens that there are.
@@ -36,7 +37,7 @@ MOXIE_DEVICE int32_t real_pairs(const SortParams& params) {
   return real_tokens(params.token_count, params.tokens) * params.top_k;
 }
 
-template <typename Id>
+template <typename Id, bool kTable>
 MOXIE_DEVICE void count_pairs(const SortParams& params) {
   __shared__ int32_t counts[kMaxRoutedExperts];
   const int thread = threadIdx.x;
@@ -49,7 +50,7 @@ MOXIE_DEVICE void count_pairs(const SortParams& params) {
   constexpr int kLoads = 8;
   for (int32_t first = begin + thread; first < end; first += kLoads * kCountThreads) {
     int32_t expert[kLoads];
-    load_experts<Id>(expert, params, first, kCountThreads, end);
+    load_experts<Id, kTable>(expert, params, first, kCountThreads, end);
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       if (expert[i] < params.experts) atomicAdd(&counts[expert[i]], 1);
@@ -122,7 +123,7 @@ MOXIE_DEVICE void rank_pairs(int32_t (&expert)[kSortRows], int32_t* own, const S
   }
 }
 
-template <typename Id>
+template <typename Id, bool kTable>
 MOXIE_DEVICE void place_pairs(const SortParams& params) {
   extern __shared__ __align__(16) uint8_t shared[];
   __shared__ int32_t of_warps[2][kSortThreads / 32];
@@ -146,7 +147,7 @@ MOXIE_DEVICE void place_pairs(const SortParams& params) {
     const int32_t first = round_begin + warp * of_warp + lane;
     int32_t pairs[kSortRows];  // the expert, and above it first a rank and then a place
     if (warp < warps) {
-      load_experts<Id>(pairs, params, first, 32, min(first - lane + of_warp, real_pairs(params)));
+      load_experts<Id, kTable>(pairs, params, first, 32, min(first - lane + of_warp, real_pairs(params)));
       for (int e = lane; e <= experts; e += 32) own[e] = 0;
       __syncwarp();
       rank_pairs(pairs, own, params);
