@@ -137,7 +137,7 @@ typedef int32_t moxie_id_type; /* moxie/routing.h */
 enum { MOXIE_ID_TYPE_INT32 = 0, MOXIE_ID_TYPE_INT64 = 1 };
 
 typedef int32_t moxie_row_format; /* moxie/layer.h */
-enum { MOXIE_ROW_FORMAT_BF16 = 0, MOXIE_ROW_FORMAT_FP8 = 1 };
+enum { MOXIE_ROW_FORMAT_BF16 = 0, MOXIE_ROW_FORMAT_FP8 = 1, MOXIE_ROW_FORMAT_MXFP8 = 2 };
 
 typedef int32_t moxie_result_format; /* moxie/layer.h */
 enum { MOXIE_RESULT_FORMAT_ROWS = 0, MOXIE_RESULT_FORMAT_SUMS = 1, MOXIE_RESULT_FORMAT_BF16_SUMS = 2 };

@@ -112,7 +112,11 @@ struct EnumTable<RouterScore> {
 template <>
 struct EnumTable<RowFormat> {
   static constexpr std::string_view kType = "RowFormat";
-  static constexpr EnumName<RowFormat> kNames[] = {{RowFormat::Bf16, "Bf16", "bf16"}, {RowFormat::Fp8, "Fp8", "fp8"}};
+  static constexpr EnumName<RowFormat> kNames[] = {
+      {RowFormat::Bf16, "Bf16", "bf16"},
+      {RowFormat::Fp8, "Fp8", "fp8"},
+      {RowFormat::Mxfp8, "Mxfp8", "mxfp8"},
+  };
 };
 template <>
 struct EnumTable<ResultFormat> {

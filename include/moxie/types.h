@@ -116,8 +116,9 @@ constexpr int kMaxRanks = 72;  // over which experts are spread (moxie/layer.h)
 
 // What travels from a token's rank to those of its experts (moxie/layer.h).
 enum class RowFormat : int {
-  Bf16,  // tokens as they are
-  Fp8,   // E4M3 with a float scale for every 128 columns, and bf16 again where the experts are
+  Bf16,   // tokens as they are
+  Fp8,    // E4M3 with a float scale for every 128 columns, and bf16 again where the experts are
+  Mxfp8,  // E4M3 with an E8M0 scale for every 32 columns, as DataType::Mxfp8, and bf16 again where the experts are
 };
 
 // What travels back.

@@ -39,7 +39,7 @@ struct WindowHeader {
 constexpr int kWindowHeaderBytes = 2048;
 static_assert(sizeof(RankStatus) == 48 && sizeof(WindowHeader) <= kWindowHeaderBytes);
 
-// Columns that share a scale, with RowFormat::Fp8.
+// Columns whose scales take four bytes: a float with RowFormat::Fp8, with Mxfp8 a code for every 32.
 constexpr int kRowScaleColumns = 128;
 
 // What lies behind the header, each part at a multiple of 256 bytes.
@@ -48,7 +48,7 @@ struct WindowLayout {
   int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: its place in `tokens`
   int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours, where they
                        // have their number
-  int64_t scales = 0;  // Fp8: float [ranks][tokens][ceil(hidden / 128)]
+  int64_t scales = 0;  // Fp8, Mxfp8: four bytes [ranks][tokens][ceil(hidden / 128)]
   // ResultFormat::Rows: bf16 [rows][hidden], what our experts made of each row.
   int64_t rows = 0;
   // Else: of each token in `tokens` its record, and the weighted sum of our experts' rows, which comes to lie where the
@@ -67,16 +67,16 @@ struct WindowSizes {
 };
 constexpr WindowLayout window_layout(const WindowSizes& of) {
   const auto up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const bool fp8 = of.format == RowFormat::Fp8, sums = of.results != ResultFormat::Rows;
+  const bool scaled = of.format != RowFormat::Bf16, sums = of.results != ResultFormat::Rows;
   const int64_t tokens = of.ranks * of.tokens;
-  const int64_t token_bytes = of.hidden * (fp8 ? 1 : 2);
+  const int64_t token_bytes = of.hidden * (scaled ? 1 : 2);
   const int64_t sum_bytes = of.hidden * (!sums ? 0 : of.results == ResultFormat::Sums ? 4 : 2);
   WindowLayout at;
   at.counts = kWindowHeaderBytes;
   at.order = at.counts + up(of.ranks * of.ranks * of.experts * 4);
   at.records = at.order + up(of.rows * 4);
   at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
-  at.tokens = at.sums = at.scales + (fp8 ? up(tokens * row_scales(of.hidden) * 4) : 0);
+  at.tokens = at.sums = at.scales + (scaled ? up(tokens * row_scales(of.hidden) * 4) : 0);
   at.rows = at.tokens + up(tokens * (token_bytes > sum_bytes ? token_bytes : sum_bytes));
   at.bytes = at.rows + (sums ? 0 : up(of.rows * of.hidden * 2));
   return at;

@@ -66,9 +66,9 @@ class Ranks:
 
     ranks: R, up to 72. rank: this one. max_rows: the most rows, one for each pair of a token and an expert, that a
     rank's experts get in a call; None: room for all. time_limit: seconds that a kernel waits for another rank. format:
-    of tokens on their way, "bf16" or "fp8". results: what travels back, "rows", a row for each pair, which are summed
-    as on one rank, or "sums" or "bf16_sums", for each token and rank the weighted sum of its rows there, in float32 or
-    bf16; None: "rows" or "sums", whichever is less. All but rank and time_limit are the same on all ranks.
+    of tokens on their way, "bf16", "fp8" or "mxfp8". results: what travels back, "rows", a row for each pair, which are
+    summed as on one rank, or "sums" or "bf16_sums", for each token and rank the weighted sum of its rows there, in
+    float32 or bf16; None: "rows" or "sums", whichever is less. All but rank and time_limit are the same on all ranks.
     """
 
     ranks: int

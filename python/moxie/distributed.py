@@ -115,9 +115,9 @@ class Experts(nn.Experts):
     max_tokens: with windows, the most tokens of a rank in a call. max_rows: with windows, the most rows (pairs of token
     and expert) that a rank's experts get in a call; None: room for all. A call that would bring more is an error of all
     ranks. max_experts: with windows, the most experts of a rank after a move; None: those of placement. row_format:
-    with windows, of tokens on their way, "bf16" or "fp8". results: with windows, what travels back: "rows", a row for
-    each pair, or "sums" or "bf16_sums", of each token and rank the sum of its rows in float32 or bf16; None: "rows" or
-    "sums", whichever is less.
+    with windows, of tokens on their way, "bf16", "fp8" or "mxfp8". results: with windows, what travels back: "rows", a
+    row for each pair, or "sums" or "bf16_sums", of each token and rank the sum of its rows in float32 or bf16; None:
+    "rows" or "sums", whichever is less.
     timeout: seconds after which a rank that has not come is an error on the others.
 
     Ranks that disagree on any of these are found when the object is made: ValueError, on all of them.
@@ -169,10 +169,12 @@ class Experts(nn.Experts):
                 raise ValueError("max_tokens is missing, but windows are made for so many tokens")
             if transport == "windows" and halves:
                 raise ValueError("halves is True, but tokens travel in halves by all_to_all alone")
-            if row_format not in ("bf16", "fp8"):
-                raise ValueError(f"row_format is {row_format!r}, but must be 'bf16' or 'fp8'")
+            if row_format not in ("bf16", "fp8", "mxfp8"):
+                raise ValueError(f"row_format is {row_format!r}, but must be 'bf16', 'fp8' or 'mxfp8'")
             if results not in (None, "rows", "sums", "bf16_sums"):
                 raise ValueError(f"results is {results!r}, but must be 'rows', 'sums', 'bf16_sums' or None")
+            if row_format == "mxfp8" and hidden % 32:
+                raise ValueError(f"hidden is {hidden}, but must be a multiple of 32 where tokens travel in mxfp8")
             multiple = 32 if weights == "mxfp4" else 8
             for name, value in (("experts", experts), ("hidden", hidden), ("width", width)):
                 if value < 1 or (name != "experts" and value % multiple):

@@ -58,6 +58,8 @@ void check_ranks(const ExpertLayerDescription& d) {
   if (has_scales(d.activations)) reject("activations is {}, but with ranks must be bf16", to_string(d.activations));
   if (r.format != RowFormat::Bf16 && d.permute == false)
     reject("permute is false, but tokens that travel in {} are copied in the order of the sort", to_string(r.format));
+  if (r.format == RowFormat::Mxfp8 && d.hidden % kScaleBlock != 0)
+    reject("hidden is {}, but must be a multiple of {} where tokens travel in mxfp8", d.hidden, kScaleBlock);
   const int64_t most = r.ranks * d.max_tokens * d.top_k;
   if (r.max_rows && (*r.max_rows < 1 || *r.max_rows > most))
     reject("ranks.max_rows is {}, but must be 1 to {}, all pairs of all ranks", *r.max_rows, most);

@@ -286,7 +286,7 @@ void test_names(void) {
   EXPECT_NAMES(moxie_router_score, 2);
   EXPECT_NAMES(moxie_id_type, 2);
   EXPECT_NAMES(moxie_scale_layout, 2);
-  EXPECT_NAMES(moxie_row_format, 2);
+  EXPECT_NAMES(moxie_row_format, 3);
   EXPECT_NAMES(moxie_result_format, 3);
   EXPECT_NAMES(moxie_device_kind, 3);
   EXPECT_NAMES(moxie_plan_source, 3);

@@ -408,7 +408,7 @@ void test_ranks(void) {
       {{.size = 0}, "ranks.size is 0"},
       {{.size = sizeof r}, "ranks.ranks is 0, but must be 1 to 72"},
       {{.size = sizeof r, .ranks = 1, .rank = 1}, "ranks.rank is 1, but must be 0 to 0"},
-      {{.size = sizeof r, .ranks = 1, .format = 2}, "ranks.format is 2, but only 0 to 1 have a meaning"},
+      {{.size = sizeof r, .ranks = 1, .format = 3}, "ranks.format is 3, but only 0 to 2 have a meaning"},
       {{.size = sizeof r, .ranks = 1, .results = 1}, "ranks.results is 1, but ranks.has_results is 0"},
       {{.size = sizeof r, .ranks = 1, .has_results = 1, .results = 3}, "ranks.results is 3, but only 0 to 2"},
       {{.size = sizeof r, .ranks = 1, .time_limit = -1}, "ranks.time_limit is -1, but must be above 0"},

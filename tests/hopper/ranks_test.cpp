@@ -92,6 +92,10 @@ const Kind kKinds[] = {
      RowFormat::Fp8},
     {"PackedFp8", OperandFormat::Mxfp4, Activation::Relu, GateLayout::Interleaved, true, true, DataType::F32,
      IdType::Int32, RowFormat::Fp8, ResultFormat::Sums},
+    {"Mxfp8", OperandFormat::Bf16, Activation::Reglu, GateLayout::Split, false, true, DataType::F32, IdType::Int32,
+     RowFormat::Mxfp8},
+    {"PackedMxfp8", OperandFormat::Mxfp4, Activation::Relu, GateLayout::Interleaved, true, false, DataType::Bf16,
+     IdType::Int64, RowFormat::Mxfp8, ResultFormat::Sums},
     {"Sums", OperandFormat::Bf16, Activation::Relu, GateLayout::Interleaved, false, true, DataType::Bf16, IdType::Int32,
      RowFormat::Bf16, ResultFormat::Sums},
     {"Bf16Sums", OperandFormat::Bf16, Activation::Reglu, GateLayout::SplitUpFirst, true, true, DataType::F32,
@@ -108,7 +112,7 @@ TEST_P(RankMatrix, ComputesWhatOneRankDoes) {
   const int count = std::getenv("MOXIE_TEST_ALL") ? 10 : 1;
   for (int i = 0; i < count; ++i) {
     const bool packed = kind.weights == OperandFormat::Mxfp4;
-    const int64_t sizes[] = {8, 24, 72, 136, 264}, packed_sizes[] = {32, 64, 160}, widths[] = {8, 24, 40, 72},
+    const int64_t sizes[] = {8, 24, 72, 136, 264}, packed_sizes[] = {32, 64, 160, 288}, widths[] = {8, 24, 40, 72},
                   packed_widths[] = {32, 64}, experts[] = {1, 2, 3, 8, 20};
     const int ranks[] = {1, 2, 3, 4, 8};
     ExpertLayerDescription d;
@@ -119,7 +123,7 @@ TEST_P(RankMatrix, ComputesWhatOneRankDoes) {
     d.all_experts = random.one_in(2) ? std::optional(random.between(1, places)) : std::nullopt;
     const int64_t all = d.all_experts.value_or(places);
     d.top_k = int(random.between(1, random.one_in(3) ? 16 : 4));
-    d.hidden = packed ? random.of(packed_sizes) : random.of(sizes);
+    d.hidden = packed || kind.format == RowFormat::Mxfp8 ? random.of(packed_sizes) : random.of(sizes);
     d.width = packed ? random.of(packed_widths) : random.of(widths);
     d.weights = kind.weights, d.activation = kind.activation, d.gate = kind.gate;
     d.up_bias = kind.biases, d.down_bias = kind.biases, d.residual = kind.residual;
@@ -181,6 +185,18 @@ TEST(Ranks, SumsTravelBack) {
     d.ranks->results = results, d.ranks->format = RowFormat::Fp8;
     RankLayers layers(d, on_one(2));
     check_steps(layers, call_of({12, 7}, 5, [id = 0](int) mutable { return id++ * 3 % 8; }));
+  }
+}
+
+// Blocks of columns in several warps and blocks of threads, the last of them incomplete.
+TEST(Ranks, TokensTravelInMxfp8) {
+  for (const int ranks : {2, 4}) {
+    ExpertLayerDescription d = small_layer(ranks, 3, 4);
+    d.hidden = 1120, d.residual = true, d.ranks->format = RowFormat::Mxfp8;
+    RankLayers layers(d, on_one(ranks));
+    std::vector<int64_t> tokens(size_t(ranks), 12);
+    tokens[1] = 3;
+    check_steps(layers, call_of(tokens, 4, [id = 0, ranks](int) mutable { return id++ * 5 % (3 * ranks); }));
   }
 }
 
@@ -334,7 +350,7 @@ const Wrong kWrong[] = {
     {"ManyRanks", [](auto& d) { d.ranks->ranks = 73; }, "ranks.ranks is 73, but must be 1 to 72"},
     {"NegativeRank", [](auto& d) { d.ranks->rank = -1; }, "ranks.rank is -1, but must be 0 to 1"},
     {"RankAboveAll", [](auto& d) { d.ranks->rank = 2; }, "ranks.rank is 2, but must be 0 to 1"},
-    {"Format", [](auto& d) { d.ranks->format = RowFormat(7); }, "ranks.format is 7, but only 0 to 1 have a meaning"},
+    {"Format", [](auto& d) { d.ranks->format = RowFormat(7); }, "ranks.format is 7, but only 0 to 2 have a meaning"},
     {"Results", [](auto& d) { d.ranks->results = ResultFormat(3); },
      "ranks.results is 3, but only 0 to 2 have a meaning"},
     {"ManyExperts", [](auto& d) { d.experts = 513; },
@@ -346,6 +362,10 @@ const Wrong kWrong[] = {
      "activations is mxfp4, but with ranks must be bf16"},
     {"Permute", [](auto& d) { d.ranks->format = RowFormat::Fp8, d.permute = false; },
      "permute is false, but tokens that travel in fp8 are copied in the order of the sort"},
+    {"PermuteMxfp8", [](auto& d) { d.hidden = 64, d.ranks->format = RowFormat::Mxfp8, d.permute = false; },
+     "permute is false, but tokens that travel in mxfp8 are copied in the order of the sort"},
+    {"HiddenMxfp8", [](auto& d) { d.ranks->format = RowFormat::Mxfp8; },
+     "hidden is 72, but must be a multiple of 32 where tokens travel in mxfp8"},
     {"NoRows", [](auto& d) { d.ranks->max_rows = 0; }, "ranks.max_rows is 0, but must be 1 to 48, all pairs"},
     {"ManyRows", [](auto& d) { d.ranks->max_rows = 49; }, "ranks.max_rows is 49, but must be 1 to 48, all pairs"},
     {"NoTime", [](auto& d) { d.ranks->time_limit = 0; }, "ranks.time_limit is 0, but must be above 0 and at most 3600"},

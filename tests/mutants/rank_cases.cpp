@@ -57,7 +57,8 @@ Case in_steps(const char* name, std::string source, Loaded loaded, ResultFormat 
   c.calls.push_back([=] {
     ExpertLayerDescription d = layer_of(results);
     d.ranks->format = format;
-    d.expected_tokens = 1, d.hidden = 136;  // products without clusters, which a launch by the harness has not
+    // Products without clusters, which a launch by the harness has not.
+    d.expected_tokens = 1, d.hidden = format == RowFormat::Mxfp8 ? 160 : 136;
     const std::vector<Device> devices(size_t(kRanks), test::device());
     const auto layers = std::make_shared<test::RankLayers>(d, devices);
     layers->bring(draw(1));
@@ -85,6 +86,10 @@ std::vector<Case> rank_cases(bool on_blackwell) {
           "ranks, dispatch FP8", jit::dispatch_source(IdType::Int32, RowFormat::Fp8),
           [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Fp8); }, ResultFormat::Rows,
           RowFormat::Fp8),
+      in_steps(
+          "ranks, dispatch MXFP8", jit::dispatch_source(IdType::Int32, RowFormat::Mxfp8),
+          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Mxfp8); }, ResultFormat::Rows,
+          RowFormat::Mxfp8),
       in_steps(
           "ranks, gather", jit::gather_rows_source(RowFormat::Bf16),
           [](DeviceState& s) { return s.gather_rows_kernel(RowFormat::Bf16); }, ResultFormat::Rows),

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
-from reference import assert_layer, bf16, layer
+from reference import assert_layer, bf16, f64, layer
 
 import moxie
 
@@ -75,11 +76,24 @@ def enable_peers(devices):
         assert driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())) == 0
 
 
+def through_mxfp8(x):
+    """Rounded to E4M3 with a power of two for every 32 columns, and back."""
+    blocks = f64(x).reshape(len(x), -1, 32)
+    scales = 2.0 ** (np.floor(np.log2(np.abs(blocks).max(-1, keepdims=True))) - 8)
+    return (f64(np.clip(blocks / scales, -448, 448).astype(ml_dtypes.float8_e4m3fn)) * scales).reshape(x.shape)
+
+
 def two_ranks():
     devices = [moxie.Device("sim", ordinal) for ordinal in range(2)]
     enable_peers(devices)
+    for format, rounded in (("bf16", lambda x: x), ("mxfp8", through_mxfp8)):
+        compute(devices, format, rounded)
+    print("both are right")
+
+
+def compute(devices, format, rounded):
     random = np.random.default_rng(3)
-    ranks = [Rank(each, rank, 2, random, 5 + rank) for rank, each in enumerate(devices)]
+    ranks = [Rank(each, rank, 2, random, 5 + rank, format=format) for rank, each in enumerate(devices)]
     windows = [rank.window.ptr for rank in ranks]
     for _ in range(2):
         threads = [threading.Thread(target=rank.run, args=(windows,)) for rank in ranks]
@@ -90,9 +104,8 @@ def two_ranks():
         up, down = (np.concatenate([getattr(rank, name) for rank in ranks]) for name in ("up", "down"))
         for rank in ranks:
             rank.layer.check_ranks(rank.window.ptr)
-            expected = layer(rank.x, up, down, rank.ids, rank.weights, "swiglu", "split")
+            expected = layer(rounded(rank.x), up, down, rank.ids, rank.weights, "swiglu", "split")
             assert_layer(rank.arrays[-1].numpy(), expected)
-    print("both are right")
 
 
 def test_ranks_on_devices_of_their_own():
@@ -109,6 +122,7 @@ def test_ranks_on_devices_of_their_own():
         ({"ranks": moxie.Ranks(2, 2)}, "ranks.rank is 2, but must be 0 to 1"),
         ({"ranks": moxie.Ranks(2, 0, time_limit=-1.0)}, "ranks.time_limit is -1, but must be above 0"),
         ({"ranks": moxie.Ranks(2, 0, format="fp4")}, "fp4"),
+        ({"ranks": moxie.Ranks(2, 0, format="mxfp8"), "permute": False}, "tokens that travel in mxfp8 are copied"),
         ({"ranks": moxie.Ranks(2, 0), "first_expert": 1}, "first_expert is 1, but with ranks must be 0"),
     ],
 )

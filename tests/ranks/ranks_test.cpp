@@ -68,6 +68,7 @@ const Kind kKinds[] = {
     {"TwoSums", 2, 4, 8, RowFormat::Bf16, ResultFormat::Sums},
     {"Four", 4, 2, 3, RowFormat::Fp8, ResultFormat::Rows},
     {"FourSums", 4, 5, 16, RowFormat::Fp8, ResultFormat::Bf16Sums},
+    {"FourMxfp8", 4, 3, 5, RowFormat::Mxfp8, ResultFormat::Sums},
     {"Eight", 8, 2, 1, RowFormat::Bf16, ResultFormat::Rows},
 };
 void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
@@ -80,12 +81,14 @@ TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
   const int ranks = kind.ranks;
   ExpertLayerDescription d = small_layer(ranks, kind.experts, kind.top_k);
   d.ranks->format = kind.format, d.ranks->results = kind.results;
+  if (kind.format == RowFormat::Mxfp8) d.hidden = 160;
   Random random(run_seed() ^ std::hash<std::string>()(kind.name));
   set_order("eager");
   RankLayers layers(d, peer_devices(ranks), {}, random.next() % 1000);
   // Another layer in the same windows, whose tokens and places are others.
   ExpertLayerDescription smaller = d;
-  smaller.hidden = 40, smaller.residual = true, smaller.permute = kind.format == RowFormat::Fp8;
+  smaller.hidden = kind.format == RowFormat::Mxfp8 ? 32 : 40;
+  smaller.residual = true, smaller.permute = kind.format != RowFormat::Bf16;
   RankLayers others(smaller, peer_devices(ranks), {}, 7);
   others.share_windows(layers);
   const int64_t all = ranks * kind.experts;

@@ -155,6 +155,26 @@ void RankLayers::add_weights(Side& side, int64_t first, int64_t count) const {
   if (d.down_bias) side.tensors.down_bias = bias(d.hidden, 4, kDownBias);
 }
 
+void RankLayers::bring_rounded(std::vector<uint16_t>& x, uint64_t seed, int64_t tokens, bool rounds) const {
+  const int64_t hidden = description_.hidden, ld = hidden + 16;
+  const std::vector<uint16_t> numbers = small_numbers(seed, tokens * hidden, 127);
+  std::vector<float> row(size_t(hidden), 0);
+  std::vector<uint8_t> elements(size_t(hidden), 0), scales(size_t(hidden / kScaleBlock), 0);
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t i = 0; i < hidden; ++i) {
+      // Blocks of zeros among those of other scales, and within a block eight columns that are greater than the others.
+      const int64_t kind = (token + i / kScaleBlock) % 5;
+      const float factor = (kind == 4 ? 0 : float(1 << kind) / 2) / (i / 8 % 4 == token % 4 ? 1 : 4);
+      row[size_t(i)] = reference::bf16_to_float(numbers[size_t(token * hidden + i)]) * factor;
+    }
+    if (rounds) {
+      reference::quantize_row(DataType::Mxfp8, row.data(), hidden, 1, elements.data(), scales.data());
+      reference::dequantize_row(DataType::Mxfp8, elements.data(), scales.data(), hidden, 1, row.data());
+    }
+    for (int64_t i = 0; i < hidden; ++i) x[size_t(token * ld + i)] = reference::float_to_bf16(row[size_t(i)]);
+  }
+}
+
 void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std::vector<int64_t>& ids) const {
   const ExpertLayerDescription& d = description_;
   const int64_t tokens = call.tokens[size_t(rank)];
@@ -171,6 +191,7 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
     const float number = column % 128 == 0 ? 7 : reference::bf16_to_float(numbers[size_t(i)]);
     x[size_t(i / d.hidden * t.x.ld + column)] = reference::float_to_bf16(number * float(1 << column / 128 % 3));
   }
+  if (d.ranks->format == RowFormat::Mxfp8) bring_rounded(x, seed, tokens, !side.layer.description().ranks);
   t.x.data = side.put(side.call, x, kX);
   Random random(seed + 1);
   std::vector<float> weights, residual;

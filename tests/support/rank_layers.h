@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One expert layer over several ranks, each with a device of its own or all on one, beside the same layer on one rank.
-// All numbers are such that float32 holds every sum of the products, so both give the same bits.
+// All numbers are such that float32 holds every sum of the products, so both give the same bits. Where tokens travel in
+// MXFP8, the one rank gets them as the reference rounds them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -75,6 +76,8 @@ class RankLayers {
     Workspace workspace = {};
   };
   void add_weights(Side& side, int64_t first, int64_t count) const;
+  // Tokens that MXFP8 does not keep, as they are or `rounds`: as the reference rounds them.
+  void bring_rounded(std::vector<uint16_t>& x, uint64_t seed, int64_t tokens, bool rounds) const;
   void add_call(Side& side, const RankCall& call, int rank, const std::vector<int64_t>& ids) const;
   std::vector<uint8_t> run_single(Side& side, int rank, const std::vector<int64_t>& ids) const;
   std::vector<uint8_t> output(const Side& side) const;

@@ -133,7 +133,13 @@ WINDOWED = (1,) if ranks.DEVICE == "cpu" else (1, 2, 4, 8)
 
 @pytest.mark.parametrize("size", [pytest.param(size, marks=needs(size)) for size in WINDOWED])
 @pytest.mark.parametrize(
-    "options", [{}, {"max_experts": 14, "results": "sums"}, {"shared": shared_expert(), "results": "rows"}]
+    "options",
+    [
+        {},
+        {"max_experts": 14, "results": "sums"},
+        {"shared": shared_expert(), "results": "rows"},
+        {"row_format": "mxfp8"},
+    ],
 )
 def test_windows(world, size, options):
     counts, table = some(size), [(e * 5 + 3) % EXPERTS % size for e in range(EXPERTS)]
