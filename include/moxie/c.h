@@ -142,6 +142,9 @@ enum { MOXIE_ROW_FORMAT_BF16 = 0, MOXIE_ROW_FORMAT_FP8 = 1, MOXIE_ROW_FORMAT_MXF
 typedef int32_t moxie_result_format; /* moxie/layer.h */
 enum { MOXIE_RESULT_FORMAT_ROWS = 0, MOXIE_RESULT_FORMAT_SUMS = 1, MOXIE_RESULT_FORMAT_BF16_SUMS = 2 };
 
+typedef int32_t moxie_layer_part; /* moxie/layer.h */
+enum { MOXIE_LAYER_PART_ALL = 0, MOXIE_LAYER_PART_SEND = 1, MOXIE_LAYER_PART_MULTIPLY = 2, MOXIE_LAYER_PART_SUM = 3 };
+
 typedef int32_t moxie_scale_layout; /* moxie/scales.h */
 enum { MOXIE_SCALE_LAYOUT_BLOCKED = 0, MOXIE_SCALE_LAYOUT_ROW_MAJOR = 1 };
 
@@ -186,6 +189,7 @@ MOXIE_API const char* moxie_id_type_name(moxie_id_type value);
 MOXIE_API const char* moxie_scale_layout_name(moxie_scale_layout value);
 MOXIE_API const char* moxie_row_format_name(moxie_row_format value);
 MOXIE_API const char* moxie_result_format_name(moxie_result_format value);
+MOXIE_API const char* moxie_layer_part_name(moxie_layer_part value);
 MOXIE_API const char* moxie_device_kind_name(moxie_device_kind value);
 MOXIE_API const char* moxie_plan_source_name(moxie_plan_source value);
 
@@ -203,6 +207,7 @@ MOXIE_API moxie_status moxie_id_type_parse(const char* text, moxie_id_type* valu
 MOXIE_API moxie_status moxie_scale_layout_parse(const char* text, moxie_scale_layout* value);
 MOXIE_API moxie_status moxie_row_format_parse(const char* text, moxie_row_format* value);
 MOXIE_API moxie_status moxie_result_format_parse(const char* text, moxie_result_format* value);
+MOXIE_API moxie_status moxie_layer_part_parse(const char* text, moxie_layer_part* value);
 MOXIE_API moxie_status moxie_device_kind_parse(const char* text, moxie_device_kind* value);
 MOXIE_API moxie_status moxie_plan_source_parse(const char* text, moxie_plan_source* value);
 
@@ -851,6 +856,11 @@ MOXIE_API void moxie_expert_layer_release(moxie_expert_layer* layer);
 MOXIE_API moxie_status moxie_expert_layer_run(const moxie_expert_layer* layer,
                                               const moxie_expert_layer_tensors* tensors, void* workspace,
                                               size_t workspace_bytes, const moxie_launch_options* options);
+/* With ranks: a part of a call. SEND, MULTIPLY and SUM are launched on one stream with the same tensors and workspace.
+ * The residual is read by SUM alone and may be NULL before. INVALID_ARGUMENT, DRIVER. */
+MOXIE_API moxie_status moxie_expert_layer_run_part(const moxie_expert_layer* layer, moxie_layer_part part,
+                                                   const moxie_expert_layer_tensors* tensors, void* workspace,
+                                                   size_t workspace_bytes, const moxie_launch_options* options);
 /* tokens: of the calls, or fewer; MOXIE_NO_TOTAL for max_tokens. INVALID_ARGUMENT. */
 MOXIE_API moxie_status moxie_expert_layer_workspace_bytes(const moxie_expert_layer* layer, int64_t tokens,
                                                           size_t* bytes);

@@ -162,7 +162,13 @@ class ExpertLayer {
   // The result is the same bits in every run. Rows of the two products are rounded to bf16 or quantized between them,
   // rounded to bf16 behind the second, and summed in float32 in the order of a token's choices (combine() in
   // moxie/routing.h). NaN reaches the tokens alone that it is multiplied for.
-  void run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options = {}) const;
+  //
+  // part, with ranks: a call may be launched in three parts, Send, Multiply and Sum in this order on one stream, with
+  // the same tensors and the same workspace, which nobody else uses meanwhile. What the caller launches between Send
+  // and Multiply runs while tokens are on their way. The residual is read by Sum alone and may be null before, so that
+  // another stream may compute it while the parts before run; the caller has this one wait for it before Sum.
+  void run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options = {},
+           LayerPart part = LayerPart::All) const;
 
   // Bytes of workspace that run() needs for so many tokens or fewer; absent: for max_tokens. The workspace is aligned
   // to 256 bytes. With P = T k pairs they are, each rounded up to 256,

@@ -127,6 +127,16 @@ struct EnumTable<ResultFormat> {
       {ResultFormat::Bf16Sums, "Bf16Sums", "bf16-sums"},
   };
 };
+template <>
+struct EnumTable<LayerPart> {
+  static constexpr std::string_view kType = "LayerPart";
+  static constexpr EnumName<LayerPart> kNames[] = {
+      {LayerPart::All, "All", "all"},
+      {LayerPart::Send, "Send", "send"},
+      {LayerPart::Multiply, "Multiply", "multiply"},
+      {LayerPart::Sum, "Sum", "sum"},
+  };
+};
 
 // Every enumerator with its names.
 template <class Enum>

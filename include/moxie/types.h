@@ -128,6 +128,14 @@ enum class ResultFormat : int {
   Bf16Sums,  // the same, rounded to bf16
 };
 
+// What a launch of a layer over ranks computes (moxie/layer.h).
+enum class LayerPart : int {
+  All,
+  Send,      // sends this rank's tokens and tells the others so
+  Multiply,  // waits for the others' tokens, multiplies them and tells the others so
+  Sum,       // waits for the results of this rank's tokens and sums them
+};
+
 // What a custom sink asks of the kernel. The sink states it as kNeeds (kernels/moxie/epilogue/sink.cuh), the caller
 // repeats it in CustomSink::needs.
 struct SinkNeeds {

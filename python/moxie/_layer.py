@@ -239,6 +239,7 @@ class ExpertLayer:
         workspace: int = 0,
         workspace_bytes: int = 0,
         stream: int = 0,
+        part: str = "all",
     ) -> None:
         """Computes on the stream, asynchronously, from addresses in device memory; 0 stands for what is absent.
 
@@ -250,8 +251,9 @@ class ExpertLayer:
         inner_tensor_scale: one float32, up_tensor_scale and down_tensor_scale: float32 [E]; 0: 1. windows, with ranks:
         the window of each, of window_bytes(). places, with ranks: int32 [all_experts], rank * experts + number of each
         expert; 0: their order. workspace: workspace_bytes(tokens), aligned to 256 bytes; calls that may run at the same
-        time need one each. Nothing is allocated, and CUDA graphs may capture it. ValueError, RuntimeError: nothing was
-        launched.
+        time need one each. Nothing is allocated, and CUDA graphs may capture it. part, with ranks: a call may be
+        launched as "send", "multiply" and "sum", on one stream with the same addresses; only "sum" reads the residual.
+        ValueError, RuntimeError: nothing was launched.
         """
         if _library.forked:
             refuse_after_fork()
@@ -304,7 +306,12 @@ class ExpertLayer:
             options = ffi.new("moxie_launch_options*")
             options.size = _OPTIONS_SIZE
             ffi.cast("uintptr_t*", options)[_STREAM] = stream
-        status = self._run(self.handle, tensors, ffi.cast("void*", workspace), workspace_bytes, options)
+        memory = ffi.cast("void*", workspace)
+        if part == "all":
+            status = self._run(self.handle, tensors, memory, workspace_bytes, options)
+        else:
+            which = enum_value("layer_part", part)
+            status = lib.moxie_expert_layer_run_part(self.handle, which, tensors, memory, workspace_bytes, options)
         if status:
             check(status)
 

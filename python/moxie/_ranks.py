@@ -389,6 +389,7 @@ class Windows:
         if device.type == "cuda":
             self.status = torch.zeros(8, dtype=torch.int32, pin_memory=True)
         self.addresses: list[int] = []
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         if watch.size == 1:
             self.memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)
             self.addresses = [self.memory.data_ptr()]
@@ -434,6 +435,34 @@ class Windows:
                 raise RuntimeError(f"{watch.name(rank)} has no window: {said['failure']}")
         assert found is not None
         return cls._of.setdefault(place, found)
+
+    def beside(self, compute: Callable[[], Tensor]) -> Callable[[], Callable[[], Tensor]]:
+        """What begins to compute a tensor on another stream, from what the current one has come to now. That returns
+        what has the current stream wait for the tensor, and gives it."""
+        side = self._side
+        if side is None:
+
+            def begin_here() -> Callable[[], Tensor]:
+                tensor = compute()
+                return lambda: tensor
+
+            return begin_here
+        current = torch.cuda.current_stream(side.device)
+        side.wait_stream(current)
+
+        def begin() -> Callable[[], Tensor]:
+            with torch.cuda.stream(side):
+                tensor = compute()
+
+            def join() -> Tensor:
+                current.wait_stream(side)
+                # Its memory is the other stream's, which must not have it back while this one reads it.
+                tensor.record_stream(current)
+                return tensor
+
+            return join
+
+        return begin
 
     def note(self) -> None:
         """Has the window's status copied to the host behind the work of the current stream."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import pathlib
@@ -348,9 +349,13 @@ class Experts(nn.Experts):
                 raise ValueError(f"x has {x.shape[0]} tokens, but max_tokens is {self.max_tokens}")
             self._make_room()
             self._watch.step += 1
-        if self.shared is not None:
-            own = self.shared(x)
-            residual = own if residual is None else residual + own
+        meanwhile = None
+        if self.shared is not None and eager:
+            meanwhile = windows.beside(functools.partial(self._told_residual, x, residual))
+            residual = None
+        elif self.shared is not None:
+            # A compiler makes the streams of its graphs itself.
+            residual = self._own_residual(x, residual)
         w1, w2 = (_roomy(each, self.max_experts) for each in self._operands())
         b1, b2 = (
             (_roomy(each, self.max_experts) for each in (self.gate_up_proj_bias, self.down_proj_bias))
@@ -358,7 +363,7 @@ class Experts(nn.Experts):
             else (None, None)
         )
         parameters = self.activation_parameters
-        y = torch.ops.moxie.experts_over_ranks(
+        arguments = (
             x,
             topk_ids,
             None if topk_weights is None else topk_weights.float(),
@@ -381,9 +386,36 @@ class Experts(nn.Experts):
             None if parameters is None else ops._parameter_list(self.activation, parameters),
             self.gate,
         )
+        if meanwhile is None:
+            y = torch.ops.moxie.experts_over_ranks(*arguments)
+        else:
+            y = ops._over_ranks_meanwhile(meanwhile, *arguments)
         if eager:
             windows.note()
         return y
+
+    def _own_residual(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """What the shared experts make of a rank's own tokens, and what is added to it."""
+        assert self.shared is not None
+        own: Tensor = self.shared(x)
+        ops._is("what shared returns", own, (torch.bfloat16,), (2,), x)
+        ops._shape("what shared returns", own, *x.shape)
+        return own if residual is None else residual + own
+
+    def _told_residual(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """The same in the middle of a call."""
+        try:
+            return self._own_residual(x, residual)
+        except BaseException as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: BaseException) -> None:
+        """Tells the other ranks, which wait for what this one was to send."""
+        watch = self._watch
+        if watch.failure is None:
+            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+            watch.fail(f"{watch.name(watch.rank)} has failed in step {watch.step}: {reason}")
 
     def _find_failure(self) -> None:
         """RuntimeError: what went wrong between ranks in the calls so far."""
@@ -594,10 +626,7 @@ class Experts(nn.Experts):
         try:
             return self._step(exchange, x, topk_ids, topk_weights, residual)
         except BaseException as error:
-            # The other ranks wait for what this one was to send.
-            if watch.failure is None:
-                reason = (str(error) or type(error).__name__).splitlines()[0][:200]
-                watch.fail(f"{watch.name(watch.rank)} has failed in step {watch.step}: {reason}")
+            self._tell(error)
             raise
 
     def _step(

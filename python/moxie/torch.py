@@ -948,7 +948,9 @@ def _experts_over_ranks(
     activation: str,
     parameters: list[float] | None,
     gate: str,
+    meanwhile: Callable[[], Callable[[], Tensor]] | None = None,
 ) -> Tensor:
+    """meanwhile: called when the tokens are sent. What it returns is called before the sum, and gives the residual."""
     shape = _experts_over_ranks_shape(
         x, topk_ids, topk_weights, w1, w2, b1, b2, residual, window, places, windows, max_tokens, activation
     )
@@ -971,7 +973,7 @@ def _experts_over_ranks(
         gate=gate,
         up_bias=b1 is not None,
         down_bias=b2 is not None,
-        residual=residual is not None,
+        residual=residual is not None or meanwhile is not None,
         id_type=_ID_TYPES[topk_ids.dtype],
     )
     if window.numel() < layer.window_bytes():
@@ -983,16 +985,14 @@ def _experts_over_ranks(
     ids, weights, its_places = (
         None if each is None else each.contiguous() for each in (topk_ids, topk_weights, places)
     )
-    ld_residual = 0
-    if residual is not None:
-        residual, ld_residual = _matrices(residual)
     out = x.new_empty(shape)
     at = where.at
     nbytes = layer.workspace_bytes(tokens)
     workspace, kept = where.workspace(nbytes, x)
     # On the simulator the only window is the copy in its memory.
     own = at(window)
-    layer.run(
+    run = functools.partial(
+        layer.run,
         tokens=tokens,
         x=at(x),
         up=at(up),
@@ -1002,21 +1002,35 @@ def _experts_over_ranks(
         topk_weights=at(weights),
         up_bias=at(up_bias),
         down_bias=at(down_bias),
-        residual=at(residual),
         ld_x=ld_x,
         ld_up=ld_up,
         ld_down=ld_down,
-        ld_residual=ld_residual,
         windows=windows if isinstance(where, _Gpu) and windows else [own],
         places=at(its_places),
         workspace=workspace,
         workspace_bytes=nbytes,
         stream=where.stream(),
     )
+    part = "all"
+    if meanwhile is not None:
+        run(part="send")
+        ready = meanwhile()
+        run(part="multiply")
+        residual, part = ready(), "sum"
+    ld_residual = 0
+    if residual is not None:
+        residual, ld_residual = _matrices(residual)
+    run(residual=at(residual), ld_residual=ld_residual, part=part)
     if isinstance(where, _Simulator):
         where.bring_back(window)
     del kept
     return out
+
+
+def _over_ranks_meanwhile(meanwhile: Callable[[], Callable[[], Tensor]], x: Tensor, *rest: Any) -> Tensor:
+    """The operator experts_over_ranks, beside which the residual is made."""
+    call = _on_gpu if x.is_cuda else _on_cpu
+    return call(functools.partial(_experts_over_ranks, meanwhile=meanwhile), x, *rest)
 
 
 def _prepare_window(layer: ExpertLayer, window: Tensor) -> None:

@@ -104,6 +104,16 @@ moxie_status moxie_expert_layer_run(const moxie_expert_layer* layer, const moxie
   });
 }
 
+moxie_status moxie_expert_layer_run_part(const moxie_expert_layer* layer, moxie_layer_part part,
+                                         const moxie_expert_layer_tensors* tensors, void* workspace,
+                                         size_t workspace_bytes, const moxie_launch_options* options) {
+  return moxie::c::guarded([&] {
+    const moxie::ExpertLayer& of = moxie::c::not_null(layer, "layer").layer;
+    of.run(moxie::c::to_cpp(tensors), {workspace, workspace_bytes}, moxie::c::launch_options_of(options),
+           moxie::c::enum_of<moxie::LayerPart>("part", part));
+  });
+}
+
 moxie_status moxie_expert_layer_workspace_bytes(const moxie_expert_layer* layer, int64_t tokens, size_t* bytes) {
   return moxie::c::guarded([&] {
     const moxie::ExpertLayer& of = moxie::c::not_null(layer, "layer").layer;

@@ -215,7 +215,7 @@ struct ExpertLayer::Impl {
     return at;
   }
 
-  void check(const ExpertLayerTensors& t, WorkspaceView workspace, size_t bytes) const {
+  void check(const ExpertLayerTensors& t, WorkspaceView workspace, size_t bytes, bool sums) const {
     const ExpertLayerDescription& d = description;
     if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
     const bool work = t.tokens > 0, multiplies = work || ranks;  // other ranks may have tokens
@@ -305,6 +305,7 @@ struct ExpertLayer::Impl {
       absent("residual", t.residual.data, "the description has none");
       return;
     }
+    if (!sums) return;
     const Range residual = matrix("residual", "residual.ld", t.residual.data, t.residual.ld, t.tokens, d.hidden, d.out);
     const int64_t ld_residual = t.residual.ld ? t.residual.ld : d.hidden, ld_out = t.out.ld ? t.out.ld : d.hidden;
     for (const Range& other : written) {
@@ -343,7 +344,7 @@ struct ExpertLayer::Impl {
     const ExpertLayerDescription& d = description;
     if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
     const Parts at = parts(t.tokens);
-    check(t, workspace, at.bytes);
+    check(t, workspace, at.bytes, steps.has(3));
     LaunchOptions launch = options;
     launch.weights_ready = false;
     if (ranks) return run_over_ranks(t, at, static_cast<uint8_t*>(workspace.data), launch, steps);
@@ -424,6 +425,12 @@ struct ExpertLayer::Impl {
     const auto [ids, weights] = choose(t, at, base, launch, steps.has(0) && t.tokens > 0);
     LaunchOptions early = launch;  // as in run()
     early.weights_ready = true;
+    // Between `step` and the next.
+    const auto meet = [&](Meeting meeting, int step) {
+      LaunchOptions own = launch;
+      if (steps.joins && steps.first == step + 1) own.programmatic = false;
+      ranks->meet(params, meeting, steps.halves(step), own);
+    };
 
     if (steps.has(0)) {
       ExpertSort sort;
@@ -447,7 +454,7 @@ struct ExpertLayer::Impl {
       dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
       ranks->dispatch(dispatch, launch);
     }
-    ranks->meet(params, Meeting::Tokens, steps.halves(1), launch);
+    meet(Meeting::Tokens, 1);
 
     if (steps.has(2)) {
       uint8_t* const window = params.windows[params.rank];
@@ -481,7 +488,7 @@ struct ExpertLayer::Impl {
         ranks->sum_tokens(sum, launch);
       }
     }
-    ranks->meet(params, Meeting::Results, steps.halves(2), launch);
+    meet(Meeting::Results, 2);
 
     if (steps.has(3) && t.tokens > 0) {
       kernel::CombineRanksParams sum;
@@ -503,8 +510,12 @@ struct ExpertLayer::Impl {
 ExpertLayer::ExpertLayer(const Device& device, const ExpertLayerDescription& description)
     : impl_(std::make_shared<const Impl>(device, description)) {}
 
-void ExpertLayer::run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options) const {
-  impl_->run(tensors, workspace, options);
+void ExpertLayer::run(const ExpertLayerTensors& tensors, WorkspaceView workspace, const LaunchOptions& options,
+                      LayerPart part) const {
+  ops::check_enum("part", part);
+  if (part != LayerPart::All && !impl_->ranks) reject("part is {}, but the description has no ranks", to_string(part));
+  constexpr ops::LayerSteps kSteps[] = {{}, {0, 1}, {2, 2, true}, {3, 3, true}};
+  impl_->run(tensors, workspace, options, kSteps[size_t(part)]);
 }
 
 void ops::run_steps(const ExpertLayer& layer, const ExpertLayerTensors& tensors, WorkspaceView workspace,

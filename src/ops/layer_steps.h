@@ -15,6 +15,7 @@ namespace moxie::ops {
 //   3  combine
 struct LayerSteps {
   int first = 0, last = 3;
+  bool joins = false;  // the caller may have had the stream wait for an event before: the first launch is a plain one
   bool has(int step) const { return step >= first && step <= last; }
   // Of the meeting between `step` and the next.
   int halves(int step) const { return (has(step) ? kernel::kTell : 0) | (has(step + 1) ? kernel::kWait : 0); }

@@ -386,6 +386,12 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_expert_layer_create(world.device, &described, NULL), "layer is null");
   EXPECT_REFUSED(moxie_expert_layer_run(NULL, &layer_tensors, NULL, 0, NULL), "layer is null");
   EXPECT_REFUSED(moxie_expert_layer_run(world.layer, NULL, NULL, 0, NULL), "tensors is null");
+  EXPECT_REFUSED(moxie_expert_layer_run_part(NULL, 0, &layer_tensors, NULL, 0, NULL), "layer is null");
+  EXPECT_REFUSED(moxie_expert_layer_run_part(world.layer, 0, NULL, NULL, 0, NULL), "tensors is null");
+  EXPECT_REFUSED(moxie_expert_layer_run_part(world.layer, 4, &layer_tensors, NULL, 0, NULL),
+                 "part is 4, but only 0 to 3 have a meaning");
+  EXPECT_REFUSED(moxie_expert_layer_run_part(world.layer, MOXIE_LAYER_PART_SUM, &layer_tensors, NULL, 0, NULL),
+                 "part is sum, but the description has no ranks");
   EXPECT_REFUSED(moxie_expert_layer_workspace_bytes(NULL, 0, &number), "layer is null");
   EXPECT_REFUSED(moxie_expert_layer_workspace_bytes(world.layer, 0, NULL), "bytes is null");
   EXPECT_REFUSED(moxie_expert_layer_window_bytes(NULL, &number), "layer is null");
@@ -414,7 +420,7 @@ void test_nulls(void) {
       moxie_grouping_parse,       moxie_activation_parse,    moxie_gate_layout_parse,  moxie_data_type_parse,
       moxie_operand_format_parse, moxie_warp_schedule_parse, moxie_tile_source_parse,  moxie_multicast_parse,
       moxie_router_score_parse,   moxie_id_type_parse,       moxie_scale_layout_parse, moxie_row_format_parse,
-      moxie_result_format_parse,  moxie_device_kind_parse,   moxie_plan_source_parse};
+      moxie_result_format_parse,  moxie_layer_part_parse,    moxie_device_kind_parse,  moxie_plan_source_parse};
   for (size_t i = 0; i < COUNT(parsers); ++i) {
     EXPECT_REFUSED(parsers[i](NULL, &value), "text is null");
     EXPECT_REFUSED(parsers[i]("none", NULL), "value is null");

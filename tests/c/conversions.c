@@ -288,6 +288,7 @@ void test_names(void) {
   EXPECT_NAMES(moxie_scale_layout, 2);
   EXPECT_NAMES(moxie_row_format, 3);
   EXPECT_NAMES(moxie_result_format, 3);
+  EXPECT_NAMES(moxie_layer_part, 4);
   EXPECT_NAMES(moxie_device_kind, 3);
   EXPECT_NAMES(moxie_plan_source, 3);
   EXPECT(strcmp(moxie_grouping_name(MOXIE_GROUPING_ROW_GROUPS), "row-groups") == 0);

@@ -385,7 +385,15 @@ void test_ranks(void) {
   t.windows = &window, t.places = uploaded(world.device, kPlaces, sizeof kPlaces);
   for (int call = 0; call < 2; ++call) {
     EXPECT_OK(moxie_device_fill(world.device, t.out.data, 0xff, sizeof got, NULL));
-    EXPECT_OK(moxie_expert_layer_run(ranked, &t, workspace, needed, NULL));
+    if (call == 0) {
+      EXPECT_OK(moxie_expert_layer_run(ranked, &t, workspace, needed, NULL));
+    } else {
+      moxie_expert_layer_tensors early = t;
+      early.residual.data = NULL;
+      EXPECT_OK(moxie_expert_layer_run_part(ranked, MOXIE_LAYER_PART_SEND, &early, workspace, needed, NULL));
+      EXPECT_OK(moxie_expert_layer_run_part(ranked, MOXIE_LAYER_PART_MULTIPLY, &early, workspace, needed, NULL));
+      EXPECT_OK(moxie_expert_layer_run_part(ranked, MOXIE_LAYER_PART_SUM, &t, workspace, needed, NULL));
+    }
     EXPECT_OK(moxie_expert_layer_check_ranks(ranked, window, NULL));
     EXPECT_OK(moxie_device_download(world.device, got, t.out.data, sizeof got, NULL));
     EXPECT(memcmp(got, expected, sizeof got) == 0);

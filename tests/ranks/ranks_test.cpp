@@ -178,6 +178,95 @@ TEST(Ranks, GraphsAreReplayed) {
   ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
 }
 
+// The residual of each rank is written by another stream while its tokens are on their way, as shared experts would.
+// Launched and from a graph.
+TEST(Ranks, ResidualsAreMadeMeanwhile) {
+  constexpr int kRanks = 2;
+  constexpr LayerPart kParts[] = {LayerPart::Send, LayerPart::Multiply, LayerPart::Sum};
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(kRanks, 3, 4);
+  d.residual = true;
+  RankLayers layers(d, peer_devices(kRanks));
+  Random random(run_seed());
+  const size_t bytes = size_t(d.max_tokens * d.hidden) * 2;
+  struct Rank {
+    CUcontext context = nullptr;
+    CUstream stream = nullptr, side = nullptr;
+    CUevent fork = nullptr, join = nullptr;
+    CUgraphExec graph = nullptr;
+    Workspace residual;
+  };
+  std::vector<Rank> ranks(kRanks);
+  const auto launch = [&](int rank) {
+    const Rank& r = ranks[size_t(rank)];
+    ASSERT_EQ(CU(cuEventRecord)(r.fork, r.stream), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamWaitEvent)(r.side, r.fork, 0), CUDA_SUCCESS);
+    for (const LayerPart part : kParts) {
+      if (part == LayerPart::Sum) {
+        ASSERT_EQ(CU(cuStreamWaitEvent)(r.stream, r.join, 0), CUDA_SUCCESS);
+      }
+      layers.run_part(rank, part, r.stream);
+      if (part != LayerPart::Send) continue;
+      const auto to = reinterpret_cast<CUdeviceptr>(layers.tensors(rank).residual.data);
+      ASSERT_EQ(CU(cuMemcpyDtoDAsync)(to, reinterpret_cast<CUdeviceptr>(r.residual.data()), bytes, r.side),
+                CUDA_SUCCESS);
+      ASSERT_EQ(CU(cuEventRecord)(r.join, r.side), CUDA_SUCCESS);
+    }
+  };
+  // Each token with a residual, since those of a rank have one size.
+  const auto bring = [&] {
+    layers.bring(call_of(
+        std::vector<int64_t>(kRanks, d.max_tokens), 4, [&](int) { return random.between(-1, 6); },
+        random.next() % 1000));
+    std::vector<uint8_t> residual(bytes);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const Device& device = layers.layer(rank).device();
+      auto* const data = const_cast<void*>(layers.tensors(rank).residual.data);
+      device.download(residual.data(), data, bytes);
+      Workspace& kept = ranks[size_t(rank)].residual;
+      if (!kept.data()) kept = Workspace(device, bytes);
+      device.upload(kept.data(), residual.data(), bytes);
+      device.fill(data, 0xff, bytes);
+    }
+  };
+  bring();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    Rank& r = ranks[size_t(rank)];
+    ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&r.context, rank), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuCtxSetCurrent)(r.context), CUDA_SUCCESS);
+    for (CUstream* stream : {&r.stream, &r.side})
+      ASSERT_EQ(CU(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    for (CUevent* event : {&r.fork, &r.join})
+      ASSERT_EQ(CU(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuStreamBeginCapture)(r.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    launch(rank);
+    CUgraph graph = nullptr;
+    ASSERT_EQ(CU(cuStreamEndCapture)(r.stream, &graph), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuGraphInstantiate)(&r.graph, graph, 0), CUDA_SUCCESS);
+  }
+  for (const char* order : kOrders) {
+    for (const bool replays : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, replays {}, MOXIE_TEST_SEED={}", order, replays, run_seed()));
+      bring();
+      set_order(order);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const Rank& r = ranks[size_t(rank)];
+        ASSERT_EQ(CU(cuCtxSetCurrent)(r.context), CUDA_SUCCESS);
+        if (replays) {
+          ASSERT_EQ(CU(cuGraphLaunch)(r.graph, r.stream), CUDA_SUCCESS);
+        } else {
+          launch(rank);
+        }
+      }
+      for (int rank = 0; rank < kRanks; ++rank) layers.layer(rank).device().synchronize(ranks[size_t(rank)].stream);
+      set_order("eager");
+      EXPECT_EQ(layers.difference(), "");
+    }
+  }
+  layers.check_all();
+  ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
+}
+
 // A rank that ends in the middle of a call, wherever it has come to, is named by all others, which end.
 TEST(Ranks, WhoEndsIsNamedByAllOthers) {
   constexpr const char* kSent[] = {"numbers of rows", "tokens", "results"};

@@ -230,6 +230,13 @@ void RankLayers::run(int rank, const ops::LayerSteps& steps, Stream stream) cons
   ops::run_steps(side.layer, side.tensors, side.workspace, {.stream = stream}, steps);
 }
 
+void RankLayers::run_part(int rank, LayerPart part, Stream stream) const {
+  const Side& side = ranks_[size_t(rank)];
+  ExpertLayerTensors tensors = side.tensors;
+  if (part != LayerPart::Sum) tensors.residual = {};
+  side.layer.run(tensors, side.workspace, {.stream = stream}, part);
+}
+
 void RankLayers::run_in_steps(Stream stream) const {
   for (int step = 0; step < 4; ++step) {
     for (int rank = 0; rank < ranks(); ++rank) run(rank, {step, step}, stream);

@@ -49,6 +49,8 @@ class RankLayers {
   void bring(const RankCall& call);
   // A call of one rank, or some steps of it.
   void run(int rank, const ops::LayerSteps& steps = {}, Stream stream = nullptr) const;
+  // A part of it, which gets the residual where it sums.
+  void run_part(int rank, LayerPart part, Stream stream = nullptr) const;
   // All ranks, each step of all after the other. Without a stream it waits for the last.
   void run_in_steps(Stream stream = nullptr) const;
   // All its device memory.

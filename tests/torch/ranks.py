@@ -354,9 +354,9 @@ class Failing(torch.nn.Module):
         return x
 
 
-def failing_module(group):
+def failing_module(group, rank, options):
     """What each rank is told when one of them fails in the middle of a call, and how long it took."""
-    module = make(group, 2, shared=Failing(1))
+    module = make(group, 2, shared=Failing(rank), **options)
     x, ids, weights = on_device(tokens_of(0, 4, 2))
     module(x, ids, weights)
     begin = time.monotonic()
@@ -392,14 +392,27 @@ def one_swiglu(group, x, ids, weights):
     return make(group, ids.shape[1], activation="swiglu")(*on_device((x, ids, weights))).cpu()
 
 
+def replayed(call):
+    """What a call gives when a graph of it is replayed; on CPU, when it is called."""
+    if DEVICE == "cpu":
+        return call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = call()
+    y.fill_(float("nan"))
+    graph.replay()
+    return y.clone()
+
+
 def windows(group, counts, top_k, options, table):
-    """A layer over windows, called, compiled and after a move; each rank's results."""
+    """A layer over windows, called, compiled, replayed on GPUs and after a move; each rank's results."""
     module = make(group, top_k, transport="windows", max_tokens=16, **options)
     assert module.transport == "windows"
     x, ids, weights = on_device(tokens_of(dist.get_rank(group), counts[dist.get_rank(group)], top_k))
     results = [module(x, ids, weights), module(x, ids.int(), weights, x)]
     compiled = torch.compile(lambda x: module(x * 1, ids, weights) * 1, backend="eager", fullgraph=True)
     results.append(compiled(x))
+    results.append(replayed(lambda: module(x, ids, weights)))
     module.move(table)
     results.append(module(x, ids, weights))
     module.synchronize()

@@ -147,11 +147,11 @@ def test_windows(world, size, options):
         options = options | {"max_experts": EXPERTS}
     added = options.get("shared", lambda x: None)
     for rank, results in enumerate(world.run(ranks.windows, range(size), counts, 4, options, table)):
-        called, residual, compiled, moved = results
+        called, residual, compiled, replayed, moved = results
         x, ids, weights = tokens_of(rank, counts[rank], 4)
         x = x.to(ranks.DEVICE)
         expected = one_rank(x, ids, weights, residual=added(x))
-        assert all(torch.equal(y, expected) for y in (called, compiled, moved))
+        assert all(torch.equal(y, expected) for y in (called, compiled, replayed, moved))
         both = x if added(x) is None else x + added(x)
         assert torch.equal(residual, one_rank(x, ids, weights, residual=both))
 
@@ -390,7 +390,14 @@ def test_a_rank_that_fails_in_a_call_tells_the_others():
     if size < 2:
         pytest.skip("needs 2 GPUs")
     with Ranks(size) as world:
-        for rank, (kind, said, waited) in enumerate(world.run(ranks.failing_module, None)):
+        for rank, (kind, said, waited) in enumerate(world.run(ranks.failing_module, None, 1, {})):
             assert "no such expert" in said and waited < 30
             assert kind == ("KeyError" if rank == 1 else "RuntimeError")
             assert rank == 1 or "rank 1 has failed in step 2" in said
+
+
+def test_a_module_that_fails_over_windows():
+    with Ranks(1) as world:
+        options = {"transport": "windows", "max_tokens": 8}
+        kind, said, _ = world.run(ranks.failing_module, None, 0, options)[0]
+        assert kind == "KeyError" and "no such expert" in said
