@@ -55,8 +55,8 @@ def test_the_measurement_of_ranks(tmp_path):
 
 def _calls_over_windows():
     """Kernels of two calls: sort, exchange, dispatch, meeting, copy, two products, meeting, combine."""
-    one = ((1024, 1, 2), (256, 1, 3), (128, 64, 50), (96, 1, 5), (128, 64, 20), (384, 132, 100), (384, 132, 60),
-           (96, 1, 4), (128, 64, 70))  # fmt: skip
+    one = ((1024, 1, 2), (256, 1, 3), (128, 64, 50), (32, 1, 5), (128, 64, 20), (384, 132, 100), (384, 132, 60),
+           (32, 1, 4), (128, 64, 70))  # fmt: skip
     kernels, now = [], 0
     for threads, blocks, duration in 2 * one:
         kernels.append((now - 1, now + duration, [blocks, 1, 1], [threads, 1, 1]))
