@@ -8,7 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
-#include "cli/ranks.h"
+#include "moxie/ranks.h"
 
 namespace moxie::cli {
 
@@ -19,6 +19,7 @@ struct PlanOptions : ShapeOptions {
   TargetOptions target;
   std::optional<int64_t> ranks, domain;
   int top_k = 1;
+  std::string row_format = "bf16";
   double network = 50;  // GB/s
 };
 
@@ -79,8 +80,8 @@ RankedLayer ranked_layer(const PlanOptions& options, const DeviceFigures& device
   layer.experts = options.groups;
   layer.top_k = options.top_k;
   layer.tokens = options.m;
-  // What an NVLink domain has where nobody built a smaller one: a host of Hopper's, a rack of Blackwell's.
-  layer.domain = options.domain.value_or(std::min<int64_t>(layer.ranks, device.arch == 100 ? 72 : 8));
+  layer.domain = options.domain.value_or(std::min(layer.ranks, nvlink_domain(device.arch)));
+  layer.format = choose<RowFormat>("--row-format", options.row_format);
   if (layer.ranks < 1 || layer.ranks > 1024)
     throw InputError(fmt::format("--ranks: {}, but must be 1 to 1024", layer.ranks));
   if (layer.experts < layer.ranks || layer.experts > 1024 * layer.ranks)
@@ -91,8 +92,8 @@ RankedLayer ranked_layer(const PlanOptions& options, const DeviceFigures& device
         fmt::format("--top-k: {}, but must be 1 to {}", layer.top_k, std::min<int64_t>(16, layer.experts)));
   if (layer.tokens < 1 || layer.tokens > (int64_t{1} << 20))
     throw InputError(fmt::format("M: {} tokens of a rank, but must be 1 to 1048576", layer.tokens));
-  if (layer.domain < 1 || layer.domain > layer.ranks)
-    throw InputError(fmt::format("--domain: {}, but must be 1 to the {} ranks", layer.domain, layer.ranks));
+  if (*layer.domain < 1 || *layer.domain > layer.ranks)
+    throw InputError(fmt::format("--domain: {}, but must be 1 to the {} ranks", *layer.domain, layer.ranks));
   if (!(options.network > 0)) throw InputError(fmt::format("--network: {}, but must be more than 0", options.network));
   if (!options.grouping.empty() && choose<Grouping>("--grouping", options.grouping) != Grouping::Offsets)
     throw InputError(fmt::format("--grouping: {}, but a layer's groups are offsets", options.grouping));
@@ -102,38 +103,38 @@ RankedLayer ranked_layer(const PlanOptions& options, const DeviceFigures& device
   return layer;
 }
 
-void print_transport(const char* name, const RankedLayer& layer, const DeviceFigures& device, const Links& links,
-                     bool windows) {
-  const StepCosts costs = cost_of(layer, device, links, windows);
+void print_transport(const char* name, const RankCosts& costs) {
   fmt::print("{:<11} {:>11.2f} {:>10.2f} {:>12.1f} {:>9.1f} {:>9.1f} {:>9.1f}", name, costs.dispatch_bytes * 1e-6,
              costs.combine_bytes * 1e-6, costs.dispatch * 1e6, costs.products() * 1e6, costs.combine * 1e6,
              costs.sum() * 1e6);
-  if (layer.tokens < 2) {
+  if (!costs.in_halves) {
     fmt::print("          -  one token has no halves\n");
     return;
   }
-  const double halves = seconds_in_halves(layer, device, links, windows);
-  fmt::print(" {:>10.1f}  {}\n", halves * 1e6,
-             halves < costs.sum() ? fmt::format("pays: {:.0f}% less", 100 * (1 - halves / costs.sum()))
-                                  : std::string("does not pay"));
+  fmt::print(" {:>10.1f}  {}\n", *costs.in_halves * 1e6,
+             costs.halves_pay() ? fmt::format("pays: {:.0f}% less", 100 * (1 - *costs.in_halves / costs.sum()))
+                                : std::string("does not pay"));
 }
 
 int print_ranks(const PlanOptions& options, const DeviceFigures& device) {
-  const RankedLayer layer = ranked_layer(options, device);
-  const Links links = links_of(device.arch, options.network * 1e9);
-  const StepCosts costs = cost_of(layer, device, links, false);
+  RankedLayer layer = ranked_layer(options, device);
+  const RankLinks links = rank_links(device.arch, options.network * 1e9);
+  const RankCosts costs = rank_costs(layer, device, links);
   fmt::print("{} experts on {} rank{}, top {}, hidden {}, {} columns of the first product ({}), {} token{} a rank\n",
              layer.experts, layer.ranks, plural(layer.ranks), layer.top_k, layer.up.k, layer.up.n,
              describe_activation(layer.up.activation.function, layer.up.gate), layer.tokens, plural(layer.tokens));
-  fmt::print("NVLink domains of {} rank{}", layer.domain, plural(layer.domain));
-  if (layer.domain < layer.ranks) fmt::print(", {} GB/s of network a rank", options.network);
+  fmt::print("NVLink domains of {} rank{}", *layer.domain, plural(*layer.domain));
+  if (*layer.domain < layer.ranks) fmt::print(", {} GB/s of network a rank", options.network);
   fmt::print("; experts chosen evenly\n");
   fmt::print("products of a rank: up {:.1f} us, down {:.1f} us, sort, permute and sum {:.1f} us\n", costs.up * 1e6,
              costs.down * 1e6, costs.around * 1e6);
   fmt::print("{:<11} {:>11} {:>10} {:>12} {:>9} {:>9} {:>9} {:>10}\n", "transport", "dispatch MB", "combine MB",
              "dispatch us", "products", "combine", "sum", "in halves");
-  if (layer.domain == layer.ranks) print_transport("windows", layer, device, links, true);
-  print_transport("all_to_all", layer, device, links, false);
+  if (*layer.domain == layer.ranks) {
+    layer.windows = true;
+    print_transport("windows", rank_costs(layer, device, links));
+  }
+  print_transport("all_to_all", costs);
   return 0;
 }
 
@@ -149,6 +150,10 @@ Run add_plan(CLI::App& command) {
       "What a layer costs whose experts are divided among so many ranks (docs/scale.md): M are the tokens "
       "of a rank, N and K those of its first product, --groups the experts of all ranks");
   command.add_option("--top-k", options->top_k, "With --ranks: experts of a token")->capture_default_str();
+  command
+      .add_option("--row-format", options->row_format,
+                  "With --ranks: of tokens on their way through windows: bf16, fp8 or mxfp8")
+      ->capture_default_str();
   command.add_option("--domain", options->domain,
                      "With --ranks: how many of them NVLink connects; at most 8 by default, on sm_100a 72");
   command.add_option("--network", options->network, "With --ranks: GB/s of a rank's network adapter")

@@ -429,6 +429,39 @@ MOXIE_API moxie_status moxie_plan_get_hopper_tuning(const moxie_plan* plan, int6
 MOXIE_API moxie_status moxie_plan_get_blackwell_tuning(const moxie_plan* plan, int64_t candidate,
                                                        moxie_blackwell_tuning* tuning);
 
+/* A layer whose experts are divided among ranks: moxie/ranks.h. All up to top_k is required. */
+typedef struct moxie_ranked_layer {
+  size_t size;
+  const moxie_gemm_description* up; /* the first product; of its groups nothing is looked at but that they are valid */
+  int64_t tokens;                   /* of a rank, 1 to 1,048,576 */
+  int64_t experts;                  /* of all ranks */
+  int64_t ranks;                    /* 1 to 1,024 */
+  int32_t top_k;                    /* 1 to 16 */
+  int32_t windows;                  /* 1: by kernels that reach peers' memory; 0: by all_to_all */
+  int64_t domain;                   /* ranks that NVLink connects; 0 stands for 8, on sm_100a 72, or ranks if fewer */
+  double network;                   /* bytes a second of a rank's network adapter; 0 stands for 50e9 */
+  moxie_row_format format;          /* with windows: of tokens on their way */
+  int32_t reserved;                 /* 0 */
+} moxie_ranked_layer;
+
+/* A step of one rank, where experts are chosen evenly. Filled by the library; nothing but size is required. */
+typedef struct moxie_rank_costs {
+  size_t size;
+  double dispatch_bytes; /* that a rank sends to others */
+  double combine_bytes;
+  double dispatch; /* seconds, as all below */
+  double combine;
+  double up;
+  double down;
+  double around;    /* sort, permute and sum on the rank itself */
+  double sum;       /* of the five above */
+  double in_halves; /* the sum in two halves, one on its way while the other is multiplied; 0: one token has none */
+} moxie_rank_costs;
+
+/* What `moxie plan --ranks` prints. figures: NULL for an H200. INVALID_ARGUMENT, UNSUPPORTED. */
+MOXIE_API moxie_status moxie_rank_costs_of(const moxie_ranked_layer* layer, const moxie_device_figures* figures,
+                                           moxie_rank_costs* costs);
+
 /* ---- Products: moxie/gemm.h, moxie/groups.h, moxie/tensor.h ---- */
 
 typedef struct moxie_grouped_gemm moxie_grouped_gemm; /* a product that is planned and compiled */

@@ -11,6 +11,7 @@
 #include "moxie/pack.h"
 #include "moxie/plan.h"
 #include "moxie/quantize.h"
+#include "moxie/ranks.h"
 #include "moxie/routing.h"
 #include "moxie/scales.h"
 #include "moxie/tensor.h"

@@ -19,7 +19,7 @@ from moxie._gemm import GroupedGemm
 from moxie._layer import ExpertLayer, Ranks, Router
 from moxie._library import lib as _lib
 from moxie._library import text as _text
-from moxie._plan import Plan, PlanCandidate, plan
+from moxie._plan import Plan, PlanCandidate, RankCosts, plan, rank_costs
 from moxie._routing import combine, permute, route, sort_by_expert
 from moxie._selftest import selftest
 
@@ -41,6 +41,7 @@ __all__ = [
     "PlanCandidate",
     "Pointers",
     "Quantized",
+    "RankCosts",
     "Ranks",
     "Router",
     "RowGroups",
@@ -55,6 +56,7 @@ __all__ = [
     "permute",
     "plan",
     "quantize",
+    "rank_costs",
     "route",
     "selftest",
     "sort_by_expert",

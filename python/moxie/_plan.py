@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from moxie._describe import TUNING_ENUMS, Groups, arguments, describe
-from moxie._library import check, enum_name, ffi, lib, text
+from moxie._describe import TUNING_ENUMS, Dense, Groups, arguments, describe
+from moxie._library import check, enum_name, enum_value, ffi, lib, text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -53,6 +53,25 @@ class Plan:
     clock: float  #: cycles a second of PlanCandidate.cycles
     tuning: dict[str, Any]  #: as `hopper` or `blackwell` of a product it leads to this kernel again
     candidates: list[PlanCandidate]  #: best first, the chosen one at the front
+
+
+@dataclass(frozen=True)
+class RankCosts:
+    """What a step of one rank costs, where experts are chosen evenly: seconds, and bytes that it sends to others."""
+
+    dispatch_bytes: float
+    combine_bytes: float
+    dispatch: float
+    combine: float
+    up: float  #: the first product
+    down: float  #: the second
+    around: float  #: sort, permute and sum on the rank itself
+    sum: float  #: of the five above
+    in_halves: float  #: the sum in two halves, one on its way while the other is multiplied; 0: one token has none
+
+    @property
+    def halves_pay(self) -> bool:
+        return 0 < self.in_halves < self.sum
 
 
 def _tuning(plan: Any, arch: int, candidate: int) -> dict[str, Any]:
@@ -113,16 +132,56 @@ def plan(
     description: as GroupedGemm's. total: rows of the call that is planned for. arch: 90 (sm_90a) or 100 (sm_100a); the
     other figures are the device's, where None stands for an H200's. ValueError: a rule is broken.
     """
-    figures = arguments(
-        "moxie_device_figures",
-        arch=arch,
-        sm_count=sm_count,
-        shared_bytes=shared_bytes,
-        l2_bytes=l2_bytes,
-        memory_rate=memory_rate,
-        clock=clock,
-    )
+    figures = _figures(arch, sm_count, shared_bytes, l2_bytes, memory_rate, clock)
     handle = ffi.new("moxie_plan**")
     described = describe(groups, **description)
     check(lib.moxie_plan_create(described.pointer, figures, lib.MOXIE_NO_TOTAL if total is None else total, handle))
     return plan_of(handle[0])
+
+
+def _figures(*values: float | None) -> Any:
+    names = ("arch", "sm_count", "shared_bytes", "l2_bytes", "memory_rate", "clock")
+    return arguments("moxie_device_figures", **dict(zip(names, values, strict=True)))
+
+
+def rank_costs(
+    *,
+    tokens: int,
+    experts: int,
+    ranks: int,
+    top_k: int,
+    windows: bool = False,
+    row_format: str = "bf16",
+    domain: int | None = None,
+    network: float | None = None,
+    arch: int = 90,
+    sm_count: int | None = None,
+    shared_bytes: int | None = None,
+    l2_bytes: int | None = None,
+    memory_rate: float | None = None,
+    clock: float | None = None,
+    **up: Unpack[Words],
+) -> RankCosts:
+    """What `moxie plan --ranks` prints of a layer whose experts are divided among ranks. No device is needed.
+
+    tokens: of a rank. experts: of all ranks. windows: by kernels that reach peers' memory, in which tokens travel in
+    row_format; else by all_to_all. domain: ranks that NVLink connects; None: 8, on sm_100a 72, or ranks if fewer.
+    network: bytes a second of a rank's network adapter; None: 50e9. up: the first product, as GroupedGemm's words. The
+    figures of the device are those of `plan`. ValueError: a rule is broken.
+    """
+    described = describe(Dense(1), **up)
+    layer = arguments(
+        "moxie_ranked_layer",
+        up=described.pointer,
+        tokens=tokens,
+        experts=experts,
+        ranks=ranks,
+        top_k=top_k,
+        windows=windows,
+        domain=domain,
+        network=network,
+        format=enum_value("row_format", row_format),
+    )
+    costs = arguments("moxie_rank_costs")
+    check(lib.moxie_rank_costs_of(layer, _figures(arch, sm_count, shared_bytes, l2_bytes, memory_rate, clock), costs))
+    return RankCosts(**{name: getattr(costs, name) for name in RankCosts.__dataclass_fields__})

@@ -18,11 +18,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from moxie._device import Device
+
 # Seconds between signs of life, where no time limit asks for shorter ones.
 _BEAT = 1.0
 # A process that gives no sign of life for so many seconds has ended or hangs. Code that keeps the interpreter's lock
 # for long must not look like that.
 _SILENCE = 15.0
+# Of a device, for plans.
+_FIGURES = ("arch", "sm_count", "shared_bytes", "l2_bytes", "memory_rate", "clock")
 
 
 class Watch:
@@ -46,6 +50,7 @@ class Watch:
         self.objects = 0
         self.failure: str | None = None
         self.exchanges: dict[torch.device, Exchange] = {}
+        self._devices: dict[str, list[dict[str, Any]]] = {}
         self._seen: dict[int, tuple[bytes, float]] = {}
         self._steps: dict[int, int] = {}
         self._ended = threading.Event()
@@ -208,6 +213,16 @@ class Watch:
             event = torch.cuda.Event()
             event.record()
             self.wait(event.query, limit, what)
+
+    def devices(self, device: torch.device, limit: float) -> list[dict[str, Any]]:
+        """Each rank's host and the figures that its products are planned with. RuntimeError: as gather."""
+        found = self._devices.get(device.type)
+        if found is None:
+            info = (Device("cuda", device.index) if device.type == "cuda" else Device("sim")).info
+            figures = {name: getattr(info, name) or None for name in _FIGURES}
+            own = {"host": host(), "figures": figures}
+            found = self._devices[device.type] = self.gather(f"devices/{device.type}", own, limit)
+        return found
 
     # ---- What all ranks must agree on ----
 

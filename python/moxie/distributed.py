@@ -27,6 +27,8 @@ __all__ = ["Experts", "Placement"]
 _MOST_TOP_K = 16
 # Of windows.
 _MOST_RANKS, _MOST_PLACES = 72, 1024
+# Of the cost model.
+_MOST_PLANNED_RANKS = 1024
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,27 @@ class Placement:
 
 
 @dataclass
-class _Chunk:
-    """Tokens on their way to the ranks of their experts and back."""
+class _Sizes:
+    """Tokens and pairs that go to each rank, and that come from each."""
 
-    inverse: Tensor  # [T, k]: a pair's row among what comes back, or -1
-    rows: Tensor  # for each rank one after the other: tokens, each with the slots of its experts there
-    pairs: Tensor  # of each rank
-    tokens: Tensor  # of each rank
+    sent_tokens: list[int]
+    sent_pairs: list[int]
+    came_tokens: list[int]
+    came_pairs: list[int]
+
+    def __add__(self, other: _Sizes) -> _Sizes:
+        return _Sizes(
+            *([a + b for a, b in zip(x, y, strict=True)] for x, y in zip(_values(self), _values(other), strict=True))
+        )
+
+
+def _values(sizes: _Sizes) -> list[list[int]]:
+    return [sizes.sent_tokens, sizes.sent_pairs, sizes.came_tokens, sizes.came_pairs]
+
+
+@functools.lru_cache(maxsize=4096)
+def _halves_pay(tokens: int, layer: tuple[tuple[str, Any], ...]) -> bool:
+    return moxie.rank_costs(tokens=tokens, **dict(layer)).halves_pay
 
 
 class Experts(nn.Experts):
@@ -109,7 +125,9 @@ class Experts(nn.Experts):
     top_k: 1 to 16; calls bring as many ids. Ids that are no experts are skipped.
     placement: the rank of each expert, or pairs of rank and slot; None: neighbors together. `move` changes it.
     shared: a module that every rank has, computed on its own tokens and added; its tokens are on their way meanwhile.
-    halves: tokens travel in two halves, so that the second is on its way while the first is multiplied.
+    halves: over all_to_all tokens travel in two halves, so that the second is on its way while the first is multiplied.
+    None: in calls in which that pays by the cost model that `moxie plan --ranks` prints (moxie.rank_costs), for the
+    mean tokens of all ranks, rank 0's GPU, and NVLink between the ranks of a host alone.
     transport: "windows": kernels that reach the other ranks' memory, on GPUs of one NVLink domain; the host waits for
     nothing. "all_to_all": the group's own backend. None: windows where max_tokens is given and all ranks are on GPUs of
     one host that can have them, else all_to_all; `transport` says which.
@@ -136,7 +154,7 @@ class Experts(nn.Experts):
         top_k: int,
         placement: Placement | Sequence[Any] | Tensor | None = None,
         shared: torch.nn.Module | None = None,
-        halves: bool = False,
+        halves: bool | None = None,
         transport: str | None = None,
         max_tokens: int | None = None,
         max_rows: int | None = None,
@@ -637,68 +655,99 @@ class Experts(nn.Experts):
         topk_weights: Tensor | None,
         residual: Tensor | None,
     ) -> Tensor:
-        half = (x.shape[0] + 1) // 2 if self.halves else x.shape[0]
-        bounds = ((0, half), (half, x.shape[0])) if self.halves else ((0, half),)
-        chunks = [self._pack(x[begin:end], topk_ids[begin:end]) for begin, end in bounds]
-        sizes = self._exchange_sizes(exchange, chunks)
+        tokens, half, ranks = x.shape[0], (x.shape[0] + 1) // 2, self._watch.size
+        table = self._table_on(x.device)
+        ids = torch.where((topk_ids >= 0) & (topk_ids < self.all_experts), topk_ids, self.all_experts)
+        rank, slot = table[0][ids], table[1][ids]
+        # [ranks, T]: the pairs of a token there.
+        pairs = (rank.unsqueeze(0) == torch.arange(ranks, device=x.device, dtype=rank.dtype).view(-1, 1, 1)).sum(-1)
+        bounds = [(0, half), (half, tokens)]
+        # How tokens travel is chosen when all ranks know how many there are.
+        tokens_of_all, sizes = self._exchange_sizes(exchange, tokens, [pairs[:, begin:end] for begin, end in bounds])
+        if not self._in_halves(tokens_of_all, x.device):
+            bounds, sizes = [(0, tokens)], [sizes[0] + sizes[1]]
 
-        arriving = []
-        for chunk, (sent_tokens, _, came_tokens, _) in zip(chunks, sizes, strict=True):
-            came = chunk.rows.new_empty((sum(came_tokens), chunk.rows.shape[1]))
-            given = chunk.rows[: sum(sent_tokens)]
-            arriving.append(exchange.start(came, given, came_tokens, sent_tokens, self.timeout, "tokens"))
-        own = None if self.shared is None else self.shared(x)
+        arriving, inverses = [], []
+        for (begin, end), each in zip(bounds, sizes, strict=True):
+            part = slice(begin, end)
+            given, inverse = self._pack(x[part], rank[part], slot[part], pairs[:, part] > 0, sum(each.sent_tokens))
+            came = given.new_empty((sum(each.came_tokens), given.shape[1]))
+            arriving.append(exchange.start(came, given, each.came_tokens, each.sent_tokens, self.timeout, "tokens"))
+            inverses.append(inverse)
+        if self.shared is not None:
+            residual = self._own_residual(x, residual)
 
         returning = []
-        for transfer, (_, sent_pairs, _, came_pairs) in zip(arriving, sizes, strict=True):
-            rows = self._multiply(transfer.finish(), sum(came_pairs)).view(torch.uint8)
-            back = rows.new_empty((sum(sent_pairs), rows.shape[1]))
-            returning.append(exchange.start(back, rows, sent_pairs, came_pairs, self.timeout, "results"))
+        for transfer, each in zip(arriving, sizes, strict=True):
+            rows = self._multiply(transfer.finish(), sum(each.came_pairs)).view(torch.uint8)
+            back = rows.new_empty((sum(each.sent_pairs), rows.shape[1]))
+            returning.append(exchange.start(back, rows, each.sent_pairs, each.came_pairs, self.timeout, "results"))
 
-        if own is not None:
-            residual = own if residual is None else residual + own
         weights = None if topk_weights is None else topk_weights.float()
         results = []
-        for transfer, chunk, (begin, end) in zip(returning, chunks, bounds, strict=True):
+        for transfer, inverse, (begin, end) in zip(returning, inverses, bounds, strict=True):
             rows = transfer.finish().view(torch.bfloat16)
             results.append(
                 ops.combine(
                     rows,
-                    chunk.inverse,
+                    inverse,
                     None if weights is None else weights[begin:end],
                     residual=None if residual is None else residual[begin:end],
                 )
             )
-        return torch.cat(results) if self.halves else results[0]
+        return torch.cat(results) if len(results) > 1 else results[0]
 
-    def _pack(self, x: Tensor, topk_ids: Tensor) -> _Chunk:
-        """Tokens in the order of the ranks that they go to, once for each, with the slots of their experts there."""
+    def _in_halves(self, tokens_of_all: Sequence[int], device: torch.device) -> bool:
+        """The same on all ranks, since all know these numbers and what rank 0 has said of its device."""
+        if self.halves is not None:
+            return self.halves
+        size = self._watch.size
+        mean = -(-sum(tokens_of_all) // size)
+        if mean < 2 or not 1 < size <= _MOST_PLANNED_RANKS:
+            return False
+        said = self._watch.devices(device, self.timeout)
+        hosts = [each["host"] for each in said]
+        layer = {
+            "experts": max(self.all_experts, size),
+            "ranks": size,
+            "top_k": min(self.top_k, self.all_experts),
+            "domain": min(hosts.count(each) for each in hosts),
+            "n": self.up_rows,
+            "k": self.hidden,
+            "b_format": "mxfp4" if self.weights == "mxfp4" else None,
+            "bias": self.has_bias,
+            "activation": self.activation,
+            "gate": self.gate if self.activation in ops._GATED else "interleaved",
+            **said[0]["figures"],
+        }
+        return _halves_pay(mean, tuple(layer.items()))
+
+    def _pack(self, x: Tensor, rank: Tensor, slot: Tensor, goes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Tokens in the order of the ranks that they go to, once for each, with the slots of their experts there; and
+        of each pair its row among what comes back, or -1.
+
+        rank, slot: [T, k] of each pair. goes: [ranks, T]: which token goes where, `count` in all.
+        """
         tokens, ranks, device = x.shape[0], self._watch.size, x.device
-        table = self._table_on(device)
-        ids = torch.where((topk_ids >= 0) & (topk_ids < self.all_experts), topk_ids, self.all_experts)
-        rank, slot = table[0][ids], table[1][ids]
-        ends, _, inverse = ops.sort_by_expert(rank, ranks)
-        pairs = ends.diff(prepend=ends.new_zeros(1))
-        # [ranks, T]: which token goes where, and as which row.
-        goes = (rank.unsqueeze(0) == torch.arange(ranks, device=device, dtype=rank.dtype).view(-1, 1, 1)).any(-1)
-        row = goes.flatten().cumsum(0) - 1
-        # The host does not know yet how many rows there are: what goes nowhere shares one behind all others.
-        most = tokens * min(ranks, self.top_k)
-        row = torch.where(goes.flatten(), row, most)
-        source = torch.zeros(most + 1, dtype=torch.int64, device=device)
-        source[row] = torch.arange(ranks * tokens, device=device)
-        source = source[:most]
+        _, _, inverse = ops.sort_by_expert(rank, ranks)
+        goes = goes.flatten()
+        # What goes nowhere shares a place behind all others.
+        at = torch.where(goes, goes.cumsum(0) - 1, count)
+        source = torch.zeros(count + 1, dtype=torch.int64, device=device)
+        source[at] = torch.arange(ranks * tokens, device=device)
+        source = source[:count]
         token, to = source % max(tokens, 1), source // max(tokens, 1)
         slots = torch.where(rank[token] == to.unsqueeze(1), slot[token], -1)
-        rows = torch.cat([x[token].view(torch.uint8), slots.view(torch.uint8)], dim=1)
-        return _Chunk(inverse, rows, pairs, goes.sum(1))
+        return torch.cat([x[token].view(torch.uint8), slots.view(torch.uint8)], dim=1), inverse
 
-    def _exchange_sizes(self, exchange: Exchange, chunks: Sequence[_Chunk]) -> list[tuple[list[int], ...]]:
-        """For each chunk tokens and pairs that go to each rank, then those that come from each."""
-        call = torch.tensor([self._number, self._watch.step], device=chunks[0].tokens.device)
-        columns = [call[0].expand(exchange.size), call[1].expand(exchange.size)]
-        for chunk in chunks:
-            columns += [chunk.tokens, chunk.pairs.long()]
+    def _exchange_sizes(
+        self, exchange: Exchange, tokens: int, pairs: Sequence[Tensor]
+    ) -> tuple[list[int], list[_Sizes]]:
+        """The tokens of each rank, and the sizes of both halves. pairs: of each half, [ranks, T]."""
+        own = torch.tensor([self._number, self._watch.step, tokens], device=pairs[0].device)
+        columns = list(own.expand(exchange.size, 3).T)
+        for half in pairs:
+            columns += [(half > 0).sum(1), half.sum(1)]
         given = torch.stack(columns, dim=1)
         came = torch.empty_like(given)
         ones = [1] * exchange.size
@@ -712,11 +761,8 @@ class Experts(nn.Experts):
                     "must call in the same order"
                 )
                 self._watch.check()
-        sent, received = list(zip(*sent, strict=True)), list(zip(*received, strict=True))
-        return [
-            (list(sent[2 * i]), list(sent[2 * i + 1]), list(received[2 * i]), list(received[2 * i + 1]))
-            for i in range(1, 1 + len(chunks))
-        ]
+        out, back = ([list(each) for each in zip(*rows, strict=True)] for rows in (sent, received))
+        return back[2], [_Sizes(out[i], out[i + 1], back[i], back[i + 1]) for i in (3, 5)]
 
     def _multiply(self, came: Tensor, pairs: int) -> Tensor:
         """A row for each pair of what came, in its order."""

@@ -5,6 +5,7 @@
 #include "c/description.h"
 #include "c/handles.h"
 #include "c/structs.h"
+#include "moxie/ranks.h"
 
 namespace moxie::c {
 namespace {
@@ -77,6 +78,26 @@ DeviceFigures figures_of(const moxie_device_figures* given) {
   return device_figures_of(f);
 }
 
+RankedLayer ranked_layer_of(const moxie_ranked_layer& given) {
+  check_reserved("layer.reserved", given.reserved);
+  RankedLayer layer;
+  layer.up = description_of(given.up, "layer.up");
+  layer.tokens = given.tokens, layer.experts = given.experts, layer.ranks = given.ranks, layer.top_k = given.top_k;
+  layer.windows = flag("layer.windows", given.windows);
+  layer.format = enum_of<RowFormat>("layer.format", given.format);
+  if (given.domain != 0) layer.domain = given.domain;
+  return layer;
+}
+
+moxie_rank_costs to_c(const RankCosts& x) {
+  moxie_rank_costs costs{};
+  costs.dispatch_bytes = x.dispatch_bytes, costs.combine_bytes = x.combine_bytes;
+  costs.dispatch = x.dispatch, costs.combine = x.combine;
+  costs.up = x.up, costs.down = x.down, costs.around = x.around;
+  costs.sum = x.sum(), costs.in_halves = x.in_halves.value_or(0);
+  return costs;
+}
+
 template <class Tuning, class CTuning>
 moxie_status get_tuning(const moxie_plan* plan, int64_t candidate, CTuning* tuning) {
   return guarded([&] {
@@ -132,6 +153,18 @@ moxie_status moxie_plan_get_hopper_tuning(const moxie_plan* plan, int64_t candid
 moxie_status moxie_plan_get_blackwell_tuning(const moxie_plan* plan, int64_t candidate,
                                              moxie_blackwell_tuning* tuning) {
   return moxie::c::get_tuning<moxie::BlackwellTuning>(plan, candidate, tuning);
+}
+
+moxie_status moxie_rank_costs_of(const moxie_ranked_layer* layer, const moxie_device_figures* figures,
+                                 moxie_rank_costs* costs) {
+  return guarded([&] {
+    const moxie_ranked_layer given = moxie::c::read(layer, "layer");
+    const size_t size = moxie::c::checked_size(costs, "costs");
+    const moxie::DeviceFigures device = moxie::c::figures_of(figures);
+    const moxie::RankLinks links =
+        given.network == 0 ? moxie::rank_links(device.arch) : moxie::rank_links(device.arch, given.network);
+    moxie::c::write(costs, size, to_c(moxie::rank_costs(moxie::c::ranked_layer_of(given), device, links)));
+  });
 }
 
 }  // extern "C"

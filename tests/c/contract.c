@@ -97,6 +97,10 @@ static moxie_status give_figures(void* s) {
   moxie_plan_release(plan);
   return status;
 }
+static moxie_status give_ranked_layer(void* s) {
+  moxie_rank_costs costs = {.size = sizeof costs};
+  return moxie_rank_costs_of(s, NULL, &costs);
+}
 static moxie_status give_tensors(void* s) { return moxie_grouped_gemm_run(world.dense, s, NULL, 0, NULL); }
 static moxie_status give_pointers(void* s) { return moxie_grouped_gemm_run_pointers(world.pointers, s, NULL, 0, NULL); }
 static moxie_status give_options(void* s) {
@@ -145,6 +149,11 @@ static moxie_status fill_candidate(void* s) { return moxie_plan_get_candidate(wo
 static moxie_status fill_hopper(void* s) { return moxie_plan_get_hopper_tuning(world.hopper_plan, MOXIE_CHOSEN, s); }
 static moxie_status fill_blackwell(void* s) {
   return moxie_plan_get_blackwell_tuning(world.blackwell_plan, MOXIE_CHOSEN, s);
+}
+static moxie_status fill_rank_costs(void* s) {
+  const moxie_ranked_layer layer = {
+      .size = sizeof layer, .up = &world.description, .tokens = 4, .experts = 8, .ranks = 2, .top_k = 2};
+  return moxie_rank_costs_of(&layer, NULL, s);
 }
 static moxie_status fill_pack_result(void* s) { return moxie_pack(NULL, 0, world.folder, NULL, s); }
 static moxie_status fill_row(void* s) { return moxie_tuned_table_get(world.table, 0, s); }
@@ -225,6 +234,7 @@ void test_sizes(void) {
   const moxie_router_description router = {.logits_type = MOXIE_DATA_TYPE_F32};
   const moxie_rank_description ranks = {.ranks = 1};
   const moxie_expert_layer_tensors layer_tensors = {.tokens = 0};
+  const moxie_ranked_layer ranked = {.up = &world.description, .tokens = 1, .experts = 2, .ranks = 2, .top_k = 1};
   const moxie_pack_options pack = {.size = 0};
   const moxie_tuned_hopper row = {.size = 0};
   expect_taken(give_hopper, &hopper, 8, sizeof hopper);
@@ -248,6 +258,7 @@ void test_sizes(void) {
   expect_taken(give_router, &router, END(moxie_router_description, logits_type), sizeof router);
   expect_taken(give_ranks, &ranks, END(moxie_rank_description, rank), sizeof ranks);
   expect_taken(give_layer_tensors, &layer_tensors, END(moxie_expert_layer_tensors, out), sizeof layer_tensors);
+  expect_taken(give_ranked_layer, &ranked, END(moxie_ranked_layer, top_k), sizeof ranked);
   expect_taken(give_pack_options, &pack, 8, sizeof pack);
   expect_taken(give_row, &row, 8, sizeof row);
   expect_filled(fill_device_info, sizeof(moxie_device_info));
@@ -255,6 +266,7 @@ void test_sizes(void) {
   expect_filled(fill_candidate, sizeof(moxie_plan_candidate));
   expect_filled(fill_hopper, sizeof(moxie_hopper_tuning));
   expect_filled(fill_blackwell, sizeof(moxie_blackwell_tuning));
+  expect_filled(fill_rank_costs, sizeof(moxie_rank_costs));
   expect_filled(fill_pack_result, sizeof(moxie_pack_result));
   expect_filled(fill_row, sizeof(moxie_tuned_hopper));
   end_world();
@@ -332,6 +344,11 @@ void test_nulls(void) {
   EXPECT_REFUSED(moxie_plan_get_hopper_tuning(world.hopper_plan, MOXIE_CHOSEN, NULL), "tuning is null");
   EXPECT_REFUSED(moxie_plan_get_blackwell_tuning(NULL, MOXIE_CHOSEN, &blackwell), "plan is null");
   EXPECT_REFUSED(moxie_plan_get_blackwell_tuning(world.blackwell_plan, MOXIE_CHOSEN, NULL), "tuning is null");
+  const moxie_ranked_layer ranked = {.size = sizeof ranked};
+  moxie_rank_costs costs = {.size = sizeof costs};
+  EXPECT_REFUSED(moxie_rank_costs_of(NULL, NULL, &costs), "layer is null");
+  EXPECT_REFUSED(moxie_rank_costs_of(&ranked, NULL, NULL), "costs is null");
+  EXPECT_REFUSED(moxie_rank_costs_of(&ranked, NULL, &costs), "layer.up is null");
 
   moxie_status (*const scale_bytes[])(const moxie_gemm_description*, int64_t, size_t*) = {
       moxie_a_scale_bytes, moxie_b_scale_bytes, moxie_pre_scale_bytes, moxie_out_scale_bytes};

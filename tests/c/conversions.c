@@ -181,7 +181,64 @@ static void plan_of_figures(void) {
   EXPECT(seconds_on((moxie_device_figures){.clock = 1e9}) != usual);
 }
 
+/* Sums that follow from the members, and every member that is refused. */
+static void costs_of_ranks(void) {
+  moxie_gemm_description d = {.size = sizeof d, .n = 4096, .k = 7168};
+  d.groups.grouping = MOXIE_GROUPING_DENSE, d.activation.function = MOXIE_ACTIVATION_SWIGLU;
+  d.gate = MOXIE_GATE_LAYOUT_SPLIT;
+  const moxie_ranked_layer layer = {
+      .size = sizeof layer, .up = &d, .tokens = 512, .experts = 256, .ranks = 2, .top_k = 8};
+  moxie_rank_costs c = {.size = sizeof c}, other = c;
+  EXPECT_OK(moxie_rank_costs_of(&layer, NULL, &c));
+  EXPECT(c.combine_bytes == 512 * 4 * 2 * 7168 && c.dispatch > c.dispatch_bytes / 278e9);
+  EXPECT(c.sum > 0.999999 * (c.dispatch + c.combine + c.up + c.down + c.around) && c.in_halves > c.sum);
+  EXPECT(c.sum < 1.000001 * (c.dispatch + c.combine + c.up + c.down + c.around) && c.up > c.down);
+  moxie_ranked_layer near = layer;
+  near.windows = 1;
+  EXPECT_OK(moxie_rank_costs_of(&near, NULL, &other));
+  EXPECT(other.dispatch < c.dispatch && other.up == c.up);
+  const double bf16 = other.dispatch_bytes;
+  for (near.format = MOXIE_ROW_FORMAT_FP8; near.format <= MOXIE_ROW_FORMAT_MXFP8; ++near.format) {
+    EXPECT_OK(moxie_rank_costs_of(&near, NULL, &other));
+    EXPECT(other.dispatch_bytes < 0.516 * bf16 && other.dispatch_bytes > 0.515 * bf16);
+  }
+  moxie_ranked_layer far = layer;
+  far.domain = 1;
+  EXPECT_OK(moxie_rank_costs_of(&far, NULL, &c));
+  const double through_network = c.dispatch_bytes / 45e9;
+  EXPECT(c.dispatch > 35e-6 + through_network && c.dispatch < 37e-6 + through_network);
+  far.network = 25e9;
+  EXPECT_OK(moxie_rank_costs_of(&far, NULL, &other));
+  const double longer = (other.dispatch - c.dispatch) / through_network;
+  EXPECT(longer > 0.999 && longer < 1.001);
+  far.tokens = 1;
+  EXPECT_OK(moxie_rank_costs_of(&far, NULL, &other));
+  EXPECT(other.in_halves == 0);
+  const struct {
+    moxie_ranked_layer layer;
+    const char* words;
+  } kWrong[] = {
+      {{.ranks = 0}, "ranks is 0, but must be 1 to 1024"},
+      {{.ranks = 257}, "experts is 256, but must be 257 to"},
+      {{.ranks = 2, .top_k = 17}, "top_k is 17, but must be 1 to 16"},
+      {{.ranks = 2, .tokens = -1}, "tokens is -1, but must be 1 to"},
+      {{.ranks = 2, .domain = 3}, "domain is 3, but must be 1 to 2"},
+      {{.ranks = 2, .format = 3}, "layer.format is 3, but only 0 to 2 have a meaning"},
+      {{.ranks = 2, .windows = 2}, "layer.windows is 2"},
+      {{.ranks = 2, .domain = 1, .windows = 1}, "windows is true, but 2 ranks are more than the 1 of an NVLink domain"},
+      {{.ranks = 2, .network = -1}, "a rate of links is -0.9, but must be more than 0"},
+  };
+  for (size_t i = 0; i < COUNT(kWrong); ++i) {
+    moxie_ranked_layer wrong = kWrong[i].layer;
+    wrong.size = sizeof wrong, wrong.up = &d, wrong.experts = 256;
+    if (wrong.tokens == 0) wrong.tokens = 512;
+    if (wrong.top_k == 0) wrong.top_k = 8;
+    EXPECT_REFUSED(moxie_rank_costs_of(&wrong, NULL, &c), kWrong[i].words);
+  }
+}
+
 void test_plan(void) {
+  costs_of_ranks();
   plan_of_arch(0);
   plan_of_figures();
   plan_of_arch(100);

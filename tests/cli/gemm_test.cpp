@@ -347,6 +347,13 @@ TEST(Plan, OfRanksCountsBytesAndSumsTimes) {
   ASSERT_EQ(two.size(), 7u);
   EXPECT_NEAR(two[1], 512 * (1 - 0.00349) * 2 * row * 1e-6, 0.02);
   EXPECT_NEAR(two[1], 2 * two[0], 0.02);
+  // One byte for each element, and four for the scales of 128.
+  for (const char* format : {"fp8", "mxfp8"}) {
+    const std::vector<double> narrow = numbers_behind(plan({"--ranks", "2", "--row-format", format}), "windows");
+    ASSERT_EQ(narrow.size(), 7u) << format;
+    EXPECT_NEAR(narrow[0], two[0] * (0.5 + 2.0 / 128), 0.02);
+    EXPECT_EQ(narrow[1], two[1]);
+  }
   // Windows reach no other domain, to which 56 of 63 other ranks belong.
   const std::string many = plan({"--ranks", "64", "--network", "25"});
   EXPECT_TRUE(numbers_behind(many, "windows").empty()) << many;

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import moxie
+from moxie import distributed
 from moxie._ranks import Exchange
 from moxie.distributed import Experts
 
@@ -178,6 +179,25 @@ def layer(group, counts, top_k, routing="random", options=None, id_type=torch.in
     rank = dist.get_rank(group)
     x, ids, weights = on_device(tokens_of(rank, counts[rank], top_k, routing=routing))
     return module(x, ids.to(id_type), weights if weighted else None, x if residual else None).cpu()
+
+
+def chosen(group, calls, least):
+    """The results of calls with so many tokens, and which of them were in halves, where these pay from `least` tokens
+    of a rank on average."""
+    module, rank = make(group, 4), dist.get_rank(group)
+    pays, distributed._halves_pay = distributed._halves_pay, lambda tokens, layer: tokens >= least
+    start, transfers = Exchange.start, []
+    Exchange.start = lambda *given: transfers.append(given[-1]) or start(*given)
+    results = []
+    try:
+        for counts in calls:
+            transfers.clear()
+            y = module(*on_device(tokens_of(rank, counts[rank], 4))).cpu()
+            assert transfers.count("tokens") == transfers.count("results") and transfers.count("sizes") == 1
+            results.append((y, transfers.count("tokens") == 2))
+    finally:
+        Exchange.start, distributed._halves_pay = start, pays
+    return results
 
 
 def moved(group, counts, top_k, tables):

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import ranks
@@ -55,10 +56,48 @@ def some(count):
 
 
 @pytest.mark.parametrize("size", [pytest.param(size, marks=needs(size)) for size in (1, 2, 4, 8)])
-@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("halves", [None, False, True])
 def test_random_routing_and_uneven_tokens(world, size, halves):
     counts = some(size)
     compare(world.run(ranks.layer, range(size), counts, 4, "random", {"halves": halves}), counts, 4)
+
+
+@pytest.mark.parametrize("size", [pytest.param(size, marks=needs(size)) for size in (2, 4)])
+def test_halves_are_chosen_by_all_ranks_alike(world, size):
+    """By the mean of all tokens, whatever a rank has of them, and anew in each call."""
+    few, many = [0, 1, 0, 3][:size], [0, 9, 1, 2][:size]
+    for rank, calls in enumerate(world.run(ranks.chosen, range(size), [few, many, few], 3)):
+        assert [halves for _, halves in calls] == [False, True, False]
+        for (y, _), counts in zip(calls, (few, many, few), strict=True):
+            assert torch.equal(y, one_rank(*tokens_of(rank, counts[rank], 4)))
+
+
+@pytest.mark.parametrize(
+    "tokens, hosts, halves",
+    [
+        ([4096] * 8, ["a"] * 8, True),
+        ([64] * 8, ["a"] * 8, False),
+        ([4096] * 2, ["a"] * 2, False),
+        ([8192, 0] * 4, ["a"] * 8, True),
+        ([1024, 0] * 256, [str(rank // 8) for rank in range(512)], True),
+        ([64] * 512, [str(rank // 8) for rank in range(512)], False),
+        ([1, 0], ["a", "b"], False),
+        ([4096], ["a"], False),
+    ],
+)
+def test_halves_are_those_of_the_plan(tokens, hosts, halves):
+    """DeepSeek-V3's layer on H100s, as docs/scale.md has it."""
+    figures = {"arch": 90, "sm_count": 132, "memory_rate": 3.352e12}
+    said = [{"host": host, "figures": figures} for host in hosts]
+    watch = SimpleNamespace(size=len(tokens), devices=lambda device, limit: said)
+    layer = SimpleNamespace(
+        halves=None, _watch=watch, timeout=1.0, all_experts=256, top_k=8, up_rows=4096, hidden=7168, weights="bf16",
+        has_bias=False, activation="swiglu", gate="split",
+    )  # fmt: skip
+    assert ranks.Experts._in_halves(layer, tokens, None) == halves
+    for forced in (False, True):
+        layer.halves = forced
+        assert ranks.Experts._in_halves(layer, tokens, None) == forced
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 5, 8, 16])
@@ -288,7 +327,7 @@ def test_gpt_oss(world, weights):
         ({3: {"placement": [0] * 6 + [1] * 6}}, r"rank 3 has placement\[3\] \[0, 3\], but rank 0 has \[1, 0\]"),
         ({1: {"experts": 8}}, "rank 1 has experts 8, but rank 0 has 12"),
         ({1: {"weights": "mxfp4"}}, "rank 1 has weights 'mxfp4', but rank 0 has 'bf16'"),
-        ({1: {"halves": True}}, "rank 1 has halves True, but rank 0 has False"),
+        ({1: {"halves": True}}, "rank 1 has halves True, but rank 0 has None"),
         ({2: {"top_k": 17}}, "rank 2 refuses its arguments: top_k is 17, but must be 1 to 16"),
         ({1: {"hidden": 20}}, "rank 1 refuses its arguments: hidden is 20, but must be a positive multiple of 8"),
         ({1: {"placement": [7] * 12}}, "rank 1 refuses its arguments: placement puts expert 0 on rank 7"),
