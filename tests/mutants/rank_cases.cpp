@@ -60,7 +60,12 @@ Case in_steps(const char* name, std::string source, Loaded loaded, ResultFormat 
     // Products without clusters, which a launch by the harness has not.
     d.expected_tokens = 1, d.hidden = format == RowFormat::Mxfp8 ? 160 : 136;
     const std::vector<Device> devices(size_t(kRanks), test::device());
-    const auto layers = std::make_shared<test::RankLayers>(d, devices);
+    // Its memory is live no longer than it: what a later case gets there is that case's.
+    const auto forget = [](test::RankLayers* layers) {
+      for (const auto& [address, bytes] : layers->memory()) test::Buffer::live().erase(address);
+      delete layers;
+    };
+    const std::shared_ptr<test::RankLayers> layers(new test::RankLayers(d, devices), forget);
     layers->bring(draw(1));
     for (const auto& [address, bytes] : layers->memory()) test::Buffer::live()[address] = bytes;
     return Call{[layers](Stream stream) { layers->run_in_steps(stream); },
