@@ -21,7 +21,12 @@ from moxie._ranks import Exchange
 from moxie.distributed import Experts
 
 DEVICE = "cpu" if os.environ.get("MOXIE_DEVICE", "sim") == "sim" else "cuda"
-MOST = 8 if DEVICE == "cpu" else torch.cuda.device_count()
+GPUS = 0 if DEVICE == "cpu" else torch.cuda.device_count()
+# Ranks of a world. MOXIE_TEST_RANKS: more than there are GPUs take turns on them and use gloo, since NCCL wants a GPU for
+# each; symmetric memory is told that this is meant.
+MOST = 8 if DEVICE == "cpu" else int(os.environ.get("MOXIE_TEST_RANKS", GPUS))
+if 0 < GPUS < MOST:
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
 
 # Children of one process that has imported all of it, but opened no device. Python before 3.12 does not tell it where.
 _here = str(pathlib.Path(__file__).parent)
@@ -93,8 +98,9 @@ def _serve(pipe, method, rank, count):
     torch.set_num_threads(1)
     backend = "gloo"
     if DEVICE == "cuda":
-        torch.cuda.set_device(rank)
-        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(rank % GPUS)
+        if MOST <= GPUS:
+            backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, init_method=method, rank=rank, world_size=count)
     groups = {}
     while True:

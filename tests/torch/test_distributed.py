@@ -153,6 +153,7 @@ def test_sums_that_float32_does_not_hold_are_close(world):
         assert (y.double() - alone.double()).norm() <= 4e-3 * alone.double().norm()
 
 
+@pytest.mark.skipif(0 < ranks.GPUS < MOST, reason="gloo sends no tensors of a GPU by isend")
 def test_a_backend_without_all_to_all(world):
     size = min(4, MOST)
     compare(world.run(ranks.without_all_to_all, range(size), some(size), 4), some(size), 4)
