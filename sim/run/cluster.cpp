@@ -52,6 +52,7 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();
+  warp.undefined.reset();
   warp.max_registers = 0;
   warp.quantum = warp.left = 0;
   // What a register holds before its first write must not depend on the cluster that used this warp before.
@@ -95,6 +96,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.writers.clear();
   cluster.instructions = cluster.stores = cluster.skipped_time = 0;
   cluster.reads_clock = false;
+  cluster.undefined_read = nullptr;
   cluster.written.clear();
   if (fresh) {
     for (uint64_t rank = 0; rank < blocks; ++rank) {
