@@ -177,14 +177,18 @@ constexpr uint64_t kSharedObject = 0;
 
 // Establishes happens-before between clusters.
 void synchronize_grid(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
+  // Most atomic operations find that nobody has released anything, and have nothing to release.
+  reads = reads && !warp.cta->cluster->launch->grid_history->objects->objects.empty();
+  writes = writes && (form.release || !warp.grid_fence.empty() || !warp.view.grid.released.empty());
+  if (!reads && !writes) return;
   uint64_t at[kLanes];
   gather(warp, in, form, at);
   uint64_t last = UINT64_MAX;
   each_lane(mask, [&](int lane) {
     if (at[lane] == last || (at[lane] & kWindowMask) != 0) return;
     last = at[lane];
-    if (reads) acquire_from_grid(warp, last, !form.acquire);
-    if (writes) release_to_grid(warp, last, !form.release);
+    if (reads) acquire_from_grid(warp, last, form.reach(), !form.acquire);
+    if (writes) release_to_grid(warp, last, form.reach(), !form.release);
   });
 }
 

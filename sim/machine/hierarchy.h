@@ -99,7 +99,7 @@ struct Warp {
   View fence_view, read_view;
   bool has_fenced = false, has_read = false;
   // The same between clusters, by fences of .gpu scope (sim/hazards/global_races.h), with the epoch of the last one.
-  GridView grid_fence, grid_read;
+  ScopedView grid_fence, grid_read;
   uint32_t grid_fence_epoch = 0;
   uint32_t grid_view = 0;  // the number of view.grid.before in the cluster's global_history
   uint32_t carry = 0;      // CC.CF of each lane (sim/isa/integer.cpp)

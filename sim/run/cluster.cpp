@@ -47,7 +47,7 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.stop_pc = INT32_MAX;
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
-  warp.grid_fence = warp.grid_read = GridView{};
+  warp.grid_fence = warp.grid_read = ScopedView{};
   warp.grid_fence_epoch = warp.grid_view = 0;
   warp.reads.reset();
   warp.barrier_waits.clear();
