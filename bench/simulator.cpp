@@ -206,7 +206,7 @@ L1: add.u32 %r3, %r3, %r2;
     st.shared.u16 [%r10+2], %h0;
     ld.shared.u16 %h1, [%r10+2];
 )",
-                        "  mov.u32 %r10, smem;\n  mad.lo.u32 %r10, %me, 132, %r10;\n"
+                        "  mov.u32 %r10, smem;\n  mad.lo.u32 %r10, %me, 132, %r10;\n  bar.sync 0;\n"
                         "  st.shared.u32 [%r10], %r0;\n  bar.warp.sync -1;\n"));
   list.push_back(scalar("ldmatrix, stmatrix", R"(
     ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r5, %r6, %r7, %r8}, [%s];

@@ -60,7 +60,10 @@ class BulkLoad : public AsyncOp {
   BulkLoad(Origin origin, const uint8_t* source, uint32_t bytes, Target target, Reduction op, TensorElement element)
       : origin_(origin), source_(source), bytes_(bytes), target_(target), op_(op), element_(element) {}
   void perform(Cluster& cluster) override {
-    reduce_elements(op_, element_, shared_bytes(*target_.cta, target_.offset), source_, bytes_);
+    uint8_t* const to = shared_bytes(*target_.cta, target_.offset);
+    if (may_copy_undefined(cluster)) [[unlikely]]
+      copy_undefined(origin_, to, source_, bytes_, op_ != Reduction::None);
+    reduce_elements(op_, element_, to, source_, bytes_);
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
   }
   std::string describe() const override { return origin_.text(); }
@@ -87,7 +90,13 @@ class BulkStore : public AsyncOp {
         element_(element) {}
   void perform(Cluster& cluster) override {
     auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, element_);
-    write->add(destination_, shared_bytes(*origin_.warp->cta, offset_), bytes_);
+    const uint8_t* const source = shared_bytes(*origin_.warp->cta, offset_);
+    write->add(destination_, source, bytes_);
+    if (may_copy_undefined(cluster)) [[unlikely]] {
+      std::vector<uint8_t> bits(bytes_);
+      load_undefined(*origin_.warp, source, bits.data(), bytes_);
+      write->add_undefined(bits.data(), bytes_);
+    }
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
     cluster.engine.submit(cluster, std::move(write));
   }

@@ -10,6 +10,7 @@
 #include "sim/async/reduce.h"
 #include "sim/async/state.h"
 #include "sim/hazards/global_races.h"
+#include "sim/hazards/undefined.h"
 
 namespace sim {
 
@@ -67,12 +68,21 @@ class GlobalWrite : public AsyncOp {
     rows_.push_back({destination, bytes});
     data_.insert(data_.end(), source, source + bytes);
   }
+  // Which bits of what was added are undefined, row by row.
+  void add_undefined(const uint8_t* bits, uint32_t bytes) { undefined_.insert(undefined_.end(), bits, bits + bytes); }
   void perform(Cluster& cluster) override {
     const uint8_t* source = data_.data();
     for (const Row& row : rows_) {
       if (op_ == Reduction::None) note_stored(cluster, reinterpret_cast<uint64_t>(row.destination), source, row.bytes);
       reduce_elements(op_, element_, row.destination, source, row.bytes);
       source += row.bytes;
+    }
+    if (!undefined_.empty()) {
+      const uint8_t* bits = undefined_.data();
+      for (const Row& row : rows_) {
+        write_undefined(origin_, row.destination, bits, row.bytes, op_ != Reduction::None);
+        bits += row.bytes;
+      }
     }
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].writing;
   }
@@ -84,7 +94,7 @@ class GlobalWrite : public AsyncOp {
   Reduction op_;
   TensorElement element_;
   std::vector<Row> rows_;
-  std::vector<uint8_t> data_;
+  std::vector<uint8_t> data_, undefined_;
 };
 
 // The element type that a modifier of an opcode names.

@@ -30,9 +30,11 @@ class CpAsync : public AsyncOp {
   };
   CpAsync(Origin origin, uint32_t size) : origin_(origin), size_(size) { queue = copy_agent(*origin.warp); }
   std::vector<Piece> pieces;
-  void perform(Cluster&) override {
+  void perform(Cluster& cluster) override {
     for (const Piece& p : pieces) {
       uint8_t* const to = shared_bytes(*p.cta, p.offset);
+      if (may_copy_undefined(cluster) && p.bytes > 0) [[unlikely]]
+        copy_undefined(origin_, to, p.source, p.bytes);
       if (p.bytes > 0) std::memcpy(to, p.source, p.bytes);
       std::memset(to + p.bytes, 0, size_ - p.bytes);
       --origin_.warp->async->copy_lanes[p.lane].groups[p.group].pending;

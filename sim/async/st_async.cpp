@@ -15,11 +15,22 @@ namespace {
 
 class AsyncStore : public AsyncOp {
  public:
-  AsyncStore(Origin origin, Target target, const std::array<uint8_t, 16>& value, uint32_t bytes, Reduction op,
+  using Value = std::array<uint8_t, 16>;
+  // `undefined`: bits of the value.
+  AsyncStore(Origin origin, Target target, const Value& value, const Value& undefined, uint32_t bytes, Reduction op,
              TensorElement element)
-      : origin_(origin), target_(target), value_(value), bytes_(bytes), op_(op), element_(element) {}
+      : origin_(origin),
+        target_(target),
+        value_(value),
+        undefined_(undefined),
+        bytes_(bytes),
+        op_(op),
+        element_(element) {}
   void perform(Cluster& cluster) override {
-    reduce_elements(op_, element_, shared_bytes(*target_.cta, target_.offset), value_.data(), bytes_);
+    uint8_t* const to = shared_bytes(*target_.cta, target_.offset);
+    reduce_elements(op_, element_, to, value_.data(), bytes_);
+    if (may_copy_undefined(cluster)) [[unlikely]]
+      write_undefined(origin_, to, undefined_.data(), bytes_, op_ != Reduction::None);
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
   }
   std::string describe() const override { return origin_.text(); }
@@ -27,7 +38,7 @@ class AsyncStore : public AsyncOp {
  private:
   Origin origin_;
   Target target_;
-  std::array<uint8_t, 16> value_;
+  Value value_, undefined_;
   uint32_t bytes_;
   Reduction op_;
   TensorElement element_;
@@ -48,6 +59,19 @@ struct AsyncStoreForm {
   }
 };
 
+// The values that a lane stores.
+AsyncStore::Value read_values(const Warp& warp, const Instr& instr, int lane) {
+  const auto& form = instr.form<AsyncStoreForm>();
+  const auto width = static_cast<uint32_t>(bytes_of(form.element));
+  AsyncStore::Value value{};
+  for (uint32_t i = 0; i < form.count; ++i) {
+    const ValueOperand at{static_cast<uint8_t>(form.value.place + i)};
+    const uint64_t bits = width == 8 ? read64(warp, instr, at, lane) : read32(warp, instr, at, lane);
+    std::memcpy(value.data() + i * width, &bits, width);
+  }
+  return value;
+}
+
 Step execute_async_store(Warp& warp, const Instr& instr, uint32_t mask) {
   Cluster& cluster = *warp.cta->cluster;
   const auto& form = instr.form<AsyncStoreForm>();
@@ -58,16 +82,16 @@ Step execute_async_store(Warp& warp, const Instr& instr, uint32_t mask) {
     const uint64_t destination = read_address(warp, instr, form.destination, lane);
     const uint64_t barrier = read_address(warp, instr, form.mbarrier, lane);
     check_alignment(warp, lane, "destination address", destination & kSharedOffset, bytes);
-    std::array<uint8_t, 16> value{};
-    for (uint32_t i = 0; i < form.count; ++i) {
-      const ValueOperand at{static_cast<uint8_t>(form.value.place + i)};
-      const uint64_t bits = width == 8 ? read64(warp, instr, at, lane) : read32(warp, instr, at, lane);
-      std::memcpy(value.data() + i * width, &bits, width);
+    const AsyncStore::Value value = read_values(warp, instr, lane);
+    AsyncStore::Value undefined{};
+    if (holds_undefined(warp)) [[unlikely]] {
+      const UndefinedRegisters registers(warp);
+      undefined = read_values(warp, instr, lane);
     }
     const Target target = targets_of(warp, destination, barrier, form.target(), 0, lane)[0];
     SharedAccess(warp, *target.cta, SharedAccess::Kind::CpAsyncWrite, target.stamp, lane).touch(target.offset, bytes);
-    cluster.engine.submit(cluster, std::make_unique<AsyncStore>(Origin{&warp, instr.source, lane}, target, value, bytes,
-                                                                form.reduction, form.element));
+    cluster.engine.submit(cluster, std::make_unique<AsyncStore>(Origin{&warp, instr.source, lane}, target, value,
+                                                                undefined, bytes, form.reduction, form.element));
   }
   return Step::Next;
 }

@@ -13,7 +13,7 @@ void create_async_state(Cluster& cluster) {
     const uint32_t warps = static_cast<uint32_t>(cta->warps.size());
     for (uint32_t w = 0; w < warps; ++w) {
       Warp& warp = *cta->warps[w];
-      warp.wgmma_pending = false;
+      warp.attention = 0;
       warp.async = {new AsyncWarpState, [](AsyncWarpState* s) { delete s; }};
       warp.self = new_agent(cluster, {AgentInfo::Kind::Warp, cta.get(), w});
       warp.view.seen.raise(warp.self, 1);  // a stamp of 0 means never

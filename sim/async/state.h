@@ -131,7 +131,7 @@ inline uint32_t next_cluster_barrier(const Warp& warp, int lane) {
 inline bool is_behind_cluster_barrier(const Warp& warp, uint32_t number) { return warp.async->cluster_waited > number; }
 
 // Faults (registers in flight) when the instruction touches a register of a wgmma operation that has not been waited
-// for. For instructions that are executed while warp.wgmma_pending.
+// for. For instructions that are executed while Warp::kInFlight is set.
 void check_wgmma_registers(Warp& warp, const Instr& instr);
 
 // Executes an instruction that changes nothing the simulator looks at.

@@ -93,11 +93,29 @@ class TensorLoad : public AsyncOp {
         tile.put_row(shared, to, source);
       }
     });
+    if (cluster.launch->global->undefined.any() && !is_padded(tile.map.element)) [[unlikely]]
+      copy_undefined_rows();
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, tile.counted_bytes(), origin_);
   }
   std::string describe() const override { return origin_.text(); }
 
  private:
+  void copy_undefined_rows() {
+    const Tile& tile = *tile_;
+    const uint32_t first = tile.inside_first * tile.unit.shared_bytes, end = tile.inside_end * tile.unit.shared_bytes;
+    std::vector<uint8_t> bits = undefined_shared(*origin_.warp, *target_.cta);
+    tile.each_row([&](uint32_t row, bool inside, uint64_t address) {
+      if (!inside) return;
+      uint8_t buffer[256 * 8] = {};
+      load_undefined(*origin_.warp, reinterpret_cast<const uint8_t*>(address) + first, buffer + first, end - first);
+      const uint32_t to = target_.offset + row * tile.pitch;
+      if (tile.swizzle_mask == 0)
+        std::memcpy(bits.data() + to, buffer, tile.row_bytes);
+      else
+        tile.put_row(bits.data(), to, buffer);
+    });
+    store_undefined(origin_, target_.cta->shared.bytes, bits.data(), bits.size());
+  }
   Origin origin_;
   std::shared_ptr<const Tile> tile_;
   Target target_;
@@ -119,6 +137,9 @@ class TensorStore : public AsyncOp {
   void perform(Cluster& cluster) override {
     auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, tile_.map.element);
     const uint8_t* const shared = origin_.warp->cta->shared.bytes;
+    std::vector<uint8_t> undefined;
+    if (may_copy_undefined(cluster)) [[unlikely]]
+      undefined = undefined_shared(*origin_.warp, *origin_.warp->cta);
     const TensorUnit unit = tile_.unit;
     const uint32_t first = tile_.inside_first * unit.global_bytes, end = tile_.inside_end * unit.global_bytes;
     // An H200 stores whole pieces of 16 bytes, also of those that the tensor's edge divides.
@@ -132,6 +153,10 @@ class TensorStore : public AsyncOp {
       if (tile_.map.element == TensorElement::B6x16Padded) pack_six_bits(buffer, tile_.row_bytes);
       const uint32_t last = cluster.launch->global->contains(address + first, whole_end - first) ? whole_end : end;
       write->add(reinterpret_cast<uint8_t*>(address) + first, buffer + first, last - first);
+      if (undefined.empty()) return;
+      tile_.take_row(undefined.data(), from, buffer);
+      if (tile_.map.element == TensorElement::B6x16Padded) pack_six_bits(buffer, tile_.row_bytes);
+      write->add_undefined(buffer + first, last - first);
     });
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
     cluster.engine.submit(cluster, std::move(write));

@@ -10,6 +10,7 @@
 
 #include "sim/arithmetic/panel_product.h"
 #include "sim/async/state.h"
+#include "sim/hazards/undefined.h"
 #include "sim/machine/coverage.h"
 
 namespace sim {
@@ -145,6 +146,7 @@ struct MmaRecord {
   std::vector<std::array<uint32_t, kLanes>> metadata;
   // The histories of the bytes that the first warp read, which the views of the other warps are compared with.
   std::vector<SharedAccess::Met> met_a, met_b;
+  bool reads_unwritten = false;  // some of these bytes nobody has written
 };
 
 WarpGroup::WarpGroup() = default;
@@ -412,6 +414,18 @@ class WgmmaGroup : public AsyncOp {
     Cta& cta = *origin_.warp->cta;
     Warp* warps[kWarps];
     for (uint32_t w = 0; w < kWarps; ++w) warps[w] = cta.warps[4 * warpgroup_ + w].get();
+    if (meets_undefined(warps)) [[unlikely]]
+      multiply_undefined(cluster, cta, warps);
+    else
+      multiply_all(cluster, cta, warps);
+    ++cta.async->warpgroups[warpgroup_].completed;
+  }
+  std::string describe() const override {
+    return std::to_string(records_.size()) + " wgmma operations committed by " + origin_.text();
+  }
+
+ private:
+  void multiply_all(Cluster& cluster, const Cta& cta, Warp* const warps[kWarps]) {
     // Operations on different accumulators do not touch each other's registers (claim() sees to that), so each
     // accumulator's may run together.
     std::vector<std::vector<const MmaRecord*>> accumulators;
@@ -447,13 +461,48 @@ class WgmmaGroup : public AsyncOp {
         i = end;
       }
     }
-    ++cta.async->warpgroups[warpgroup_].completed;
   }
-  std::string describe() const override {
-    return std::to_string(records_.size()) + " wgmma operations committed by " + origin_.text();
+  // Calls visit with each row of the operands' registers.
+  template <class Visit>
+  void each_row(Visit visit) const {
+    for (const auto& record : records_) {
+      const Form f = form_of(*record->instr);
+      for (int i = 0; i < f.d_registers; ++i) visit(f.d[i]);
+      for (int i = 0; f.registers_a && i < 4; ++i) visit(f.a_registers[i]);
+    }
+  }
+  bool meets_undefined(Warp* const warps[kWarps]) const {
+    if (std::any_of(records_.begin(), records_.end(), [](const auto& record) { return record->reads_unwritten; }))
+      return true;
+    bool any = false;
+    for (int w = 0; w < kWarps; ++w) {
+      if (holds_undefined(*warps[w])) each_row([&](uint32_t row) { any = any || warps[w]->undefined->has(row); });
+    }
+    return any;
+  }
+  void multiply_undefined(Cluster& cluster, Cta& cta, Warp* const warps[kWarps]) {
+    std::vector<Tried> parts;
+    std::vector<std::pair<Warp*, uint32_t>> rows;
+    for (int w = 0; w < kWarps; ++w) {
+      hold_undefined(*warps[w]);
+      each_row([&](uint32_t row) { rows.emplace_back(warps[w], row); });
+    }
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+    for (const auto& [warp, row] : rows)
+      parts.push_back({warp->registers.get() + row, warp->undefined->registers.get() + row, 4 * kLanes});
+    std::vector<uint8_t> shared = undefined_shared(*origin_.warp, cta);
+    parts.push_back({cta.shared.bytes, shared.data(), shared.size(), true});
+    Statistics* const statistics = cluster.statistics;
+    try_values(parts, kProductTrials, [&](int) {
+      multiply_all(cluster, cta, warps);
+      cluster.statistics = nullptr;
+      return true;
+    });
+    cluster.statistics = statistics;
+    for (const auto& [warp, row] : rows) note_undefined(*warp, row);
   }
 
- private:
   Origin origin_;
   uint32_t warpgroup_;
   std::vector<std::unique_ptr<MmaRecord>> records_;
@@ -539,7 +588,7 @@ Step execute_wgmma_fence(Warp& warp, const Instr&, uint32_t mask) {
   }
   ++s.mma_fences;
   s.mma_watch = false;
-  warp.wgmma_pending = true;
+  warp.attention |= Warp::kInFlight;
   return Step::Next;
 }
 
@@ -593,7 +642,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   use_registers(warp, f.d, f.d_registers, static_cast<uint16_t>(f.n * 4 + static_cast<int>(f.result) + 1), false);
   if (f.registers_a) use_registers(warp, f.a_registers, 4, 0, true);
   s.mma_watch = false;
-  warp.wgmma_pending = true;
+  warp.attention |= Warp::kInFlight;
 
   const uint64_t a = f.registers_a ? 0 : read64(warp, instr, f.a_operand, 0);
   const uint64_t b = read64(warp, instr, f.b_descriptor, 0);
@@ -630,6 +679,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     touch_matrix(access, *warp.cta, warp, Matrix(b, f.transpose_b, element_bytes(f.b)), static_cast<uint32_t>(f.n),
                  static_cast<uint32_t>(f.depth()));
     record.met_b = access.take_met();
+    record.reads_unwritten = holds_undefined(warp) && !warp.undefined->met.empty();
     if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
     ++record.warps;
     return Step::Next;
@@ -824,7 +874,7 @@ void check_wgmma_registers(Warp& warp, const Instr& instr) {
                 " of a wgmma that no wgmma.wait_group has waited for");
     }
     set.touched = s.mma_fences + 1;
-    if (s.mma_watch) warp.wgmma_pending = false;
+    if (s.mma_watch) warp.attention &= static_cast<uint8_t>(~Warp::kInFlight);
   }
 }
 

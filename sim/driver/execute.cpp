@@ -13,6 +13,7 @@
 #include "sim/driver/stream.h"
 #include "sim/machine/decode.h"
 #include "sim/machine/environment.h"
+#include "sim/memory/address_space.h"
 #include "sim/run/run.h"
 
 namespace sim::driver {
@@ -55,6 +56,30 @@ void copy_bytes(const CopyWork& copy) {
   }
 }
 
+// What a copy makes of undefined values. Says what is wrong where the host reads one; empty when nothing is.
+std::string copy_undefined(const CopyWork& copy) {
+  UndefinedBytes& undefined = state().memory.undefined;
+  if (!undefined.any()) return "";
+  const Allocation* const to = copy.destination_owned ? find_allocation(copy.destination) : nullptr;
+  using Kind = Allocation::Kind;
+  const bool to_device = to != nullptr && to->kind != Kind::Host && to->kind != Kind::Registered;
+  for (uint64_t z = 0; z < copy.depth; ++z) {
+    for (uint64_t y = 0; y < copy.height; ++y) {
+      const uint64_t source = copy.source + z * copy.source_slice + y * copy.source_pitch;
+      if (to_device) {
+        undefined.copy(copy.destination + z * copy.destination_slice + y * copy.destination_pitch, source, copy.width);
+        continue;
+      }
+      const UndefinedBytes::Found found = undefined.find(source, copy.width);
+      if (found.address != 0) {
+        return "memory: the host reads global memory at " + hex(found.address) + ", where " + found.by +
+               " has stored what depends on uninitialised memory";
+      }
+    }
+  }
+  return "";
+}
+
 void fill(const SetWork& set) {
   for (uint64_t y = 0; y < set.height; ++y) {
     auto* row = reinterpret_cast<uint8_t*>(set.destination + y * set.pitch);
@@ -94,6 +119,8 @@ struct Executor {
         (copy.destination_owned && !is_live(copy.destination, to))) {
       return report_fault(context, Fault(Hazard::Memory, "memory: a copy of memory that was freed"));
     }
+    if (const std::string wrong = copy_undefined(copy); !wrong.empty())
+      return report_fault(context, Fault(Hazard::Memory, wrong));
     c.unlocked([&] { copy_bytes(copy); }, true);
   }
 
@@ -103,6 +130,8 @@ struct Executor {
       return report_fault(context, Fault(Hazard::Memory, "memory: a fill of memory that was freed"));
     }
     c.unlocked([&] { fill(set); }, true);
+    for (uint64_t y = 0; y < set.height; ++y)
+      state().memory.undefined.define(set.destination + y * set.pitch, set.width * set.element_bytes);
   }
 
   void operator()(const HostWork& work) const {

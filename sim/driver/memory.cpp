@@ -64,6 +64,7 @@ void run_now(Call& c, const Work& work) {
   if (state().device_count > 1) return run_and_wait(c, work);
   synchronizing_call(c);
   execute(c, c.context(), work);
+  synchronizing_call(c);
 }
 
 void enqueue(Call& c, CUstream stream, Work work, CUgraphNodeType type) {

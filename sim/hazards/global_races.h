@@ -24,12 +24,13 @@ void note_stored(Cluster& cluster, uint64_t address, const uint8_t* values, uint
 void finish_global_stores(Warp& warp, const uint8_t* const* at, const uint8_t* row, const uint8_t* values,
                           uint32_t size);
 
-// What is between clusters: a release of .gpu scope at an address of global memory, and an acquire. A relaxed operation
-// releases what fences have covered, and what it acquires waits for a fence.
-void release_to_grid(Warp& warp, uint64_t address, bool relaxed);
-void acquire_from_grid(Warp& warp, uint64_t address, bool relaxed);
+// What is between clusters: a release at an address of global memory, and an acquire, of .gpu scope or .sys, which
+// devices need. A relaxed operation releases what fences have covered, if anything, and what it acquires waits for a
+// fence.
+void release_to_grid(Warp& warp, uint64_t address, Reach reach, bool relaxed);
+void acquire_from_grid(Warp& warp, uint64_t address, Reach reach, bool relaxed);
 // A fence of .gpu scope or wider, in place of Warp::fence. `sequential`: fence.sc, or membar.
-void fence_grid(Warp& warp, bool sequential);
+void fence_grid(Warp& warp, Reach reach, bool sequential);
 
 // What a cluster that has ended did. Its own history is empty afterwards.
 ClusterHistory take_history(Cluster& cluster);

@@ -31,46 +31,65 @@ void put_before(Warp& warp, const GridView& other) {
 
 }  // namespace
 
-void release_to_grid(Warp& warp, uint64_t address, bool relaxed) {
-  GridObjects& objects = *warp.cta->cluster->launch->grid_history->objects;
-  if (relaxed && warp.grid_fence.empty() && warp.view.grid.released.empty()) return;
-  if (objects.views.size() >= GridObjects::kPlaces && objects.views.count(address) == 0)
-    address = GridObjects::kSharedPlace;
-  GridView& object = objects.views[address];
-  if (relaxed) {
-    object.join(warp.grid_fence);
-    object.join(warp.view.grid.released);
-  } else {
-    object.join(warp.view.grid.before);
-    object.add(number_in_views(*warp.cta->cluster), warp.view.seen);
+void release_to_grid(Warp& warp, uint64_t address, Reach reach, bool relaxed) {
+  const Launch& launch = *warp.cta->cluster->launch;
+  auto& objects = launch.grid_history->objects->objects;
+  if (objects.size() >= GridObjects::kPlaces && objects.count(address) == 0) address = GridObjects::kSharedPlace;
+  GridObjects::Object& object = objects[address];
+  GridView& own = object.of_device[launch.device];
+  const bool to_others = reach == Reach::System && launch.system != nullptr;
+  if (!relaxed) {
+    for (GridView* const view : {&own, &object.system}) {
+      if (view == &object.system && !to_others) continue;
+      view->join(warp.view.grid.before);
+      view->add(number_in_views(*warp.cta->cluster), warp.view.seen);
+    }
+    return;
+  }
+  for (const ScopedView* const covered : {&warp.grid_fence, &warp.view.grid.released}) {
+    own.join(covered->device);
+    if (to_others) object.system.join(covered->system);
   }
 }
 
-void acquire_from_grid(Warp& warp, uint64_t address, bool relaxed) {
-  const GridObjects& objects = *warp.cta->cluster->launch->grid_history->objects;
-  if (objects.views.empty()) return;
+void acquire_from_grid(Warp& warp, uint64_t address, Reach reach, bool relaxed) {
+  const Launch& launch = *warp.cta->cluster->launch;
+  const auto& objects = launch.grid_history->objects->objects;
   for (const uint64_t place : {address, GridObjects::kSharedPlace}) {
-    const auto found = objects.views.find(place);
-    if (found == objects.views.end()) continue;
+    const auto found = objects.find(place);
+    if (found == objects.end()) continue;
+    ScopedView brought;
+    const auto own = found->second.of_device.find(launch.device);
+    if (own != found->second.of_device.end()) brought.device = own->second;
+    if (reach == Reach::System) brought.system = found->second.system;
     if (!relaxed) {
-      put_before(warp, found->second);
+      put_before(warp, brought.device);
+      put_before(warp, brought.system);
       continue;
     }
-    warp.grid_read.join(found->second);
-    warp.view.grid.awaited.join(found->second);
+    warp.grid_read.join(brought);
+    warp.view.grid.awaited.join(brought);
   }
 }
 
-void fence_grid(Warp& warp, bool sequential) {
-  put_before(warp, std::exchange(warp.grid_read, {}));
+void fence_grid(Warp& warp, Reach reach, bool sequential) {
+  const bool system = reach == Reach::System && warp.cta->cluster->launch->system != nullptr;
+  put_before(warp, std::exchange(warp.grid_read.device, {}));
+  if (system) put_before(warp, std::exchange(warp.grid_read.system, {}));
   // All fence.sc are in one order (PTX ISA 8.9.3). That of a thread which has learned of another's comes after it.
-  if (sequential) put_before(warp, warp.view.grid.awaited);
+  if (sequential) put_before(warp, warp.view.grid.awaited.device);
+  if (sequential && system) put_before(warp, warp.view.grid.awaited.system);
   warp.fence(Scope::Grid);
-  warp.grid_fence = warp.view.grid.before;
-  warp.grid_fence.add(number_in_views(*warp.cta->cluster), warp.fence_view.seen);
+  GridView covered = warp.view.grid.before;
+  covered.add(number_in_views(*warp.cta->cluster), warp.fence_view.seen);
+  warp.grid_fence.device = covered;
+  if (system) warp.grid_fence.system = covered;
   warp.grid_fence_epoch = warp.fence_view.seen[warp.self];
   if (!sequential) return;
-  for (View* view : {&warp.view, &warp.fence_view}) view->grid.released.join(warp.grid_fence);
+  for (View* view : {&warp.view, &warp.fence_view}) {
+    view->grid.released.device.join(covered);
+    if (system) view->grid.released.system.join(covered);
+  }
 }
 
 // ---- races ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "sim/hazards/global_access.h"
+#include "sim/hazards/undefined.h"
 #include "sim/machine/agents.h"
 #include "sim/machine/fault.h"
 #include "sim/machine/launch.h"
@@ -26,8 +27,10 @@ std::string place_text(const Warp& warp, const Cta& owner, uint32_t offset) {
             std::to_string(owner.shared.size) + " bytes");
 }
 
-void uninitialised(const Warp& warp, const Cta& owner, uint32_t offset, int lane) {
+// An access at `offset` reads bytes of its granule that nobody has written.
+void uninitialised(Warp& warp, Cta& owner, uint32_t offset, uint32_t unwritten, int lane) {
   deviation(Hazard::Memory, warp, lane, [&] { return "reads uninitialised " + place_text(warp, owner, offset); });
+  met_unwritten(warp, owner, offset / 16, unwritten);
 }
 
 [[noreturn]] void touches_mbarrier(const Warp& warp, const Cta& owner, uint32_t offset, int lane, const char* what) {
@@ -276,7 +279,8 @@ class GenericAccess {
       g.history = history_.written_by(stamp_);
       g.written |= static_cast<uint16_t>(mask);
     } else {
-      if ((g.written & mask) != mask) uninitialised(warp_, owner_, at, lane);
+      if (const uint32_t unwritten = mask & ~uint32_t{g.written}; unwritten != 0)
+        uninitialised(warp_, owner_, at, unwritten, lane);
       g.history = history_.with_reader(before, stamp_, false);
     }
     before_ = by_word ? UINT32_MAX : before;
@@ -502,7 +506,7 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
         if (granule.mbarrier) touches_mbarrier(warp_, owner_, at, lane_, "writes to");
         granule.written = 0xffff;
       } else if (granule.written != 0xffff) {
-        uninitialised(warp_, owner_, at, lane_);
+        uninitialised(warp_, owner_, at, 0xffff & ~uint32_t{granule.written}, lane_);
       }
     }
     return;
@@ -517,7 +521,7 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
       if (granule.mbarrier) touches_mbarrier(warp_, owner_, at, lane_, "writes to");
       granule.written |= static_cast<uint16_t>(mask);
     } else if ((granule.written & mask) != mask) {
-      uninitialised(warp_, owner_, at, lane_);
+      uninitialised(warp_, owner_, at, mask & ~uint32_t{granule.written}, lane_);
     }
     at = stop;
   }

@@ -24,7 +24,11 @@ struct ClusterHistory {
 // What releases at addresses of global memory have published. Grids of several devices that run at the same time have
 // one, because what a block has released may come back to its grid by way of another device.
 struct GridObjects {
-  std::unordered_map<uint64_t, GridView> views;  // all places beyond a number share one
+  struct Object {
+    std::unordered_map<int, GridView> of_device;  // what each device has released; others see .sys scope alone
+    GridView system;
+  };
+  std::unordered_map<uint64_t, Object> objects;  // all places beyond a number share one
   static constexpr size_t kPlaces = 4096;
   static constexpr uint64_t kSharedPlace = 0;
   uint32_t clusters = 0;  // of all those grids: the views number them through

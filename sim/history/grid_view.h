@@ -31,11 +31,22 @@ class GridView {
   Pointer root_;
 };
 
+// What operations of .gpu scope order, and what only those of .sys scope do. With one device these are one, and all is
+// in the first.
+struct ScopedView {
+  GridView device, system;
+  bool empty() const { return device.empty() && system.empty(); }
+  void join(const ScopedView& other) {
+    device.join(other.device);
+    system.join(other.system);
+  }
+};
+
 // What a thread, or an object that threads synchronize by, knows of other clusters.
 struct GridOrder {
-  GridView before;    // what comes before its next operations
-  GridView released;  // what fence.sc has covered, by whichever thread: a relaxed write may release it
-  GridView awaited;   // what relaxed reads have brought, by whichever thread: a fence.sc puts it before
+  GridView before;      // what comes before its next operations
+  ScopedView released;  // what fence.sc has covered, by whichever thread: a relaxed write may release it
+  ScopedView awaited;   // what relaxed reads have brought, by whichever thread: a fence.sc puts it before
   void join(const GridOrder& other) {
     before.join(other.before);
     released.join(other.released);

@@ -13,6 +13,7 @@ void SharedHistory::create(uint32_t bytes, bool in_cluster, bool shared_by_warps
   writers.create(in_cluster ? bytes : 0);
   races.create(bytes, shared_by_warps);
   written_from_outside = false;
+  undefined.clear();
 }
 
 uint32_t SharedHistory::add(const History& history) {

@@ -47,6 +47,8 @@ struct SharedHistory {
   Writers writers;  // in clusters of several blocks
   Races races;      // where several warps can reach the memory
   bool written_from_outside = false;
+  // Of a byte that is not `written`: which of its bits are undefined, where a store has put them there. Empty: all.
+  std::vector<uint8_t> undefined;
 
   void create(uint32_t bytes, bool in_cluster, bool shared_by_warps);
   uint32_t with_reader(uint32_t history, Stamp stamp, bool async);

@@ -10,6 +10,7 @@
 #include "sim/hazards/shared_access.h"
 #include "sim/hazards/system_access.h"
 #include "sim/hazards/tensor_map_order.h"
+#include "sim/hazards/undefined.h"
 #include "sim/machine/operands.h"
 
 namespace sim {
@@ -77,6 +78,8 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   if (cluster.ctas.size() > 1) [[unlikely]]
     global_warp_access(warp, at, mask, size, access, reach != Reach::Weak);
   const GlobalMemory& memory = *warp.cta->cluster->launch->global;
+  if (memory.undefined.any()) [[unlikely]]
+    hold_undefined(warp);
   if (high + size > high && global_range_cached(memory, low, high + size)) {
     if (is_row(at, mask, size)) out->row = reinterpret_cast<uint8_t*>(at[0]);
     std::memcpy(out->at, at, sizeof out->at);
@@ -174,14 +177,18 @@ constexpr uint64_t kSharedObject = 0;
 
 // Establishes happens-before between clusters.
 void synchronize_grid(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, bool reads, bool writes) {
+  // Most atomic operations find that nobody has released anything, and have nothing to release.
+  reads = reads && !warp.cta->cluster->launch->grid_history->objects->objects.empty();
+  writes = writes && (form.release || !warp.grid_fence.empty() || !warp.view.grid.released.empty());
+  if (!reads && !writes) return;
   uint64_t at[kLanes];
   gather(warp, in, form, at);
   uint64_t last = UINT64_MAX;
   each_lane(mask, [&](int lane) {
     if (at[lane] == last || (at[lane] & kWindowMask) != 0) return;
     last = at[lane];
-    if (reads) acquire_from_grid(warp, last, !form.acquire);
-    if (writes) release_to_grid(warp, last, !form.release);
+    if (reads) acquire_from_grid(warp, last, form.reach(), !form.acquire);
+    if (writes) release_to_grid(warp, last, form.reach(), !form.release);
   });
 }
 
@@ -252,6 +259,8 @@ void push_base(const ptx::Operand& operand, DecodeContext& context, MemoryForm* 
 
 void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
              Access access, Pointers* out) {
+  if (holds_undefined(warp)) [[unlikely]]
+    check_defined(warp, in, in.reg[form.base.place], mask, "the address");
   uint64_t at[kLanes];
   const uint32_t own = warp.cta->shared_base();
   gather(warp, in, form, at, is_shared(form.space) ? own : 0);

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "sim/arithmetic/half.h"
+#include "sim/hazards/undefined.h"
 #include "sim/isa/address.h"
 
 namespace sim {
@@ -173,6 +174,50 @@ struct AtomicForm {
   ValueOperand c;
 };
 
+// What becomes of undefined bits: what is exchanged keeps its own, bits are combined one by one, and all of a result
+// depends on all of the operands of other operations.
+template <class T>
+[[gnu::noinline]] void update_undefined(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p) {
+  const auto& form = in.form<AtomicForm>();
+  UndefinedValues& undefined = *warp.undefined;
+  // The access has marked as written what it has read before.
+  for (const UndefinedValues::Unwritten& piece : undefined.met) {
+    constexpr uint8_t kAll = 0xff;
+    for (uint32_t rest = piece.mask; rest != 0; rest &= rest - 1)
+      store_undefined(warp, piece.bytes + std::countr_zero(rest), &kAll, 1);
+  }
+  const auto bits_of = [&](uint32_t row, int lane) {
+    std::array<uint8_t, sizeof(T)> bits;
+    std::memcpy(bits.data(), undefined.registers.get() + row + sizeof(RowOf<T>) * static_cast<size_t>(lane), sizeof(T));
+    return bits;
+  };
+  const bool swap = form.op == Op::Exch, bitwise = form.op == Op::And || form.op == Op::Or || form.op == Op::Xor;
+  for (int e = 0; e < form.memory.vector; ++e) {
+    const uint32_t to = in.reg[form.d.place + e];
+    define_row(warp, to, mask);
+    each_lane(mask, [&](int lane) {
+      uint8_t* const at = p.at[lane] + sizeof(T) * static_cast<size_t>(e);
+      std::array<uint8_t, sizeof(T)> old, now = bits_of(in.reg[form.b.place + e], lane);
+      load_undefined(warp, at, old.data(), old.size());
+      if (!swap) {
+        for (size_t i = 0; i < old.size(); ++i) now[i] |= old[i];
+      }
+      if (form.op == Op::Cas) {
+        const auto other = bits_of(in.reg[form.c.place], lane);
+        for (size_t i = 0; i < old.size(); ++i) now[i] |= other[i];
+      }
+      const bool any = std::any_of(now.begin(), now.end(), [](uint8_t b) { return b != 0; });
+      if (!swap && !bitwise && any) now.fill(0xff);
+      store_undefined(warp, at, now.data(), now.size());
+      if (to != kNoReg) {
+        std::memcpy(undefined.registers.get() + to + sizeof(RowOf<T>) * static_cast<size_t>(lane), old.data(),
+                    old.size());
+      }
+    });
+    note_undefined(warp, to);
+  }
+}
+
 template <class T>
 Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& form = in.form<AtomicForm>();
@@ -183,6 +228,8 @@ Step atomic(Warp& warp, const Instr& in, uint32_t mask) {
   Pointers p;
   resolve(warp, in, form.memory, mask, size, size, Access::ReadWrite, &p);
   synchronize(warp, in, form.memory, mask, true, true);
+  if (holds_undefined(warp)) [[unlikely]]
+    update_undefined<T>(warp, in, mask, p);
   Cluster& cluster = *warp.cta->cluster;
   const bool can_flush = std::is_same_v<T, float> && op == Op::Add;
   const auto is_shared = [&](const uint8_t* at) {

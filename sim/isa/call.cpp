@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "sim/hazards/undefined.h"
 #include "sim/isa/external.h"
 #include "sim/isa/lanes.h"
 #include "sim/isa/scatter.h"
@@ -67,9 +68,40 @@ void deliver(Warp& warp, const Kernel::CallCopy& copy, uint32_t lane, const uint
     std::memcpy(warp.registers.get() + copy.to + lane * copy.to_step, from, bytes_of(copy));
 }
 
+// What the copies do to undefined bits. What a stack frame holds counts as defined.
+[[gnu::noinline]] void transfer_undefined(Warp& warp, const std::vector<Kernel::CallCopy>& copies, uint32_t mask) {
+  std::vector<uint8_t>& local = warp.undefined->local;
+  const size_t local_bytes = warp.cta->cluster->launch->local_bytes();
+  each_lane(mask, [&](uint32_t lane) {
+    std::vector<std::vector<uint8_t>> values;
+    {
+      const UndefinedRegisters registers(warp);
+      for (const Kernel::CallCopy& copy : copies) {
+        values.emplace_back(bytes_of(copy));
+        if (copy.from_row)
+          fetch(warp, copy, lane, values.back().data());
+        else if (copy.from_base == UINT32_MAX && !local.empty())
+          std::memcpy(values.back().data(), local.data() + lane * local_bytes + copy.from, values.back().size());
+      }
+      for (size_t i = 0; i < copies.size(); ++i) {
+        if (copies[i].to_row) deliver(warp, copies[i], lane, values[i].data());
+      }
+    }
+    for (size_t i = 0; i < copies.size(); ++i) {
+      if (!copies[i].to_row && copies[i].to_base == UINT32_MAX)
+        store_undefined(warp, local_at(warp, lane, UINT32_MAX, copies[i].to), values[i].data(), values[i].size());
+    }
+  });
+  for (const Kernel::CallCopy& copy : copies) {
+    if (copy.to_row) note_undefined(warp, copy.to);
+  }
+}
+
 // Fetches all values of a lane, does what must happen between, and delivers them.
 template <class Between>
 void transfer(Warp& warp, const std::vector<Kernel::CallCopy>& copies, uint32_t mask, Between between) {
+  if (holds_undefined(warp)) [[unlikely]]
+    transfer_undefined(warp, copies, mask);
   uint32_t total = 0;
   for (const Kernel::CallCopy& copy : copies) total += bytes_of(copy);
   uint8_t few[256];
@@ -109,6 +141,8 @@ void restore_rows(Warp& warp, const Kernel::StackFrame& frame, uint32_t lane) {
   for (const auto& [row, bytes] : frame.rows) {
     write_lane(warp, row, bytes, lane, at);
     at += lane_bytes(bytes);
+    if (holds_undefined(warp)) [[unlikely]]
+      define_row(warp, row, 1u << lane);
   }
   saved.erase(saved.end() - static_cast<std::ptrdiff_t>(frame.saved_bytes), saved.end());
 }

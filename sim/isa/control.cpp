@@ -314,7 +314,7 @@ Step thread_fence(Warp& warp, const Instr& in, uint32_t mask) {
   warp.order_reads(mask);
   if (warp.cta->cluster->system != nullptr) system_fence(warp, form.reach);
   if (form.reach >= Reach::Device && warp.cta->cluster->grid_can_synchronize)
-    fence_grid(warp, form.sequential);
+    fence_grid(warp, form.reach, form.sequential);
   else
     warp.fence(form.reach == Reach::Cta ? Scope::Cta : form.reach == Reach::Cluster ? Scope::Wide : Scope::Grid);
   release_lanes(warp, mask);

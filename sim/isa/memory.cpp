@@ -5,6 +5,7 @@
 
 #include "sim/hazards/global_races.h"
 #include "sim/hazards/shared_access.h"
+#include "sim/hazards/undefined.h"
 #include "sim/isa/address.h"
 
 namespace sim {
@@ -52,17 +53,12 @@ void store_row(Warp& warp, const Instr& in, uint8_t* to) {
 }
 
 template <class Memory, class Register>
-Step load(Warp& warp, const Instr& in, uint32_t mask) {
-  const auto& form = in.form<MemoryForm>();
-  const int count = form.vector;
-  Pointers p;
-  const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(count);
-  resolve(warp, in, form, mask, size, size, Access::Read, &p);
-  if (form.strong) synchronize(warp, in, form, mask, true, false);
+[[gnu::always_inline]] inline void load_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p,
+                                              int count) {
   if (p.row != nullptr) {
-    if (count == 1) return load_row<Memory, Register, 1>(warp, in, p.row), Step::Next;
-    if (count == 2) return load_row<Memory, Register, 2>(warp, in, p.row), Step::Next;
-    if (count == 4) return load_row<Memory, Register, 4>(warp, in, p.row), Step::Next;
+    if (count == 1) return load_row<Memory, Register, 1>(warp, in, p.row);
+    if (count == 2) return load_row<Memory, Register, 2>(warp, in, p.row);
+    if (count == 4) return load_row<Memory, Register, 4>(warp, in, p.row);
   }
   for (int e = 0; e < count; ++e) {
     if (in.reg[kLoaded + static_cast<uint32_t>(e)] == kNoReg) continue;
@@ -79,6 +75,38 @@ Step load(Warp& warp, const Instr& in, uint32_t mask) {
       for (uint32_t rest = mask; rest != 0; rest &= rest - 1) one(std::countr_zero(rest));
     }
   }
+}
+
+// The undefined bits of what lies at the lanes' addresses, or of what is going there.
+struct UndefinedBits {
+  uint8_t of[kLanes * 32];
+  Pointers p;
+  explicit UndefinedBits(uint32_t size) {
+    for (uint32_t lane = 0; lane < kLanes; ++lane) p.at[lane] = of + lane * size;
+  }
+};
+template <class Memory, class Register>
+[[gnu::noinline]] void load_undefined_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p, int count) {
+  const size_t size = sizeof(Memory) * static_cast<size_t>(count);
+  UndefinedBits bits(static_cast<uint32_t>(size));
+  each_lane(mask, [&](int lane) { load_undefined(warp, p.at[lane], bits.p.at[lane], size); });
+  {
+    const UndefinedRegisters registers(warp);
+    load_lanes<Memory, Register>(warp, in, mask, bits.p, count);
+  }
+  for (int e = 0; e < count; ++e) note_undefined(warp, in.reg[kLoaded + static_cast<uint32_t>(e)]);
+}
+
+template <class Memory, class Register>
+Step load(Warp& warp, const Instr& in, uint32_t mask) {
+  const auto& form = in.form<MemoryForm>();
+  Pointers p;
+  const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(form.vector);
+  resolve(warp, in, form, mask, size, size, Access::Read, &p);
+  if (form.strong) synchronize(warp, in, form, mask, true, false);
+  if (holds_undefined(warp)) [[unlikely]]
+    load_undefined_lanes<Memory, Register>(warp, in, mask, p, form.vector);
+  load_lanes<Memory, Register>(warp, in, mask, p, form.vector);
   return Step::Next;
 }
 
@@ -99,6 +127,8 @@ Step load_kernel_param(Warp& warp, const Instr& in, uint32_t mask) {
     const auto extended = converted<Register>(value);
     Register* const d = warp.row<Register>(in.reg[kLoaded + static_cast<uint32_t>(e)]);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) d[std::countr_zero(rest)] = extended;
+    if (holds_undefined(warp)) [[unlikely]]
+      define_row(warp, in.reg[kLoaded + static_cast<uint32_t>(e)], mask);
   }
   return Step::Next;
 }
@@ -126,6 +156,18 @@ void store_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p, 
   }
 }
 template <class Memory, class Register>
+[[gnu::noinline]] void store_undefined_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p, int count) {
+  const size_t size = sizeof(Memory) * static_cast<size_t>(count);
+  UndefinedBits bits(static_cast<uint32_t>(size));
+  std::memset(bits.of, 0, sizeof bits.of);
+  {
+    const UndefinedRegisters registers(warp);
+    store_lanes<Memory, Register>(warp, in, mask, bits.p, count);
+  }
+  each_lane(mask, [&](int lane) { store_undefined(warp, p.at[lane], bits.p.at[lane], size); });
+}
+
+template <class Memory, class Register>
 Step store(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& form = in.form<MemoryForm>();
   Pointers p;
@@ -133,6 +175,8 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
   resolve(warp, in, form, mask, size, size, Access::Write, &p);
   if (form.strong) synchronize(warp, in, form, mask, false, true);
   store_lanes<Memory, Register>(warp, in, mask, p, form.vector);
+  if (holds_undefined(warp)) [[unlikely]]
+    store_undefined_lanes<Memory, Register>(warp, in, mask, p, form.vector);
   shared_stores_done(warp);
   if (warp.cta->cluster->global_stores != 0) [[unlikely]] {
     uint8_t values[kLanes * 32];

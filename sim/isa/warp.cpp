@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/hazards/shared_access.h"
+#include "sim/hazards/undefined.h"
 #include "sim/isa/address.h"
 #include "sim/isa/warp_wide.h"
 
@@ -468,6 +469,36 @@ void transpose(const uint16_t from[8][8], uint16_t to[8][8]) {
 
 uint32_t address_lanes(int matrices) { return matrices == 4 ? kFullMask : (1u << 8 * matrices) - 1; }
 
+void load_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
+  const auto& form = in.form<MatrixForm>();
+  for (int m = 0; m < form.matrices; ++m) {
+    uint16_t element[8][8], turned[8][8];
+    for (int row = 0; row < 8; ++row) std::memcpy(element[row], rows[8 * m + row], 16);
+    if (form.transposed) transpose(element, turned);
+    std::memcpy(warp.row<uint32_t>(in.reg[form.fragment.place + m]), form.transposed ? turned : element,
+                sizeof element);
+  }
+}
+
+// The undefined bits of the matrices' rows.
+struct UndefinedMatrices {
+  uint8_t of[kLanes][16] = {};
+  uint8_t* rows[kLanes];
+  UndefinedMatrices() {
+    for (int i = 0; i < kLanes; ++i) rows[i] = of[i];
+  }
+};
+[[gnu::noinline]] void load_undefined_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
+  const auto& form = in.form<MatrixForm>();
+  UndefinedMatrices bits;
+  for (int i = 0; i < 8 * form.matrices; ++i) load_undefined(warp, rows[i], bits.of[i], 16);
+  {
+    const UndefinedRegisters registers(warp);
+    load_matrices(warp, in, bits.rows);
+  }
+  for (int m = 0; m < form.matrices; ++m) note_undefined(warp, in.reg[form.fragment.place + m]);
+}
+
 Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto& form = in.form<MatrixForm>();
@@ -476,13 +507,9 @@ Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   warp.reads.read_together(true);
   resolve(warp, in, form.rows, address_lanes(matrices), 16, 16, Access::Read, &p);
   warp.reads.read_together(false);
-  for (int m = 0; m < matrices; ++m) {
-    uint16_t element[8][8], turned[8][8];
-    for (int row = 0; row < 8; ++row) std::memcpy(element[row], p.at[8 * m + row], 16);
-    if (form.transposed) transpose(element, turned);
-    std::memcpy(warp.row<uint32_t>(in.reg[form.fragment.place + m]), form.transposed ? turned : element,
-                sizeof element);
-  }
+  if (holds_undefined(warp)) [[unlikely]]
+    load_undefined_matrices(warp, in, p.at);
+  load_matrices(warp, in, p.at);
   return Step::Next;
 }
 
@@ -495,22 +522,37 @@ void store_columns(const uint32_t* fragments, uint8_t* const* columns) {
   }
 }
 
-Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
-  if (!require_all_lanes(warp, mask)) return Step::Wait;
+void store_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
   const auto& form = in.form<MatrixForm>();
-  const int matrices = form.matrices;
-  Pointers p;
-  resolve(warp, in, form.rows, address_lanes(matrices), 16, 16, Access::Write, &p);
-  for (int m = 0; m < matrices; ++m) {
+  for (int m = 0; m < form.matrices; ++m) {
     if (form.bytes) {
-      store_columns(warp.row<uint32_t>(in.reg[form.fragment.place + m]), p.at + size_t{8} * m);
+      store_columns(warp.row<uint32_t>(in.reg[form.fragment.place + m]), rows + size_t{8} * m);
       continue;
     }
     uint16_t element[8][8], turned[8][8];
     std::memcpy(element, warp.row<uint32_t>(in.reg[form.fragment.place + m]), sizeof element);
     if (form.transposed) transpose(element, turned);
-    for (int row = 0; row < 8; ++row) std::memcpy(p.at[8 * m + row], (form.transposed ? turned : element)[row], 16);
+    for (int row = 0; row < 8; ++row) std::memcpy(rows[8 * m + row], (form.transposed ? turned : element)[row], 16);
   }
+}
+
+[[gnu::noinline]] void store_undefined_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
+  UndefinedMatrices bits;
+  {
+    const UndefinedRegisters registers(warp);
+    store_matrices(warp, in, bits.rows);
+  }
+  for (int i = 0; i < 8 * in.form<MatrixForm>().matrices; ++i) store_undefined(warp, rows[i], bits.of[i], 16);
+}
+
+Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto& form = in.form<MatrixForm>();
+  Pointers p;
+  resolve(warp, in, form.rows, address_lanes(form.matrices), 16, 16, Access::Write, &p);
+  store_matrices(warp, in, p.at);
+  if (holds_undefined(warp)) [[unlikely]]
+    store_undefined_matrices(warp, in, p.at);
   shared_stores_done(warp);
   return Step::Next;
 }

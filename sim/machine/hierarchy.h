@@ -18,6 +18,7 @@
 #include "sim/history/shared_history.h"
 #include "sim/history/system_history.h"
 #include "sim/history/tensor_map_records.h"
+#include "sim/history/undefined_values.h"
 #include "sim/history/writers.h"
 #include "sim/machine/agents.h"
 #include "sim/machine/dim3.h"
@@ -98,16 +99,20 @@ struct Warp {
   View fence_view, read_view;
   bool has_fenced = false, has_read = false;
   // The same between clusters, by fences of .gpu scope (sim/hazards/global_races.h), with the epoch of the last one.
-  GridView grid_fence, grid_read;
+  ScopedView grid_fence, grid_read;
   uint32_t grid_fence_epoch = 0;
   uint32_t grid_view = 0;  // the number of view.grid.before in the cluster's global_history
   uint32_t carry = 0;      // CC.CF of each lane (sim/isa/integer.cpp)
   int max_registers = 0;   // setmaxnreg, 0 before any
-  // True while accumulators or A fragments of wgmma may be in flight, or unfenced accesses matter
-  // (sim/async/wgmma.cpp): the loop that runs the warp then checks the registers of each instruction first.
-  bool wgmma_pending = false;
+  // What the loop that runs the warp has to do beside executing its instructions.
+  // kInFlight: accumulators or A fragments of wgmma, or results of tcgen05.ld, may be in flight, or unfenced accesses
+  // matter (sim/async/wgmma.cpp): it checks the registers of each instruction first.
+  // kUndefined: some values may be undefined (sim/hazards/undefined.h).
+  static constexpr uint8_t kInFlight = 1, kUndefined = 2;
+  uint8_t attention = 0;
   uint64_t polled_place = 0;       // that its last strong read was from, for the report of a deadlock
   uint32_t quantum = 0, left = 0;  // of the turn: how many instructions it may execute, and how many of them still
+  std::unique_ptr<UndefinedValues> undefined;  // made when there first are any
 
   template <class T>
   T* row(uint32_t offset) {
@@ -232,6 +237,7 @@ struct Cluster {
   bool reads_clock = false;
   // What clocks show beyond the time of the instructions: it has passed while every warp of every device waited.
   uint64_t skipped_time = 0;
+  const ptx::Instruction* undefined_read = nullptr;  // the first that read memory that nobody had written
 };
 
 inline void release_lanes(Warp& warp, uint32_t mask) {

@@ -39,6 +39,7 @@ struct Kernel {
     int special;
   };
   std::vector<ConstantRow> constants;
+  std::vector<uint8_t> row_lines;  // of the row that begins at each 64 bytes of the register file: its size in these
   // The tables of brx.idx hold code indices. The form of a brx has an index into this.
   std::vector<std::vector<int>> branch_tables;
   // Calls (sim/isa/call.cpp). Each function has one set of rows, and its .local and .param variables stand at fixed

@@ -151,6 +151,7 @@ void GlobalMemory::unmap(uint64_t address) {
   const std::unique_lock lock(impl_->mutex);
   const auto it = impl_->from(address);
   if (it == impl_->live.end() || it->begin != address) return;
+  undefined.define(it->begin, it->end - it->begin);
   impl_->remember(*it);
   impl_->live.erase(it);
   impl_->version = next_version.fetch_add(1);
@@ -163,6 +164,7 @@ bool GlobalMemory::free(uint64_t address) {
   const Range range = *it;
   impl_->live.erase(it);
   impl_->used -= range.end - range.begin;
+  undefined.define(range.begin, range.end - range.begin);
   Impl::unmap(range);
   impl_->remember(range);
   impl_->version = next_version.fetch_add(1);
@@ -175,6 +177,7 @@ void GlobalMemory::free_together(uint64_t address) {
   if (mapping == impl_->shared.end()) return;
   const auto first = impl_->from(mapping->second.begin), last = impl_->from(mapping->second.end);
   for (auto it = first; it != last; ++it) impl_->used -= it->end - it->begin;
+  undefined.define(mapping->second.begin, mapping->second.end - mapping->second.begin);
   for (auto it = last - std::min<std::ptrdiff_t>(last - first, Impl::kRemembered); it != last; ++it)
     impl_->remember(*it);
   impl_->live.erase(first, last);

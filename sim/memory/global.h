@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/memory/undefined_bytes.h"
+
 namespace sim {
 
 // Whose memory an allocation is, and which devices may access it.
@@ -60,6 +62,7 @@ class GlobalMemory {
   std::string explain(uint64_t address, uint64_t bytes) const;
   uint64_t used() const, limit() const;
   uint64_t version() const;  // changes when an allocation is freed (caches of Range)
+  UndefinedBytes undefined;
 
  private:
   struct Impl;

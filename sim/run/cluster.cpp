@@ -47,11 +47,12 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.stop_pc = INT32_MAX;
   warp.view = warp.fence_view = warp.read_view = View{};
   warp.has_fenced = warp.has_read = false;
-  warp.grid_fence = warp.grid_read = GridView{};
+  warp.grid_fence = warp.grid_read = ScopedView{};
   warp.grid_fence_epoch = warp.grid_view = 0;
   warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();
+  warp.undefined.reset();
   warp.max_registers = 0;
   warp.quantum = warp.left = 0;
   // What a register holds before its first write must not depend on the cluster that used this warp before.
@@ -95,6 +96,7 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   cluster.writers.clear();
   cluster.instructions = cluster.stores = cluster.skipped_time = 0;
   cluster.reads_clock = false;
+  cluster.undefined_read = nullptr;
   cluster.written.clear();
   if (fresh) {
     for (uint64_t rank = 0; rank < blocks; ++rank) {

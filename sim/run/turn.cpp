@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "sim/async/state.h"
+#include "sim/hazards/undefined.h"
 #include "sim/machine/launch.h"
 #include "sim/tcgen05/state.h"
 
@@ -17,6 +18,12 @@ namespace {
 void check_registers(Warp& warp, const Instr& in) {
   if (warp.tensor) check_tensor_registers(warp, in);
   check_wgmma_registers(warp, in);
+}
+
+// Executes an instruction of a warp that needs attention.
+[[gnu::noinline]] Step execute_attentively(Warp& warp, const Instr& in, uint32_t lanes, uint32_t mask) {
+  if (warp.attention & Warp::kInFlight) check_registers(warp, in);
+  return holds_undefined(warp) ? execute_with_undefined(warp, in, lanes, mask) : in.execute(warp, in, mask);
 }
 
 }  // namespace
@@ -56,6 +63,8 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
       std::memcpy(&allowed, file + in.guard, 4);
       mask &= in.guard_negated ? ~allowed : allowed;
       if (mask == 0) {
+        if (holds_undefined(warp)) [[unlikely]]
+          skip_with_undefined(warp, in, split->mask);
         if (++split->pc >= warp.stop_pc) {
           warp.settle();
           split = &warp.splits[warp.current];
@@ -67,9 +76,11 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
       if (cover != nullptr) std::atomic_ref<uint8_t>(cover[split->pc]).store(1, std::memory_order_relaxed);
       if (statistics != nullptr) statistics->lane_instructions += static_cast<uint64_t>(std::popcount(mask));
     }
-    if (warp.wgmma_pending) [[unlikely]]
-      check_registers(warp, in);
-    const Step step = in.execute(warp, in, mask);
+    Step step;
+    if (warp.attention != 0) [[unlikely]]
+      step = execute_attentively(warp, in, split->mask, mask);
+    else
+      step = in.execute(warp, in, mask);
     if (step == Step::Next) [[likely]] {
       if (++split->pc >= warp.stop_pc) {
         warp.settle();

@@ -12,6 +12,7 @@
 #include "sim/arithmetic/panel_product.h"
 #include "sim/arithmetic/row_product.h"
 #include "sim/arithmetic/small_float.h"
+#include "sim/hazards/undefined.h"
 #include "sim/machine/coverage.h"
 #include "sim/tcgen05/descriptor.h"
 #include "sim/tcgen05/state.h"
@@ -248,6 +249,7 @@ class Mma : public AsyncOp {
   TensorAddress a_at{}, d_at{}, scale_a{}, scale_b{}, metadata{};
   uint32_t disabled[8] = {};
   bool accumulate = false;
+  bool reads_unwritten = false;  // bytes of shared memory that nobody has written
 
   Mma(Origin from, const MmaForm& f, const MmaShape& s, const TensorGroup& g, uint64_t a_bits, uint64_t b_bits)
       : origin(from),
@@ -259,10 +261,15 @@ class Mma : public AsyncOp {
         b{SharedMatrix(b_bits), s.b, s.transpose_b, s.negate_b} {}
 
   void check(const TensorMark& mark);
-  void perform(Cluster&) override;
+  void perform(Cluster& cluster) override {
+    std::vector<TensorColumns> columns{{d_at.column, static_cast<uint32_t>(layout.columns)}};
+    if (form.a_in_tensor) columns.push_back({a_at.column, kOperandBytes / 4});
+    perform_operation(cluster, origin, group, columns, reads_unwritten, [&] { multiply(cluster); });
+  }
   std::string describe() const override { return origin.text(); }
 
  private:
+  void multiply(Cluster& cluster);
   int b_columns() const { return shape.n / group.count; }  // in one block's shared memory
   bool has_wide_metadata() const { return form.kind != MmaKind::F16 && form.kind != MmaKind::TF32; }
   int scale_b_columns() const { return (layout.columns + 31) / 32; }
@@ -306,6 +313,7 @@ void Mma::check(const TensorMark& mark) {
     if (accumulate) memory.expect_written(access, d_at.column, static_cast<uint32_t>(layout.columns));
     all(d_at.column, layout.columns, true);
   }
+  reads_unwritten = holds_undefined(warp) && !warp.undefined->met.empty();
 }
 
 void Mma::read_stored_a(Cta& cta, float* out) const {
@@ -461,7 +469,7 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a
   }
 }
 
-void Mma::perform(Cluster& cluster) {
+void Mma::multiply(Cluster& cluster) {
   const int n = shape.n, k = shape.k;
   if (cluster.statistics != nullptr)
     cluster.statistics->multiply_adds += static_cast<uint64_t>(shape.m * n * stored_k());

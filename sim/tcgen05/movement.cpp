@@ -2,6 +2,7 @@
 // tcgen05.cp and tcgen05.shift (PTX ISA 9.7.16.9).
 #include <cstring>
 
+#include "sim/hazards/undefined.h"
 #include "sim/machine/coverage.h"
 #include "sim/tcgen05/descriptor.h"
 #include "sim/tcgen05/state.h"
@@ -100,8 +101,15 @@ class Copy : public AsyncOp {
         memory.touch(access, 0, kCellRows, at_.column, 4 * form_.pieces(), true);
       }
     }
+    reads_unwritten_ = holds_undefined(warp) && !warp.undefined->met.empty();
   }
-  void perform(Cluster&) override {
+  void perform(Cluster& cluster) override {
+    perform_operation(cluster, origin_, group_, {{at_.column, 4 * form_.pieces()}}, reads_unwritten_, [&] { move(); });
+  }
+  std::string describe() const override { return origin_.text(); }
+
+ private:
+  void move() {
     for (int c = 0; c < group_.count; ++c) {
       Cta& cta = *group_.cta[c];
       TensorMemory& memory = tensor_memory(cta);
@@ -117,9 +125,7 @@ class Copy : public AsyncOp {
       }
     }
   }
-  std::string describe() const override { return origin_.text(); }
-
- private:
+  bool reads_unwritten_ = false;  // bytes of shared memory that nobody has written
   Origin origin_;
   MovementForm form_;
   TensorGroup group_;
@@ -137,12 +143,14 @@ class Shift : public AsyncOp {
     for (int c = 0; c < group_.count; ++c)
       tensor_memory(*group_.cta[c]).touch(access, at_.lane / kCellLanes, 2, at_.column, 8, true);
   }
-  void perform(Cluster&) override {
-    for (int c = 0; c < group_.count; ++c) {
-      TensorMemory& memory = tensor_memory(*group_.cta[c]);
-      for (uint32_t i = 0; i < 31; ++i)
-        std::memcpy(memory.row(at_.lane + i) + at_.column, memory.row(at_.lane + i + 1) + at_.column, 32);
-    }
+  void perform(Cluster& cluster) override {
+    perform_operation(cluster, origin_, group_, {{at_.column, 8}}, false, [&] {
+      for (int c = 0; c < group_.count; ++c) {
+        TensorMemory& memory = tensor_memory(*group_.cta[c]);
+        for (uint32_t i = 0; i < 31; ++i)
+          std::memcpy(memory.row(at_.lane + i) + at_.column, memory.row(at_.lane + i + 1) + at_.column, 32);
+      }
+    });
   }
   std::string describe() const override { return origin_.text(); }
 

@@ -93,7 +93,10 @@ void TensorMemory::allocate(uint32_t column, uint32_t columns, int cta_group, co
   allocations.push_back({column, columns, cta_group, stamp, by, next_cluster_barrier(*by.warp, 0), false});
   smallest = columns;
   // What nobody has written is not zero on a GPU either.
-  for (uint32_t lane = 0; lane < kTensorLanes; ++lane) std::memset(row(lane) + column, 0xff, columns * 4);
+  for (uint32_t lane = 0; lane < kTensorLanes; ++lane) {
+    std::memset(row(lane) + column, 0xff, columns * 4);
+    if (!undefined.empty()) std::memset(undefined_row(lane) + column, 0, columns * 4);
+  }
   for (uint32_t cell = 0; cell < kCellRows; ++cell)
     std::fill_n(cells_.begin() + cell * kTensorColumns + column, columns, 0u);
 }
@@ -217,10 +220,10 @@ void TensorMemory::touch(const TensorAccess& access, uint32_t cell, uint32_t cel
   }
 }
 
-void TensorMemory::expect_written(const TensorAccess& access, uint32_t column, uint32_t columns) const {
+bool TensorMemory::expect_written(const TensorAccess& access, uint32_t column, uint32_t columns) const {
   for (uint32_t cell = 0; cell < kCellRows; ++cell) {
     for (uint32_t at = column; at < std::min(column + columns, kTensorColumns); ++at) {
-      if (histories_[cells_[size_t{cell} * kTensorColumns + at]].write.by != TensorMark::By::None) return;
+      if (histories_[cells_[size_t{cell} * kTensorColumns + at]].write.by != TensorMark::By::None) return true;
     }
   }
   const std::string whose = &cta == access.warp.cta ? "" : " of block rank " + std::to_string(cta.rank);
@@ -231,6 +234,7 @@ void TensorMemory::expect_written(const TensorAccess& access, uint32_t column, u
   };
   if (access.mark.by != TensorMark::By::Load) fault(Hazard::TensorMemory, access.warp, access.lane, text());
   deviation(Hazard::TensorMemory, access.warp, access.lane, text);
+  return false;
 }
 
 TensorMemory& tensor_memory(Cta& cta) {

@@ -12,6 +12,7 @@
 // need the two fences (9.7.16.6.4). Rules::strict_tensor_fences asks for them everywhere.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -110,6 +111,13 @@ struct TensorMemory {
       kTensorColumns;  // the columns of the smallest allocation so far, as none may be larger (9.7.16.7.1)
   bool relinquished = false;
 
+  // Which bits of the words are undefined (sim/hazards/undefined.h), as they lie; empty where none are.
+  std::vector<uint32_t> undefined;
+  uint32_t* undefined_row(uint32_t lane) {
+    if (undefined.empty()) undefined.resize(size_t{kTensorLanes} * kTensorColumns);
+    return undefined.data() + size_t{lane} * kTensorColumns;
+  }
+
   uint32_t* row(uint32_t lane) { return words_.get() + size_t{lane} * kTensorColumns; }
   float* floats(uint32_t lane, uint32_t column) { return reinterpret_cast<float*>(row(lane) + column); }
   bool is_free(uint32_t column, uint32_t columns) const;
@@ -123,7 +131,8 @@ struct TensorMemory {
   // leaves its mark.
   // Reading what nobody has written since its tcgen05.alloc is an error, but a whole access may take in lanes or
   // columns that its program does not use: it is one when nothing in the columns was written.
-  void expect_written(const TensorAccess& access, uint32_t column, uint32_t columns) const;
+  // Says whether it was; what is read otherwise is undefined where that is no fault.
+  bool expect_written(const TensorAccess& access, uint32_t column, uint32_t columns) const;
   void touch(const TensorAccess& access, uint32_t cell, uint32_t cells, uint32_t column, uint32_t columns, bool write);
 
  private:
@@ -160,6 +169,15 @@ TensorGroup tensor_group(Warp& warp, int group, int lane);
 // A new operation of the pipe, issued by one lane.
 TensorMark pipe_mark(Warp& warp, int lane, const ptx::Instruction& source);
 void submit_to_pipe(Warp& warp, const TensorGroup& group, std::unique_ptr<AsyncOp> op);
+// Columns of tensor memory that an operation reads or writes.
+struct TensorColumns {
+  uint32_t column, columns;
+};
+// Performs an operation of the pipe on columns of tensor memory and on shared memory of its blocks, of which it has
+// read bytes that nobody has written, or not.
+void perform_operation(Cluster& cluster, const Origin& origin, const TensorGroup& group,
+                       const std::vector<TensorColumns>& columns, bool reads_unwritten,
+                       const std::function<void()>& operation);
 
 struct TensorAddress {
   uint32_t lane, column;

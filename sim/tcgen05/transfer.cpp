@@ -3,6 +3,7 @@
 // when they are issued: whoever could tell the difference breaks a rule that is checked here or in state.cpp.
 #include <cstdio>
 
+#include "sim/hazards/undefined.h"
 #include "sim/tcgen05/state.h"
 
 namespace sim {
@@ -47,6 +48,46 @@ struct WaitForm {
   bool stores = false;  // else loads
 };
 
+// Moves words between registers and tensor memory, of which `lane` gives the row of a lane.
+template <class Row>
+void transfer(Warp& warp, const Instr& instr, const TensorAddress& at, const Row& lane) {
+  const auto& f = instr.form<TransferForm>();
+  const bool two = f.shape == TransferShape::L16x32bx2;
+  const uint32_t* const registers = instr.reg + f.data.place;
+  for (uint32_t i = 0; i < f.registers; ++i) {
+    if (registers[i] == kNoReg) continue;
+    uint32_t* const row = warp.row<uint32_t>(registers[i]);
+    for (uint32_t t = 0; t < kLanes; ++t) {
+      const Place place = place_of(f.shape, i, t);
+      uint32_t* const words = lane(at.lane + place.lane) + at.column + (two && t >= 16 ? f.split : 0);
+      if (!f.packed) {
+        if (f.store)
+          words[place.column] = row[t];
+        else
+          row[t] = words[place.column];
+      } else if (f.store) {  // 9.7.16.8.2
+        words[2 * place.column] = row[t] & 0xffff;
+        words[2 * place.column + 1] = row[t] >> 16;
+      } else {
+        row[t] = (words[2 * place.column] & 0xffff) | words[2 * place.column + 1] << 16;
+      }
+    }
+  }
+}
+
+// The same of their undefined bits. What was never written is undefined altogether.
+void transfer_undefined(Warp& warp, const Instr& instr, const TensorAddress& at, TensorMemory& memory, bool written) {
+  const auto& f = instr.form<TransferForm>();
+  hold_undefined(warp);
+  if (!written) note_undefined_read(warp);
+  {
+    const UndefinedRegisters registers(warp);
+    std::vector<uint32_t> all(written ? 0 : kTensorColumns, UINT32_MAX);
+    transfer(warp, instr, at, [&](uint32_t lane) { return written ? memory.undefined_row(lane) : all.data(); });
+  }
+  for (uint32_t i = 0; !f.store && i < f.registers; ++i) note_undefined(warp, instr.reg[f.data.place + i]);
+}
+
 Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   const auto& f = instr.form<TransferForm>();
@@ -80,36 +121,20 @@ Step execute_transfer(Warp& warp, const Instr& instr, uint32_t mask) {
       {f.store ? TensorMark::By::Store : TensorMark::By::Load, &warp, nullptr, ++transfers.count, instr.source}};
   const uint32_t cells = half ? 1 : 2;
   memory.touch(access, at.lane / kCellLanes, cells, at.column, f.columns, f.store);
-  if (!f.store) memory.expect_written(access, at.column, f.columns);
-  const bool two = f.shape == TransferShape::L16x32bx2;
-  if (two) memory.touch(access, at.lane / kCellLanes, cells, at.column + f.split, f.columns, f.store);
-
-  const uint32_t* const registers = instr.reg + f.data.place;
-  for (uint32_t i = 0; i < f.registers; ++i) {
-    if (registers[i] == kNoReg) continue;
-    uint32_t* const row = warp.row<uint32_t>(registers[i]);
-    for (uint32_t t = 0; t < kLanes; ++t) {
-      const Place place = place_of(f.shape, i, t);
-      uint32_t* const words = memory.row(at.lane + place.lane) + at.column + (two && t >= 16 ? f.split : 0);
-      if (!f.packed) {
-        if (f.store)
-          words[place.column] = row[t];
-        else
-          row[t] = words[place.column];
-      } else if (f.store) {  // 9.7.16.8.2
-        words[2 * place.column] = row[t] & 0xffff;
-        words[2 * place.column + 1] = row[t] >> 16;
-      } else {
-        row[t] = (words[2 * place.column] & 0xffff) | words[2 * place.column + 1] << 16;
-      }
-    }
-    if (!f.store) {
-      tensor.in_flight[registers[i] / 64] = TensorWarp::kLoaded;
-      tensor.load_of[registers[i] / 64] = transfers.count;
-      tensor.in_flight_rows.push_back(registers[i] / 64);
-    }
+  const bool written = f.store || memory.expect_written(access, at.column, f.columns);
+  if (f.shape == TransferShape::L16x32bx2)
+    memory.touch(access, at.lane / kCellLanes, cells, at.column + f.split, f.columns, f.store);
+  if (holds_undefined(warp) || !memory.undefined.empty() || !written) [[unlikely]]
+    transfer_undefined(warp, instr, at, memory, written);
+  transfer(warp, instr, at, [&](uint32_t lane) { return memory.row(lane); });
+  for (uint32_t i = 0; !f.store && i < f.registers; ++i) {
+    const uint32_t row = instr.reg[f.data.place + i];
+    if (row == kNoReg) continue;
+    tensor.in_flight[row / 64] = TensorWarp::kLoaded;
+    tensor.load_of[row / 64] = transfers.count;
+    tensor.in_flight_rows.push_back(row / 64);
   }
-  if (!f.store) warp.wgmma_pending = true;
+  if (!f.store) warp.attention |= Warp::kInFlight;
   return Step::Next;
 }
 
@@ -123,7 +148,7 @@ Step execute_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!stores) {
     for (const uint32_t row : tensor.in_flight_rows) tensor.in_flight[row] = 0;
     tensor.in_flight_rows.clear();
-    warp.wgmma_pending = false;
+    warp.attention &= static_cast<uint8_t>(~Warp::kInFlight);
   }
   return Step::Next;
 }

@@ -149,6 +149,19 @@ void KernelBuilder::finish() {
   }
   describe_frames();
   kernel_->register_bytes = (next_row_ + 63) / 64 * 64;
+  kernel_->row_lines.assign(kernel_->register_bytes / 64, 1);
+  const auto row = [&](uint32_t offset, uint32_t bytes) {
+    kernel_->row_lines[offset / 64] = static_cast<uint8_t>((bytes + 63) / 64);
+  };
+  for (const auto& frame : frames_) {
+    for (size_t r = 0; r < frame->rows.offset.size(); ++r) {
+      if (frame->rows.offset[r] != UINT32_MAX)
+        row(frame->rows.offset[r], row_bytes(frame->function->registers[r].type));
+    }
+    for (const auto& [symbol, offset] : frame->symbol_rows) row(offset, symbol.first * kLanes);
+  }
+  for (const Kernel::ConstantRow& constant : kernel_->constants)
+    row(constant.offset, std::max<uint32_t>(1, constant.bytes * kLanes));
   kernel_->stack_base = align_up(local_bytes_, 16);
   kernel_->local_bytes = kernel_->stack_base;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every hazard between devices, as a small pair of kernels: the files of tests/devices/hazards. Device 0 runs `zero`
 // and device 1 `one`, which is launched first. Parameters: p_window, 16 KB of device 1; p_home, 16 KB of device 0;
-// p_out, 4 KB of the device that runs the kernel. All are zero.
+// p_out, 4 KB of the device that runs the kernel; all are zero. And p_map, a tensor map of the window, 128 rows of 32
+// words, with boxes of one row.
+#include "sim/memory/tensor_map.h"
 #include "tests/devices/devices.h"
 #include "tests/sim/hazard_files.h"
 
@@ -18,15 +20,29 @@ const std::vector<std::string>& orders() {
 }
 
 // The first lines of the reports.
-std::vector<std::string> run(DeviceHazards& test, const std::string& text, uint32_t threads) {
+std::vector<std::string> run(DeviceHazards& test, const Example& e, const std::string& text) {
   test.begin();
   test.enable_peers(2);
   const CUdeviceptr window = test.allocate(1, 16384), home = test.allocate(0, 16384);
   const CUdeviceptr outs[] = {test.allocate(0, 4096), test.allocate(1, 4096)};
+  sim::TensorMapFields fields;
+  fields.address = window;
+  fields.element = sim::TensorElement::U32;
+  fields.rank = 2;
+  fields.dims = {32, 128, 1, 1, 1};
+  fields.strides[0] = 128;
+  fields.box = {32, 1, 1, 1, 1};
+  std::vector<uint8_t> bytes(128);
+  sim::encode(fields, bytes.data());
+  CUdeviceptr maps[2];
+  for (const int device : {0, 1}) {
+    maps[device] = test.allocate(device, bytes.size());
+    EXPECT_EQ(CUDA_SUCCESS, CU(cuMemcpyHtoD)(maps[device], bytes.data(), bytes.size()));
+  }
   std::vector<std::string> reports;
   for (const int device : {1, 0}) {
     const CUfunction f = test.function(device, text, device == 0 ? "zero" : "one");
-    EXPECT_EQ(CUDA_SUCCESS, test.launch(device, f, {window, home, outs[device]}, 1, threads));
+    EXPECT_EQ(CUDA_SUCCESS, test.launch(device, f, {window, home, outs[device], maps[device]}, e.clusters, e.threads));
   }
   for (const int device : {0, 1}) {
     const CUresult result = test.synchronize(device);
@@ -43,7 +59,7 @@ TEST_P(DeviceHazards, BrokenIsReported) {
   ASSERT_FALSE(e.reports.empty());
   for (const std::string& order : orders()) {
     setenv("MOXIE_SIM_ORDER", order.c_str(), 1);
-    const std::vector<std::string> said = run(*this, e.broken, e.threads);
+    const std::vector<std::string> said = run(*this, e, e.broken);
     const bool fitting = std::any_of(said.begin(), said.end(), [&](const std::string& line) {
       return std::any_of(e.reports.begin(), e.reports.end(),
                          [&](const std::string& report) { return fits(line, report, e.broken); });
@@ -56,7 +72,7 @@ TEST_P(DeviceHazards, MendedIsSilent) {
   const Example& e = GetParam();
   for (const std::string& order : orders()) {
     setenv("MOXIE_SIM_ORDER", order.c_str(), 1);
-    const std::vector<std::string> said = run(*this, e.mended, e.threads);
+    const std::vector<std::string> said = run(*this, e, e.mended);
     EXPECT_TRUE(said.empty()) << order << " said: " << said[0];
   }
 }
