@@ -398,6 +398,7 @@ class Windows:
     """
 
     _of: dict[tuple[Any, torch.device, int], Windows] = {}
+    _opened = 0  # by torch's symmetric memory in this process
 
     def __init__(self, watch: Watch, device: torch.device, nbytes: int) -> None:
         self.status: Tensor | None = None
@@ -411,6 +412,7 @@ class Windows:
             return
         from torch.distributed import _symmetric_memory as symmetric
 
+        Windows._opened += 1
         self.memory = symmetric.empty(nbytes, dtype=torch.uint8, device=device)
         self.handle = symmetric.rendezvous(self.memory, watch.group)
         starts = list(self.handle.buffer_ptrs)
@@ -439,6 +441,14 @@ class Windows:
         found = cls._of.get(place)
         failure = None
         if found is None:
+            # A rendezvous finds the other ranks by its number in the process, and waits for ever where these differ.
+            opened = [said["opened"] for said in watch.gather(f"{key}/opened", {"opened": cls._opened}, limit)]
+            for rank, number in enumerate(opened):
+                if watch.size > 1 and number != opened[0]:
+                    raise RuntimeError(
+                        f"{watch.name(rank)} has opened {number} windows before and rank 0 {opened[0]}, but torch's "
+                        "symmetric memory wants as many on all ranks"
+                    )
             try:
                 found = cls(watch, device, nbytes)
                 prepare(found.memory)

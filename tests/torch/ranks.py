@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 import moxie
 from moxie import distributed
-from moxie._ranks import Exchange
+from moxie._ranks import Exchange, Windows
 from moxie.distributed import Experts
 
 DEVICE = "cpu" if os.environ.get("MOXIE_DEVICE", "sim") == "sim" else "cuda"
@@ -460,6 +460,17 @@ def too_many_rows(group):
             said.append(str(error))
         results.append(module(x, ids, weights).cpu())
     return results, lost, said
+
+
+def windows_of_another_number(group):
+    """What is said where a rank has opened more windows than another."""
+    Windows._opened, missing, Windows.missing = dist.get_rank(group), Windows.missing, staticmethod(lambda *given: None)
+    try:
+        make(group, 2, transport="windows", max_tokens=16)
+    except ValueError as error:
+        return str(error)
+    finally:
+        Windows._opened, Windows.missing = 0, missing
 
 
 def windows_of_others(group):

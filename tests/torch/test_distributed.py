@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """moxie.distributed.Experts over processes, beside one process with all experts. On CPU: gloo and a simulator each."""
 
+import contextlib
 import json
 import os
 import random
@@ -171,6 +172,20 @@ def test_compiled_around(world):
 WINDOWED = (1,) if ranks.DEVICE == "cpu" else (1, 2, 4, 8)
 
 
+@pytest.fixture(scope="module")
+def windowed(world):
+    """The world of a size: ranks must have opened as many windows as each other."""
+    with contextlib.ExitStack() as stack:
+        worlds = {1: world}
+
+        def of(size):
+            if size not in worlds:
+                worlds[size] = stack.enter_context(Ranks(size))
+            return worlds[size]
+
+        yield of
+
+
 @pytest.mark.parametrize("size", [pytest.param(size, marks=needs(size)) for size in WINDOWED])
 @pytest.mark.parametrize(
     "options",
@@ -181,12 +196,12 @@ WINDOWED = (1,) if ranks.DEVICE == "cpu" else (1, 2, 4, 8)
         {"row_format": "mxfp8"},
     ],
 )
-def test_windows(world, size, options):
+def test_windows(windowed, size, options):
     counts, table = some(size), [(e * 5 + 3) % EXPERTS % size for e in range(EXPERTS)]
     if size > 1:
         options = options | {"max_experts": EXPERTS}
     added = options.get("shared", lambda x: None)
-    for rank, results in enumerate(world.run(ranks.windows, range(size), counts, 4, options, table)):
+    for rank, results in enumerate(windowed(size).run(ranks.windows, range(size), counts, 4, options, table)):
         called, residual, compiled, replayed, moved = results
         x, ids, weights = tokens_of(rank, counts[rank], 4)
         x = x.to(ranks.DEVICE)
@@ -196,13 +211,19 @@ def test_windows(world, size, options):
         assert torch.equal(residual, one_rank(x, ids, weights, residual=both))
 
 
-def test_a_call_with_too_many_rows_is_an_error_alone(world):
+def test_a_call_with_too_many_rows_is_an_error_alone(windowed):
     size = min(2, MOST) if ranks.DEVICE == "cuda" else 1
-    for rank, (results, lost, said) in enumerate(world.run(ranks.too_many_rows, range(size))):
+    for rank, (results, lost, said) in enumerate(windowed(size).run(ranks.too_many_rows, range(size))):
         assert lost.isnan().all()
         assert len(said) == 2 and all("max_rows is 9" in each for each in said), said
         expected = one_rank(*tokens_of(rank, 4, 2, routing=[0, 1]))
         assert all(torch.equal(y, expected) for y in results)
+
+
+@pytest.mark.skipif(ranks.DEVICE != "cpu", reason="numbers of GPUs' windows count")
+def test_ranks_with_other_numbers_of_windows_are_told_so(world):
+    for said in world.run(ranks.windows_of_another_number, range(2)):
+        assert "the ranks cannot have: rank 1 has opened 1 windows before and rank 0 0, but torch's symmetric" in said
 
 
 @pytest.mark.skipif(ranks.DEVICE != "cpu", reason="GPUs have windows")
