@@ -311,7 +311,11 @@ Step execute_try_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     // try_wait may return before the phase is complete (9.7.13.15.16), so here it sometimes does.
     Cluster& cluster = *warp.cta->cluster;
     const uint64_t attempt = (uint64_t{missing->agent} << 32 | missing->phase) + 1;
-    const bool give_up = cluster.order.mode != Mode::Eager && warp.async->tried != attempt && cluster.rng() % 4 == 0;
+    uint64_t& blocked_at = warp.splits[warp.current].blocked_at;
+    const bool expired = blocked_at == Warp::Split::kExpired && !cluster.explaining;
+    if (expired) blocked_at = 0;
+    const bool give_up =
+        expired || (cluster.order.mode != Mode::Eager && warp.async->tried != attempt && cluster.rng() % 4 == 0);
     warp.async->tried = attempt;
     if (!give_up) return wait_for(warp, [&] { return wait_text(*missing, missing_phase); });
     step = Step::Yield;

@@ -60,6 +60,8 @@ struct Warp {
     uint32_t mask = 0;
     uint64_t blocked_at = 0;  // cluster.events when it last answered Wait, +1; 0: runnable
     bool apart = false;       // it waits for other lanes of its own warp (converged() said no)
+    // blocked_at of one that waits in mbarrier.try_wait and is to answer now.
+    static constexpr uint64_t kExpired = UINT64_MAX;
   };
   std::vector<Split> splits;
   size_t current = 0;       // the split being executed

@@ -20,6 +20,28 @@ constexpr int kStuck = 3;                   // rounds without event or store unt
 constexpr int kStuckRandom = 24;            // the same with the short turns of random order
 constexpr uint64_t kSettled = 48;           // rounds until every part of a diverged warp has had its turn
 constexpr uint64_t kLongest = 1ull << 44;   // nanoseconds that a kernel may measure: four hours
+constexpr uint64_t kExpiries = 1 << 16;     // times that waits expire until it is a deadlock
+constexpr size_t kInVain = 1 << 10;         // the same without event or store
+
+bool may_run(const Warp& warp) {
+  const uint64_t now = warp.cta->cluster->events + 1;
+  return std::any_of(warp.splits.begin(), warp.splits.end(), [&](const Warp::Split& s) { return s.blocked_at != now; });
+}
+
+uint64_t state_of(const Warp& warp, uint32_t register_bytes) {
+  uint64_t state = warp.splits.size();
+  const auto mix = [&state](uint64_t value) {
+    state = (state ^ value) * 0x9e3779b97f4a7c15ull;
+    state ^= state >> 29;
+  };
+  for (const Warp::Split& split : warp.splits) mix(uint64_t{static_cast<uint32_t>(split.pc)} << 32 | split.mask);
+  for (uint32_t at = 0; at + 8 <= register_bytes; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, warp.registers.get() + at, sizeof word);
+    mix(word);
+  }
+  return state;
+}
 
 }  // namespace
 
@@ -50,7 +72,7 @@ void Schedule::round(Turns turns, bool same_length) {
       if (warp.rest == 0 && (draw >> 40) % 64 == 0) warp.rest = static_cast<uint32_t>(draw >> 48) % 64;
       if (warp.rest > 0) {
         --warp.rest;
-        ran_ = worked_ = true;
+        if (may_run(warp)) ran_ = worked_ = true;
         continue;
       }
       quantum = 1 + static_cast<uint32_t>(draw % 256);
@@ -71,17 +93,42 @@ void Schedule::round(Turns turns, bool same_length) {
   quiet_ = cluster_.events == events_before;
 }
 
+void Schedule::expire() {
+  const uint64_t now = cluster_.events + 1;
+  for (Warp* warp : order_) {
+    for (Warp::Split& split : warp->splits) {
+      if (split.blocked_at == now && !split.apart) split.blocked_at = Warp::Split::kExpired;
+    }
+  }
+}
+
+bool Schedule::expire_waits() {
+  if (cluster_.events != expired_events_ || cluster_.stores != expired_stores_) expired_.clear();
+  expired_events_ = cluster_.events;
+  expired_stores_ = cluster_.stores;
+  uint64_t state = 0;
+  for (const auto& cta : cluster_.ctas) {
+    for (const auto& warp : cta->warps)
+      state = state * 0x9e3779b97f4a7c15ull + state_of(*warp, cluster_.launch->kernel->variable_bytes);
+  }
+  if (++expiries_ > kExpiries || expired_.size() >= kInVain || !expired_.insert(state).second) return false;
+  expire();
+  return true;
+}
+
 void Schedule::run() {
   int polling_rounds = 0;
-  uint64_t quiet_since = 0;
+  uint64_t quiet_since = 0, patience = kLivelock;
   while (alive_ > 0) {
     round({4096, 1024});
     if (alive_ == 0) break;
     if (cluster_.stop_above != nullptr && cluster_.stop_above->load(std::memory_order_relaxed) < cluster_.share) return;
 
     if (!ran_ && quiet_) {
-      if (!cluster_.engine.perform_one(cluster_)) report_deadlock(cluster_, "no warp can run");
-      cluster_.event();
+      if (cluster_.engine.perform_one(cluster_))
+        cluster_.event();
+      else if (!expire_waits())
+        report_deadlock(cluster_, "no warp can run");
       continue;
     }
     polling_rounds = quiet_ && !worked_ ? polling_rounds + 1 : 0;
@@ -89,15 +136,18 @@ void Schedule::run() {
       cluster_.event();
       polling_rounds = 0;
     }
+    if (polling_rounds == kPatience) expire_waits();
     if (polling_rounds >= kDespair) report_deadlock(cluster_, "every warp that can run polls in vain");
 
     if (cluster_.events != seen_events_ || cluster_.stores != seen_stores_) {
       seen_events_ = cluster_.events;
       seen_stores_ = cluster_.stores;
       quiet_since = cluster_.instructions;
-    } else if (cluster_.instructions - quiet_since > kLivelock && cluster_.engine.pending() > 0) {
-      cluster_.engine.perform_one(cluster_);
+      patience = kLivelock;
+    } else if (cluster_.instructions - quiet_since > kLivelock && cluster_.engine.perform_one(cluster_)) {
       cluster_.event();
+    } else if (cluster_.instructions - quiet_since > patience && expire_waits()) {
+      patience += kLivelock;
     } else if (cluster_.instructions - quiet_since > kHopeless) {
       report_deadlock(cluster_, "no progress in " + std::to_string(kHopeless) + " instructions");
     }
@@ -110,8 +160,9 @@ Schedule::State Schedule::run_for(uint32_t rounds) {
     round({1024, 512});
     if (alive_ == 0) return State::Finished;
     if (!ran_ && quiet_) {
-      if (cluster_.engine.pending() == 0) report_deadlock(cluster_, "no warp can run");
-      return State::Stuck;
+      if (cluster_.engine.pending() > 0) return State::Stuck;
+      if (!expire_waits()) report_deadlock(cluster_, "no warp can run");
+      continue;
     }
     if (cluster_.events != seen_events_ || cluster_.stores != seen_stores_) {
       seen_events_ = cluster_.events;
@@ -132,25 +183,6 @@ bool Schedule::has_changed() {
   return changed;
 }
 
-namespace {
-
-uint64_t state_of(const Warp& warp, uint32_t register_bytes) {
-  uint64_t state = warp.splits.size();
-  const auto mix = [&state](uint64_t value) {
-    state = (state ^ value) * 0x9e3779b97f4a7c15ull;
-    state ^= state >> 29;
-  };
-  for (const Warp::Split& split : warp.splits) mix(uint64_t{static_cast<uint32_t>(split.pc)} << 32 | split.mask);
-  for (uint32_t at = 0; at + 8 <= register_bytes; at += 8) {
-    uint64_t word;
-    std::memcpy(&word, warp.registers.get() + at, sizeof word);
-    mix(word);
-  }
-  return state;
-}
-
-}  // namespace
-
 bool Schedule::comes_back(uint64_t since, bool time_passes) {
   if (orbits_since_ != since || orbits_.empty()) {
     orbits_.assign(order_.size(), {});
@@ -159,6 +191,7 @@ bool Schedule::comes_back(uint64_t since, bool time_passes) {
     orbits_begin_ = cluster_.instructions;
     skipped_ = 1 << 16;
   }
+  if (orbit_rounds_ < kSettled / 2) expire();
   round({4096, 4096}, true);
   ++orbit_rounds_;
   if (cluster_.reads_clock) {

@@ -2,6 +2,7 @@
 // The turns of a cluster's warps; private to sim/run.
 #pragma once
 #include <cstdint>
+#include <unordered_set>
 #include <vector>
 
 #include "sim/machine/hierarchy.h"
@@ -37,6 +38,11 @@ class Schedule {
     uint32_t eager, lazy;
   };
   void round(Turns turns, bool same_length = false);
+  // Every mbarrier.try_wait that waits comes to its time limit (9.7.13.15.16).
+  void expire();
+  // The same for warps that cannot go on, or false: it has led back to a state in which they were, so that they wait
+  // for ever.
+  bool expire_waits();
 
   // A warp's states are compared with one of them, which is replaced after 1, 2, 4, ... turns.
   struct Orbit {
@@ -53,6 +59,8 @@ class Schedule {
   int quiet_rounds_ = 0;
   uint64_t seen_events_, seen_stores_;
   uint64_t told_events_, told_stores_;
+  std::unordered_set<uint64_t> expired_;  // the states of all warps in which waits have expired since anything changed
+  uint64_t expired_events_ = 0, expired_stores_ = 0, expiries_ = 0;
   uint64_t orbits_since_ = 0, orbits_begin_ = 0, orbit_rounds_ = 0, skipped_ = 0;
   std::vector<Orbit> orbits_;
 };

@@ -104,6 +104,9 @@ Step execute_alloc(Warp& warp, const Instr& instr, uint32_t mask) {
     request.granted = peer.request.granted = true;
     cluster.event();
   }
+  // The two warps perform one operation (9.7.16.5, table 46): behind either's both blocks have their columns.
+  if (const TensorMemory::Allocation* theirs = peer.find(request.column); theirs != nullptr)
+    warp.view.seen.raise(theirs->stamp.by, theirs->stamp.at);
   write_address(warp, instr, mask, request.column);
   request = {};
   cluster.event();

@@ -82,6 +82,69 @@ CONSUME:
   EXPECT_EQ(out[0], expected);
 }
 
+// A producer looks ahead before it does what it looks for, as a pipeline of one stage has it: the answer is no, when
+// the time limit of try_wait has passed. Beside it other warps wait, poll another mbarrier, or global memory.
+TEST_P(Orders, MbarrierTryWaitComesToItsTimeLimit) {
+  const auto body = [](const std::string& others) {
+    return R"(
+.visible .entry k(.param .u64 p_in, .param .u64 p_out)
+{
+  .shared .align 8 .b64 bar[2];)" +
+           std::string(kRegisters) + R"(
+  ld.param.u64 %rd2, [p_in];
+  ld.param.u64 %rd3, [p_out];
+  mov.u32 %r2, bar;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r7, 0;
+  setp.eq.u32 %p1, %r3, 0;
+  setp.ge.u32 %p2, %r3, 32;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2+8], 1;
+  bar.sync 0;
+  @%p2 bra OTHERS;
+AHEAD:
+  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2], 0;
+  @%p3 bra END;
+  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2+8], 0;
+  @%p3 bra END;
+  add.u32 %r7, %r7, 1;
+  setp.lt.u32 %p4, %r7, 3;
+  @%p4 bra AHEAD;
+  @%p1 st.global.u32 [%rd3], %r7;
+  @%p1 st.release.gpu.global.u32 [%rd2], 1;
+  @%p1 mbarrier.arrive.shared::cta.b64 _, [%r2+8];
+  @%p1 mbarrier.arrive.shared::cta.b64 _, [%r2];
+OTHERS:
+)" + others +
+           wait("%r2", "0", "W") +
+           R"(
+END:
+  ret;
+}
+)";
+  };
+  const auto run = [&](const std::string& others) {
+    Buffer<uint32_t> in(memory_, 1, 0u), out(memory_, 1, 0u);
+    sim_test::run_ptx(body(others), "k", Params().add(in.address()).add(out.address()), memory_, shape(96));
+    return out[0];
+  };
+  EXPECT_EQ(run(""), 3u);
+  EXPECT_EQ(run("P: mbarrier.test_wait.parity.shared::cta.b64 %p5, [%r2+8], 0;\n  @!%p5 bra P;\n"), 3u);
+  EXPECT_EQ(run("P: ld.acquire.gpu.global.u32 %r8, [%rd2];\n  setp.eq.u32 %p5, %r8, 0;\n  @%p5 bra P;\n"), 3u);
+}
+
+// Where some warp always rests in random order.
+TEST_P(Orders, MbarrierThatManyWarpsWaitForInVain) {
+  Buffer<uint32_t> in(memory_, 1, 0u), out(memory_, 1, 0u);
+  Shape many = shape(1024);
+  many.grid = many.cluster = {4, 1, 1};
+  sim::Hazard kind{};
+  const std::string said = fault_of(bulk_kernel(wait("%r2", "0", "W")), "k",
+                                    Params().add(in.address()).add(out.address()), memory_, many, &kind);
+  EXPECT_EQ(kind, sim::Hazard::Deadlock) << said;
+  EXPECT_THAT(said, testing::HasSubstr("deadlock: no warp can run, 128 warps wait"));
+}
+
 TEST_P(Orders, MbarrierDropPendingCountAndTransactions) {
   Buffer<uint32_t> in(memory_, 1, 0u), out(memory_, 8, 0u);
   sim_test::run_ptx(bulk_kernel(R"(

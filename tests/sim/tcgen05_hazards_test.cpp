@@ -435,6 +435,39 @@ END:
   EXPECT_EQ(fault_in(hang, {Mode::Eager, 0}, nullptr, 2, 32), "");
 }
 
+// Both warps perform one allocation, so that what orders the other block's behind is order for the columns here.
+TEST(Tcgen05Alloc, OfAPairOrderedByTheOtherBlock) {
+  const auto with = [](const std::string& order) {
+    return R"(
+  mov.u32 %t, 0;
+  shl.b32 %q, %warp, 21;
+  @%pw0 bra ALLOCATED;
+  tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [smem], 64;
+ALLOCATED:
+  mov.u32 %idesc, )" +
+           std::to_string(idesc_f16(256, 64)) + R"(;
+  mov.b16 %h, 3;
+  or.b32 %w8, %me, %rank;
+  setp.ne.u32 %p2, %w8, 0;
+  setp.ne.u32 %p3, %me, %me;
+  @%p2 bra MULTIPLIED;
+  tcgen05.mma.cta_group::2.kind::f16 [%t], %sa, %sb, %idesc, %p3;
+  tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%bar0], %h;
+MULTIPLIED:
+)" + order +
+           kAfter + kLoad + kWaitLoad + R"(
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  @%pw0 bra FREED;
+  tcgen05.dealloc.cta_group::2.sync.aligned.b32 %t, 64;
+FREED:
+)";
+  };
+  const std::string begin = "  barrier.cluster.arrive;\n  barrier.cluster.wait;\n";
+  expect_clean(begin + with(kWaitMma), 2);
+  expect_fault(begin + with(""), Hazard::TensorMemory, "", 2);
+}
+
 TEST(Tcgen05Mma, BadDescriptors) {
   const auto with = [&](const std::string& change) {
     std::string mma = kMma;
