@@ -22,8 +22,8 @@ from moxie.distributed import Experts
 
 DEVICE = "cpu" if os.environ.get("MOXIE_DEVICE", "sim") == "sim" else "cuda"
 GPUS = 0 if DEVICE == "cpu" else torch.cuda.device_count()
-# Ranks of a world. MOXIE_TEST_RANKS: more than there are GPUs take turns on them and use gloo, since NCCL wants a GPU for
-# each; symmetric memory is told that this is meant.
+# Ranks of a world. MOXIE_TEST_RANKS: more than there are GPUs take turns on them and use gloo, since NCCL wants a GPU
+# for each; symmetric memory is told that this is meant.
 MOST = 8 if DEVICE == "cpu" else int(os.environ.get("MOXIE_TEST_RANKS", GPUS))
 if 0 < GPUS < MOST:
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
