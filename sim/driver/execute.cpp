@@ -228,6 +228,7 @@ KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* str
   if (work.programmatic && stream->last) {
     launch.predecessors.unfinished_writes = stream->last->unfinished;
     launch.predecessors.unfinished_writes.push_back(stream->last->written);
+    early_ = stream->last->before;
   }
   grid_.written = std::make_shared<ByteSet>();
   launch.written = grid_.written.get();
@@ -247,6 +248,13 @@ void KernelRun::run() {
   guarded([&] { sim::run(launch); });
 }
 
+void KernelRun::know(const Knowledge& begin, const Knowledge& host) {
+  system.begin = system.early = begin;
+  if (!early_) return;
+  system.early = *early_;
+  system.early.join(host);
+}
+
 void KernelRun::finish() {
   if (launch.counts) print_statistics(launch, std::chrono::steady_clock::now() - begin_);
   for (const std::string& line : launch.deviations.lines()) std::fprintf(stderr, "%s\n", line.c_str());
@@ -254,6 +262,7 @@ void KernelRun::finish() {
   if (grid_.written == nullptr) return;
   // A dependent grid of one that did not wait may start before the earlier grids have ended.
   if (!launch.predecessors.waited_for) grid_.unfinished = launch.predecessors.unfinished_writes;
+  grid_.before = launch.predecessors.waited_for ? system.begin : system.early;
   if (state().streams.contains(stream_)) stream_->last = std::move(grid_);
 }
 

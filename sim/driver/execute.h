@@ -33,6 +33,8 @@ class KernelRun {
   void run();
   // Keeps the fault that the body throws as the failure of the kernel.
   void guarded(const std::function<void()>& body);
+  // Where there are several devices: `begin` has happened before it, and was known to who launched it as far as `host`.
+  void know(const Knowledge& begin, const Knowledge& host);
   // Says what came of it.
   void finish();
   CUctx_st& context() const { return context_; }
@@ -47,6 +49,7 @@ class KernelRun {
   std::shared_ptr<const Kernel> kernel_;
   CUstream_st* stream_;
   Grid grid_;
+  std::optional<Knowledge> early_;  // what the predecessor grid knew
   std::chrono::steady_clock::time_point begin_;
 };
 

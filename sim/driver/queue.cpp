@@ -30,6 +30,7 @@ struct Item {
   // Its place among all works; what has happened before it, and, when it is done, before what follows it.
   Stamp place;
   Knowledge known;
+  Knowledge host;  // what the host knew when it was enqueued, for programmatic launches
   bool done = false;
 
   bool ready() const {
@@ -78,7 +79,10 @@ ItemPtr add_item(CUctx_st& context, CUstream_st* stream, Work work, std::vector<
   for (auto it = ended; it != after.end(); ++it) item->known.join((*it)->known);
   after.erase(ended, after.end());
   item->after = std::move(after);
-  if (std::holds_alternative<KernelWork>(work)) item->settings = settings_from_environment();
+  if (const auto* kernel = std::get_if<KernelWork>(&work)) {
+    item->settings = settings_from_environment();
+    if (kernel->programmatic) item->host = state().queue.host;
+  }
   item->work = std::move(work);
   Queue& queue = state().queue;
   queue.begins = queue.begins || queue.items.empty();
@@ -202,7 +206,7 @@ bool start_ready(Call& c) {
     kernel.system.history = &state().history;
     kernel.system.work = item->place;
     kernel.system.name = state().history.name_of("kernel '" + work->kernel->name + "'");
-    kernel.system.begin = item->known;
+    kernel.know(item->known, item->host);
     kernel.launch.system = &kernel.system;
     // Small grids take turns with others, too, so that orders differ.
     constexpr uint64_t kSmall = 4;

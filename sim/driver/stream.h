@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/driver/abi.h"
+#include "sim/history/system_history.h"
 #include "sim/memory/byte_set.h"
 
 namespace sim::driver {
@@ -21,6 +22,8 @@ struct Grid {
   std::shared_ptr<ByteSet> written;
   // What earlier grids may have left unfinished, because this one did not wait for them.
   std::vector<std::shared_ptr<const ByteSet>> unfinished;
+  // What has happened before it for certain, where there are several devices.
+  Knowledge before;
 };
 
 CUstream_st& live_stream(Call& c, CUstream handle);

@@ -36,10 +36,16 @@ SystemCluster::OfWarp& of_warp(Warp& warp) { return warp.cta->cluster->system->w
 
 bool has_seen(const Clock& seen, Stamp stamp) { return seen[stamp.by] >= stamp.at; }
 
+// What who has seen this knows from the beginning of its kernel, or from its griddepcontrol.wait.
+const Knowledge& known_from_the_launch(const Cluster& cluster, const Clock& seen) {
+  const SystemLaunch& launch = *cluster.launch->system;
+  return seen[cluster.predecessor_grids] > 0 ? launch.begin : launch.early;
+}
+
 bool knows(const Warp& warp, const SystemAccess& other) {
   const Cluster& cluster = *warp.cta->cluster;
   if (other.cluster == cluster.system->id) return has_seen(warp.view.seen, other.stamp);
-  if (cluster.launch->system->begin.covers(other)) return true;
+  if (known_from_the_launch(cluster, warp.view.seen).covers(other)) return true;
   const auto& learned = cluster.system->learned;
   return std::any_of(learned.rbegin(), learned.rend(), [&](const SystemCluster::Learned& one) {
     return has_seen(warp.view.seen, one.at) && one.published.known.covers(other);
@@ -49,7 +55,7 @@ bool knows(const Warp& warp, const SystemAccess& other) {
 // Whether a proxy fence stands between the other's access and what the warp does now. The end of a kernel is one.
 bool is_fenced(const Warp& warp, const SystemAccess& other) {
   const Cluster& cluster = *warp.cta->cluster;
-  if (cluster.launch->system->begin.has_ended(other.work)) return true;
+  if (known_from_the_launch(cluster, warp.view.seen).has_ended(other.work)) return true;
   const auto& learned = cluster.system->learned;
   return std::any_of(learned.rbegin(), learned.rend(), [&](const SystemCluster::Learned& one) {
     return has_seen(warp.view.seen, one.at) &&
@@ -223,9 +229,10 @@ void system_publish(Warp& warp, uint64_t address, Reach reach, bool release) {
   SystemFlag& flag = launch.history->flags[known_address(*cluster.launch->global, address)];
   ++flag.version;
   const auto publish = [&](Published& to, const Clock& seen) {
-    to.known.join(launch.begin);
+    const Knowledge& from_the_launch = known_from_the_launch(cluster, seen);
+    to.known.join(from_the_launch);
     to.known.add(own.id, launch.work, seen);
-    to.fenced.works.join(launch.begin.works);
+    to.fenced.works.join(from_the_launch.works);
     for (const SystemCluster::Learned& one : own.learned) {
       if (has_seen(seen, one.at)) to.join(one.published);
     }

@@ -97,6 +97,8 @@ struct SystemLaunch {
   Stamp work;
   uint32_t name = 0;
   Knowledge begin, end;  // what its threads know from the beginning, and what who knows that it has ended knows
+  // Of `begin`, what those know that have not waited for predecessor grids which may still run.
+  Knowledge early;
 };
 
 // All that was done to shared memory. What it gives is guarded by its mutex, which the caller holds.

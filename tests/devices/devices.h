@@ -68,11 +68,21 @@ class SimDevicesBase : public testing::Test {
     return f;
   }
   // Launches a kernel whose parameters are addresses and counts of 64 bits.
-  CUresult launch(int device, CUfunction f, std::vector<uint64_t> values, unsigned grid = 1, unsigned block = 32) {
+  // early: it may start before its predecessor grid has ended.
+  CUresult launch(int device, CUfunction f, std::vector<uint64_t> values, unsigned grid = 1, unsigned block = 32,
+                  bool early = false) {
     on(device);
     std::vector<void*> params;
     for (uint64_t& value : values) params.push_back(&value);
-    return CU(cuLaunchKernel)(f, grid, 1, 1, block, 1, 1, 0, stream[device], params.data(), nullptr);
+    CUlaunchAttribute attribute{};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = grid, config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = block, config.blockDimY = config.blockDimZ = 1;
+    config.hStream = stream[device];
+    config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
+    return CU(cuLaunchKernelEx)(&config, f, params.data(), nullptr);
   }
   CUresult synchronize(int device) {
     on(device);

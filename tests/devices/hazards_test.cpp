@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every hazard between devices, as a small pair of kernels: the files of tests/devices/hazards. Device 0 runs `zero`
-// and device 1 `one`, which is launched first. Parameters: p_window, 16 KB of device 1; p_home, 16 KB of device 0;
+// and, where the file has it, its dependent grid `behind`, and device 1 `one`, which is launched first. Parameters: p_window, 16 KB of device 1; p_home, 16 KB of device 0;
 // p_out, 4 KB of the device that runs the kernel; all are zero. And p_map, a tensor map of the window, 128 rows of 32
 // words, with boxes of one row.
 #include "sim/memory/tensor_map.h"
@@ -43,6 +43,10 @@ std::vector<std::string> run(DeviceHazards& test, const Example& e, const std::s
   for (const int device : {1, 0}) {
     const CUfunction f = test.function(device, text, device == 0 ? "zero" : "one");
     EXPECT_EQ(CUDA_SUCCESS, test.launch(device, f, {window, home, outs[device], maps[device]}, e.clusters, e.threads));
+  }
+  if (text.find(".entry behind(") != std::string::npos) {
+    const CUfunction f = test.function(0, text, "behind");
+    EXPECT_EQ(CUDA_SUCCESS, test.launch(0, f, {window, home, outs[0], maps[0]}, e.clusters, e.threads, true));
   }
   for (const int device : {0, 1}) {
     const CUresult result = test.synchronize(device);
