@@ -161,6 +161,10 @@ const driver::LoadedKernel& DeviceState::dispatch_kernel(IdType type, RowFormat 
   return keep(dispatch_[size_t(type)][size_t(format)], [=] { return jit::dispatch_source(type, format); });
 }
 
+const driver::LoadedKernel& DeviceState::send_few_kernel(IdType type, RowFormat format) {
+  return keep(send_few_[size_t(type)][size_t(format)], [=] { return jit::send_few_source(type, format); });
+}
+
 const driver::LoadedKernel& DeviceState::gather_rows_kernel(RowFormat format) {
   return keep(gather_rows_[size_t(format)], [=] { return jit::gather_rows_source(format); });
 }

@@ -39,6 +39,7 @@ class DeviceState {
   const driver::LoadedKernel& exchange_kernel();
   const driver::LoadedKernel& meet_kernel();
   const driver::LoadedKernel& dispatch_kernel(IdType type, RowFormat format);
+  const driver::LoadedKernel& send_few_kernel(IdType type, RowFormat format);
   const driver::LoadedKernel& gather_rows_kernel(RowFormat format);
   const driver::LoadedKernel& sum_tokens_kernel(ResultFormat results);
   const driver::LoadedKernel& combine_ranks_kernel(DataType out, ResultFormat results);
@@ -65,6 +66,7 @@ class DeviceState {
   Kept combine_[names<DataType>().size()][names<DataType>().size()];
   Kept exchange_, meet_;
   Kept dispatch_[names<IdType>().size()][names<RowFormat>().size()];
+  Kept send_few_[names<IdType>().size()][names<RowFormat>().size()];
   Kept gather_rows_[names<RowFormat>().size()];
   Kept sum_tokens_[names<ResultFormat>().size()];
   Kept combine_ranks_[names<DataType>().size()][names<ResultFormat>().size()];

@@ -13,8 +13,8 @@ namespace moxie {
 
 // Between ranks. Rates are bytes a second in each direction at once, latencies seconds.
 struct RankLinks {
-  double store_rate = 0;          // a kernel's stores into peers' windows
-  double load_rate = 0;           // its loads from them
+  double store_rate = 0;          // a kernel's stores into peers' windows: tokens and sums
+  double load_rate = 0;           // its loads from them: rows
   double window_latency = 0;      // of a dispatch or a combine through windows: launch, flags of the peers
   double all_to_all_rate = 0;     // NCCL inside an NVLink domain
   double all_to_all_latency = 0;  // between two ranks

@@ -51,8 +51,8 @@ struct WindowLayout {
   int64_t scales = 0;  // Fp8, Mxfp8: four bytes [ranks][tokens][ceil(hidden / 128)]
   // ResultFormat::Rows: bf16 [rows][hidden], what our experts made of each row.
   int64_t rows = 0;
-  // Else: of each token in `tokens` its record, and the weighted sum of our experts' rows, which comes to lie where the
-  // tokens were: float or bf16 [ranks][tokens][hidden].
+  // Else: of each token in `tokens` its record, and float or bf16 [ranks][tokens][hidden], what each rank's experts made
+  // of our own tokens: the weighted sum of a token's rows there, which that rank writes.
   int64_t records = 0, sums = 0;
   int64_t bytes = 0;
 };
@@ -69,15 +69,15 @@ constexpr WindowLayout window_layout(const WindowSizes& of) {
   const auto up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
   const bool scaled = of.format != RowFormat::Bf16, sums = of.results != ResultFormat::Rows;
   const int64_t tokens = of.ranks * of.tokens;
-  const int64_t token_bytes = of.hidden * (scaled ? 1 : 2);
-  const int64_t sum_bytes = of.hidden * (!sums ? 0 : of.results == ResultFormat::Sums ? 4 : 2);
+  const int64_t sum_bytes = !sums ? 0 : of.results == ResultFormat::Sums ? 4 : 2;
   WindowLayout at;
   at.counts = kWindowHeaderBytes;
   at.order = at.counts + up(of.ranks * of.ranks * of.experts * 4);
   at.records = at.order + up(of.rows * 4);
   at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
-  at.tokens = at.sums = at.scales + (scaled ? up(tokens * row_scales(of.hidden) * 4) : 0);
-  at.rows = at.tokens + up(tokens * (token_bytes > sum_bytes ? token_bytes : sum_bytes));
+  at.tokens = at.scales + (scaled ? up(tokens * row_scales(of.hidden) * 4) : 0);
+  at.sums = at.tokens + up(tokens * of.hidden * (scaled ? 1 : 2));
+  at.rows = at.sums + up(tokens * of.hidden * sum_bytes);
   at.bytes = at.rows + (sums ? 0 : up(of.rows * of.hidden * 2));
   return at;
 }
@@ -118,7 +118,7 @@ constexpr int kMeetThreads = 32;
 // Where the row of a pair lies: row r of rank's experts is 2^32 rank + r, and what is below 0 nowhere.
 using RowPlace = int64_t;
 
-// Argument of ranks/dispatch.cuh: copies each token to the ranks of its experts.
+// Argument of ranks/dispatch.cuh and ranks/send_few.cuh: copies each token to the ranks of its experts.
 struct DispatchParams {
   RankParams ranks;
   const void* from = nullptr;            // bf16 [tokens][columns]
@@ -135,6 +135,9 @@ struct DispatchParams {
   int32_t records = 0;  // 1: they are written
 };
 constexpr int kDispatchThreads = 128;  // a thread has eight columns of a token
+// ranks/send_few.cuh takes the place of dispatch and the meeting behind it for tokens of so many elements.
+constexpr int64_t kFewElements = 16384;
+constexpr int kSendFewThreads = 1024;
 
 // Argument of ranks/gather_rows.cuh: copies received tokens in the order of our experts' rows.
 struct GatherRowsParams {
@@ -145,7 +148,7 @@ struct GatherRowsParams {
 };
 constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
 
-// Argument of ranks/sum_tokens.cuh: sums the rows of each token that has come.
+// Argument of ranks/sum_tokens.cuh: sums the rows of each token that has come, and writes the sum to where it came from.
 struct SumTokensParams {
   RankParams ranks;
   const void* rows = nullptr;  // bf16 [max_rows][columns]

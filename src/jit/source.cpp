@@ -151,6 +151,11 @@ std::string dispatch_source(IdType type, RowFormat format) {
                       fmt::format("dispatch<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
 }
 
+std::string send_few_source(IdType type, RowFormat format) {
+  return small_source("ranks/send_few.cuh", "kSendFewThreads", "DispatchParams",
+                      fmt::format("send_few<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
+}
+
 std::string gather_rows_source(RowFormat format) {
   return small_source("ranks/gather_rows.cuh", "kGatherRowsThreads", "GatherRowsParams",
                       fmt::format("gather_rows<{}>", spell(format)));

@@ -54,6 +54,7 @@ std::string combine_source(DataType rows, DataType out);
 
 // The kernels of layers over ranks, whose arguments stand in moxie/window.h.
 std::string exchange_source();
+std::string send_few_source(IdType type, RowFormat format);
 std::string meet_source();
 std::string dispatch_source(IdType type, RowFormat format);
 std::string gather_rows_source(RowFormat format);

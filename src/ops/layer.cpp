@@ -443,18 +443,20 @@ struct ExpertLayer::Impl {
     ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends)}, steps.halves(0), launch);
 
     auto* const row_places = reinterpret_cast<kernel::RowPlace*>(base + at.row_places);
-    if (steps.has(1) && t.tokens > 0) {
-      kernel::DispatchParams dispatch;
-      dispatch.ranks = params;
-      dispatch.from = t.x.data, dispatch.ld_from = t.x.ld ? t.x.ld : d.hidden;
-      dispatch.ids = ids, dispatch.places = t.places, dispatch.ids_here = int32_t(all_experts(d));
-      dispatch.inverse = ints(at.inverse), dispatch.shifts = ints(at.shifts);
-      dispatch.token_count = t.token_count, dispatch.rows = row_places;
-      dispatch.records = ranks->sums(), dispatch.weights = weights;
-      dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
-      ranks->dispatch(dispatch, launch);
+    kernel::DispatchParams dispatch;
+    dispatch.ranks = params;
+    dispatch.from = t.x.data, dispatch.ld_from = t.x.ld ? t.x.ld : d.hidden;
+    dispatch.ids = ids, dispatch.places = t.places, dispatch.ids_here = int32_t(all_experts(d));
+    dispatch.inverse = ints(at.inverse), dispatch.shifts = ints(at.shifts);
+    dispatch.token_count = t.token_count, dispatch.rows = row_places;
+    dispatch.records = ranks->sums(), dispatch.weights = weights;
+    dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
+    if (steps.has(1) && steps.has(2) && ops::Ranks::are_few(dispatch)) {
+      ranks->send_few(dispatch, launch);
+    } else {
+      if (steps.has(1) && t.tokens > 0) ranks->dispatch(dispatch, launch);
+      meet(Meeting::Tokens, 1);
     }
-    meet(Meeting::Tokens, 1);
 
     if (steps.has(2)) {
       uint8_t* const window = params.windows[params.rank];

@@ -91,7 +91,8 @@ RankCosts undivided(const RankedLayer& layer, const DeviceFigures& device, const
   costs.combine_bytes = pairs * away * kElement * hidden;
   // Through windows float32 sums of a token's rows come back where they are clearly less (RankDescription::results).
   const double sums = tokens * other_ranks_of_a_token(layer) * 2 * kElement * hidden;
-  if (layer.windows && 1.25 * sums < costs.combine_bytes) costs.combine_bytes = sums;
+  const bool brings_sums = layer.windows && 1.25 * sums < costs.combine_bytes;
+  if (brings_sums) costs.combine_bytes = sums;
   // A token goes once to each rank, by all_to_all with the slots of its experts there; a row comes back for each pair.
   // Scaled elements of one byte travel with four bytes of scales for every 128.
   double token = kElement * hidden + 4.0 * layer.top_k;
@@ -100,7 +101,7 @@ RankCosts undivided(const RankedLayer& layer, const DeviceFigures& device, const
     token = hidden + 4.0 * static_cast<double>(kernel::row_scales(layer.up.k));
   costs.dispatch_bytes = tokens * other_ranks_of_a_token(layer) * token;
   costs.dispatch = transfer(layer, links, links.store_rate, costs.dispatch_bytes);
-  costs.combine = transfer(layer, links, links.load_rate, costs.combine_bytes);
+  costs.combine = transfer(layer, links, brings_sums ? links.store_rate : links.load_rate, costs.combine_bytes);
 
   const int64_t own = (layer.experts + layer.ranks - 1) / layer.ranks;
   GemmDescription down = layer.up;
@@ -124,7 +125,7 @@ RankLinks rank_links(int arch, double network) {
   const double generation = arch == 100 ? 2 : 1;
   return {.store_rate = generation * 361e9,
           .load_rate = generation * 372e9,
-          .window_latency = 8e-6,
+          .window_latency = 11e-6,
           .all_to_all_rate = generation * 278e9,
           .all_to_all_latency = 26e-6,
           .peer_latency = 0.5e-6,

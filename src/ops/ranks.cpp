@@ -90,7 +90,8 @@ Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
     state.route_kernel(d.router->logits_type, d.router->score, log2);
   }
   state.exchange_kernel(), state.meet_kernel();
-  state.dispatch_kernel(d.id_type, r.format), state.gather_rows_kernel(r.format);
+  state.dispatch_kernel(d.id_type, r.format), state.send_few_kernel(d.id_type, r.format);
+  state.gather_rows_kernel(r.format);
   if (sums()) state.sum_tokens_kernel(results_);
   state.combine_ranks_kernel(d.out, results_);
 }
@@ -172,6 +173,15 @@ void Ranks::meet(const kernel::RankParams& params, kernel::Meeting meeting, int 
 void Ranks::dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const {
   launch(device_, device_.state().dispatch_kernel(id_type_, format_),
          blocks_of(params.tokens, params.columns / 8, kernel::kDispatchThreads), params, options);
+}
+
+bool Ranks::are_few(const kernel::DispatchParams& params) {
+  return int64_t{params.tokens} * params.columns <= kernel::kFewElements;
+}
+
+void Ranks::send_few(const kernel::DispatchParams& params, const LaunchOptions& options) const {
+  launch(device_, device_.state().send_few_kernel(id_type_, format_), {.threads = kernel::kSendFewThreads}, params,
+         options);
 }
 
 // As many blocks as the device holds at once, and no more than there may be rows: how many there are, the device alone

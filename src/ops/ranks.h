@@ -35,6 +35,9 @@ class Ranks {
   void exchange(const kernel::RankParams& params, const Exchanged& of, int halves, const LaunchOptions& options) const;
   void meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves, const LaunchOptions& options) const;
   void dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const;
+  // Whether one block may do what dispatch and the meeting behind it do, which is send_few().
+  static bool are_few(const kernel::DispatchParams& params);
+  void send_few(const kernel::DispatchParams& params, const LaunchOptions& options) const;
   void gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const;
   void sum_tokens(const kernel::SumTokensParams& params, const LaunchOptions& options) const;
   void combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const;

@@ -278,8 +278,10 @@ void add_routing(std::vector<Kernel>& kernels) {
       add(jit::route_source(type, score, jit::kRouteSizes - 1));  // the most registers
   }
   add(jit::exchange_source()), add(jit::meet_source());
-  for (const RowFormat format : {RowFormat::Fp8, RowFormat::Mxfp8})
-    add(jit::dispatch_source(IdType::Int64, format)), add(jit::gather_rows_source(format));
+  for (const RowFormat format : {RowFormat::Fp8, RowFormat::Mxfp8}) {
+    add(jit::dispatch_source(IdType::Int64, format)), add(jit::send_few_source(IdType::Int64, format));
+    add(jit::gather_rows_source(format));
+  }
   add(jit::sum_tokens_source(ResultFormat::Sums)), add(jit::combine_ranks_source(kBf16, ResultFormat::Sums));
 }
 

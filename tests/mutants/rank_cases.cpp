@@ -79,11 +79,13 @@ Case in_steps(const char* name, std::string source, Loaded loaded, ResultFormat 
 std::vector<Case> rank_cases(bool on_blackwell) {
   constexpr auto kBf16 = DataType::Bf16;
   using detail::DeviceState;
+  const Case few = over_ranks("ranks, send few", jit::send_few_source(IdType::Int32, RowFormat::Bf16));
   if (on_blackwell)
-    return {over_ranks("ranks, exchange", jit::exchange_source()), over_ranks("ranks, meet", jit::meet_source())};
+    return {over_ranks("ranks, exchange", jit::exchange_source()), over_ranks("ranks, meet", jit::meet_source()), few};
   return {
       over_ranks("ranks, exchange", jit::exchange_source()),
       over_ranks("ranks, meet", jit::meet_source()),
+      few,
       in_steps(
           "ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16),
           [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Bf16); }, ResultFormat::Sums),

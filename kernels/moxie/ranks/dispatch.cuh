@@ -12,15 +12,10 @@
 
 namespace moxie::kernel {
 
+// By a warp, for a token that exists, in a call that goes on. `thread`, of this lane, is one of the token's.
 template <typename Id, RowFormat kFormat>
-MOXIE_DEVICE void dispatch(const DispatchParams& params) {
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
+MOXIE_DEVICE void send_columns(const DispatchParams& params, int32_t token, int32_t thread) {
   const RankParams& ranks = params.ranks;
-  const int32_t token = blockIdx.x;
-  if (token >= real_tokens(params.token_count, params.tokens)) return;
-  if (header_of(ranks, ranks.rank).outcome != Outcome::Fine) return;
-
   // Lane j has the rank and the row of pair j; a rank of -1: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
@@ -33,7 +28,7 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
       row = params.inverse[pair] + params.shifts[place];
       if (static_cast<uint32_t>(row) < static_cast<uint32_t>(ranks.max_rows)) rank_of_lane = place / ranks.experts;
     }
-    if (blockIdx.y == 0 && threadIdx.x == lane) {
+    if (thread == lane) {
       const bool goes = rank_of_lane >= 0;
       params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
       if (goes) reinterpret_cast<int32_t*>(ranks.windows[rank_of_lane] + ranks.at.order)[row] = there;
@@ -43,14 +38,14 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   const unsigned same = __match_any_sync(~0u, rank_of_lane);
   unsigned senders = __ballot_sync(~0u, rank_of_lane >= 0 && lane == __ffs(same) - 1);
 
-  const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+  const int32_t column = thread * 8;
   const bool exists = column < params.columns;
   uint4 words = {};
   if (exists)
     words =
         *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) + token * params.ld_from + column);
   const TravelingColumns<kFormat> columns(words);
-  const bool writes_records = params.records != 0 && blockIdx.y == 0 && threadIdx.x < 32;
+  const bool writes_records = params.records != 0 && thread < 32;
   float weight = 1;
   if (writes_records && params.weights != nullptr && rank_of_lane >= 0) weight = params.weights[pair];
   while (senders != 0) {
@@ -68,6 +63,16 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
       record[2 + params.top_k + lane] = __float_as_int(weight);
     }
   }
+}
+
+template <typename Id, RowFormat kFormat>
+MOXIE_DEVICE void dispatch(const DispatchParams& params) {
+  griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  const int32_t token = blockIdx.x;
+  if (token >= real_tokens(params.token_count, params.tokens)) return;
+  if (header_of(params.ranks, params.ranks.rank).outcome != Outcome::Fine) return;
+  send_columns<Id, kFormat>(params, token, blockIdx.y * blockDim.x + threadIdx.x);
 }
 
 }  // namespace moxie::kernel

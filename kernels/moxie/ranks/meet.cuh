@@ -69,13 +69,14 @@ MOXIE_DEVICE bool wait(const RankParams& ranks, Meeting meeting, uint32_t call) 
   return false;
 }
 
-// One warp.
+// One warp. The grid behind begins when the others have been told, and not before: what it reads early, a product its
+// weights, would keep our flags waiting.
 MOXIE_DEVICE void meet(const MeetParams& params) {
   griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
   if (has_failed(params.ranks)) return;
   const uint32_t call = header_of(params.ranks, params.ranks.rank).call;
   if (params.halves & kTell) tell(params.ranks, params.meeting, call);
+  griddepcontrol_launch_dependents();
   if (params.halves & kWait) wait(params.ranks, params.meeting, call);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums the rows that our experts made of each token that has come, in float32, in the order of its choices. A thread
-// has eight columns of a token.
+// Sums the rows that our experts made of each token that has come, in float32, in the order of its choices, and writes
+// the sum into the window of the token's rank. A thread has eight columns of a token.
 #pragma once
 #include "moxie/ranks/meet.cuh"
 #include "moxie/routing/combine.cuh"
@@ -16,6 +16,25 @@ struct RowsOfExperts {
   }
 };
 
+// By a warp whose lanes have eight neighboring columns each, `first` the first of all. Each of its two stores is of
+// neighboring bytes: with those of one lane 32 bytes apart half of what NVLink carries would be empty.
+MOXIE_DEVICE void store_floats(float* row, int32_t first, int32_t columns, const float (&x)[8]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float4 four;
+    float* const values = &four.x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float low = __shfl_sync(~0u, x[i], 16 * half + lane / 2);
+      const float high = __shfl_sync(~0u, x[4 + i], 16 * half + lane / 2);
+      values[i] = lane % 2 == 0 ? low : high;
+    }
+    const int32_t column = first + 128 * half + 4 * lane;
+    if (column < columns) *reinterpret_cast<float4*>(row + column) = four;
+  }
+}
+
 template <ResultFormat kResults>
 MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
   griddepcontrol_wait();
@@ -23,21 +42,23 @@ MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
   const RankParams& ranks = params.ranks;
   const WindowHeader& header = header_of(ranks, ranks.rank);
   if (header.outcome != Outcome::Fine) return;
-  uint8_t* const own = ranks.windows[ranks.rank];
-  const auto* const records = reinterpret_cast<const int32_t*>(own + ranks.at.records);
+  const auto* const records = reinterpret_cast<const int32_t*>(ranks.windows[ranks.rank] + ranks.at.records);
   const int64_t words = record_words(params.top_k);
   const int lane = threadIdx.x % 32;
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8, tokens = ranks.ranks * ranks.tokens;
-  // Each lane looks whether a token has come, one of those that are gridDim.x apart, so that the neighboring tokens of
-  // a small call are those of different blocks.
+  // Number n is token n / ranks of rank n % ranks, so that at every time sums are on their way to all ranks. Each lane
+  // looks whether a token has come, one of those whose numbers are gridDim.x apart, so that the neighboring tokens of a
+  // small call are those of different blocks.
   for (int32_t first = blockIdx.x; first < tokens; first += 32 * gridDim.x) {
-    const int64_t place_of_lane = first + int64_t{lane} * gridDim.x;
+    const int64_t number_of_lane = first + int64_t{lane} * gridDim.x;
+    const int64_t place_of_lane = number_of_lane % ranks.ranks * ranks.tokens + number_of_lane / ranks.ranks;
     const int32_t* const looked_at = records + place_of_lane * words;
-    const bool has_come = place_of_lane < tokens && looked_at[0] == static_cast<int32_t>(header.call) &&
+    const bool has_come = number_of_lane < tokens && looked_at[0] == static_cast<int32_t>(header.call) &&
                           looked_at[1] == static_cast<int32_t>(ranks.signature);
     for (unsigned there = __ballot_sync(~0u, has_come); there != 0; there &= there - 1) {
-      const int32_t place = first + (__ffs(there) - 1) * gridDim.x;
-      const int32_t* const record = records + place * words;
+      const int32_t number = first + (__ffs(there) - 1) * gridDim.x;
+      const int32_t from = number % ranks.ranks, token = number / ranks.ranks;
+      const int32_t* const record = records + (from * ranks.tokens + token) * words;
       int32_t row = -1;
       float weight = 0;
       if (lane < params.top_k) {
@@ -48,8 +69,12 @@ MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
       const bool exists = column < params.columns;
       float sum[8] = {};
       add_rows<DataType::Bf16>(sum, RowsOfExperts{params}, row, weight, params.top_k, exists, column);
-      constexpr DataType kType = kResults == ResultFormat::Sums ? DataType::F32 : DataType::Bf16;
-      if (exists) store_eight(own + ranks.at.sums, int64_t{place} * params.columns + column, sum, kType);
+      uint8_t* const sums = ranks.windows[from] + ranks.at.sums;
+      const int64_t place = int64_t{ranks.rank * ranks.tokens + token} * params.columns;
+      if constexpr (kResults == ResultFormat::Sums)
+        store_floats(reinterpret_cast<float*>(sums) + place, column - 8 * lane, params.columns, sum);
+      else if (exists)
+        store_eight(sums, place + column, sum, DataType::Bf16);
     }
   }
 }
