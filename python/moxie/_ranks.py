@@ -288,6 +288,7 @@ class Exchange:
                 'init_process_group, such as "cpu:gloo,cuda:nccl"'
             ) from None
         self.has_all_to_all = True
+        self._is_connected = device.type != "cuda"
 
     @classmethod
     def of(cls, watch: Watch, device: torch.device) -> Exchange:
@@ -307,11 +308,35 @@ class Exchange:
 
         limit: seconds to wait for them. what: they are, in a sentence.
         """
+        if not self._is_connected:
+            self._connect(limit, what)
         try:
             works = self._all_to_all(out, given, list(out_rows), list(given_rows))
         except RuntimeError as error:
             self.watch.blame(time.monotonic() + limit, what, error)
         return _Transfer(self, out, given, works, limit, what)
+
+    def _connect(self, limit: float, what: str) -> None:
+        """Has the backend find the other ranks. NCCL does so in a group's first call, where it waits for them without a
+        limit, so a thread makes that call."""
+        stream = torch.cuda.current_stream(self.device)
+        failures: list[RuntimeError] = []
+
+        def call() -> None:
+            try:
+                with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                    given = torch.zeros(self.size, dtype=torch.uint8, device=self.device)
+                    dist.all_to_all_single(torch.empty_like(given), given, group=self.group)
+            except RuntimeError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=call, name="moxie connects", daemon=True)
+        thread.start()
+        self.watch.wait(lambda: not thread.is_alive(), limit, what)
+        for error in failures:
+            if not _is_missing(error):
+                self.watch.blame(time.monotonic() + limit, what, error)
+        self._is_connected = True
 
     def _all_to_all(self, out: Tensor, given: Tensor, out_rows: list[int], given_rows: list[int]) -> list[Any]:
         if self.has_all_to_all:
@@ -321,7 +346,7 @@ class Exchange:
                 if not _is_missing(error):
                     raise
                 self.has_all_to_all = False
-        works: list[Any] = []
+        operations: list[Any] = []
         own = self.watch.rank
         received, sent = out.split(out_rows), given.split(given_rows)
         for rank in range(self.size):
@@ -330,9 +355,11 @@ class Exchange:
                 continue
             peer = dist.get_global_rank(self.group, rank)
             if received[rank].shape[0]:
-                works.append(dist.irecv(received[rank], src=peer, group=self.group))
+                operations.append(dist.P2POp(dist.irecv, received[rank], peer, self.group))
             if sent[rank].shape[0]:
-                works.append(dist.isend(sent[rank], dst=peer, group=self.group))
+                operations.append(dist.P2POp(dist.isend, sent[rank], peer, self.group))
+        # All at once: NCCL's stream would have one wait for the other, on both ranks.
+        works = dist.batch_isend_irecv(operations) if operations else []
         return works if self.device.type == "cuda" else [_Waiting(works)]
 
     def to_host(self, tensor: Tensor, limit: float, what: str) -> list[Any]:

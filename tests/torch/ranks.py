@@ -162,18 +162,20 @@ def make(group, top_k, state=None, **options):
     options = {"activation": "reglu", "timeout": 60.0, "device": DEVICE} | options
     module = Experts(group, EXPERTS, HIDDEN, WIDTH, top_k=top_k, **options)
     module.load_state_dict(state or full_weights(), strict="shared" not in options)
-    return module
+    return module.to(DEVICE)
 
 
 def shared_expert():
-    module = torch.nn.Linear(HIDDEN, HIDDEN, bias=False, dtype=torch.bfloat16, device=DEVICE)
-    module.weight = torch.nn.Parameter(whole(1, torch.Generator().manual_seed(5), HIDDEN, HIDDEN).to(DEVICE))
+    """On the CPU, since each rank moves its own to its GPU."""
+    module = torch.nn.Linear(HIDDEN, HIDDEN, bias=False, dtype=torch.bfloat16)
+    module.weight = torch.nn.Parameter(whole(1, torch.Generator().manual_seed(5), HIDDEN, HIDDEN))
     return module.requires_grad_(False)
 
 
 def one_rank(x, ids, weights, state=None, residual=None):
     state = state or full_weights()
     w1, w2, x, ids, weights = on_device([state["gate_up_proj"], state["down_proj"], x, ids, weights])
+    residual = None if residual is None else residual.to(DEVICE)
     return moxie.experts(x, ids, weights, w1, w2, activation="reglu", residual=residual).cpu()
 
 
@@ -388,6 +390,7 @@ def failing_module(group, rank, options):
     begin = time.monotonic()
     try:
         module(x, ids, weights)
+        module.synchronize()  # on a GPU the call may return before the other rank has failed
     except (KeyError, RuntimeError) as error:
         return type(error).__name__, str(error), time.monotonic() - begin
 
@@ -447,7 +450,8 @@ def windows(group, counts, top_k, options, table):
 
 def too_many_rows(group):
     """What the call after one that has too many rows says, and results before and behind it."""
-    module = make(group, 2, transport="windows", max_tokens=16, max_rows=9)
+    ranks = dist.get_world_size(group)
+    module = make(group, 2, transport="windows", max_tokens=16, max_rows=9 * ranks)
     x, ids, weights = on_device(tokens_of(dist.get_rank(group), 4, 2, routing=[0, 1]))
     results = [module(x, ids, weights).cpu()]
     many = on_device(tokens_of(dist.get_rank(group), 6, 2, routing=[0, 1]))
