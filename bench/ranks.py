@@ -11,8 +11,10 @@ routing it writes, in microseconds, the longest of all ranks:
 
     windows             moxie.distributed.Experts over windows, replayed from a CUDA graph
     windows_shared      the same with a shared expert as wide as the others, and `shared` that expert alone (--shared)
-    dispatch, combine   of that: from the end of the kernel before to the end of the last one, by torch.profiler
-    local               moxie.experts on one rank with as many rows for as many experts, which sends nothing
+    steps               of that, by torch.profiler: from the end of the kernel before to that of a step's last one, on
+                        the rank that waits least for the others in it
+    dispatch, combine   likewise of exchange, dispatch and meet, and of sum, meet and combine
+    local               moxie.experts on one rank with the tokens that come to it, which sends nothing
     all_to_all          moxie.distributed.Experts over all_to_all, called; whole, halves: with tokens that travel so
     planned             what the cost model of docs/scale.md says of these, for even routing, and whether halves pay
     nccl dispatch, combine  all_to_all_single alone with the bytes of windows between each two ranks, from a CUDA graph
@@ -142,11 +144,11 @@ class Bench:
             times.append((time.perf_counter() - begin) / count * 1e6)
         return self.worst(statistics.median(times))
 
-    def phases(self, call, count=10):
-        """Microseconds of dispatch and combine in calls over windows, as seen from outside."""
+    def steps(self, call, count=10):
+        """Microseconds of the steps of a call over windows, and of dispatch and combine, which are several of them."""
         graph = self.graph_of(call, count)
         if graph is None:
-            return None, None
+            return None, None, None
         from torch.profiler import ProfilerActivity, profile
 
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -159,11 +161,17 @@ class Bench:
                 events = json.load(written)["traceEvents"]
         graph.reset()
         kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("moxie_kernel")]
-        found = phases_of(
-            [(e["ts"], e["ts"] + e["dur"], e["args"].get("grid"), e["args"].get("block")) for e in kernels]
+        calls = steps_of(
+            [(e["ts"], e["ts"] + e["dur"], e["args"].get("grid"), e["args"].get("block")) for e in kernels], count
         )
-        medians = [statistics.median(each) if each else None for each in zip(*found, strict=True)] or [None, None]
-        return self.worst(medians[0]), self.worst(medians[1])
+        for each in calls:
+            each["all dispatch"] = sum(each.get(name, 0) for name in ("exchange", "send few", "dispatch", "meet tokens"))
+            each["all combine"] = sum(each.get(name, 0) for name in ("sum", "meet results", "combine"))
+        medians = {name: statistics.median(each[name] for each in calls) for name in calls[0]}
+        of_ranks = [None] * self.ranks
+        dist.all_gather_object(of_ranks, medians)
+        least = {name: min(each[name] for each in of_ranks) for name in medians}
+        return least, least.pop("all dispatch"), least.pop("all combine")
 
     def copy_rate(self, nbytes):
         """GB/s of copies to a neighbor and from it, all ranks at once."""
@@ -289,19 +297,22 @@ class Bench:
         result["planned"] = self.planned(module, tokens)
         if "windows" in modules:
             times["windows"] = self.graph_time(lambda: modules["windows"](x, ids, weights))
-            phases = self.phases(lambda: modules["windows"](x, ids, weights))
-            times["dispatch"], times["combine"] = phases
+            result["steps"], times["dispatch"], times["combine"] = self.steps(
+                lambda: modules["windows"](x, ids, weights)
+            )
             if self.options.shared:
                 times |= self.shared(model, modules["windows"], x, ids, weights, expected)
-        # As many rows of this rank's own experts, where each token has those of the pairs that come here.
-        rows = sum(each[self.rank] for each in pairs_of)
-        own = len(module.placement.experts_of(self.rank))
-        drawn = torch.randint(own, (-(-rows // model.top) or 1, model.top), generator=generator, device=self.device)
-        its = torch.randn(drawn.shape[0], model.hidden, generator=generator, device=self.device).bfloat16()
+        # The tokens that come to this rank, with the choices that are its own.
+        ids_of = [None] * self.ranks
+        dist.all_gather_object(ids_of, ids.cpu())
+        rank, slot = (each[torch.cat(ids_of).to(self.device)] for each in module._table_on(self.device))
+        here = torch.where(rank == self.rank, slot, -1)
+        here = here[(here >= 0).any(1)]
+        its = torch.randn(here.shape[0], model.hidden, generator=generator, device=self.device).bfloat16()
         w1, w2 = module._operands()
         if model.bias:
             options |= {"b1": module.gate_up_proj_bias, "b2": module.down_proj_bias}
-        times["local"] = self.graph_time(lambda: moxie.experts(its, drawn, None, w1, w2, **options))
+        times["local"] = self.graph_time(lambda: moxie.experts(its, here, None, w1, w2, **options))
         for phase, (table, width, nbytes) in transfers.items():
             given = torch.zeros(sum(table[self.rank]), width, dtype=torch.uint8, device=self.device)
             counts = [each[self.rank] for each in table]
@@ -373,22 +384,34 @@ def results_of(top, ranks):
     return "sums" if 1.25 * sums < rows else "rows"
 
 
-def phases_of(kernels):
-    """Dispatch and combine of each call, from (begin, end, grid, block) of its kernels in any order.
+def steps_of(kernels, count):
+    """The steps of each of so many calls, from (begin, end, grid, block) of their kernels in any order.
 
-    A call is sort..., exchange, dispatch, meet, gather_rows or none, up, down, sum_tokens or none, meet, combine.
-    Meetings are the blocks of 32 threads (kMeetThreads), and sum_tokens has combine's. Kernels begin before those in
-    front of them have ended, so only their ends count.
+    A call is sort..., exchange, dispatch and meet or send_few, gather_rows or none, up, down, sum_tokens or none, meet,
+    combine. Meetings are the blocks of 32 threads (kMeetThreads), send_few is the last block of 1024 in front of one
+    (kSendFewThreads), and sum_tokens has combine's threads. Kernels begin before those in front of them have ended, so
+    only their ends count.
     """
     kernels = sorted(kernels)
-    meetings = [i for i, (_, _, grid, block) in enumerate(kernels) if list(block) == [32, 1, 1] and grid[0] == 1]
+    ends = [end for _, end, _, _ in kernels]
+    blocks = {threads: [i for i, (_, _, grid, block) in enumerate(kernels) if [grid[0], *block] == [1, threads, 1, 1]]
+              for threads in (32, 1024)}  # fmt: skip
+    few = len(blocks[32]) == count
     found = []
-    for tokens, results in zip(meetings[::2], meetings[1::2], strict=False):
-        if tokens < 3 or results + 1 >= len(kernels):
-            continue
-        end = [each[1] for each in kernels]
-        sums = list(kernels[results - 1][3]) == list(kernels[results + 1][3])
-        found.append((end[tokens] - end[tokens - 3], end[results + 1] - end[results - 1 - sums]))
+    for results in blocks[32] if few else blocks[32][1::2]:
+        tokens = max(i for i in blocks[1024 if few else 32] if i < results)
+        names = {tokens: "meet tokens", tokens - 1: "dispatch", tokens - 2: "exchange"}
+        if few:
+            names = {tokens: "send few", tokens - 1: "exchange"}
+        names |= {results: "meet results", results + 1: "combine"}
+        last = results - 1
+        if list(kernels[last][3]) == list(kernels[results + 1][3]):
+            names[last] = "sum"
+            last -= 1
+        names |= {last - 1: "up", last: "down"}
+        if last - 2 > tokens:
+            names[last - 2] = "gather"
+        found.append({names[i]: ends[i] - ends[i - 1] for i in sorted(names)})
     return found
 
 

@@ -48,17 +48,23 @@ def test_the_measurement_of_ranks(tmp_path):
     # It has compared all results. What a rank sends is at most a token to the other and a row for each pair.
     for each in layers:
         assert 0 <= each["dispatch_bytes"] <= 128 * each["tokens"] and each["combine_bytes"] <= 384 * each["tokens"]
-    script = "import ranks; print(ranks.phases_of(" + repr(_calls_over_windows()) + "))"
-    run = subprocess.run([sys.executable, "-c", script], cwd=bench, capture_output=True, text=True)
-    assert run.stdout == "[(58, 74), (58, 74)]\n", run.stderr
+    expected = {"exchange": 3, "dispatch": 50, "meet tokens": 5, "send few": 9, "gather": 20, "up": 100, "down": 60,
+                "sum": 30, "meet results": 4, "combine": 70}  # fmt: skip
+    few, many = ("dispatch", "meet tokens"), ("send few",)
+    for missing in (few, (*few, "gather", "sum"), many, (*many, "gather"), (*many, "sum"), (*many, "gather", "sum")):
+        steps = {name: duration for name, duration in expected.items() if name not in missing}
+        script = f"import ranks; print(ranks.steps_of({_calls_over_windows(steps)!r}, 2) == [{steps!r}] * 2)"
+        run = subprocess.run([sys.executable, "-c", script], cwd=bench, capture_output=True, text=True)
+        assert run.stdout == "True\n", run.stderr
 
 
-def _calls_over_windows():
-    """Kernels of two calls: sort, exchange, dispatch, meeting, copy, two products, meeting, combine."""
-    one = ((1024, 1, 2), (256, 1, 3), (128, 64, 50), (32, 1, 5), (128, 64, 20), (384, 132, 100), (384, 132, 60),
-           (32, 1, 4), (128, 64, 70))  # fmt: skip
+def _calls_over_windows(steps):
+    """Kernels of two calls of so many microseconds, with a sort in front."""
+    threads = {"sort": 1024, "exchange": 256, "meet tokens": 32, "send few": 1024, "meet results": 32, "up": 384,
+               "down": 384}  # fmt: skip
     kernels, now = [], 0
-    for threads, blocks, duration in 2 * one:
-        kernels.append((now - 1, now + duration, [blocks, 1, 1], [threads, 1, 1]))
+    for name, duration in 2 * [("sort", 2), *steps.items()]:
+        block = threads.get(name, 128)
+        kernels.append((now - 1, now + duration, [64 if block in (128, 384) else 1, 1, 1], [block, 1, 1]))
         now += duration
     return kernels[::-1]
