@@ -52,6 +52,9 @@ _ID_TYPES = {torch.int32: "int32", torch.int64: "int64"}
 # Older versions have DLPack's exchange interface from packages that add it to torch, if at all.
 _EXCHANGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) and exchange_of(Tensor) != 0
 
+# What TorchInductor's programs allocate by, on the current GPU: half of what torch.empty costs the host.
+_empty_here = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
+
 # ---- Where a call runs ----
 
 
@@ -204,8 +207,9 @@ def _make_known(
     # A pattern without memory: to copy one costs a third of naming shape, type and device.
     pattern = torch.empty_like(out)
     pattern.untyped_storage().resize_(0)
+    make_here = None if _empty_here is None else (_empty_here, (tuple(out.shape), out.stride(), out.dtype))
     with _lock:
-        known.add(tensors, operation, arguments, functools.partial(torch.empty_like, pattern))
+        known.add(tensors, operation, arguments, functools.partial(torch.empty_like, pattern), make_here)
 
 
 def _range_of(rows: int) -> int:
@@ -276,6 +280,11 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
 
 
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
+
+
+# Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
+# is not filled.
+_fills = torch._C._get_deterministic_algorithms
 
 
 def _unobserved() -> bool:
@@ -440,7 +449,7 @@ def _grouped_mm(
 ) -> Tensor:
     parameters = None if parameters is None else tuple(parameters)
     options = (divisor, activation, parameters, gate, out_dtype)
-    known = _known_products.get(options)
+    known = None if _fills() else _known_products.get(options)
     if known is not None and (result := known(mat_a, mat_b, offs, bias, gather)) is not None:
         return result
     given: tuple[Tensor | None, ...] = (mat_a, mat_b, offs, bias, gather)
@@ -525,7 +534,7 @@ def grouped_mm(
     unobserved = _unobserved()
     if torch.is_grad_enabled():
         _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
-    elif unobserved and activation_parameters is None:
+    elif unobserved and activation_parameters is None and not _fills():
         known = _known_products.get((divisor, activation, None, gate, out_dtype))
         if known is not None and (result := known.run(mat_a, mat_b, offs, bias, gather)) is not None:
             return result if type(result) is Tensor else check(result)

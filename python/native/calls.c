@@ -80,6 +80,15 @@ typedef struct {
   const dl_exchange* exchange;
 } python_functions;
 
+// ---- torch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), whose functions return 0 when all went well ----
+
+typedef struct {
+  int32_t (*current_device)(int32_t* index);  // of this thread
+  // Memory of the current device's caching allocator, for work of its current stream.
+  int32_t (*allocate)(uint64_t bytes, void** made);
+  int32_t (*release)(void* memory);
+} gpu_memory;
+
 // ---- Calls ----
 
 enum { MOST_TENSORS = 8, MOST_DIMENSIONS = 4, BUCKETS = 1024, MOST_CALLS = 8192 };
@@ -100,7 +109,9 @@ typedef struct known_call {
   signature signatures[MOST_TENSORS];
   library_call run;
   const void* handle;
-  void* make_out;  // what makes the result, called without arguments
+  void* make_out;   // what makes the result, called without arguments
+  void* make_here;  // what makes it faster on the current device, called with the tuple `here`; or NULL
+  void* here;
   size_t workspace_bytes;
   int32_t words[MOST_TENSORS];  // of the structure that receive the tensors' addresses
   int32_t out_word;
@@ -115,6 +126,7 @@ typedef struct known_call {
 // Calls that differ in their tensors alone.
 typedef struct {
   python_functions python;
+  gpu_memory gpu;   // all NULL: torch has no such functions
   int32_t tensors;  // of a call
   int32_t count;    // of calls
   known_call* buckets[BUCKETS];
@@ -152,13 +164,40 @@ static void report_nothing(void* context, const char* kind, const char* message)
   (void)context, (void)kind, (void)message;
 }
 
-// Memory of torch's allocator, without a Python object. NULL: there is none.
-static dl_managed* allocate(const python_functions* python, dl_device device, size_t bytes) {
+// Whether a device is the GPU that torch allocates on where nothing else is said, and can allocate on by its functions.
+static bool is_here(const call_table* table, dl_device device) {
+  enum { CUDA = 2 };
+  int32_t index = -1;
+  return device.type == CUDA && table->gpu.allocate != NULL && table->gpu.current_device(&index) == 0 &&
+         index == device.index;
+}
+
+// Memory of torch's allocator, without a Python object.
+typedef struct {
+  void* data;           // NULL: there is none
+  dl_managed* managed;  // which owns it; NULL: it is released by its address
+} memory;
+
+static memory allocate(const call_table* table, dl_device device, bool here, size_t bytes) {
+  memory given = {0};
+  if (here) {
+    if (table->gpu.allocate(bytes, &given.data) != 0) given.data = NULL;
+    return given;
+  }
   int64_t shape = (int64_t)bytes, stride = 1;
   dl_tensor prototype = {.device = device, .dimensions = 1, .type = {.code = 1, .bits = 8, .lanes = 1}};
   prototype.shape = &shape, prototype.strides = &stride;
-  dl_managed* made = NULL;
-  return python->exchange->allocate(&prototype, &made, NULL, report_nothing) == 0 ? made : NULL;
+  if (table->python.exchange->allocate(&prototype, &given.managed, NULL, report_nothing) == 0 && given.managed != NULL)
+    given.data = (char*)given.managed->tensor.data + given.managed->tensor.byte_offset;
+  return given;
+}
+
+static void release(const call_table* table, memory given) {
+  if (given.managed == NULL) {
+    if (given.data != NULL) table->gpu.release(given.data);
+  } else if (given.managed->release != NULL) {
+    given.managed->release(given.managed);
+  }
 }
 
 // FNV-1a of what most calls differ in.
@@ -181,23 +220,23 @@ static const known_call* find(const call_table* table, const signature* seen) {
 }
 
 // A table of calls with so many tensors each, or NULL. It is never freed: calls of other threads may be in it.
-EXPORT void* moxie_calls_create(const python_functions* python, int32_t tensors) {
+EXPORT void* moxie_calls_create(const python_functions* python, const gpu_memory* gpu, int32_t tensors) {
   const dl_exchange* exchange = python->exchange;
   if (tensors < 1 || tensors > MOST_TENSORS || exchange->major != 1 || exchange->view == NULL ||
       exchange->allocate == NULL) {
     return NULL;
   }
   call_table* table = calloc(1, sizeof *table);
-  if (table != NULL) table->python = *python, table->tensors = tensors;
+  if (table != NULL) table->python = *python, table->gpu = *gpu, table->tensors = tensors;
   return table;
 }
 
 // Adds the call of a tuple of tensors, None for those that are absent. structure: the library's, with everything but
-// the addresses. words, out_word: its 64-bit words that receive those. make_out: a callable, which the caller keeps.
-// Returns 1 when it was added.
+// the addresses. words, out_word: its 64-bit words that receive those. make_out, make_here: callables, and here the
+// arguments of the latter, which the caller keeps; make_here may be NULL. Returns 1 when it was added.
 EXPORT int moxie_calls_add(void* to, void* tuple, library_call run, const void* handle, const void* structure,
                            size_t structure_bytes, const int32_t* words, int32_t out_word, int32_t aligned,
-                           void* make_out, size_t workspace_bytes) {
+                           void* make_out, void* make_here, void* here, size_t workspace_bytes) {
   call_table* table = to;
   signature seen[MOST_TENSORS];
   uintptr_t addresses[MOST_TENSORS];
@@ -209,7 +248,8 @@ EXPORT int moxie_calls_add(void* to, void* tuple, library_call run, const void* 
   if (call == NULL || structure_bytes > sizeof call->tensors) return free(call), 0;
   memcpy(call->signatures, seen, sizeof seen);
   call->run = run, call->handle = handle;
-  call->make_out = make_out, call->workspace_bytes = workspace_bytes;
+  call->make_out = make_out, call->make_here = make_here, call->here = here;
+  call->workspace_bytes = workspace_bytes;
   memcpy(call->words, words, (size_t)table->tensors * sizeof *words);
   call->out_word = out_word, call->aligned = aligned;
   memcpy(&call->tensors, structure, structure_bytes);
@@ -234,15 +274,18 @@ static void* run(const call_table* table, void* const* objects) {
   }
   if (call == NULL || misaligned != 0) return python->increase(python->none), python->none;
 
-  void* out = python->call(call->make_out, NULL);
-  if (out == NULL) return NULL;
   const dl_device device = seen[0].device;
-  dl_managed* workspace = call->workspace_bytes != 0 ? allocate(python, device, call->workspace_bytes) : NULL;
+  const bool here = is_here(table, device);
+  void* out =
+      here && call->make_here != NULL ? python->call(call->make_here, call->here) : python->call(call->make_out, NULL);
+  if (out == NULL) return NULL;
+  memory workspace = {0};
+  if (call->workspace_bytes != 0) workspace = allocate(table, device, here, call->workspace_bytes);
   signature made;
   uintptr_t out_address = 0;
   void* stream = NULL;
   void* result = NULL;
-  if ((workspace == NULL) != (call->workspace_bytes == 0) || !read_tensor(python, out, &made, &out_address) ||
+  if ((workspace.data == NULL) != (call->workspace_bytes == 0) || !read_tensor(python, out, &made, &out_address) ||
       python->exchange->stream(device.type, device.index, &stream) != 0) {
     // Python's own way says what is wrong.
     python->clear_error();
@@ -255,10 +298,9 @@ static void* run(const call_table* table, void* const* objects) {
       if (seen[i].dimensions != 0) words[call->words[i]] = addresses[i];
     }
     words[call->out_word] = out_address;
-    void* memory = workspace == NULL ? NULL : (char*)workspace->tensor.data + workspace->tensor.byte_offset;
     const moxie_launch_options options = {.size = sizeof options, .stream = stream};
     void* thread = python->save_thread();
-    const moxie_status status = call->run(call->handle, &tensors, memory, call->workspace_bytes, &options);
+    const moxie_status status = call->run(call->handle, &tensors, workspace.data, call->workspace_bytes, &options);
     python->restore_thread(thread);
     if (status == MOXIE_OK)
       result = out, out = NULL;
@@ -266,7 +308,7 @@ static void* run(const call_table* table, void* const* objects) {
       result = python->long_from_long(status);
   }
   // torch's allocator gives the memory to later work of the same stream alone.
-  if (workspace != NULL && workspace->release != NULL) workspace->release(workspace);
+  release(table, workspace);
   if (out != NULL) python->decrease(out);
   return result;
 }
