@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from moxie import _gemm, _layer
 from moxie._calls import Calls, exchange_of
@@ -282,6 +283,10 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
+# Torch's own functions cost less than those in Python before them. How many dispatch modes there are, and whether one
+# is under vmap, grad and the like:
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
 # Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
 # is not filled.
 _fills = torch._C._get_deterministic_algorithms
@@ -289,11 +294,7 @@ _fills = torch._C._get_deterministic_algorithms
 
 def _unobserved() -> bool:
     """Whether neither a compiler nor a mode nor a transform of torch would see a call."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    return not (is_compiling() or _modes() or _transforms())
 
 
 # ---- Grouped products ----

@@ -494,6 +494,10 @@ def test_what_users_call_finds_known_calls(name, public, monkeypatch):
         with pytest.raises(AssertionError, match="saw moxie"), Watching():
             public()
         assert len(noted.calls) == 2
+        for transform in (torch.func.functionalize, torch.vmap):
+            with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
+                transform(lambda x: (public(), x)[1])(torch.zeros(2))
+        assert len(noted.calls) == 2
     with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
         public()  # gradients might be asked for
 
