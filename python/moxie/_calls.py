@@ -18,7 +18,7 @@ from moxie._library import FOLDER, check, ffi
 _FUNCTIONS = (
     "PyTuple_GetItem", "PyObject_CallObject", "PyLong_FromLong", "Py_IncRef", "Py_DecRef", "PyErr_Clear",
     "PyEval_SaveThread", "PyEval_RestoreThread", "PyCapsule_New", "PyCapsule_GetPointer", "PyCFunction_NewEx",
-    "PyObject_Type",
+    "PyObject_Type", "PyObject_RichCompareBool",
 )  # fmt: skip
 _CAPSULE = b"dlpack_exchange_api"
 # What it needs of torch for GPUs, in its order.
@@ -40,8 +40,14 @@ def _loaded() -> Any:
         ctypes.POINTER(ctypes.c_int32), ctypes.c_int32, ctypes.c_int32, ctypes.py_object, pointer, pointer,
         ctypes.c_size_t,
     ]  # fmt: skip
-    library.moxie_calls_function.restype = ctypes.py_object
-    library.moxie_calls_function.argtypes = [pointer]
+    library.moxie_front_create.restype = pointer
+    library.moxie_front_create.argtypes = [
+        pointer, ctypes.c_int32, ctypes.py_object, ctypes.py_object, ctypes.c_int32
+    ]  # fmt: skip
+    library.moxie_front_add.argtypes = [pointer, ctypes.py_object, pointer]
+    library.moxie_front_clear.restype, library.moxie_front_clear.argtypes = None, [pointer]
+    for function in (library.moxie_calls_function, library.moxie_front_function):
+        function.restype, function.argtypes = ctypes.py_object, [pointer]
     return library
 
 
@@ -93,11 +99,11 @@ class Calls:
         self._out_word = out_word
         self._aligned = sum(1 << i for i, each in enumerate(aligned) if each)
         self._kept: list[Any] = []
-        self._table = _loaded().moxie_calls_create(_python(types), _gpu(), len(words))
+        self.table = _loaded().moxie_calls_create(_python(types), _gpu(), len(words))
         # The result of a call of some tensors; None: it is not known; an int: the library's status.
         self.run: Callable[..., Any] = lambda *tensors: None
-        if self._table is not None:
-            self.run = _loaded().moxie_calls_function(self._table)
+        if self.table is not None:
+            self.run = _loaded().moxie_calls_function(self.table)
 
     def add(
         self,
@@ -114,8 +120,8 @@ class Calls:
         structure = structure_of(operation, arguments)
         run = run or int(ffi.cast("uintptr_t", operation._run))
         handle = int(ffi.cast("uintptr_t", operation.handle))
-        added = self._table is not None and _loaded().moxie_calls_add(
-            self._table, tensors, run, handle, structure, len(structure), self._words, self._out_word, self._aligned,
+        added = self.table is not None and _loaded().moxie_calls_add(
+            self.table, tensors, run, handle, structure, len(structure), self._words, self._out_word, self._aligned,
             make_out, *(map(id, make_here) if make_here else (None, None)), arguments["workspace_bytes"],
         )  # fmt: skip
         if added:
@@ -128,3 +134,30 @@ class Calls:
         if type(result) is int:
             check(result)
         return result
+
+
+class Known(dict[tuple, Calls]):
+    """Known calls by their options, which `run` is given before the tensors.
+
+    checks: functions and the very objects that they must return, such as (torch.is_grad_enabled, False); otherwise no
+    call is known to run. More options than it has room for are known to the dictionary alone."""
+
+    def __init__(self, types: tuple[type, type], options: int, checks: Sequence[tuple[Callable[[], Any], Any]]) -> None:
+        super().__init__()
+        self._checks = tuple(zip(*checks, strict=True)) or ((), ())
+        self._kept: list[tuple] = []
+        self._front = _loaded().moxie_front_create(_python(types), options, *self._checks, len(checks))
+        # As that of Calls, whose status it returns as well.
+        self.run: Callable[..., Any] = lambda *given: None
+        if self._front is not None:
+            self.run = _loaded().moxie_front_function(self._front)
+
+    def __setitem__(self, options: tuple, calls: Calls) -> None:
+        super().__setitem__(options, calls)
+        if self._front is not None and _loaded().moxie_front_add(self._front, options, calls.table):
+            self._kept.append((options, calls))
+
+    def clear(self) -> None:
+        super().clear()
+        if self._front is not None:
+            _loaded().moxie_front_clear(self._front)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from moxie import _gemm, _layer
-from moxie._calls import Calls, exchange_of
+from moxie._calls import Calls, Known, exchange_of
 from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
 from moxie._device import Device
 from moxie._gemm import GroupedGemm
@@ -176,16 +176,26 @@ def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
         calls[key] = call
 
 
+_TYPES = (Tensor, torch.nn.Parameter)
+# Torch's own functions cost less than those in Python before them. How many dispatch modes there are, and whether one
+# is under vmap, grad and the like:
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
+# Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
+# is not filled.
+_fills = torch._C._get_deterministic_algorithms
+_EAGER = ((torch.is_grad_enabled, False), (_modes, 0), (_transforms, False))
+
 # By their options, the calls of products and of layers on GPUs that go straight to the library.
-_known_products: dict[tuple, Calls] = {}
-_known_layers: dict[tuple, Calls] = {}
+_known_products = Known(_TYPES, 5, (*_EAGER, (_fills, False)))
+_known_layers = Known(_TYPES, 6, _EAGER)
 for _each in (_known_products, _known_layers):
     os.register_at_fork(after_in_child=_each.clear)  # other calls are refused there with a sentence
 
 
 def _make_known(
     where: Any,
-    known_calls: dict[tuple, Calls],
+    known_calls: Known,
     options: tuple,
     tensors: tuple[Tensor | None, ...],
     places: tuple[tuple[int, bool], ...],
@@ -204,7 +214,7 @@ def _make_known(
         known = known_calls.get(options)
         if known is None:
             words, aligned = zip(*places, strict=True)
-            known = known_calls[options] = Calls((Tensor, torch.nn.Parameter), words, out_word, aligned)
+            known = known_calls[options] = Calls(_TYPES, words, out_word, aligned)
     # A pattern without memory: to copy one costs a third of naming shape, type and device.
     pattern = torch.empty_like(out)
     pattern.untyped_storage().resize_(0)
@@ -281,15 +291,6 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
 
 
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
-
-
-# Torch's own functions cost less than those in Python before them. How many dispatch modes there are, and whether one
-# is under vmap, grad and the like:
-_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._are_functorch_transforms_active
-# Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
-# is not filled.
-_fills = torch._C._get_deterministic_algorithms
 
 
 def _unobserved() -> bool:
@@ -532,15 +533,16 @@ def grouped_mm(
     ValueError: an argument breaks a rule, or the device has no kernel for it. RuntimeError: a gradient is asked for,
     driver, compiler. Nothing was launched then.
     """
-    unobserved = _unobserved()
+    if not is_compiling():
+        result = _known_products.run(
+            divisor, activation, activation_parameters, gate, out_dtype, mat_a, mat_b, offs, bias, gather
+        )
+        if result is not None:
+            return result if type(result) is Tensor else check(result)
     if torch.is_grad_enabled():
         _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
-    elif unobserved and activation_parameters is None and not _fills():
-        known = _known_products.get((divisor, activation, None, gate, out_dtype))
-        if known is not None and (result := known.run(mat_a, mat_b, offs, bias, gather)) is not None:
-            return result if type(result) is Tensor else check(result)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if unobserved and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
+    if _unobserved() and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
         return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
@@ -842,17 +844,19 @@ def experts(
     the same bits in every run. ValueError: an argument breaks a rule, or the device has no kernel for it.
     RuntimeError: a gradient is asked for, driver, compiler. Nothing was launched then.
     """
-    unobserved = _unobserved()
+    if not is_compiling():
+        result = _known_layers.run(
+            activation, activation_parameters, gate, first_expert, all_experts, out_dtype, x, topk_ids, topk_weights,
+            w1, w2, b1, b2, residual,
+        )  # fmt: skip
+        if result is not None:
+            return result if type(result) is Tensor else check(result)
     if torch.is_grad_enabled():
         _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
-    elif unobserved and activation_parameters is None:
-        known = _known_layers.get((activation, None, gate, first_expert, all_experts, out_dtype))
-        if known is not None and (result := known.run(x, topk_ids, topk_weights, w1, w2, b1, b2, residual)) is not None:
-            return result if type(result) is Tensor else check(result)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if unobserved and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
+    if _unobserved() and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
         call = _on_gpu if x.is_cuda else _on_cpu
         return call(
             _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,

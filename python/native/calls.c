@@ -3,8 +3,8 @@
 //
 // Python checks the first call of each kind and describes it here: what its tensors look like (shape, strides, type,
 // device), which members of the library's structure receive their addresses, and what else the structure holds. Later
-// calls are looked up by their tensors, which DLPack's exchange interface shows without a Python object being made, and
-// go straight to the library.
+// calls are looked up by their options and tensors, which DLPack's exchange interface shows without a Python object
+// being made, and go straight to the library.
 //
 // Nothing here is linked against Python or PyTorch: the few functions of theirs that are needed come as addresses
 // (python/moxie/_calls.py), so that one build serves all versions. All of it but the library's call runs with the
@@ -75,6 +75,7 @@ typedef struct {
   void* (*capsule_pointer)(void* capsule, const char* name);                     // PyCapsule_GetPointer
   void* (*new_function)(const void* definition, void* self, void* module_name);  // PyCFunction_NewEx
   void* (*type_of)(void* object);                                                // PyObject_Type: a new reference
+  int (*compare)(void* one, void* other, int how);  // PyObject_RichCompareBool: 1, 0, or -1 and an exception
   void* none;
   void* types[2];  // of tensors: any other is a subclass that torch treats in its own way
   const dl_exchange* exchange;
@@ -313,6 +314,71 @@ static void* run(const call_table* table, void* const* objects) {
   return result;
 }
 
+// ---- Calls that differ in their options, too ----
+
+enum { MOST_OPTIONS = 8, MOST_CHECKS = 4, MOST_TABLES = 32 };
+
+// What a public function asks before all else.
+typedef struct {
+  python_functions python;
+  int32_t options, checks, count;  // of a call; of all calls; of tables
+  void* functions[MOST_CHECKS];    // called without arguments, must answer with these very objects
+  void* answers[MOST_CHECKS];
+  void* values[MOST_TABLES][MOST_OPTIONS];
+  const call_table* tables[MOST_TABLES];
+} front;
+
+static bool are_passed(const front* all) {
+  for (int i = 0; i < all->checks; ++i) {
+    void* answer = all->python.call(all->functions[i], NULL);
+    if (answer == NULL) return all->python.clear_error(), false;
+    all->python.decrease(answer);  // what is compared with it is kept
+    if (answer != all->answers[i]) return false;
+  }
+  return true;
+}
+
+static const call_table* table_of(const front* all, void* const* options) {
+  enum { EQUAL = 2 };  // Py_EQ
+  for (int t = 0; t < all->count; ++t) {
+    int i = 0;
+    while (i < all->options) {
+      const int same = all->python.compare(all->values[t][i], options[i], EQUAL);
+      if (same < 0) all->python.clear_error();
+      if (same != 1) break;
+      ++i;
+    }
+    if (i == all->options) return all->tables[t];
+  }
+  return NULL;
+}
+
+// A front of calls with so many options, or NULL. It is never freed. functions, answers: of the checks, tuples that the
+// caller keeps.
+EXPORT void* moxie_front_create(const python_functions* python, int32_t options, void* functions, void* answers,
+                                int32_t checks) {
+  if (options < 0 || options > MOST_OPTIONS || checks < 0 || checks > MOST_CHECKS) return NULL;
+  front* all = calloc(1, sizeof *all);
+  if (all == NULL) return NULL;
+  all->python = *python, all->options = options, all->checks = checks;
+  for (int i = 0; i < checks; ++i) {
+    all->functions[i] = python->tuple_item(functions, i);
+    all->answers[i] = python->tuple_item(answers, i);
+  }
+  return all;
+}
+
+// Adds the table of calls with a tuple of options, which the caller keeps. Returns 1 when it was added.
+EXPORT int moxie_front_add(void* to, void* options, const void* table) {
+  front* all = to;
+  if (table == NULL || all->count == MOST_TABLES) return 0;
+  for (int i = 0; i < all->options; ++i) all->values[all->count][i] = all->python.tuple_item(options, i);
+  all->tables[all->count++] = table;
+  return 1;
+}
+
+EXPORT void moxie_front_clear(void* of) { ((front*)of)->count = 0; }
+
 // ---- The function that Python calls ----
 
 // PyMethodDef, and METH_FASTCALL of its flags: the stable ABI has both.
@@ -325,25 +391,44 @@ typedef struct {
 
 enum { METH_FASTCALL = 0x80 };
 
-// What a capsule needs to be opened, which the function has no other way to find.
+// What a capsule needs to be opened, which functions have no other way to find.
 static void* (*capsule_pointer)(void* capsule, const char* name);
+
+static void* nothing_known(const python_functions* python) { return python->increase(python->none), python->none; }
 
 static void* run_tensors(void* self, void* const* objects, intptr_t count) {
   const call_table* table = capsule_pointer(self, NULL);
   if (table == NULL) return NULL;
-  if (count != table->tensors) return table->python.increase(table->python.none), table->python.none;
-  return run(table, objects);
+  return count == table->tensors ? run(table, objects) : nothing_known(&table->python);
 }
 
-// A Python function of a table's tensors, None for those that are absent, which returns what run() does. NULL: an
-// exception is set.
-EXPORT void* moxie_calls_function(void* of) {
-  static const method definition = {"run", (void*)run_tensors, METH_FASTCALL, NULL};
-  const python_functions* python = &((const call_table*)of)->python;
+static void* run_options(void* self, void* const* objects, intptr_t count) {
+  const front* all = capsule_pointer(self, NULL);
+  if (all == NULL) return NULL;
+  if (all->count == 0 || count < all->options || !are_passed(all)) return nothing_known(&all->python);
+  const call_table* table = table_of(all, objects);
+  if (table == NULL || count - all->options != table->tensors) return nothing_known(&all->python);
+  return run(table, objects + all->options);
+}
+
+// A Python function that a capsule of `of` goes with. NULL: an exception is set.
+static void* new_function(const python_functions* python, const method* definition, void* of) {
   capsule_pointer = python->capsule_pointer;
   void* self = python->new_capsule(of, NULL, NULL);
   if (self == NULL) return NULL;
-  void* function = python->new_function(&definition, self, NULL);
+  void* function = python->new_function(definition, self, NULL);
   python->decrease(self);
   return function;
+}
+
+// A Python function of a table's tensors, None for those that are absent, which returns what run() does.
+EXPORT void* moxie_calls_function(void* of) {
+  static const method definition = {"run", (void*)run_tensors, METH_FASTCALL, NULL};
+  return new_function(&((const call_table*)of)->python, &definition, of);
+}
+
+// A Python function of options and behind them tensors. None also where a check is not passed.
+EXPORT void* moxie_front_function(void* of) {
+  static const method definition = {"run", (void*)run_options, METH_FASTCALL, NULL};
+  return new_function(&((const front*)of)->python, &definition, of);
 }

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import moxie
 import moxie.torch
 from moxie import _calls, _layer
-from moxie._calls import Calls, exchange_of
+from moxie._calls import Calls, Known, exchange_of
 from moxie._device import Device
 from moxie._library import ffi, lib, word_of
 from moxie.torch import _LAYER_PLACES
@@ -313,6 +313,61 @@ def test_torch_has_the_functions_of_gpus():
     assert moxie.torch._empty_here is torch._C._dynamo.guards._empty_strided_cuda
 
 
+class Front:
+    """Two tables behind three options, and a check whose answer can be changed."""
+
+    def __init__(self):
+        self.answer, self.library = None, Library()
+        self.known = Known(moxie.torch._TYPES, 3, [(lambda: True, True), (lambda: self.answer, None)])
+        for options, handle in (self.options("a"), 0x1230), (self.options("b"), 0x4560):
+            self.known[options] = new_calls()
+            add(self.known[options], self.library, tensors_of(), handle=handle)
+
+    @staticmethod
+    def options(name):
+        return "option " + name, 1234 * len(name), None
+
+    def __call__(self, *given):
+        """The handle of the call that is found."""
+        y = self.known.run(*given, *tensors_of())
+        assert (y is None) == (self.library.seen == [])
+        return None if y is None else self.library.seen.pop()[0]
+
+
+def test_options_lead_to_their_table():
+    front = Front()
+    assert front(*front.options("a")) == 0x1230 and front(*front.options("b")) == 0x4560
+    assert front("option a", 1234.0, None) == 0x1230  # as in a dictionary
+    for other in (("option c", 1234, None), ("option a", 1235, None), ("option a", 1234, 0), (None, None, None)):
+        assert front(*other) is None
+    assert front("option a", torch.zeros(2), None) is None  # which cannot be compared
+    assert front.known.run() is None and front.known.run("option a", 1234) is None
+    assert front.known.run(*front.options("a"), *tensors_of()[:-1]) is None
+    front.answer = False
+    assert front(*front.options("a")) is None
+    front.answer = None
+    assert front(*front.options("a")) == 0x1230
+    front.known.clear()
+    assert front(*front.options("a")) is None and len(front.known) == 0
+
+
+def test_a_check_that_raises_is_not_passed():
+    front = Front()
+    known = Known(moxie.torch._TYPES, 3, [(lambda: 1 // 0, 0)])
+    known[front.options("a")] = front.known[front.options("a")]
+    assert known.run(*front.options("a"), *tensors_of()) is None and front.library.seen == []
+
+
+def test_options_beyond_those_that_there_is_room_for_are_in_the_dictionary():
+    library, known = Library(), Known(moxie.torch._TYPES, 1, [])
+    calls = new_calls()
+    add(calls, library, tensors_of())
+    for i in range(40):
+        known[(i,)] = calls
+    found = [known.run(i, *tensors_of()) is not None for i in range(40)]
+    assert found == [True] * 32 + [False] * 8 and known[(39,)](*tensors_of()) is not None
+
+
 def test_nothing_is_kept():
     made = []
 
@@ -391,9 +446,12 @@ class Noted:
     def __init__(self, monkeypatch):
         gpu = object.__new__(moxie.torch._Gpu)
         gpu.device, gpu.calls, gpu.stream = Device("sim"), {}, lambda: 0
-        self.known = {}
-        for name in ("_known_products", "_known_layers"):
-            monkeypatch.setattr(moxie.torch, name, self.known)
+        self.known = []
+        for name, options, checks in (
+            ("_known_products", 5, [(moxie.torch._fills, False)]), ("_known_layers", 6, []),
+        ):  # fmt: skip
+            self.known.append(Known(moxie.torch._TYPES, options, [*moxie.torch._EAGER, *checks]))
+            monkeypatch.setattr(moxie.torch, name, self.known[-1])
         self.gpu, self.calls, self.status = gpu, [], 0
         self.function = Run(self.run)
         address = ctypes.cast(self.function, ctypes.c_void_p).value
@@ -411,6 +469,10 @@ class Noted:
 
             monkeypatch.setattr(moxie.torch, name, make)
         monkeypatch.setattr(moxie.torch, "_made", {})
+
+    @property
+    def tables(self):
+        return [table for known in self.known for table in known.values()]
 
     def run(self, handle, tensors, workspace, nbytes, options):
         self.calls.append((handle, bytes(ffi.buffer(ffi.cast(self.struct, tensors))), nbytes))
@@ -451,7 +513,7 @@ def test_a_repeated_call_is_the_same_call(name, monkeypatch):
     call = getattr(moxie.torch, function)
     with torch.no_grad():
         first = call(noted.gpu, *arguments)
-        (known,) = noted.known.values()
+        (known,) = noted.tables
         found = []  # by way of the table
 
         def run(*tensors, run=known.run):
@@ -509,7 +571,7 @@ def test_rows_that_no_product_writes_are_torchs_where_programs_repeat(monkeypatc
     monkeypatch.delenv("MOXIE_DEVICE")
     with torch.no_grad():
         call(), call()
-        (known,) = noted.known.values()
+        (known,) = noted.tables
         monkeypatch.setattr(known, "run", lambda *tensors: pytest.fail("the table was asked"))
         torch.use_deterministic_algorithms(True)
         try:
