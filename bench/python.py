@@ -120,7 +120,12 @@ def known_call(made, is_idle=True, **changes):
 
 
 def parts():
-    """Times of the whole call and of what it is made of, from which the parts follow by differences."""
+    """What the host's time of a known call is made of, in microseconds, mostly by differences.
+
+    in Python: the public function and its options. look-up: reading the tensors and finding the call. result: its
+    tensor. workspace: taken and given back. rest: the stream, the structure, the interpreter lock. library: its call.
+    For comparison: the library's call alone as bench/python.py times it, torch.empty_like, and the current stream.
+    """
     found = all(_gpu()) and moxie.torch._empty_here is not None
     print(f"torch's functions for memory of the current GPU: {'found' if found else 'not found'}")
     experts, hidden, width, top_k = (4, 64, 32, 2) if SIMULATED else (32, 2880, 2880, 4)
