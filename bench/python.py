@@ -3,6 +3,7 @@
 """What a call from Python costs, beside torch's own and the call of the library, on the GPU of torch.
 
     bench/python.py                      # calls and memory
+    bench/python.py --parts              # what the host's time of a call is made of
     bench/python.py --model LAYERS       # a stack of GPT-OSS-20B's layers under transformers, by implementation
 
 The host's time is that of handing 50 small calls to the GPU, in turns, the median of 40 turns; the GPU's is that of a
@@ -11,15 +12,18 @@ and times nothing.
 """
 
 import argparse
+import copy
+import ctypes
 import os
 import statistics
 import time
+from types import SimpleNamespace
 
 import torch
 
 import moxie
 import moxie.torch
-from moxie._calls import structure_of
+from moxie._calls import _gpu, structure_of
 from moxie._library import ffi
 from moxie.nn import Experts
 
@@ -71,22 +75,27 @@ def gpu_time(call, count=20):
     return statistics.median(times)
 
 
-def bare_call(call):
-    """The library's call that a call makes, with its structure filled already: what is left without Python's part."""
+def made_known(call):
+    """What a first call hands to moxie.torch._make_known."""
     made = []
     make_known, moxie.torch._make_known = moxie.torch._make_known, lambda *given: made.append(given)
     moxie.torch._known_products.clear(), moxie.torch._known_layers.clear()
-    for gpu in moxie.torch._Gpu._opened.values():
-        gpu.calls.clear()
+    for where in (moxie.torch._Simulator, *moxie.torch._Gpu._opened.values()):
+        where.calls.clear()
     try:
         call()
     finally:
         moxie.torch._make_known = make_known
-    for gpu in moxie.torch._Gpu._opened.values():
-        gpu.calls.clear()
+    for where in (moxie.torch._Simulator, *moxie.torch._Gpu._opened.values()):
+        where.calls.clear()
+    return made[-1]
+
+
+def bare_call(call):
+    """The library's call that a call makes, with its structure filled already: what is left without Python's part."""
+    *_, tensors, _, _, out, operation, given = made_known(call)
     if SIMULATED:
         return lambda: None
-    *_, tensors, _, _, out, operation, given = made[-1]
     nbytes = given["workspace_bytes"]
     workspace = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
     struct = ffi.from_buffer(structure_of(operation, given))
@@ -95,6 +104,76 @@ def bare_call(call):
     at, run, handle = ffi.cast("void*", workspace.data_ptr()), operation._run, operation.handle
     struct = ffi.cast(ffi.typeof(run).args[1], struct), struct
     return lambda: (run(handle, struct[0], at, nbytes, options), workspace, out, tensors)
+
+
+def known_call(made, is_idle=True, **changes):
+    """A table that knows one call. is_idle: a function that returns 0 at once stands in the library's place:
+    pthread_equal of the handle and the structure."""
+    where, _, options, tensors, places, out_word, out, operation, given = made
+    if is_idle:
+        operation, original = copy.copy(operation), operation
+        idle = ctypes.cast(ctypes.CDLL(None).pthread_equal, ctypes.c_void_p).value
+        operation._run = ffi.cast(ffi.typeof(original._run), idle)
+    known = {}
+    moxie.torch._make_known(where, known, options, tensors, places, out_word, out, operation, given | changes)
+    return known.get(options, SimpleNamespace(run=lambda *tensors: None))
+
+
+def parts():
+    """What the host's time of a known call is made of, in microseconds, mostly by differences.
+
+    in Python: the public function and its options. look-up: reading the tensors and finding the call. result: its
+    tensor. workspace: taken and given back. rest: the stream, the structure, the interpreter lock. library: its call.
+    For comparison: the library's call alone as bench/python.py times it, torch.empty_like, and the current stream.
+    """
+    found = all(_gpu()) and moxie.torch._empty_here is not None
+    print(f"torch's functions for memory of the current GPU: {'found' if found else 'not found'}")
+    experts, hidden, width, top_k = (4, 64, 32, 2) if SIMULATED else (32, 2880, 2880, 4)
+    w1 = torch.randn(experts, 2 * width, hidden, device=DEVICE).bfloat16()
+    w2 = torch.randn(experts, hidden, width, device=DEVICE).bfloat16()
+    transposed = w1.mT
+    print(f"{'':28}{'tokens':>7} " + "".join(f"{name:>11}" for name in (
+        "whole", "in Python", "look-up", "result", "workspace", "rest", "library", "alone", "empty_like", "stream"
+    )))  # fmt: skip
+    for tokens in (1, 16) if SIMULATED else (1, 16, 64, 1024):
+        x = torch.randn(tokens, hidden, device=DEVICE).bfloat16()
+        ids = torch.stack([torch.randperm(experts)[:top_k] for _ in range(tokens)]).to(DEVICE)
+        scores = torch.rand(tokens, top_k, device=DEVICE)
+        rows = torch.randn(tokens * top_k, hidden, device=DEVICE).bfloat16()
+        offs = torch.bincount(ids.flatten(), minlength=experts).cumsum(0).int()
+        for name, call in {
+            "moxie.experts": lambda x=x, i=ids, s=scores: moxie.experts(x, i, s, w1, w2),
+            "moxie.grouped_mm": lambda r=rows, o=offs: moxie.grouped_mm(r, transposed, offs=o),
+        }.items():
+            made = made_known(call)
+            tensors, out = made[3], made[6]
+            others = tensors[::-1]  # are read as long, and not known
+            to_library, to_nothing = known_call(made, is_idle=False), known_call(made)
+            without_workspace = known_call(made, workspace_bytes=0)
+            shape = tuple(out.shape), out.stride(), out.dtype
+            pattern = torch.empty_like(out)
+            pattern.untyped_storage().resize_(0)
+            make_here = None if SIMULATED else moxie.torch._empty_here
+            time = host_times({
+                "whole": call,
+                "to library": lambda f=to_library, t=tensors: f.run(*t),
+                "to nothing": lambda f=to_nothing, t=tensors: f.run(*t),
+                "without workspace": lambda f=without_workspace, t=tensors: f.run(*t),
+                "look-up": lambda f=to_nothing, t=others: f.run(*t),
+                "nothing": lambda: None,
+                "result": (lambda f=make_here, s=shape: f(*s)) if make_here else (lambda: None),
+                "empty_like": lambda p=pattern: torch.empty_like(p),
+                "stream": (lambda: None) if SIMULATED else (lambda: torch._C._cuda_getCurrentRawStream(0)),
+                "alone": bare_call(call),
+            })  # fmt: skip
+            look_up, result = time["look-up"] - time["nothing"], time["result"] - time["nothing"]
+            each = (
+                time["whole"], time["whole"] - time["to library"], look_up, result,
+                time["to nothing"] - time["without workspace"], time["without workspace"] - time["look-up"] - result,
+                time["to library"] - time["to nothing"], time["alone"], time["empty_like"] - time["nothing"],
+                time["stream"] - time["nothing"],
+            )  # fmt: skip
+            print(f"{name:28}{tokens:7} " + "".join(f"{part:11.2f}" for part in each), flush=True)
 
 
 def calls():
@@ -190,6 +269,7 @@ def model(layers):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=int, metavar="LAYERS")
+    parser.add_argument("--parts", action="store_true")
     arguments = parser.parse_args()
     print(f"torch {torch.__version__}, moxie {moxie.__version__}, " + (
         "simulator: no time means anything" if SIMULATED else torch.cuda.get_device_name()
@@ -197,6 +277,8 @@ if __name__ == "__main__":
     with torch.no_grad():
         if arguments.model:
             model(arguments.model)
+        elif arguments.parts:
+            parts()
         else:
             calls()
             memory()

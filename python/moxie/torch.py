@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from moxie import _gemm, _layer
-from moxie._calls import Calls, exchange_of
+from moxie._calls import Calls, Known, exchange_of
 from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
 from moxie._device import Device
 from moxie._gemm import GroupedGemm
@@ -51,6 +52,9 @@ _ID_TYPES = {torch.int32: "int32", torch.int64: "int64"}
 
 # Older versions have DLPack's exchange interface from packages that add it to torch, if at all.
 _EXCHANGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) and exchange_of(Tensor) != 0
+
+# What TorchInductor's programs allocate by, on the current GPU: half of what torch.empty costs the host.
+_empty_here = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
 
 # ---- Where a call runs ----
 
@@ -172,16 +176,26 @@ def _remember(calls: dict[tuple, Any], key: tuple, call: Any) -> None:
         calls[key] = call
 
 
+_TYPES = (Tensor, torch.nn.Parameter)
+# Torch's own functions cost less than those in Python before them. How many dispatch modes there are, and whether one
+# is under vmap, grad and the like:
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
+# Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
+# is not filled.
+_fills = torch._C._get_deterministic_algorithms
+_EAGER = ((torch.is_grad_enabled, False), (_modes, 0), (_transforms, False))
+
 # By their options, the calls of products and of layers on GPUs that go straight to the library.
-_known_products: dict[tuple, Calls] = {}
-_known_layers: dict[tuple, Calls] = {}
+_known_products = Known(_TYPES, 5, (*_EAGER, (_fills, False)))
+_known_layers = Known(_TYPES, 6, _EAGER)
 for _each in (_known_products, _known_layers):
     os.register_at_fork(after_in_child=_each.clear)  # other calls are refused there with a sentence
 
 
 def _make_known(
     where: Any,
-    known_calls: dict[tuple, Calls],
+    known_calls: Known,
     options: tuple,
     tensors: tuple[Tensor | None, ...],
     places: tuple[tuple[int, bool], ...],
@@ -200,12 +214,13 @@ def _make_known(
         known = known_calls.get(options)
         if known is None:
             words, aligned = zip(*places, strict=True)
-            known = known_calls[options] = Calls((Tensor, torch.nn.Parameter), words, out_word, aligned)
+            known = known_calls[options] = Calls(_TYPES, words, out_word, aligned)
     # A pattern without memory: to copy one costs a third of naming shape, type and device.
     pattern = torch.empty_like(out)
     pattern.untyped_storage().resize_(0)
+    make_here = None if _empty_here is None else (_empty_here, (tuple(out.shape), out.stride(), out.dtype))
     with _lock:
-        known.add(tensors, operation, arguments, functools.partial(torch.empty_like, pattern))
+        known.add(tensors, operation, arguments, functools.partial(torch.empty_like, pattern), make_here)
 
 
 def _range_of(rows: int) -> int:
@@ -280,11 +295,7 @@ _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 def _unobserved() -> bool:
     """Whether neither a compiler nor a mode nor a transform of torch would see a call."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    return not (is_compiling() or _modes() or _transforms())
 
 
 # ---- Grouped products ----
@@ -440,7 +451,7 @@ def _grouped_mm(
 ) -> Tensor:
     parameters = None if parameters is None else tuple(parameters)
     options = (divisor, activation, parameters, gate, out_dtype)
-    known = _known_products.get(options)
+    known = None if _fills() else _known_products.get(options)
     if known is not None and (result := known(mat_a, mat_b, offs, bias, gather)) is not None:
         return result
     given: tuple[Tensor | None, ...] = (mat_a, mat_b, offs, bias, gather)
@@ -522,15 +533,16 @@ def grouped_mm(
     ValueError: an argument breaks a rule, or the device has no kernel for it. RuntimeError: a gradient is asked for,
     driver, compiler. Nothing was launched then.
     """
-    unobserved = _unobserved()
+    if not is_compiling():
+        result = _known_products.run(
+            divisor, activation, activation_parameters, gate, out_dtype, mat_a, mat_b, offs, bias, gather
+        )
+        if result is not None:
+            return result if type(result) is Tensor else check(result)
     if torch.is_grad_enabled():
         _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
-    elif unobserved and activation_parameters is None:
-        known = _known_products.get((divisor, activation, None, gate, out_dtype))
-        if known is not None and (result := known.run(mat_a, mat_b, offs, bias, gather)) is not None:
-            return result if type(result) is Tensor else check(result)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if unobserved and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
+    if _unobserved() and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
         return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
@@ -832,17 +844,19 @@ def experts(
     the same bits in every run. ValueError: an argument breaks a rule, or the device has no kernel for it.
     RuntimeError: a gradient is asked for, driver, compiler. Nothing was launched then.
     """
-    unobserved = _unobserved()
+    if not is_compiling():
+        result = _known_layers.run(
+            activation, activation_parameters, gate, first_expert, all_experts, out_dtype, x, topk_ids, topk_weights,
+            w1, w2, b1, b2, residual,
+        )  # fmt: skip
+        if result is not None:
+            return result if type(result) is Tensor else check(result)
     if torch.is_grad_enabled():
         _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
-    elif unobserved and activation_parameters is None:
-        known = _known_layers.get((activation, None, gate, first_expert, all_experts, out_dtype))
-        if known is not None and (result := known.run(x, topk_ids, topk_weights, w1, w2, b1, b2, residual)) is not None:
-            return result if type(result) is Tensor else check(result)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if unobserved and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
+    if _unobserved() and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
         call = _on_gpu if x.is_cuda else _on_cpu
         return call(
             _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,

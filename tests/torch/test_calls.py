@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import moxie
 import moxie.torch
 from moxie import _calls, _layer
-from moxie._calls import Calls, exchange_of
+from moxie._calls import Calls, Known, exchange_of
 from moxie._device import Device
 from moxie._library import ffi, lib, word_of
 from moxie.torch import _LAYER_PLACES
@@ -74,10 +74,10 @@ def new_calls():
     return Calls((torch.Tensor, torch.nn.Parameter), words, _layer._OUT, aligned)
 
 
-def add(calls, library, tensors, tokens=TOKENS, out=new_out, handle=0x1230, run=None):
+def add(calls, library, tensors, tokens=TOKENS, out=new_out, handle=0x1230, run=None, here=None):
     arguments = {name: 16 if each is not None else 0 for name, each in zip(NAMES, tensors, strict=True)}
     arguments |= {"tokens": tokens, "out": 16, "ld_up": 40, "workspace": 128, "workspace_bytes": WORKSPACE}
-    calls.add(tensors, Operation(handle), arguments, functools.partial(out), run or library.address)
+    calls.add(tensors, Operation(handle), arguments, functools.partial(out), here, run or library.address)
 
 
 class Managed(ctypes.Structure):
@@ -120,6 +120,53 @@ class Memory:
 
     def release(self, one):
         del self.held[one]
+
+
+class Gpu(Memory):
+    """Tensors on the CPU seem to lie on the first GPU, whose memory comes from here by torch's own functions."""
+
+    def __init__(self, monkeypatch):
+        super().__init__(monkeypatch)
+        self.current, self.status, self.direct, self.direct_held = 0, 0, [], {}
+        see = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(self.exchange[5])
+        void, number = ctypes.c_void_p, ctypes.c_int32
+
+        def view(tensor, to):
+            status = see(tensor, to)
+            number.from_address(to + 8).value = 2
+            return status
+
+        def stream(kind, index, to):
+            void.from_address(to).value = 0x5550
+            return 0
+
+        def device(to):
+            number.from_address(to).value = self.current
+            return self.status
+
+        def take(nbytes, to):
+            if self.is_empty:
+                return 1
+            memory = ctypes.create_string_buffer(nbytes)
+            self.direct.append((nbytes, ctypes.addressof(memory)))
+            self.direct_held[ctypes.addressof(memory)] = memory
+            void.from_address(to).value = ctypes.addressof(memory)
+            return 0
+
+        def give(memory):
+            del self.direct_held[memory]
+            return 0
+
+        self.its = (
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, void)(view),
+            ctypes.CFUNCTYPE(ctypes.c_int, number, number, void)(stream),
+            ctypes.CFUNCTYPE(number, void)(device),
+            ctypes.CFUNCTYPE(number, ctypes.c_uint64, void)(take),
+            ctypes.CFUNCTYPE(number, void)(give),
+        )
+        self.exchange[5], self.exchange[6], *functions = (ctypes.cast(each, void).value for each in self.its)
+        functions = (void * 3)(*functions)
+        monkeypatch.setattr(_calls, "_gpu", lambda: functions)
 
 
 @pytest.fixture
@@ -223,6 +270,104 @@ def test_a_call_without_a_workspace_is_left_to_python(monkeypatch):
     assert library.seen == [] and calls(*tensors_of()) is not None
 
 
+def new_here(tokens, hidden):
+    return torch.ones(tokens, hidden, dtype=torch.bfloat16)
+
+
+def test_memory_of_the_current_gpu_comes_from_its_own_functions(monkeypatch):
+    gpu = Gpu(monkeypatch)
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of(), here=(new_here, (TOKENS, HIDDEN)))
+    for library.status in (0, lib.MOXIE_ERROR_DRIVER):
+        with contextlib.suppress(RuntimeError):
+            assert calls(*tensors_of()).eq(1).all()
+        assert library.seen[-1][2:] == (gpu.direct[-1][1], WORKSPACE, ffi.cast("void*", 0x5550))
+    assert [nbytes for nbytes, _ in gpu.direct] == [WORKSPACE] * 2 and gpu.direct_held == {} and gpu.given == []
+
+
+@pytest.mark.parametrize("current, status", [(1, 0), (0, 1)])
+def test_memory_of_another_gpu_comes_from_the_exchange_interface(monkeypatch, current, status):
+    gpu = Gpu(monkeypatch)
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of(), here=(new_here, (TOKENS, HIDDEN)))
+    gpu.current, gpu.status = current, status
+    assert calls(*tensors_of()).eq(0).all()
+    assert library.seen[-1][2] == gpu.given[-1][1] and gpu.held == {} and gpu.direct == []
+
+
+def test_a_gpu_without_memory_is_left_to_python(monkeypatch):
+    gpu = Gpu(monkeypatch)
+    calls, library = new_calls(), Library()
+    add(calls, library, tensors_of(), here=(new_here, (TOKENS, HIDDEN)))
+    gpu.is_empty = True
+    assert calls(*tensors_of()) is None and library.seen == [] and gpu.given == []
+    add(calls, library, tensors_of(1), here=(new_here, (1,)))
+    with pytest.raises(TypeError, match="hidden"):
+        calls(*tensors_of(1))
+
+
+def test_torch_has_the_functions_of_gpus():
+    has = torch.version.cuda is not None and tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
+    functions = _calls._gpu()
+    assert len(functions) == 3 and (all(functions) if has else not any(functions))
+    assert moxie.torch._empty_here is torch._C._dynamo.guards._empty_strided_cuda
+
+
+class Front:
+    """Two tables behind three options, and a check whose answer can be changed."""
+
+    def __init__(self):
+        self.answer, self.library = None, Library()
+        self.known = Known(moxie.torch._TYPES, 3, [(lambda: True, True), (lambda: self.answer, None)])
+        for options, handle in (self.options("a"), 0x1230), (self.options("b"), 0x4560):
+            self.known[options] = new_calls()
+            add(self.known[options], self.library, tensors_of(), handle=handle)
+
+    @staticmethod
+    def options(name):
+        return "option " + name, 1234 * len(name), None
+
+    def __call__(self, *given):
+        """The handle of the call that is found."""
+        y = self.known.run(*given, *tensors_of())
+        assert (y is None) == (self.library.seen == [])
+        return None if y is None else self.library.seen.pop()[0]
+
+
+def test_options_lead_to_their_table():
+    front = Front()
+    assert front(*front.options("a")) == 0x1230 and front(*front.options("b")) == 0x4560
+    assert front("option a", 1234.0, None) == 0x1230  # as in a dictionary
+    for other in (("option c", 1234, None), ("option a", 1235, None), ("option a", 1234, 0), (None, None, None)):
+        assert front(*other) is None
+    assert front("option a", torch.zeros(2), None) is None  # which cannot be compared
+    assert front.known.run() is None and front.known.run("option a", 1234) is None
+    assert front.known.run(*front.options("a"), *tensors_of()[:-1]) is None
+    front.answer = False
+    assert front(*front.options("a")) is None
+    front.answer = None
+    assert front(*front.options("a")) == 0x1230
+    front.known.clear()
+    assert front(*front.options("a")) is None and len(front.known) == 0
+
+
+def test_a_check_that_raises_is_not_passed():
+    front = Front()
+    known = Known(moxie.torch._TYPES, 3, [(lambda: 1 // 0, 0)])
+    known[front.options("a")] = front.known[front.options("a")]
+    assert known.run(*front.options("a"), *tensors_of()) is None and front.library.seen == []
+
+
+def test_options_beyond_those_that_there_is_room_for_are_in_the_dictionary():
+    library, known = Library(), Known(moxie.torch._TYPES, 1, [])
+    calls = new_calls()
+    add(calls, library, tensors_of())
+    for i in range(40):
+        known[(i,)] = calls
+    found = [known.run(i, *tensors_of()) is not None for i in range(40)]
+    assert found == [True] * 32 + [False] * 8 and known[(39,)](*tensors_of()) is not None
+
+
 def test_nothing_is_kept():
     made = []
 
@@ -301,9 +446,12 @@ class Noted:
     def __init__(self, monkeypatch):
         gpu = object.__new__(moxie.torch._Gpu)
         gpu.device, gpu.calls, gpu.stream = Device("sim"), {}, lambda: 0
-        self.known = {}
-        for name in ("_known_products", "_known_layers"):
-            monkeypatch.setattr(moxie.torch, name, self.known)
+        self.known = []
+        for name, options, checks in (
+            ("_known_products", 5, [(moxie.torch._fills, False)]), ("_known_layers", 6, []),
+        ):  # fmt: skip
+            self.known.append(Known(moxie.torch._TYPES, options, [*moxie.torch._EAGER, *checks]))
+            monkeypatch.setattr(moxie.torch, name, self.known[-1])
         self.gpu, self.calls, self.status = gpu, [], 0
         self.function = Run(self.run)
         address = ctypes.cast(self.function, ctypes.c_void_p).value
@@ -321,6 +469,10 @@ class Noted:
 
             monkeypatch.setattr(moxie.torch, name, make)
         monkeypatch.setattr(moxie.torch, "_made", {})
+
+    @property
+    def tables(self):
+        return [table for known in self.known for table in known.values()]
 
     def run(self, handle, tensors, workspace, nbytes, options):
         self.calls.append((handle, bytes(ffi.buffer(ffi.cast(self.struct, tensors))), nbytes))
@@ -361,7 +513,7 @@ def test_a_repeated_call_is_the_same_call(name, monkeypatch):
     call = getattr(moxie.torch, function)
     with torch.no_grad():
         first = call(noted.gpu, *arguments)
-        (known,) = noted.known.values()
+        (known,) = noted.tables
         found = []  # by way of the table
 
         def run(*tensors, run=known.run):
@@ -404,8 +556,30 @@ def test_what_users_call_finds_known_calls(name, public, monkeypatch):
         with pytest.raises(AssertionError, match="saw moxie"), Watching():
             public()
         assert len(noted.calls) == 2
+        for transform in (torch.func.functionalize, torch.vmap):
+            with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
+                transform(lambda x: (public(), x)[1])(torch.zeros(2))
+        assert len(noted.calls) == 2
     with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
         public()  # gradients might be asked for
+
+
+def test_rows_that_no_product_writes_are_torchs_where_programs_repeat(monkeypatch):
+    noted = Noted(monkeypatch)
+    function, arguments = WHOLE_CALLS["a product"]
+    call = functools.partial(getattr(moxie.torch, function), noted.gpu, *arguments)
+    monkeypatch.delenv("MOXIE_DEVICE")
+    with torch.no_grad():
+        call(), call()
+        (known,) = noted.tables
+        monkeypatch.setattr(known, "run", lambda *tensors: pytest.fail("the table was asked"))
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert call().isnan().all()
+            with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
+                moxie.grouped_mm(*PRODUCT[:2], offs=PRODUCT[2])
+        finally:
+            torch.use_deterministic_algorithms(False)
 
 
 def test_a_status_reaches_what_users_call(monkeypatch):

@@ -98,3 +98,63 @@ def test_tensors_of_other_devices_are_refused():
         arguments = {"x": x, "topk_ids": ids, "topk_weights": scores, "w1": w1, "w2": w2, **changed}
         with pytest.raises((ValueError, RuntimeError), match="is on c|are on the CPU"):
             moxie.experts(**arguments)
+
+
+def known_layer(device="cuda"):
+    """A call of moxie.experts that is known (python/native/calls.c), and its result."""
+    tensors = [bf16(40, H), *routing(40, E, 2), bf16(E, 2 * W, H, scale=0.1), bf16(E, H, W, scale=0.1)]
+    tensors = [each.to(device) for each in tensors]
+    moxie.experts(*tensors)
+    return lambda: moxie.experts(*tensors), moxie.experts(*tensors)
+
+
+def test_a_known_call_allocates_its_result_and_its_workspace():
+    call, expected = known_layer()
+    torch.cuda.synchronize()
+    held, count = torch.cuda.memory_allocated(), torch.cuda.memory_stats()["allocation.all.allocated"]
+    y = call()
+    assert torch.cuda.memory_allocated() - held == y.nbytes  # the workspace has been given back
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] - count == 2
+    assert y.equal(expected) and y.is_contiguous() and not y.requires_grad
+
+
+def test_a_known_call_in_a_graph():
+    call, expected = known_layer()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = call()
+    # What others allocate meanwhile must not lie in the graph's workspace.
+    others = [torch.full((1 << 16,), 7.0, device="cuda") for _ in range(64)]
+    for _ in range(2):
+        y.zero_()
+        graph.replay()
+        assert y.equal(expected)
+    assert all(each.eq(7).all() for each in others)
+
+
+def test_a_known_call_allocates_in_the_pool_of_its_thread():
+    call, expected = known_layer()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        y = call()
+    segments = [(each["address"], each["address"] + each["total_size"]) for each in pool.snapshot()]
+    assert any(begin <= y.data_ptr() < end for begin, end in segments)
+    assert y.equal(expected)
+
+
+def test_a_known_call_in_inference_mode():
+    call, expected = known_layer()
+    with torch.inference_mode():
+        y = call()
+    assert y.is_inference() and not call().is_inference() and y.equal(expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_a_known_call_on_a_gpu_that_is_not_the_current_one():
+    call, expected = known_layer("cuda:1")
+    held = [torch.cuda.memory_allocated(i) for i in range(2)]
+    y = call()
+    assert y.device.index == 1 and y.equal(expected)
+    assert torch.cuda.memory_allocated(0) == held[0]
+    with torch.cuda.device(1):
+        assert call().equal(expected)
