@@ -200,8 +200,8 @@ std::string ptx_of(const void* image, size_t length) {
   const auto* text = reinterpret_cast<const char*>(bytes);
   for (const char* t = text; *t != 0; ++t) {
     const auto ch = static_cast<unsigned char>(*t);
-    require(ch >= 32 || ch == '\n' || ch == '\r' || ch == '\t' || ch == '\f' || ch == '\v', CUDA_ERROR_INVALID_IMAGE,
-            "the image is neither PTX nor a fat binary");
+    if (ch >= 32 || ch == '\n' || ch == '\r' || ch == '\t' || ch == '\f' || ch == '\v') continue;
+    fail(CUDA_ERROR_INVALID_IMAGE, "the image is neither PTX nor a fat binary");
   }
   return text;
 }

@@ -124,12 +124,18 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
 
 // ---- races --------------------------------------------------------------------------------------
 
+// Whether the warp has seen the access or made it itself, which stays so.
+bool is_known(const Warp& warp, const Touch& touch) {
+  if (warp.has_seen(touch.stamp)) return true;
+  const AgentInfo& by = warp.cta->cluster->agents[touch.stamp.by];
+  return by.cta == warp.cta && by.index == static_cast<uint32_t>(warp.index);
+}
+
 // Whether the access comes before what the warp does now. Reads by lanes that have told nobody count as ordered once
 // any lane of their warp has released: what holds between the lanes of a warp is not asked here.
 bool comes_before(const Warp& warp, const Touch& touch) {
-  if (warp.has_seen(touch.stamp)) return true;
+  if (is_known(warp, touch)) return true;
   const AgentInfo& by = warp.cta->cluster->agents[touch.stamp.by];
-  if (by.cta == warp.cta && by.index == static_cast<uint32_t>(warp.index)) return true;
   if (by.kind != AgentInfo::Kind::Reads) return false;
   const Warp& other = *by.cta->warps[by.index];
   return other.reads.came_before(touch.stamp.by, warp.view.seen[other.self]);
@@ -240,10 +246,18 @@ class GenericAccess {
  private:
   [[gnu::noinline]] void race(uint32_t& list, uint32_t granule, uint32_t mask, int lane) {
     const Touch now{stamp_, static_cast<uint16_t>(mask), kWrite, racing_ == Racing::Strong};
+    if (const uint32_t made = history_.races.kept_step(list, now); made != UINT32_MAX) {
+      steps_[__builtin_ctz(mask) / 2] = {list, made, mask};
+      list = made;
+      return;
+    }
     Cluster& cluster = *warp_.cta->cluster;
     bool known = true;  // what holds for this granule holds for others with the same list
+    bool lasts = true;  // and for later accesses, too
     history_.races.each(list, [&](const Touch& other) {
-      if (!conflict(now, other) || comes_before(warp_, other)) return;
+      if (!conflict(now, other) || is_known(warp_, other)) return;
+      lasts = false;
+      if (comes_before(warp_, other)) return;
       // What another block stored is judged with its scopes, where a plain read meets it.
       if (!kWrite && racing_ == Racing::Plain && !other.strong && cluster.agents[other.stamp.by].cta != warp_.cta)
         return;
@@ -263,7 +277,9 @@ class GenericAccess {
     });
     const uint32_t before = list;
     list = history_.races.with(list, now, [&](const Touch& other) { return comes_before(warp_, other); });
-    if (known) steps_[__builtin_ctz(mask) / 2] = {before, list, mask};
+    if (!known) return;
+    steps_[__builtin_ctz(mask) / 2] = {before, list, mask};
+    if (lasts) history_.races.keep(before, now, list);
   }
   [[gnu::noinline]] void step(SharedHistory::Granule& g, uint32_t granule, uint32_t mask, int lane) {
     const uint32_t at = granule * 16 + static_cast<uint32_t>(__builtin_ctz(mask));

@@ -12,6 +12,7 @@ void Races::create(uint32_t bytes, bool shared_by_warps) {
   list_of_.assign(granules, 0);
   for (auto& last : last_) last.resize(2 * granules);  // read only where a list names an access
   lists_.assign(1, {});
+  steps_.assign(kSteps, {});
 }
 
 void Races::drop_unused() {
@@ -31,6 +32,7 @@ void Races::drop_unused() {
   }
   lists_ = std::move(kept);
   touches_ = std::move(touches);
+  steps_.assign(kSteps, {});
   collect_at_ = std::max(kCollectAt, 2 * touches_.size());
 }
 

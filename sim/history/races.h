@@ -37,6 +37,13 @@ class Races {
   void each(uint32_t list, Visit visit) const {
     for (uint32_t i = 0; i < lists_[list].count; ++i) visit(touches_[lists_[list].first + i]);
   }
+  // What keep() was told of the list with one touch more; UINT32_MAX: nothing. Lanes that scatter meet many lists.
+  uint32_t kept_step(uint32_t list, const Touch& touch) const {
+    const Step& step = steps_[place_of(list, touch)];
+    return step.list == list && same(step.touch, touch) ? step.made : UINT32_MAX;
+  }
+  // The list becomes `made` by the touch, whose warp has seen all on it that conflicts.
+  void keep(uint32_t list, const Touch& touch, uint32_t made) { steps_[place_of(list, touch)] = {list, made, touch}; }
   // The list with one touch more. `before(touch)` says which others come before it.
   template <class Before>
   uint32_t with(uint32_t list, Touch touch, Before before) {
@@ -82,6 +89,16 @@ class Races {
     uint32_t next = 0;  // this list with `by`; 0: not known
     Touch by;
   };
+  struct Step {
+    uint32_t list = UINT32_MAX, made = 0;
+    Touch touch;
+  };
+  static constexpr size_t kSteps = 512;
+  static size_t place_of(uint32_t list, const Touch& touch) {
+    const uint32_t hash = list * 0x9e3779b1u ^ touch.stamp.by * 0x85ebca6bu ^ touch.stamp.at * 0xc2b2ae35u ^
+                          touch.bytes * 0x165667b1u ^ (touch.write ? 0x5bd1e995u : 0);
+    return hash >> 23;
+  }
   static bool same(const Touch& a, const Touch& b) {
     return a.stamp.by == b.stamp.by && a.stamp.at == b.stamp.at && a.bytes == b.bytes && a.write == b.write &&
            a.strong == b.strong;
@@ -91,6 +108,7 @@ class Races {
   std::vector<uint64_t> last_[2];
   std::vector<List> lists_;  // the first one is empty
   std::vector<Touch> touches_;
+  std::vector<Step> steps_;
   static constexpr size_t kCollectAt = 16384;
   size_t collect_at_ = kCollectAt;
 };

@@ -50,7 +50,11 @@ bool is_row(const uint64_t* at, uint32_t mask, uint32_t size) {
 void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size, Access access, Reach reach,
                     Pointers* out) {
   uint64_t low = UINT64_MAX, high = 0;
-  if (mask == kFullMask) {
+  const bool row = is_row(at, mask, size) && at[0] < at[kLanes - 1];  // and does not pass the last address
+  if (row) {
+    low = at[0];
+    high = at[kLanes - 1];
+  } else if (mask == kFullMask) {
     for (int lane = 0; lane < kLanes; ++lane) {
       low = std::min(low, at[lane]);
       high = std::max(high, at[lane]);
@@ -81,7 +85,7 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   if (memory.undefined.any()) [[unlikely]]
     hold_undefined(warp);
   if (high + size > high && global_range_cached(memory, low, high + size)) {
-    if (is_row(at, mask, size)) out->row = reinterpret_cast<uint8_t*>(at[0]);
+    if (row) out->row = reinterpret_cast<uint8_t*>(at[0]);
     std::memcpy(out->at, at, sizeof out->at);
   } else {
     each_lane(mask, [&](int lane) { out->at[lane] = global_pointer(warp, at[lane], size, lane); });

@@ -2,6 +2,7 @@
 #include "sim/machine/kernel.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace sim {
 namespace {
@@ -11,7 +12,42 @@ constexpr uint32_t kMaxRegisters = 256;    // of a thread
 
 constexpr uint64_t kFunctionWindow = 4ull << 56;  // beside those of sim/memory/address_space.h
 
+// Clusters that run side by side make the outcome depend on who comes first by what an atomic operation on global
+// memory returns, and by sums of floats, which are rounded in the order they are made.
+bool depends_on_order(const std::vector<std::string>& parts) {
+  const auto has = [&](auto found) { return std::any_of(parts.begin(), parts.end(), found); };
+  const bool floats = has(
+      [](const std::string& p) { return p.starts_with("f16") || p.starts_with("bf16") || p == "f32" || p == "f64"; });
+  if (parts[0] == "cp") return floats && has([](const std::string& p) { return p == "reduce"; });
+  if (parts[0] != "atom" && parts[0] != "red") return false;
+  if (has([](const std::string& p) { return p.starts_with("shared"); })) return false;
+  return parts[0] == "atom" || floats || has([](const std::string& p) { return p == "async"; });
+}
+
+bool has_one_of(const std::vector<std::string>& parts, std::initializer_list<const char*> names) {
+  return std::find_first_of(parts.begin(), parts.end(), names.begin(), names.end()) != parts.end();
+}
+
 }  // namespace
+
+Kernel::Uses find_uses(const std::vector<Instr>& code) {
+  Kernel::Uses uses;
+  for (const Instr& in : code) {
+    if (in.source == nullptr) continue;
+    const std::vector<std::string>& parts = in.source->parts;
+    const std::string& name = parts[0];
+    const bool atomic = name == "atom" || name == "red", moves = name == "ld" || name == "st";
+    if (name == "clusterlaunchcontrol") uses.launch_control = true;
+    if (name == "cp" && in.source->opcode.starts_with("cp.async.bulk.tensor")) uses.tensor_copies = true;
+    if ((atomic || name == "cp") && depends_on_order(parts)) uses.order_between_clusters = true;
+    if (!atomic && !moves) continue;
+    if (has_one_of(parts, {"shared", "shared::cta", "shared::cluster", "local", "param"})) continue;
+    const bool strong = has_one_of(parts, {"relaxed", "volatile", "mmio"});
+    if (name == "atom" || (name == "ld" && (strong || has_one_of(parts, {"acquire"})))) uses.strong_reads = true;
+    if (atomic || (name == "st" && (strong || has_one_of(parts, {"release"})))) uses.strong_writes = true;
+  }
+  return uses;
+}
 
 uint64_t function_address(const ptx::Module& module, const std::string& written) {
   const auto alias = module.aliases.find(written);

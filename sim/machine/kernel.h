@@ -78,8 +78,18 @@ struct Kernel {
   std::vector<StackFrame> frames;
   uint32_t stack_row = UINT32_MAX;  // each lane's stack pointer, from stack_base; UINT32_MAX: no function needs one
   uint32_t stack_base = 0;
+  // What its instructions do that decides how a launch is run; found once, since they are many.
+  struct Uses {
+    bool launch_control = false;
+    bool strong_reads = false, strong_writes = false;  // of global memory, by which clusters can hand something over
+    bool order_between_clusters = false;               // the outcome could depend on which cluster comes first
+    bool tensor_copies = false;
+  };
+  Uses uses;
   mutable std::vector<uint8_t> covered;  // by instruction: has been executed (sim/machine/coverage.h); else empty
 };
+Kernel::Uses find_uses(const std::vector<Instr>& code);
+
 // The registers, as they are allocated, that ptxas gives each thread of a kernel with setmaxnreg: of a register file
 // that warp groups share, no more than the largest setmaxnreg.inc asks for. Without bounds on both threads and blocks
 // it ignores setmaxnreg, and says so (C7508): 0.

@@ -58,7 +58,7 @@ void run(Launch& launch) {
   const uint64_t running = running_clusters(launch, clusters);
   if (may_wait_for_others(kernel)) return take_turns(launch);
   host_threads = static_cast<unsigned>(std::min<uint64_t>(host_threads, running));
-  if (order_between_clusters_matters(kernel)) host_threads = 1;
+  if (kernel.uses.order_between_clusters) host_threads = 1;
   begin_history(launch, false);
 
   std::atomic<uint64_t> next{0}, failed{UINT64_MAX};  // shares

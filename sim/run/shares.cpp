@@ -14,12 +14,6 @@ namespace {
 
 constexpr uint32_t kSharedLimit = 232448;  // bytes a block may have
 
-template <class Predicate>
-bool any_instruction(const Kernel& kernel, Predicate predicate) {
-  return std::any_of(kernel.code.begin(), kernel.code.end(),
-                     [&](const Instr& in) { return in.source != nullptr && predicate(*in.source); });
-}
-
 }  // namespace
 
 void check_launch(const Launch& launch) {
@@ -49,10 +43,7 @@ void check_launch(const Launch& launch) {
 // pending. On a GPU as many run as fit, any number from one up. Here the number follows the order, so that small grids
 // meet both answers of try_cancel.
 uint64_t running_clusters(const Launch& launch, uint64_t clusters) {
-  const bool cancels = std::any_of(launch.kernel->code.begin(), launch.kernel->code.end(), [](const Instr& in) {
-    return in.source != nullptr && in.source->parts[0] == "clusterlaunchcontrol";
-  });
-  if (!cancels) return clusters;
+  if (!launch.kernel->uses.launch_control) return clusters;
   const uint64_t processors = launch.multiprocessors > 0 ? launch.multiprocessors : launch.arch >= 100 ? 148 : 132;
   const uint64_t fitting = std::max<uint64_t>(1, std::min(clusters, processors / launch.cluster.count()));
   if (launch.order.mode == Mode::Lazy) return std::min<uint64_t>(2, fitting);
@@ -72,65 +63,19 @@ std::deque<uint64_t> share_of(const Order& order, uint64_t i, uint64_t n, uint64
   return share;
 }
 
-// Whether clusters that run side by side could make the outcome depend on who comes first: what an atomic operation on
-// global memory returns, and sums of floats, which are rounded in the order they are made.
-bool order_between_clusters_matters(const Kernel& kernel) {
-  return std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instr& in) {
-    if (in.source == nullptr) return false;
-    const auto& parts = in.source->parts;
-    const auto has = [&](auto found) { return std::any_of(parts.begin(), parts.end(), found); };
-    const bool floats = has(
-        [](const std::string& p) { return p.starts_with("f16") || p.starts_with("bf16") || p == "f32" || p == "f64"; });
-    if (parts[0] == "cp") return floats && has([](const std::string& p) { return p == "reduce"; });
-    if (parts[0] != "atom" && parts[0] != "red") return false;
-    if (has([](const std::string& p) { return p.starts_with("shared"); })) return false;
-    return parts[0] == "atom" || floats || has([](const std::string& p) { return p == "async"; });
-  });
-}
-
-namespace {
-
-// Whether a tensor map in global memory was stored over is asked when a copy uses it.
-bool copies_tensors(const Kernel& kernel) {
-  return any_instruction(kernel,
-                         [](const ptx::Instruction& in) { return in.opcode.rfind("cp.async.bulk.tensor", 0) == 0; });
-}
-
-bool in_global_memory(const ptx::Instruction& in) {
-  for (const char* space : {"shared", "shared::cta", "shared::cluster", "local", "param"}) {
-    if (has_part(in, space)) return false;
-  }
-  return true;
-}
-
-// An access of global memory by which clusters can hand something over.
-bool is_strong_read(const ptx::Instruction& in) {
-  if (!in_global_memory(in)) return false;
-  return in.parts[0] == "atom" || (in.parts[0] == "ld" && (has_part(in, "acquire") || has_part(in, "relaxed") ||
-                                                           has_part(in, "volatile") || has_part(in, "mmio")));
-}
-bool is_strong_write(const ptx::Instruction& in) {
-  if (!in_global_memory(in)) return false;
-  return in.parts[0] == "atom" || in.parts[0] == "red" ||
-         (in.parts[0] == "st" &&
-          (has_part(in, "release") || has_part(in, "relaxed") || has_part(in, "volatile") || has_part(in, "mmio")));
-}
-
-}  // namespace
-
-bool may_wait_for_others(const Kernel& kernel) { return any_instruction(kernel, is_strong_read); }
+bool may_wait_for_others(const Kernel& kernel) { return kernel.uses.strong_reads; }
 
 void begin_history(Launch& launch, bool interleaved) {
   if (launch.rules.strictness == Strictness::Field) return;
   if (!interleaved && launch.grid.count() == launch.cluster.count()) return;
   launch.grid_history = std::make_unique<GridHistory>();
-  launch.grid_history->can_synchronize =
-      may_wait_for_others(*launch.kernel) && any_instruction(*launch.kernel, is_strong_write);
+  launch.grid_history->can_synchronize = launch.kernel->uses.strong_reads && launch.kernel->uses.strong_writes;
 }
 
 void equip_cluster(Cluster& cluster, const Launch& launch, Statistics* statistics) {
   cluster.statistics = launch.counts ? statistics : nullptr;
-  cluster.logs_writes = launch.written != nullptr || copies_tensors(*launch.kernel);
+  // Whether a tensor map in global memory was stored over is asked when a copy uses it.
+  cluster.logs_writes = launch.written != nullptr || launch.kernel->uses.tensor_copies;
   // A launch of one warp has no races.
   const bool may_race =
       launch.rules.strictness != Strictness::Field && (launch.grid.count() > 1 || launch.block.count() > kLanes);

@@ -13,7 +13,6 @@ namespace sim {
 void check_launch(const Launch& launch);
 uint64_t running_clusters(const Launch& launch, uint64_t clusters);
 std::deque<uint64_t> share_of(const Order& order, uint64_t i, uint64_t n, uint64_t clusters);
-bool order_between_clusters_matters(const Kernel& kernel);
 
 // Begins the launch's grid_history where clusters may race for global memory. Those of an `interleaved` grid may also
 // hand on what others of another grid have handed over.

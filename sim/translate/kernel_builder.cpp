@@ -227,6 +227,7 @@ std::shared_ptr<Kernel> KernelBuilder::build(const std::string& entry) {
     kernel_->registers_per_thread = std::min(255, reconfigured);
   else
     kernel_->registers_per_thread = std::min(limit, std::max(16, (live + 7) / 8 * 8));
+  kernel_->uses = find_uses(kernel_->code);
   if (coverage_wanted()) kernel_->covered.resize(kernel_->code.size());
   return kernel_;
 }

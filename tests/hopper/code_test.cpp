@@ -44,7 +44,7 @@ std::string ptx_of(const ProductSpec& p, std::optional<int> stages = {}) {
   if (stages) config.stages = *stages, config.store_buffers = 1;
   jit::Request request = ops::kernel_request(config, test::describe(p));
   request.kind = jit::ImageKind::Ptx;
-  return jit::Compiler::get().compile(request);
+  return jit::obtain(request).bytes;
 }
 
 int count(const std::string& text, const std::string& part) {
@@ -285,6 +285,17 @@ void add_routing(std::vector<Kernel>& kernels) {
   add(jit::sum_tokens_source(ResultFormat::Sums)), add(jit::combine_ranks_source(kBf16, ResultFormat::Sums));
 }
 
+// What ptxas reports of the kernel. It says the same of the same text: the report is kept beside compiled kernels.
+std::string assembly_report(const jit::Request& request) {
+  const jit::Cache cache(jit::Cache::default_folder());
+  const std::string key = jit::cache_key(request, jit::Compiler::get().version()) + ".log";
+  if (auto kept = cache.load(key)) return *kept;
+  std::string log;
+  jit::Compiler::get().compile(request, &log);
+  cache.store(key, log);
+  return log;
+}
+
 // All of them take minutes: MOXIE_TEST_ALL=1 (nightly). Otherwise the widest and four more of the grid.
 TEST(Code, NothingSpills) {
   std::vector<Kernel> kernels = shipped();
@@ -296,9 +307,9 @@ TEST(Code, NothingSpills) {
   std::vector<std::string> problems;
   const auto work = [&] {
     for (size_t i = next++; i < kernels.size(); i = next++) {
-      std::string log, problem;
+      std::string problem;
       try {
-        jit::Compiler::get().compile(kernels[i].request, &log);
+        const std::string log = assembly_report(kernels[i].request);
         if (log.find(" 0 bytes spill stores, 0 bytes spill loads") == std::string::npos) problem = log;
         if (log.find("wgmma.mma_async instructions are serialized") != std::string::npos) problem = log;
       } catch (const Error& error) {
