@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every hazard between devices, as a small pair of kernels: the files of tests/devices/hazards. Device 0 runs `zero`
-// and, where the file has it, its dependent grid `behind`, and device 1 `one`, which is launched first. Parameters: p_window, 16 KB of device 1; p_home, 16 KB of device 0;
-// p_out, 4 KB of the device that runs the kernel; all are zero. And p_map, a tensor map of the window, 128 rows of 32
-// words, with boxes of one row.
+// and, where the file has it, its dependent grid `behind`, and device 1 `one`, which is launched first. Parameters:
+// p_window, 16 KB of device 1; p_home, 16 KB of device 0; p_out, 4 KB of the device that runs the kernel; all are zero.
+// And p_map, a tensor map of the window, 128 rows of 32 words, with boxes of one row.
 #include "sim/memory/tensor_map.h"
 #include "tests/devices/devices.h"
 #include "tests/sim/hazard_files.h"

@@ -13,8 +13,9 @@ MOXIE_DEVICE void send_few(const DispatchParams& params) {
   const WindowHeader& own = header_of(params.ranks, params.ranks.rank);
   if (own.outcome == Outcome::Failed) return;
   if (own.outcome == Outcome::Fine) {
-    const int32_t tokens = real_tokens(params.token_count, params.tokens), warps_of_token = (params.columns + 255) / 256;
-    for (int32_t i = threadIdx.x / 32; i < tokens * warps_of_token; i += blockDim.x / 32)
+    const int32_t warps_of_token = (params.columns + 255) / 256;
+    const int32_t warps = real_tokens(params.token_count, params.tokens) * warps_of_token;
+    for (int32_t i = threadIdx.x / 32; i < warps; i += blockDim.x / 32)
       send_columns<Id, kFormat>(params, i / warps_of_token, i % warps_of_token * 32 + threadIdx.x % 32);
   }
   // All tokens come before the flags, and all threads have looked at the outcome before it may become another.
