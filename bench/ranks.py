@@ -165,7 +165,8 @@ class Bench:
             [(e["ts"], e["ts"] + e["dur"], e["args"].get("grid"), e["args"].get("block")) for e in kernels], count
         )
         for each in calls:
-            each["all dispatch"] = sum(each.get(name, 0) for name in ("exchange", "send few", "dispatch", "meet tokens"))
+            sends = ("exchange", "send few", "dispatch", "meet tokens")
+            each["all dispatch"] = sum(each.get(name, 0) for name in sends)
             each["all combine"] = sum(each.get(name, 0) for name in ("sum", "meet results", "combine"))
         medians = {name: statistics.median(each[name] for each in calls) for name in calls[0]}
         of_ranks = [None] * self.ranks

@@ -51,8 +51,8 @@ struct WindowLayout {
   int64_t scales = 0;  // Fp8, Mxfp8: four bytes [ranks][tokens][ceil(hidden / 128)]
   // ResultFormat::Rows: bf16 [rows][hidden], what our experts made of each row.
   int64_t rows = 0;
-  // Else: of each token in `tokens` its record, and float or bf16 [ranks][tokens][hidden], what each rank's experts made
-  // of our own tokens: the weighted sum of a token's rows there, which that rank writes.
+  // Else: of each token in `tokens` its record, and float or bf16 [ranks][tokens][hidden], the weighted sums of the
+  // rows that each rank's experts made of our own tokens, which that rank writes.
   int64_t records = 0, sums = 0;
   int64_t bytes = 0;
 };
@@ -148,7 +148,8 @@ struct GatherRowsParams {
 };
 constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
 
-// Argument of ranks/sum_tokens.cuh: sums the rows of each token that has come, and writes the sum to where it came from.
+// Argument of ranks/sum_tokens.cuh: sums the rows of each token that has come, and writes the sum into the window of
+// the token's rank.
 struct SumTokensParams {
   RankParams ranks;
   const void* rows = nullptr;  // bf16 [max_rows][columns]
