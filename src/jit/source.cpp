@@ -152,8 +152,10 @@ std::string dispatch_source(IdType type, RowFormat format) {
 }
 
 std::string send_few_source(IdType type, RowFormat format) {
-  return small_source("ranks/send_few.cuh", "kSendFewThreads", "DispatchParams",
-                      fmt::format("send_few<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
+  // One block: ptxas otherwise keeps room for a second one, and spills.
+  return small_source_with(
+      "ranks/send_few.cuh", "__launch_bounds__(moxie::kernel::kSendFewThreads, 1)", "DispatchParams",
+      fmt::format("send_few<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
 }
 
 std::string gather_rows_source(RowFormat format) {
