@@ -64,7 +64,7 @@ struct Kind {
   ResultFormat results;
   int64_t hidden = 136;
 };
-// With 2,400 columns exchange sends the tokens of a rank that has six or fewer, and dispatch those of the others.
+// With 2,400 columns send_few sends the tokens of a rank that has six or fewer, and dispatch those of the others.
 const Kind kKinds[] = {
     {"Two", 2, 3, 2, RowFormat::Bf16, ResultFormat::Rows, 2400},
     {"TwoSums", 2, 4, 8, RowFormat::Bf16, ResultFormat::Sums},

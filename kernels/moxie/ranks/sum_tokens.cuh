@@ -16,25 +16,6 @@ struct RowsOfExperts {
   }
 };
 
-// By a warp whose lanes have eight neighboring columns each, `first` the first of all. Each of its two stores is of
-// neighboring bytes: with those of one lane 32 bytes apart half of what NVLink carries would be empty.
-MOXIE_DEVICE void store_floats(float* row, int32_t first, int32_t columns, const float (&x)[8]) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float4 four;
-    float* const values = &four.x;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float low = __shfl_sync(~0u, x[i], 16 * half + lane / 2);
-      const float high = __shfl_sync(~0u, x[4 + i], 16 * half + lane / 2);
-      values[i] = lane % 2 == 0 ? low : high;
-    }
-    const int32_t column = first + 128 * half + 4 * lane;
-    if (column < columns) *reinterpret_cast<float4*>(row + column) = four;
-  }
-}
-
 template <ResultFormat kResults>
 MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
   griddepcontrol_wait();
@@ -69,12 +50,9 @@ MOXIE_DEVICE void sum_tokens(const SumTokensParams& params) {
       const bool exists = column < params.columns;
       float sum[8] = {};
       add_rows<DataType::Bf16>(sum, RowsOfExperts{params}, row, weight, params.top_k, exists, column);
-      uint8_t* const sums = ranks.windows[from] + ranks.at.sums;
-      const int64_t place = int64_t{ranks.rank * ranks.tokens + token} * params.columns;
-      if constexpr (kResults == ResultFormat::Sums)
-        store_floats(reinterpret_cast<float*>(sums) + place, column - 8 * lane, params.columns, sum);
-      else if (exists)
-        store_eight(sums, place + column, sum, DataType::Bf16);
+      constexpr DataType kType = kResults == ResultFormat::Sums ? DataType::F32 : DataType::Bf16;
+      const int64_t place = ranks.rank * ranks.tokens + token;
+      if (exists) store_eight(ranks.windows[from] + ranks.at.sums, place * params.columns + column, sum, kType);
     }
   }
 }
