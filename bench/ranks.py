@@ -13,7 +13,7 @@ routing it writes, in microseconds, the longest of all ranks:
     windows_shared      the same with a shared expert as wide as the others, and `shared` that expert alone (--shared)
     steps               of that, by torch.profiler: from the end of the kernel before to that of a step's last one, on
                         the rank that waits least for the others in it
-    dispatch, combine   likewise of exchange, dispatch and meet, and of sum, meet and combine
+    dispatch, combine   likewise of exchange, dispatch and meet, and of meet and combine or of combine_sums
     local               moxie.experts on one rank with the tokens that come to it, which sends nothing
     all_to_all          moxie.distributed.Experts over all_to_all, called; whole, halves: with tokens that travel so
     planned             what the cost model of docs/scale.md says of these, for even routing, and whether halves pay
@@ -144,7 +144,7 @@ class Bench:
             times.append((time.perf_counter() - begin) / count * 1e6)
         return self.worst(statistics.median(times))
 
-    def steps(self, call, count=10):
+    def steps(self, call, sums, count=10):
         """Microseconds of the steps of a call over windows, and of dispatch and combine, which are several of them."""
         graph = self.graph_of(call, count)
         if graph is None:
@@ -162,12 +162,14 @@ class Bench:
         graph.reset()
         kernels = [e for e in events if e.get("cat") == "kernel" and e["name"].startswith("moxie_kernel")]
         calls = steps_of(
-            [(e["ts"], e["ts"] + e["dur"], e["args"].get("grid"), e["args"].get("block")) for e in kernels], count
+            [(e["ts"], e["ts"] + e["dur"], e["args"].get("grid"), e["args"].get("block")) for e in kernels],
+            count,
+            sums,
         )
         for each in calls:
             sends = ("exchange", "send few", "dispatch", "meet tokens")
             each["all dispatch"] = sum(each.get(name, 0) for name in sends)
-            each["all combine"] = sum(each.get(name, 0) for name in ("sum", "meet results", "combine"))
+            each["all combine"] = sum(each.get(name, 0) for name in ("meet results", "combine", "combine sums"))
         medians = {name: statistics.median(each[name] for each in calls) for name in calls[0]}
         of_ranks = [None] * self.ranks
         dist.all_gather_object(of_ranks, medians)
@@ -299,7 +301,7 @@ class Bench:
         if "windows" in modules:
             times["windows"] = self.graph_time(lambda: modules["windows"](x, ids, weights))
             result["steps"], times["dispatch"], times["combine"] = self.steps(
-                lambda: modules["windows"](x, ids, weights)
+                lambda: modules["windows"](x, ids, weights), results != "rows"
             )
             if self.options.shared:
                 times |= self.shared(model, modules["windows"], x, ids, weights, expected)
@@ -385,34 +387,29 @@ def results_of(top, ranks):
     return "sums" if 1.25 * sums < rows else "rows"
 
 
-def steps_of(kernels, count):
+def steps_of(kernels, count, sums):
     """The steps of each of so many calls, from (begin, end, grid, block) of their kernels in any order.
 
-    A call is sort..., exchange, dispatch and meet or send_few, gather_rows or none, up, down, sum_tokens or none, meet,
-    combine. Meetings are the blocks of 32 threads (kMeetThreads), send_few is the last block of 1024 in front of one
-    (kSendFewThreads), and sum_tokens has combine's threads. Kernels begin before those in front of them have ended, so
-    only their ends count.
+    A call is sort..., exchange, dispatch and meet or send_few, gather_rows or none, up, down, and meet and combine or,
+    where sums travel, combine_sums. The meeting is one block of 32 threads (kMeetThreads), send_few one of 1024
+    (kSendFewThreads). Kernels begin before those in front of them have ended, so only their ends count.
     """
     kernels = sorted(kernels)
     ends = [end for _, end, _, _ in kernels]
-    blocks = {threads: [i for i, (_, _, grid, block) in enumerate(kernels) if [grid[0], *block] == [1, threads, 1, 1]]
-              for threads in (32, 1024)}  # fmt: skip
-    few = len(blocks[32]) == count
+    alone = [block[0] if grid[0] == 1 else 0 for _, _, grid, block in kernels]  # threads of kernels of one block
+    each, rest = divmod(len(kernels), count)
+    if rest:
+        raise SystemExit(f"{len(kernels)} kernels are not {count} calls")
     found = []
-    for results in blocks[32] if few else blocks[32][1::2]:
-        tokens = max(i for i in blocks[1024 if few else 32] if i < results)
-        names = {tokens: "meet tokens", tokens - 1: "dispatch", tokens - 2: "exchange"}
-        if few:
-            names = {tokens: "send few", tokens - 1: "exchange"}
-        names |= {results: "meet results", results + 1: "combine"}
-        last = results - 1
-        if list(kernels[last][3]) == list(kernels[results + 1][3]):
-            names[last] = "sum"
-            last -= 1
-        names |= {last - 1: "up", last: "down"}
-        if last - 2 > tokens:
-            names[last - 2] = "gather"
-        found.append({names[i]: ends[i] - ends[i - 1] for i in sorted(names)})
+    for first in range(0, len(kernels), each):
+        steps = ["up", "down"] + (["combine sums"] if sums else ["meet results", "combine"])
+        up = first + each - len(steps)
+        if alone[up - 1] not in (32, 1024):
+            steps.insert(0, "gather")
+            up -= 1
+        steps = ["exchange", *(["send few"] if alone[up - 1] == 1024 else ["dispatch", "meet tokens"]), *steps]
+        places = range(first + each - len(steps), first + each)
+        found.append({name: ends[i] - ends[i - 1] for name, i in zip(steps, places, strict=True)})
     return found
 
 

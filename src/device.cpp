@@ -169,12 +169,12 @@ const driver::LoadedKernel& DeviceState::gather_rows_kernel(RowFormat format) {
   return keep(gather_rows_[size_t(format)], [=] { return jit::gather_rows_source(format); });
 }
 
-const driver::LoadedKernel& DeviceState::sum_tokens_kernel(ResultFormat results) {
-  return keep(sum_tokens_[size_t(results)], [=] { return jit::sum_tokens_source(results); });
+const driver::LoadedKernel& DeviceState::combine_ranks_kernel(DataType out) {
+  return keep(combine_ranks_[size_t(out)], [=] { return jit::combine_ranks_source(out); });
 }
 
-const driver::LoadedKernel& DeviceState::combine_ranks_kernel(DataType out, ResultFormat results) {
-  return keep(combine_ranks_[size_t(out)][size_t(results)], [=] { return jit::combine_ranks_source(out, results); });
+const driver::LoadedKernel& DeviceState::combine_sums_kernel(DataType out, ResultFormat results) {
+  return keep(combine_sums_[size_t(out)][size_t(results)], [=] { return jit::combine_sums_source(out, results); });
 }
 
 driver::LoadedKernel DeviceState::load_kernel(jit::Request request, const char* entry, int dynamic_shared_bytes) {

@@ -41,8 +41,8 @@ class DeviceState {
   const driver::LoadedKernel& dispatch_kernel(IdType type, RowFormat format);
   const driver::LoadedKernel& send_few_kernel(IdType type, RowFormat format);
   const driver::LoadedKernel& gather_rows_kernel(RowFormat format);
-  const driver::LoadedKernel& sum_tokens_kernel(ResultFormat results);
-  const driver::LoadedKernel& combine_ranks_kernel(DataType out, ResultFormat results);
+  const driver::LoadedKernel& combine_ranks_kernel(DataType out);
+  const driver::LoadedKernel& combine_sums_kernel(DataType out, ResultFormat results);
 
  private:
   // A kernel that stays for good once it is there.
@@ -68,8 +68,8 @@ class DeviceState {
   Kept dispatch_[names<IdType>().size()][names<RowFormat>().size()];
   Kept send_few_[names<IdType>().size()][names<RowFormat>().size()];
   Kept gather_rows_[names<RowFormat>().size()];
-  Kept sum_tokens_[names<ResultFormat>().size()];
-  Kept combine_ranks_[names<DataType>().size()][names<ResultFormat>().size()];
+  Kept combine_ranks_[names<DataType>().size()];
+  Kept combine_sums_[names<DataType>().size()][names<ResultFormat>().size()];
 };
 
 }  // namespace moxie::detail

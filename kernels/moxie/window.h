@@ -29,21 +29,31 @@ struct RankStatus {
 // The first bytes of a window, all of which is 0 before the first call.
 struct WindowHeader {
   RankStatus status;
-  uint32_t call;    // counted up by each call of this rank
-  Outcome outcome;  // of that call
-  uint32_t unused[18];
-  // Written by rank r alone: the call in which it was at each meeting last, and what it takes the layer for.
+  uint32_t call;        // counted up by each call of this rank
+  Outcome outcome;      // of that call
+  int32_t most_tokens;  // of a rank, in that call
+  uint32_t unused[17];
+  // Written by rank r alone: the call in which it was at each meeting last, what it takes the layer for, and how many
+  // tokens it has.
   uint32_t met[kMeetings][kMaxRanks];
   uint32_t signatures[kMaxRanks];
+  int32_t told_tokens[kMaxRanks];
+  int32_t tokens[kMaxRanks];  // of each rank in this rank's call, while others are on their way to the next one
 };
 constexpr int kWindowHeaderBytes = 2048;
 static_assert(sizeof(RankStatus) == 48 && sizeof(WindowHeader) <= kWindowHeaderBytes);
+
+// Where sums travel back: the flags of a rank in every window, one for each chunk of tokens and block of columns.
+constexpr int kSumFlags = 8192;
 
 // Columns whose scales take four bytes: a float with RowFormat::Fp8, with Mxfp8 a code for every 32.
 constexpr int kRowScaleColumns = 128;
 
 // What lies behind the header, each part at a multiple of 256 bytes.
 struct WindowLayout {
+  // uint32_t [ranks][kSumFlags]: written by rank r alone, the call in which it sent these sums last. All layers have
+  // them here, so that those that share windows find flags of earlier calls at worst.
+  int64_t flags = kWindowHeaderBytes;
   int64_t counts = 0;  // int32 [ranks][places]: the pairs of each rank's tokens for the expert in each place
   int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: its place in `tokens`
   int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours, where they
@@ -71,7 +81,7 @@ constexpr WindowLayout window_layout(const WindowSizes& of) {
   const int64_t tokens = of.ranks * of.tokens;
   const int64_t sum_bytes = !sums ? 0 : of.results == ResultFormat::Sums ? 4 : 2;
   WindowLayout at;
-  at.counts = kWindowHeaderBytes;
+  at.counts = at.flags + of.ranks * kSumFlags * 4;
   at.order = at.counts + up(of.ranks * of.ranks * of.experts * 4);
   at.records = at.order + up(of.rows * 4);
   at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
@@ -101,9 +111,11 @@ constexpr int kTell = 1, kWait = 2;
 // Argument of ranks/exchange.cuh: tells all ranks the numbers of our rows, and finds out where rows go.
 struct ExchangeParams {
   RankParams ranks;
-  const int32_t* place_ends = nullptr;  // [places]: of our pairs, sorted by place
-  int32_t* shifts = nullptr;            // [places]: what leads from a sorted pair to its row where the expert is
-  int32_t* ends = nullptr;              // [experts]: of the rows of ours, from all ranks
+  const int32_t* place_ends = nullptr;   // [places]: of our pairs, sorted by place
+  int32_t* shifts = nullptr;             // [places]: what leads from a sorted pair to its row where the expert is
+  int32_t* ends = nullptr;               // [experts]: of the rows of ours, from all ranks
+  const int32_t* token_count = nullptr;  // or null
+  int32_t tokens = 0;
   int32_t halves = kTell | kWait;
 };
 
@@ -148,22 +160,31 @@ struct GatherRowsParams {
 };
 constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
 
-// Argument of ranks/sum_tokens.cuh: sums the rows of each token that has come, and writes the sum into the window of
-// the token's rank.
-struct SumTokensParams {
-  RankParams ranks;
-  const void* rows = nullptr;  // bf16 [max_rows][columns]
-  int32_t top_k = 1, columns = 0;
-};
-constexpr int kSumTokensThreads = 128;  // a thread has eight columns of a token
-
-// Argument of ranks/combine.cuh: `sum` but for rows and inverse, which lie in the windows and in `rows`,
-// and with sums for weights.
+// Argument of ranks/combine.cuh: `sum` but for rows and inverse, which lie in the windows and in `rows`.
 struct CombineRanksParams {
   CombineParams sum;
   RankParams ranks;
   const RowPlace* rows = nullptr;  // [tokens][top_k]
 };
+
+// Argument of ranks/combine_sums.cuh: `sum.from` has the rows of our experts, bf16 [max_rows][columns]; the others'
+// sums come into the windows.
+struct CombineSumsParams {
+  CombineParams sum;
+  RankParams ranks;
+  const RowPlace* rows = nullptr;  // [tokens][top_k]
+  int32_t halves = kTell | kWait;  // kTell: sends our sums; kWait: adds those that come
+};
+constexpr int kCombineSumsThreads = 128;  // a thread has eight columns of a token
+// Blocks of a multiprocessor, all of which run at once.
+constexpr int kCombineSumsBlocks = 7;
+// The most chunks of a rank's tokens, each of which has a flag for each block of columns (slab), and the tokens of one
+// where no rank has more than so many.
+constexpr int32_t most_chunks(int32_t slabs) { return kSumFlags / slabs; }
+constexpr int32_t tokens_of_chunk(int32_t most_tokens, int32_t slabs) {
+  const int32_t tokens = (most_tokens + most_chunks(slabs) - 1) / most_chunks(slabs);
+  return tokens > 1 ? tokens : 1;
+}
 
 }  // namespace kernel
 }  // namespace moxie

@@ -163,14 +163,15 @@ std::string gather_rows_source(RowFormat format) {
                       fmt::format("gather_rows<{}>", spell(format)));
 }
 
-std::string sum_tokens_source(ResultFormat results) {
-  return small_source("ranks/sum_tokens.cuh", "kSumTokensThreads", "SumTokensParams",
-                      fmt::format("sum_tokens<{}>", spell(results)));
+std::string combine_ranks_source(DataType out) {
+  return small_source("ranks/combine.cuh", "kCombineThreads", "CombineRanksParams",
+                      fmt::format("combine_over_ranks<{}>", spell(out)));
 }
 
-std::string combine_ranks_source(DataType out, ResultFormat results) {
-  return small_source("ranks/combine.cuh", "kCombineThreads", "CombineRanksParams",
-                      fmt::format("combine_over_ranks<{}, {}>", spell(out), spell(results)));
+std::string combine_sums_source(DataType out, ResultFormat results) {
+  return small_source_with("ranks/combine_sums.cuh",
+                           "__launch_bounds__(moxie::kernel::kCombineSumsThreads, moxie::kernel::kCombineSumsBlocks)",
+                           "CombineSumsParams", fmt::format("combine_sums<{}, {}>", spell(out), spell(results)));
 }
 
 std::string quantize_source(QuantizeKernel kernel, DataType format, DataType type) {

@@ -425,11 +425,14 @@ struct ExpertLayer::Impl {
     const auto [ids, weights] = choose(t, at, base, launch, steps.has(0) && t.tokens > 0);
     LaunchOptions early = launch;  // as in run()
     early.weights_ready = true;
-    // Between `step` and the next.
-    const auto meet = [&](Meeting meeting, int step) {
+    // Of what waits for the other ranks in front of `step`.
+    const auto launch_before = [&](int step) {
       LaunchOptions own = launch;
-      if (steps.joins && steps.first == step + 1) own.programmatic = false;
-      ranks->meet(params, meeting, steps.halves(step), own);
+      if (steps.joins && steps.first == step) own.programmatic = false;
+      return own;
+    };
+    const auto meet = [&](Meeting meeting, int step) {
+      ranks->meet(params, meeting, steps.halves(step - 1), launch_before(step));
     };
 
     if (steps.has(0)) {
@@ -440,7 +443,8 @@ struct ExpertLayer::Impl {
       sort.ends = ints(at.place_ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
       ops::sort_by_place(device, sort, all_experts(d), t.places, scratch, launch);
     }
-    ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends)}, steps.halves(0), launch);
+    ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends), t.token_count, t.tokens},
+                    steps.halves(0), launch);
 
     auto* const row_places = reinterpret_cast<kernel::RowPlace*>(base + at.row_places);
     kernel::DispatchParams dispatch;
@@ -455,12 +459,12 @@ struct ExpertLayer::Impl {
       ranks->send_few(dispatch, launch);
     } else {
       if (steps.has(1) && t.tokens > 0) ranks->dispatch(dispatch, launch);
-      meet(Meeting::Tokens, 1);
+      meet(Meeting::Tokens, 2);
     }
 
+    uint8_t* const window = params.windows[params.rank];
+    uint8_t* const rows = ranks->sums() ? base + at.rows : window + params.at.rows;
     if (steps.has(2)) {
-      uint8_t* const window = params.windows[params.rank];
-      uint8_t* const rows = ranks->sums() ? base + at.rows : window + params.at.rows;
       const Products& of = products_for(t.tokens);
       GemmTensors up;
       up.b = t.up, up.bias = t.up_bias;
@@ -483,24 +487,21 @@ struct ExpertLayer::Impl {
       down.out.data = rows;
       down.rows = up.rows;
       of.down.run(down, scratch, early);
-      if (ranks->sums()) {
-        kernel::SumTokensParams sum;
-        sum.ranks = params, sum.rows = rows;
-        sum.top_k = d.top_k, sum.columns = int32_t(d.hidden);
-        ranks->sum_tokens(sum, launch);
-      }
     }
-    meet(Meeting::Results, 2);
 
-    if (steps.has(3) && t.tokens > 0) {
-      kernel::CombineRanksParams sum;
-      sum.ranks = params, sum.rows = row_places;
-      sum.sum.weights = ranks->sums() ? nullptr : weights, sum.sum.token_count = t.token_count;
-      sum.sum.residual = t.residual.data, sum.sum.ld_residual = t.residual.ld ? t.residual.ld : d.hidden;
-      sum.sum.out = t.out.data, sum.sum.ld_out = t.out.ld ? t.out.ld : d.hidden;
-      sum.sum.tokens = int32_t(t.tokens), sum.sum.top_k = d.top_k, sum.sum.columns = int32_t(d.hidden);
-      ranks->combine(sum, launch);
+    kernel::CombineParams sum;
+    sum.weights = weights, sum.token_count = t.token_count;
+    sum.residual = t.residual.data, sum.ld_residual = t.residual.ld ? t.residual.ld : d.hidden;
+    sum.out = t.out.data, sum.ld_out = t.out.ld ? t.out.ld : d.hidden;
+    sum.tokens = int32_t(t.tokens), sum.top_k = d.top_k, sum.columns = int32_t(d.hidden);
+    if (ranks->sums()) {
+      // Without tokens of its own a rank sums those of the others.
+      sum.from = rows;
+      ranks->combine_sums({sum, params, row_places, steps.halves(2)}, launch_before(3));
+      return;
     }
+    meet(Meeting::Results, 3);
+    if (steps.has(3) && t.tokens > 0) ranks->combine({sum, params, row_places}, launch);
   }
 
   const Device device;

@@ -92,8 +92,10 @@ Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
   state.exchange_kernel(), state.meet_kernel();
   state.dispatch_kernel(d.id_type, r.format), state.send_few_kernel(d.id_type, r.format);
   state.gather_rows_kernel(r.format);
-  if (sums()) state.sum_tokens_kernel(results_);
-  state.combine_ranks_kernel(d.out, results_);
+  if (sums())
+    state.combine_sums_kernel(d.out, results_);
+  else
+    state.combine_ranks_kernel(d.out);
 }
 
 kernel::RankParams Ranks::params(void* const* windows) const {
@@ -157,6 +159,7 @@ void Ranks::exchange(const kernel::RankParams& params, const Exchanged& of, int 
   kernel::ExchangeParams exchange;
   exchange.ranks = params;
   exchange.place_ends = of.place_ends, exchange.shifts = of.shifts, exchange.ends = of.ends;
+  exchange.token_count = of.token_count, exchange.tokens = int32_t(of.tokens);
   exchange.halves = halves;
   const int64_t places = int64_t{params.ranks} * params.experts;
   launch(device_, device_.state().exchange_kernel(), {.threads = (places + 31) / 32 * 32}, exchange, options);
@@ -199,16 +202,19 @@ void Ranks::gather_rows(const kernel::GatherRowsParams& params, const LaunchOpti
          filling_blocks(params.ranks.max_rows, params.columns / 8, kernel::kGatherRowsThreads), params, options);
 }
 
-void Ranks::sum_tokens(const kernel::SumTokensParams& params, const LaunchOptions& options) const {
-  launch(
-      device_, device_.state().sum_tokens_kernel(results_),
-      filling_blocks(int64_t{params.ranks.ranks} * params.ranks.tokens, params.columns / 8, kernel::kSumTokensThreads),
-      params, options);
+void Ranks::combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const {
+  launch(device_, device_.state().combine_ranks_kernel(out_),
+         blocks_of(params.sum.tokens, params.sum.columns / 8, kernel::kCombineThreads), params, options);
 }
 
-void Ranks::combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const {
-  launch(device_, device_.state().combine_ranks_kernel(out_, results_),
-         blocks_of(params.sum.tokens, params.sum.columns / 8, kernel::kCombineThreads), params, options);
+// As many blocks as the device holds at once, and no more than there may be chunks. Ranks may have other numbers of
+// blocks: the chunks are the same.
+void Ranks::combine_sums(const kernel::CombineSumsParams& params, const LaunchOptions& options) const {
+  if (params.halves == 0) return;
+  Blocks blocks = blocks_of(1, params.sum.columns / 8, kernel::kCombineSumsThreads);
+  const int64_t chunks = std::min(params.ranks.tokens, kernel::most_chunks(int32_t(blocks.grid_y)));
+  blocks.grid = std::clamp<int64_t>(device_.info().sm_count * kernel::kCombineSumsBlocks / blocks.grid_y, 1, chunks);
+  launch(device_, device_.state().combine_sums_kernel(out_, results_), blocks, params, options);
 }
 
 }  // namespace moxie::ops

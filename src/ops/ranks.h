@@ -30,6 +30,8 @@ class Ranks {
   struct Exchanged {
     const int32_t* place_ends;
     int32_t *shifts, *ends;
+    const int32_t* token_count;
+    int64_t tokens;
   };
   // Where halves is 0 these launch nothing.
   void exchange(const kernel::RankParams& params, const Exchanged& of, int halves, const LaunchOptions& options) const;
@@ -39,8 +41,8 @@ class Ranks {
   static bool are_few(const kernel::DispatchParams& params);
   void send_few(const kernel::DispatchParams& params, const LaunchOptions& options) const;
   void gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const;
-  void sum_tokens(const kernel::SumTokensParams& params, const LaunchOptions& options) const;
   void combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const;
+  void combine_sums(const kernel::CombineSumsParams& params, const LaunchOptions& options) const;
 
  private:
   Blocks filling_blocks(int64_t rows, int64_t threads, int64_t most) const;

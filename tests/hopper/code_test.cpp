@@ -282,7 +282,11 @@ void add_routing(std::vector<Kernel>& kernels) {
     add(jit::dispatch_source(IdType::Int64, format)), add(jit::send_few_source(IdType::Int64, format));
     add(jit::gather_rows_source(format));
   }
-  add(jit::sum_tokens_source(ResultFormat::Sums)), add(jit::combine_ranks_source(kBf16, ResultFormat::Sums));
+  for (const DataType out : {kBf16, DataType::F32}) {
+    add(jit::combine_ranks_source(out));
+    for (const ResultFormat results : {ResultFormat::Sums, ResultFormat::Bf16Sums})
+      add(jit::combine_sums_source(out, results));
+  }
 }
 
 // What ptxas reports of the kernel. It says the same of the same text: the report is kept beside compiled kernels.

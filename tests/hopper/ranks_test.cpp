@@ -184,7 +184,10 @@ TEST(Ranks, SumsTravelBack) {
     d.hidden = 264, d.residual = true;
     d.ranks->results = results, d.ranks->format = RowFormat::Fp8;
     RankLayers layers(d, on_one(2));
-    check_steps(layers, call_of({12, 7}, 5, [id = 0](int) mutable { return id++ * 3 % 8; }));
+    RankCall call = call_of({12, 7}, 5, [id = 0](int) mutable { return id++ * 3 % 8; });
+    check_steps(layers, call);
+    call.counts = {9, std::nullopt};
+    check_steps(layers, call);
   }
 }
 
@@ -229,6 +232,15 @@ TEST(Ranks, ManyPairs) {
   check_steps(layers, call_of({600, 530}, 16, [&](int) { return random.between(0, 9); }));
 }
 
+// So many tokens that chunks of sums have two of them, and every block several chunks, where one rank has few.
+TEST(Ranks, ManySums) {
+  ExpertLayerDescription d = small_layer(2, 2, 2);
+  d.hidden = 8, d.width = 8, d.max_tokens = 8300, d.ranks->results = ResultFormat::Sums;
+  RankLayers layers(d, on_one(2));
+  Random random(run_seed());
+  check_steps(layers, call_of({5, 8209}, 2, [&](int) { return random.between(0, 3); }));
+}
+
 // Layers of other sizes take turns in the same windows, where each finds the other's tokens, records and flags.
 TEST(Ranks, LayersShareWindows) {
   ExpertLayerDescription d = small_layer(3, 2, 5);
@@ -255,11 +267,15 @@ TEST(Ranks, ARouterChooses) {
 TEST(Ranks, MoreRowsThanFitAreRefusedByAllRanks) {
   ExpertLayerDescription d = small_layer(3, 2, 2);
   d.ranks->max_rows = 20;
-  RankLayers layers(d, on_one(3));
+  RankLayers rows(d, on_one(3));
+  d.ranks->results = ResultFormat::Sums;
+  RankLayers sums(d, on_one(3));
   // 21 rows for rank 1, of which 20 are rank 0's and one is rank 2's.
   RankCall call = call_of({10, 3, 2}, 2, [](int rank) { return rank == 0 ? 2 : 0; });
   call.ids[2][3] = 3;
-  for (int round = 0; round < 2; ++round) {
+  for (int i = 0; i < 4; ++i) {
+    const int round = i / 2;
+    RankLayers& layers = i % 2 == 0 ? rows : sums;
     layers.bring(call);
     layers.run_in_steps();
     for (int rank = 0; rank < 3; ++rank) {
@@ -280,8 +296,10 @@ TEST(Ranks, WhoDoesNotComeIsNamed) {
   constexpr const char* kSent[] = {"numbers of rows", "tokens", "results"};
   ExpertLayerDescription d = small_layer(3);
   d.ranks->time_limit = 2e-5;
-  for (int meeting = 0; meeting < 3; ++meeting) {
-    SCOPED_TRACE(meeting);
+  for (int i = 0; i < 6; ++i) {
+    const int meeting = i / 2;
+    d.ranks->results = i % 2 == 0 ? ResultFormat::Rows : ResultFormat::Sums;
+    SCOPED_TRACE(fmt::format("{}, meeting {}", to_string(*d.ranks->results), meeting));
     RankLayers layers(d, on_one(3));
     const RankCall call = call_of({4, 5, 6}, 2, [id = 0](int) mutable { return id++ % 9; });
     check_steps(layers, call);
@@ -322,6 +340,22 @@ TEST(Ranks, AllThatDoNotComeAreNamed) {
   layers.run(5, {1, 3});
   EXPECT_EQ(refusal([&] { layers.layer(5).check_ranks(layers.window(5)); }, ErrorCode::Peer),
             "ranks 3, 31, 32, 39 sent no numbers of rows in call 1 within 1e-05 seconds of rank 5's wait");
+}
+
+TEST(Ranks, AllWhoseSumsDoNotComeAreNamed) {
+  ExpertLayerDescription d = small_layer(40, 1, 1);
+  d.hidden = 8, d.width = 8, d.ranks->time_limit = 1e-5, d.ranks->results = ResultFormat::Sums;
+  RankLayers layers(d, on_one(40));
+  layers.bring(call_of(std::vector<int64_t>(40, 1), 1, [](int rank) { return rank; }));
+  for (int step = 0; step < 3; ++step) {
+    for (int rank = 0; rank < 40; ++rank) {
+      if (step < 2 || (rank != 3 && rank != 31 && rank != 32 && rank != 39)) layers.run(rank, {step, step});
+    }
+  }
+  layers.run(5, {3, 3});
+  EXPECT_EQ(refusal([&] { layers.layer(5).check_ranks(layers.window(5)); }, ErrorCode::Peer),
+            "ranks 3, 31, 32, 39 sent no results in call 1 within 1e-05 seconds of rank 5's wait");
+  EXPECT_TRUE(layers.is_nan(5));
 }
 
 // A rank that computes something else is found before its numbers are used.

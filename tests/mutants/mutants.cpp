@@ -293,24 +293,14 @@ Outcome run_over_ranks_here() {
   return {};
 }
 
-// Such a process. Its cache is what this one's has, but as a pack whose kernel is `ptx`: a pack's entry comes first.
-Outcome run_over_ranks_elsewhere(const jit::Request& request, const std::string& ptx) {
-  namespace fs = std::filesystem;
-  constexpr const char* kVersion = "13 mutant";
-  char folder[] = "/tmp/moxie-mutant-XXXXXX";
-  if (mkdtemp(folder) == nullptr) throw std::runtime_error("no folder for a mutant's cache");
-  for (const auto& entry : fs::directory_iterator(jit::Cache::default_folder())) {
-    std::error_code none;
-    if (entry.is_regular_file()) fs::copy_file(entry.path(), folder / entry.path().filename(), none);
-  }
-  jit::Cache(folder).store(jit::cache_key(request, kVersion), ptx);
-  std::ofstream(fs::path(folder) / "VERSION") << kVersion;
+// Such a process, and what it says.
+Outcome run_over_ranks_in(const char* cache) {
   int ends[2];
   if (pipe(ends) != 0) throw std::runtime_error("no pipe");
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("no process");
   if (pid == 0) {
-    setenv("MOXIE_CACHE_DIR", folder, 1);
+    setenv("MOXIE_CACHE_DIR", cache, 1);
     setenv("MOXIE_SIM_REPORT", "/dev/null", 1);
     dup2(ends[1], STDOUT_FILENO);
     execl("/proc/self/exe", "mutants", "--ranks", nullptr);
@@ -322,8 +312,25 @@ Outcome run_over_ranks_elsewhere(const jit::Request& request, const std::string&
   close(ends[0]);
   int status = 0;
   waitpid(pid, &status, 0);
-  fs::remove_all(folder);
   return whole ? outcome : failed(Outcome::Died, 0, "the process of the ranks died");
+}
+
+// With a kernel in place of the library's. Its cache is what this one's has, but as a pack whose kernel is `ptx`: a
+// pack's entry comes first.
+Outcome run_over_ranks_elsewhere(const jit::Request& request, const std::string& ptx) {
+  namespace fs = std::filesystem;
+  constexpr const char* kVersion = "13 mutant";
+  char folder[] = "/tmp/moxie-mutant-XXXXXX";
+  if (mkdtemp(folder) == nullptr) throw std::runtime_error("no folder for a mutant's cache");
+  for (const auto& entry : fs::directory_iterator(jit::Cache::default_folder())) {
+    std::error_code none;
+    if (entry.is_regular_file()) fs::copy_file(entry.path(), folder / entry.path().filename(), none);
+  }
+  jit::Cache(folder).store(jit::cache_key(request, kVersion), ptx);
+  std::ofstream(fs::path(folder) / "VERSION") << kVersion;
+  const Outcome outcome = run_over_ranks_in(folder);
+  fs::remove_all(folder);
+  return outcome;
 }
 
 class Subject {
@@ -334,6 +341,8 @@ class Subject {
     request.arch = arch_;
     ptx_ = jit::obtain(request).bytes;
     request_ = request;
+    // What their processes launch beside a mutant is compiled here, once.
+    if (over_ranks_) run_over_ranks_in(jit::Cache::default_folder().c_str());
 
     test::set_order("eager");
     for (const auto& problem : problems_) problem->learn();

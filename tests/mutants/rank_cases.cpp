@@ -16,8 +16,8 @@ constexpr int kRanks = 3;
 
 ExpertLayerDescription layer_of(ResultFormat results) {
   ExpertLayerDescription d;
-  d.experts = 17, d.top_k = 3;  // places for more than a warp
-  d.hidden = results == ResultFormat::Rows ? 264 : 136, d.width = 16;
+  d.experts = 17, d.top_k = 3;                                         // places for more than a warp
+  d.hidden = results == ResultFormat::Rows ? 264 : 328, d.width = 16;  // two warps of columns where sums travel
   d.activation = Activation::Relu;
   d.residual = true, d.permute = true;
   d.max_tokens = 9, d.expected_tokens = 4;
@@ -80,12 +80,15 @@ std::vector<Case> rank_cases(bool on_blackwell) {
   constexpr auto kBf16 = DataType::Bf16;
   using detail::DeviceState;
   const Case few = over_ranks("ranks, send few", jit::send_few_source(IdType::Int32, RowFormat::Bf16));
+  const Case sums = over_ranks("ranks, combine sums", jit::combine_sums_source(kBf16, ResultFormat::Sums));
   if (on_blackwell)
-    return {over_ranks("ranks, exchange", jit::exchange_source()), over_ranks("ranks, meet", jit::meet_source()), few};
+    return {over_ranks("ranks, exchange", jit::exchange_source()), over_ranks("ranks, meet", jit::meet_source()), few,
+            sums};
   return {
       over_ranks("ranks, exchange", jit::exchange_source()),
       over_ranks("ranks, meet", jit::meet_source()),
       few,
+      sums,
       in_steps(
           "ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16),
           [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Bf16); }, ResultFormat::Sums),
@@ -101,14 +104,8 @@ std::vector<Case> rank_cases(bool on_blackwell) {
           "ranks, gather", jit::gather_rows_source(RowFormat::Bf16),
           [](DeviceState& s) { return s.gather_rows_kernel(RowFormat::Bf16); }, ResultFormat::Rows),
       in_steps(
-          "ranks, sum", jit::sum_tokens_source(ResultFormat::Sums),
-          [](DeviceState& s) { return s.sum_tokens_kernel(ResultFormat::Sums); }, ResultFormat::Sums),
-      in_steps(
-          "ranks, combine rows", jit::combine_ranks_source(kBf16, ResultFormat::Rows),
-          [](DeviceState& s) { return s.combine_ranks_kernel(kBf16, ResultFormat::Rows); }, ResultFormat::Rows),
-      in_steps(
-          "ranks, combine sums", jit::combine_ranks_source(kBf16, ResultFormat::Sums),
-          [](DeviceState& s) { return s.combine_ranks_kernel(kBf16, ResultFormat::Sums); }, ResultFormat::Sums),
+          "ranks, combine rows", jit::combine_ranks_source(kBf16),
+          [](DeviceState& s) { return s.combine_ranks_kernel(kBf16); }, ResultFormat::Rows),
   };
 }
 
@@ -118,7 +115,8 @@ std::string run_over_ranks(const char* order) {
   };
   static Layers& layers = *new Layers;
   if (!layers.rows) {
-    setenv("MOXIE_SIM_DEVICES", "3", 1);
+    // A multiprocessor each, so that blocks that combine sums have several chunks of tokens.
+    setenv("MOXIE_SIM_DEVICES", "3", 1), setenv("MOXIE_SIM_SMS", "1", 1);
     test::set_order("eager");
     layers.rows = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Rows), test::peer_devices(kRanks));
     layers.sums = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Sums), test::peer_devices(kRanks));

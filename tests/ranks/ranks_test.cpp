@@ -18,8 +18,8 @@ namespace {
 
 using sim_test::symbol;  // for CU
 
-// Before anything asks for a device.
-const bool kHasDevices = setenv("MOXIE_SIM_DEVICES", "8", 1) == 0;
+// Before anything asks for a device. A multiprocessor each, so that a block that combines sums has several chunks.
+const bool kHasDevices = setenv("MOXIE_SIM_DEVICES", "8", 1) == 0 && setenv("MOXIE_SIM_SMS", "1", 1) == 0;
 
 ExpertLayerDescription small_layer(int ranks, int64_t experts, int top_k) {
   ExpertLayerDescription d;
@@ -272,27 +272,29 @@ TEST(Ranks, ResidualsAreMadeMeanwhile) {
 // A rank that ends in the middle of a call, wherever it has come to, is named by all others, which end.
 TEST(Ranks, WhoEndsIsNamedByAllOthers) {
   constexpr const char* kSent[] = {"numbers of rows", "tokens", "results"};
-  set_order("eager");
-  ExpertLayerDescription d = small_layer(4, 2, 2);
-  d.ranks->time_limit = 1;
-  RankLayers layers(d, peer_devices(4));
-  for (int step = -1; step < 2; ++step) {
-    SCOPED_TRACE(step);
-    set_order(kOrders[step + 1]);
-    layers.bring(call_of({3, 0, 12, 5}, 2, [id = 0](int) mutable { return id++ % 8; }));
-    for (const int rank : {0, 1, 2}) layers.run(rank);
-    if (step >= 0) layers.run(3, {0, step});
-    for (const Device& each : peer_devices(4)) each.synchronize();
-    for (const int rank : {0, 1, 2}) {
-      EXPECT_EQ(refusal(layers, rank),
-                fmt::format("rank 3 sent no {} in call 1 within 1 seconds of rank {}'s wait", kSent[step + 1], rank));
-      EXPECT_TRUE(layers.is_nan(rank));
+  for (const ResultFormat results : {ResultFormat::Rows, ResultFormat::Sums}) {
+    set_order("eager");
+    ExpertLayerDescription d = small_layer(4, 2, 2);
+    d.ranks->time_limit = 1, d.ranks->results = results;
+    RankLayers layers(d, peer_devices(4));
+    for (int step = -1; step < 2; ++step) {
+      SCOPED_TRACE(fmt::format("{}, step {}", to_string(results), step));
+      set_order(kOrders[step + 1]);
+      layers.bring(call_of({3, 0, 12, 5}, 2, [id = 0](int) mutable { return id++ % 8; }));
+      for (const int rank : {0, 1, 2}) layers.run(rank);
+      if (step >= 0) layers.run(3, {0, step});
+      for (const Device& each : peer_devices(4)) each.synchronize();
+      for (const int rank : {0, 1, 2}) {
+        EXPECT_EQ(refusal(layers, rank),
+                  fmt::format("rank 3 sent no {} in call 1 within 1 seconds of rank {}'s wait", kSent[step + 1], rank));
+        EXPECT_TRUE(layers.is_nan(rank));
+      }
+      layers.prepare();
+      layers.run_at_once();
+      EXPECT_EQ(layers.difference(), "");
+      layers.check_all();
+      layers.prepare();
     }
-    layers.prepare();
-    layers.run_at_once();
-    EXPECT_EQ(layers.difference(), "");
-    layers.check_all();
-    layers.prepare();
   }
   set_order("eager");
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells all ranks how many pairs this one has for the expert in each place, and finds out from what all of them say
-// where its pairs' rows lie on the ranks of their experts. There the rows of an expert are in the order of the ranks
-// that they come from, and of one rank in the order of its pairs. One block, a thread for each place; its first warp
-// meets the other ranks.
+// Tells all ranks how many tokens this one has, and how many pairs for the expert in each place, and finds out from
+// what all of them say where its pairs' rows lie on the ranks of their experts. There the rows of an expert are in the
+// order of the ranks that they come from, and of one rank in the order of its pairs. One block, a thread for each
+// place; its first warp meets the other ranks.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
 #include "moxie/routing/sort.cuh"
+#include "moxie/routing/tokens.cuh"
 #include "moxie/window.h"
 
 namespace moxie::kernel {
@@ -18,11 +19,11 @@ MOXIE_DEVICE int32_t* counts_of(const RankParams& ranks, int rank) {
 MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   __shared__ int32_t sums[kMaxRoutedExperts];
   __shared__ int32_t of_warps[kSortThreads / 32];
-  __shared__ int32_t crowded;
+  __shared__ int32_t crowded, most_tokens;
   const RankParams& ranks = params.ranks;
   const int32_t place = threadIdx.x, places = ranks.ranks * ranks.experts;
   const bool exists = place < places;
-  if (place == 0) crowded = ranks.ranks;
+  if (place == 0) crowded = ranks.ranks, most_tokens = 0;
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
   WindowHeader& own = header_of(ranks, ranks.rank);
@@ -37,6 +38,9 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   if (tells && exists) {
     for (int rank = 0; rank < ranks.ranks; ++rank) counts_of(ranks, rank)[ranks.rank * places + place] = count;
   }
+  // There are no fewer places than ranks.
+  if (tells && place < ranks.ranks)
+    header_of(ranks, place).told_tokens[ranks.rank] = real_tokens(params.token_count, params.tokens);
   // All counts come before the flags, and all threads have looked at the outcome before it may become another.
   __syncthreads();
   if (tells && place < 32) tell(ranks, Meeting::Counts, call);
@@ -46,6 +50,7 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   // Behind the barrier all threads have what the first warp has acquired.
   if (!__syncthreads_and(go_on)) {
     if (place < ranks.experts) params.ends[place] = 0;
+    if (place == 0) own.outcome = Outcome::Failed;
     return;
   }
 
@@ -59,6 +64,10 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
       rows += theirs;
       if (rank < ranks.rank) before += theirs;
     }
+  }
+  if (place < ranks.ranks) {
+    own.tokens[place] = min(max(own.told_tokens[place], 0), ranks.tokens);
+    atomicMax(&most_tokens, own.tokens[place]);
   }
   const int32_t end = scan_block(rows, of_warps);
   if (exists) sums[place] = end;
@@ -79,7 +88,7 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
     own.status.failure = RankFailure::TooManyRows;
   }
   if (place == 0) {
-    own.call = call;
+    own.call = call, own.most_tokens = most_tokens;
     own.outcome = fits ? Outcome::Fine : Outcome::TooManyRows;
   }
 }

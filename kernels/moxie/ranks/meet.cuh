@@ -15,9 +15,11 @@ MOXIE_DEVICE WindowHeader& header_of(const RankParams& ranks, int rank) {
   return *reinterpret_cast<WindowHeader*>(ranks.windows[rank]);
 }
 
-// Whether this rank's last call was one that may not go on.
+// Whether this rank's last call was one that may not go on. Sums that did not come are in the status alone until the
+// next call begins.
 MOXIE_DEVICE bool has_failed(const RankParams& ranks) {
-  return header_of(ranks, ranks.rank).outcome == Outcome::Failed;
+  const WindowHeader& own = header_of(ranks, ranks.rank);
+  return own.outcome == Outcome::Failed || own.status.failure == RankFailure::Late;
 }
 
 // By one warp.
