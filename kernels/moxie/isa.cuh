@@ -202,12 +202,16 @@ MOXIE_DEVICE void copy_bulk_hinted(void* to, const void* from, uint32_t bytes, u
       : "memory");
 }
 
-// 9.7.9.25.3.1: cp.async of 16 bytes from global to shared memory, past L1; only the first `bytes`, 0 or 16, are read,
-// and the others are written as zeros.
-MOXIE_DEVICE void cp_async_16(void* to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(bytes)
+// 9.7.1.4: a * b + c. Stays where it stands.
+MOXIE_DEVICE uint64_t multiply_add_wide(uint32_t a, uint32_t b, uint64_t c) {
+  uint64_t d;
+  asm volatile("mad.wide.u32 %0, %1, %2, %3;" : "=l"(d) : "r"(a), "r"(b), "l"(c));
+  return d;
+}
+// 9.7.9.25.3.1: cp.async of 16 bytes from global to shared memory, past L1. Both are addresses of their space. Where not
+// `exists`, zeros are written and `from` is not read.
+MOXIE_DEVICE void cp_async_16_or_zeros(uint32_t to, uint64_t from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
                : "memory");
 }
 // 9.7.13.15.16: an arrival, which the barrier's count already has, once this thread's copies so far have landed.

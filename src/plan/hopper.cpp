@@ -66,6 +66,9 @@ bool tile_of_8_pays(const RowEstimate& work) {
 // Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial and quantization would spill.
 int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf || scaled_columns(s) > 1 ? 128 : 160; }
 
+// Columns of a tile of 256 rows. Whoever copies gathered rows leaves too few registers for erff beside 128 accumulators.
+int widest_of_256(const Shape& s) { return s.activation == Activation::GeluErf && s.gather ? 96 : 128; }
+
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.gather && (s.hopper.multicast == Multicast::A || s.hopper.multicast == Multicast::Either))
@@ -106,7 +109,7 @@ void check_choices(const Shape& s, const DeviceFigures& d) {
   if (s.hopper.schedule == WarpSchedule::PingPong && s.hopper.tile_m == 256)
     reject("tile_m 256 is not possible with the ping-pong schedule, whose tiles have 8, 64 or 128 rows");
   const auto beyond = [&](int m, int n) { return s.hopper.tile_m == m && s.hopper.tile_n && *s.hopper.tile_n > n; };
-  if (beyond(256, 128) || (s.hopper.schedule == WarpSchedule::PingPong && beyond(128, widest_pingpong(s))))
+  if (beyond(256, widest_of_256(s)) || (s.hopper.schedule == WarpSchedule::PingPong && beyond(128, widest_pingpong(s))))
     reject(fmt::format("a {}x{} tile is not possible{}: its accumulators do not fit the registers", *s.hopper.tile_m,
                        *s.hopper.tile_n, *s.hopper.tile_m == 256 ? "" : " with the ping-pong schedule"));
 }
@@ -159,6 +162,7 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
   const std::span<const HopperTile> tiles = packed ? std::span<const HopperTile>(kPackedTiles) : kHopperTiles;
   for (const HopperTile& tile : tiles) {
     if (!packed && tile.schedule == WarpSchedule::PingPong && tile.m == 128 && tile.n > widest_pingpong(s)) continue;
+    if (!packed && tile.m == 256 && tile.n > widest_of_256(s)) continue;
     if (!packed && tile.m == 8 && !(may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8)))
       continue;
     if (packed && tile.m < 64 && !may_take_8_rows(s, work)) continue;

@@ -6,7 +6,10 @@
 //   thread t    chunk t % 8 of the 128 bytes of a stage's row, of the rows t / 8, t / 8 + threads / 8, ...
 //   chunk c of row r lies at chunk c ^ (r % 8)
 //
-// Eight lanes copy the same rows, so each looks up every eighth of them and has it shuffled to the others.
+// Eight lanes copy the same rows, so each looks up every eighth of them and shuffles it to the others.
+//
+// A copy reads its address some time after it has been issued, and what writes the same register next waits for that.
+// So all addresses of a stage are computed before its copies, each in registers of its own.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/layout.h"
@@ -22,6 +25,7 @@ class GatheredRows {
   static constexpr int kLookUps = (kRows + 7) / 8;
   static constexpr int kSlabBytes = C.block_m * kStageRowBytes;
   static_assert(kStep % 8 == 0, "all rows of a thread have their chunk at the same place");
+  static_assert(kRows < 8 || kRows % 8 == 0);
 
  public:
   MOXIE_DEVICE explicit GatheredRows(const GemmParams& gemm)
@@ -32,39 +36,44 @@ class GatheredRows {
   // Whole warp: looks up the tile's rows. One past the group's last, or whose source does not exist, becomes zeros.
   MOXIE_DEVICE void begin(const Tile& tile) {
     const int32_t* list = gemm_.gather.rows + (tile.row_begin + tile.row + row_);
+    next_ = __cvta_generic_to_global(gemm_.a_base) + 2 * column_;
+    existing_ = 0;
 #pragma unroll
     for (int j = 0; j < kLookUps; ++j) {
       const int i = j * 8 + threadIdx.x % 8;
       sources_[j] = kNone;
-      if (i >= kRows || row_ + i * kStep >= tile.rows) continue;
-      const uint32_t source = static_cast<uint32_t>(list[i * kStep]) / gemm_.gather.divisor;
-      if (source < gemm_.gather.count) sources_[j] = source;
+      if (i < kRows && row_ + i * kStep < tile.rows) {
+        const uint32_t source = static_cast<uint32_t>(list[i * kStep]) / gemm_.gather.divisor;
+        if (source < gemm_.gather.count) sources_[j] = source;
+      }
+      // Of the eight lanes that copy the same rows.
+      const uint32_t found = __ballot_sync(~0u, sources_[j] != kNone) >> (threadIdx.x % 32 / 8 * 8);
+      existing_ |= (found & 0xff) << (j * 8);
     }
   }
 
-  // Whole warp: begins to copy the columns of K from `k` on into the stage whose tile of A is `stage`. Those behind
-  // `k_end` become zeros.
+  // Whole warp: computes the addresses of the copies of the tile's next stage. Between this and copy() stands a loop or
+  // a branch, or else ptxas computes each address where it is read, in few registers.
+  MOXIE_DEVICE void prepare() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const uint32_t source = __shfl_sync(~0u, sources_[i / 8], i % 8, 8);
+      from_[i] = multiply_add_wide(source, gemm_.gather.lda_bytes, next_);
+    }
+    next_ += C.block_k * 2;
+  }
+
+  // Whole warp: begins to copy the columns of K from `k` on, for which it was prepared, into the stage whose tile of A
+  // is `stage`. Those behind `k_end` become zeros.
   MOXIE_DEVICE void copy(uint8_t* stage, int32_t k, int32_t k_end) const {
-    const auto* a = static_cast<const uint8_t*>(gemm_.a_base);
-    // All shuffles of a look-up come before its copies: the compiler leaves both in this order, and a copy that waited
-    // for its own shuffle would cost the latency of one.
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(stage)) + to_;
 #pragma unroll
-    for (int j = 0; j < kLookUps; ++j) {
-      constexpr int kCount = kRows < 8 ? kRows : 8;
-      uint32_t sources[kCount];
+    for (int slab = 0; slab < C.block_k / 64; ++slab) {
+      const uint32_t existing = k + slab * 64 + column_ < k_end ? existing_ : 0;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) sources[i] = __shfl_sync(~0u, sources_[j], i, 8);
-#pragma unroll
-      for (int slab = 0; slab < C.block_k / 64; ++slab) {
-        const int32_t column = k + slab * 64 + column_;
-        const uint8_t* from = a + int64_t{column} * 2;
-        uint8_t* to = stage + slab * kSlabBytes + to_ + j * (8 * kStep * kStageRowBytes);
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          const bool exists = column < k_end && sources[i] != kNone;
-          const uint64_t row = static_cast<uint64_t>(sources[i]) * gemm_.gather.lda_bytes;
-          cp_async_16(to + i * (kStep * kStageRowBytes), exists ? from + row : a, exists ? 16 : 0);
-        }
+      for (int i = 0; i < kRows; ++i) {
+        cp_async_16_or_zeros(to + slab * kSlabBytes + i * (kStep * kStageRowBytes), from_[i] + slab * kStageRowBytes,
+                             (existing >> i & 1) != 0);
       }
     }
   }
@@ -73,9 +82,12 @@ class GatheredRows {
   static constexpr uint32_t kNone = ~0u;
 
   const GemmParams& gemm_;
-  int32_t row_, column_;  // this thread's first row in the tile, and its column within a slab
-  int32_t to_;            // of its first chunk in a slab
-  uint32_t sources_[kLookUps];
+  int32_t row_, column_;        // this thread's first row in the tile, and its column within a slab
+  uint32_t to_;                 // of its first chunk in a slab
+  uint32_t sources_[kLookUps];  // of every eighth of the rows that it copies, in the order of the eight lanes
+  uint32_t existing_;           // bit i: row i has a source
+  uint64_t next_;               // in global memory, its chunk of row 0 of A for the stage to prepare next
+  uint64_t from_[kRows];        // in global memory, its chunks of the stage that is prepared
 };
 
 }  // namespace moxie::kernel

@@ -44,13 +44,15 @@ constexpr int kPartialBarrier = kEpilogueBarrier + 4;
 constexpr int kTakenBarrier = kPartialBarrier + 2;
 
 // Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232, or
-// where the loader needs more, with packed weights or gathered rows, 56 + 2 x 224. With four consumers it has 96:
-// 5 x 96 = 64 + 4 x 104.
+// where the loader needs more, with packed weights or gathered rows, 56 + 2 x 224, or 88 + 2 x 208 for the addresses of
+// 16 gathered rows. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
 constexpr int producer_registers(const HopperConfig& c) {
-  return consumer_warp_groups(c) == 4 ? 64 : has_packed_b(c) || c.gather ? 56 : 40;
+  if (consumer_warp_groups(c) == 4) return 64;
+  return c.gather && c.block_m == 256 ? 88 : c.gather || has_packed_b(c) ? 56 : 40;
 }
 constexpr int consumer_registers(const HopperConfig& c) {
-  return consumer_warp_groups(c) == 4 ? 104 : has_packed_b(c) || c.gather ? 224 : 232;
+  if (consumer_warp_groups(c) == 4) return 104;
+  return c.gather && c.block_m == 256 ? 208 : c.gather || has_packed_b(c) ? 224 : 232;
 }
 
 // The prologue, first half: prefetches tensor maps and initializes barriers.

@@ -125,6 +125,7 @@ class HopperLoader {
 #pragma unroll 1
     for (uint32_t tile_k = 0; tile_k < k_tiles; ++tile_k) {
       const int32_t k = tile_k * C.block_k;
+      rows.prepare();
       ring_.wait_empty(at_.stage, at_.phase ^ 1);
       if (loads_b && tile_k >= ahead_) {
         ring_.expect(at_.stage, b_bytes(tile, k));
