@@ -7,7 +7,8 @@ A call that none of those sees goes straight to the operator's kernel. Outputs a
 allocator, and work goes to torch's current stream.
 
 CUDA tensors are computed on their GPU. CPU tensors are computed by the simulator where the environment variable
-MOXIE_DEVICE is "sim", and refused otherwise. There is no backward yet, and asking for a gradient is an error.
+MOXIE_DEVICE is "sim", and refused otherwise. There is neither a backward nor a forward-mode derivative yet, and
+asking for one is an error.
 
 Products are planned and compiled at their first call, for the range of rows that it falls into; do that before a CUDA
 graph is captured.
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from moxie import _gemm, _layer
@@ -184,7 +186,7 @@ _transforms = torch._C._are_functorch_transforms_active
 # Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
 # is not filled.
 _fills = torch._C._get_deterministic_algorithms
-_EAGER = ((torch.is_grad_enabled, False), (_modes, 0), (_transforms, False))
+_EAGER = ((torch.is_grad_enabled, False), (_modes, 0), (_transforms, False), (lambda: forward_ad._current_level, -1))
 
 # By their options, the calls of products and of layers on GPUs that go straight to the library.
 _known_products = Known(_TYPES, 5, (*_EAGER, (_fills, False)))
@@ -283,11 +285,19 @@ def _parameter_dict(activation: str, parameters: tuple[float, ...] | None) -> di
 
 
 def _no_gradient(name: str, *tensors: Tensor | None) -> None:
+    """torch.no_grad() says nothing of tangents, which an operator without a rule for them would drop."""
+    backward, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
+    if not backward and not forward:
+        return
     for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
+        if tensor is None:
+            continue
+        if backward and tensor.requires_grad:
             raise RuntimeError(
                 f"{name} has no backward yet: call it under torch.no_grad(), or on tensors that require no gradient"
             )
+        if forward and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(f"{name} has no forward-mode derivative yet: call it on tensors without tangents")
 
 
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
@@ -539,8 +549,7 @@ def grouped_mm(
         )
         if result is not None:
             return result if type(result) is Tensor else check(result)
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
+    _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
     if _unobserved() and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
@@ -851,8 +860,7 @@ def experts(
         )  # fmt: skip
         if result is not None:
             return result if type(result) is Tensor else check(result)
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
+    _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
@@ -1185,8 +1193,7 @@ def combine(
     rows: bf16 or float32 [R, H]. inverse: int32 [T, k]; what is not 0 to R - 1 is skipped. weights: float32 [T, k];
     None: 1. residual: [T, H] of y's type. out_dtype: torch.bfloat16 (default) or torch.float32. Returns y [T, H].
     """
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.torch.combine", rows, weights, residual)
+    _no_gradient("moxie.torch.combine", rows, weights, residual)
     return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
 
 
@@ -1355,8 +1362,7 @@ def quantize(
     [.., bytes] as products of those formats read them. tensor_scale: float32 [1] of NVFP4; None: the one that uses the
     range of both formats.
     """
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.torch.quantize", values)
+    _no_gradient("moxie.torch.quantize", values)
     if format == "nvfp4" and tensor_scale is None:
         tensor_scale = torch.ops.moxie.find_tensor_scale(values)
     _check_tensor_scale(format, tensor_scale, values)

@@ -4,6 +4,7 @@
 import pytest
 import torch
 from support import DEVICE, bf16, ends, mxfp4, routing
+from torch.autograd import forward_ad
 from torch.library import opcheck
 
 import moxie
@@ -99,3 +100,23 @@ def test_a_gradient_is_refused_in_one_sentence():
             call()
     with torch.inference_mode():
         moxie.experts(x, ids, scores, w1, w2)
+
+
+def test_a_forward_mode_derivative_is_refused_in_one_sentence():
+    """An operator without a rule for tangents would drop them, under torch.no_grad() as well."""
+    x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    ids, scores = routing(6, E, 2)
+    calls = [
+        lambda x: moxie.experts(x, ids, scores, w1, w2),
+        lambda x: moxie.grouped_mm(x, w1.transpose(1, 2), offs=ends(1, 3, 3, 6)),
+        lambda x: moxie.torch.combine(x, torch.arange(6, dtype=torch.int32, device=x.device)[:, None]),
+    ]
+    for call in calls:
+        sentence = r"^moxie.[\w.]+ has no forward-mode derivative yet: call it on tensors without tangents$"
+        with pytest.raises(RuntimeError, match=sentence):
+            torch.func.jvp(call, (x,), (x,))
+        with torch.no_grad(), forward_ad.dual_level():
+            expected = call(x)
+            with pytest.raises(RuntimeError, match=sentence):
+                call(forward_ad.make_dual(x, x))
+        assert torch.equal(call(x), expected)
