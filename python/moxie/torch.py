@@ -303,9 +303,9 @@ def _no_gradient(name: str, *tensors: Tensor | None) -> None:
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
-def _unobserved() -> bool:
-    """Whether neither a compiler nor a mode nor a transform of torch would see a call."""
-    return not (is_compiling() or _modes() or _transforms())
+def _unobserved(first: Tensor) -> bool:
+    """Whether neither a compiler nor a mode nor a transform of torch would see a call, nor a fake kernel take it."""
+    return not (is_compiling() or _modes() or _transforms()) and (first.is_cuda or first.is_cpu)
 
 
 # ---- Grouped products ----
@@ -551,7 +551,7 @@ def grouped_mm(
             return result if type(result) is Tensor else check(result)
     _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _unobserved() and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
+    if _unobserved(mat_a) and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
         return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
@@ -864,7 +864,7 @@ def experts(
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _unobserved() and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
+    if _unobserved(x) and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
         call = _on_gpu if x.is_cuda else _on_cpu
         return call(
             _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,
@@ -1456,7 +1456,7 @@ def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> T
     if codes.dim() == 4:
         codes = codes.flatten(2)
     packed, refused = torch.ops.moxie.pack_weights(codes, scales, gate or "none")
-    row = int(refused.item())
+    row = -1 if packed.is_meta else int(refused.item())
     if row != -1:
         raise ValueError(
             f"scales of row {row % codes.shape[1]} of expert {row // codes.shape[1]} lie too far apart: the largest "
@@ -1479,6 +1479,8 @@ def _on_gpu(implementation: Callable[..., Any], first: Tensor, *rest: Any) -> An
 
 def _on_cpu(implementation: Callable[..., Any], *arguments: Any) -> Any:
     simulator = _Simulator()
+    if not all(each.is_cpu for each in arguments if isinstance(each, Tensor)):
+        simulator.calls = {}  # signatures do not tell the CPU from what is no GPU either; checks do
     result = implementation(simulator, *arguments)
     simulator.bring_back(*(result if isinstance(result, tuple) else (result,)))
     return result
