@@ -233,6 +233,29 @@ def _range_of(rows: int) -> int:
 # ---- What a call's tensors must be ----
 
 
+def _tensors(required: int, **given: Any) -> None:
+    """Whether arguments are tensors, as many of the first as are required, the others where they are given."""
+    for index, (name, each) in enumerate(given.items()):
+        if each is None and index >= required:
+            continue
+        if not isinstance(each, Tensor):
+            raise TypeError(f"{name} is a torch.Tensor, and {type(each).__name__} is none")
+        if each.layout != torch.strided or each.is_nested:
+            raise ValueError(f"{name} is {'nested' if each.is_nested else each.layout}, but must be dense")
+
+
+def _integers(**given: Any) -> None:
+    for name, each in given.items():
+        if not hasattr(type(each), "__index__"):
+            raise TypeError(f"{name} is an integer, and {each!r} is none")
+
+
+def _words(**given: Any) -> None:
+    for name, each in given.items():
+        if not isinstance(each, str):
+            raise TypeError(f"{name} is the name of a value, and {each!r} is no str")
+
+
 def _is(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], dims: tuple[int, ...], like: Tensor) -> None:
     if tensor.dtype not in dtypes:
         allowed = " or ".join(str(each) for each in dtypes)
@@ -272,6 +295,8 @@ def _matrices(tensor: Tensor) -> tuple[Tensor, int]:
 def _parameter_list(activation: str, parameters: Mapping[str, float]) -> list[float]:
     """The parameters in the order of the activation's structure in C."""
     names = _PARAMETERS.get(activation, ())
+    if not isinstance(parameters, Mapping):
+        raise TypeError(f"activation_parameters is a mapping of names, and {type(parameters).__name__} is none")
     if set(parameters) != set(names):
         raise ValueError(
             f"activation_parameters has {', '.join(map(str, parameters)) or 'nothing'}, but {activation} has "
@@ -281,7 +306,7 @@ def _parameter_list(activation: str, parameters: Mapping[str, float]) -> list[fl
 
 
 def _parameter_dict(activation: str, parameters: tuple[float, ...] | None) -> dict[str, float] | None:
-    return None if parameters is None else dict(zip(_PARAMETERS[activation], parameters, strict=True))
+    return dict(zip(_PARAMETERS[activation], parameters, strict=True)) if parameters else None
 
 
 def _no_gradient(name: str, *tensors: Tensor | None) -> None:
@@ -335,8 +360,8 @@ def _grouped_mm_shape(
     _is("mat_b", mat_b, (torch.bfloat16,), (2, 3), mat_a)
     if out_dtype is not None and out_dtype not in _OUT_TYPES:
         raise ValueError(f"out_dtype is {out_dtype}, but must be torch.bfloat16 or torch.float32")
-    if divisor < 1:
-        raise ValueError(f"divisor is {divisor}, but must be 1 or more")
+    if not 1 <= divisor < 2**31:
+        raise ValueError(f"divisor is {divisor}, but must be 1 or more, and less than 2**31")
     if mat_a.dim() == 3 and mat_b.dim() == 2:
         raise ValueError("mat_a has 3 dimensions and mat_b 2: groups along N are not supported")
     if mat_a.shape[-1] != mat_b.shape[-2]:
@@ -549,6 +574,9 @@ def grouped_mm(
         )
         if result is not None:
             return result if type(result) is Tensor else check(result)
+    _tensors(2, mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, gather=gather)
+    _integers(divisor=divisor)
+    _words(activation=activation, gate=gate)
     _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
     if _unobserved(mat_a) and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
@@ -860,6 +888,11 @@ def experts(
         )  # fmt: skip
         if result is not None:
             return result if type(result) is Tensor else check(result)
+    _tensors(2, x=x, topk_ids=topk_ids)
+    _tensors(0, topk_weights=topk_weights)
+    _tensors(2, w1=w1, w2=w2, b1=b1, b2=b2, residual=residual)
+    _integers(first_expert=first_expert, all_experts=0 if all_experts is None else all_experts)
+    _words(activation=activation, gate=gate)
     _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
@@ -1116,6 +1149,8 @@ def sort_by_expert(ids: Tensor, experts: int, *, first_expert: int = 0) -> tuple
     sorted rows is a row of token order[r] // k; inverse holds each pair's row, or -1. What order holds past the last
     end is undefined.
     """
+    _tensors(1, ids=ids)
+    _integers(experts=experts, first_expert=first_expert)
     return torch.ops.moxie.sort_by_expert(ids, experts, first_expert)
 
 
@@ -1193,6 +1228,7 @@ def combine(
     rows: bf16 or float32 [R, H]. inverse: int32 [T, k]; what is not 0 to R - 1 is skipped. weights: float32 [T, k];
     None: 1. residual: [T, H] of y's type. out_dtype: torch.bfloat16 (default) or torch.float32. Returns y [T, H].
     """
+    _tensors(2, rows=rows, inverse=inverse, weights=weights, residual=residual)
     _no_gradient("moxie.torch.combine", rows, weights, residual)
     return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
 
@@ -1362,6 +1398,8 @@ def quantize(
     [.., bytes] as products of those formats read them. tensor_scale: float32 [1] of NVFP4; None: the one that uses the
     range of both formats.
     """
+    _tensors(1, values=values, tensor_scale=tensor_scale)
+    _words(format=format, layout=layout)
     _no_gradient("moxie.torch.quantize", values)
     if format == "nvfp4" and tensor_scale is None:
         tensor_scale = torch.ops.moxie.find_tensor_scale(values)
@@ -1380,6 +1418,8 @@ def dequantize(
     dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
     """The way back from what quantize returned, to torch.bfloat16 or torch.float32."""
+    _tensors(2, elements=elements, scales=scales, tensor_scale=tensor_scale)
+    _words(format=format, layout=layout)
     _check_tensor_scale(format, tensor_scale, elements)
     return torch.ops.moxie.dequantize(elements, scales, format, layout, tensor_scale, dtype)
 
@@ -1453,6 +1493,8 @@ def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> T
     Returns uint8 [E, bytes], less than 1% more than came in: w1 or w2 of moxie.experts. Waits for the result.
     ValueError: an argument breaks a rule, or the scales of a row lie too far apart to be exact.
     """
+    _tensors(2, codes=codes, scales=scales)
+    _words(gate=gate or "none")
     if codes.dim() == 4:
         codes = codes.flatten(2)
     packed, refused = torch.ops.moxie.pack_weights(codes, scales, gate or "none")
@@ -1467,6 +1509,9 @@ def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> T
 
 def unpack_weights(packed: Tensor, n: int, k: int, *, gate: str | None = None) -> tuple[Tensor, Tensor]:
     """The way back from what pack_weights returned: codes [E, N, K / 2] and scales [E, N, K / 32], to the last bit."""
+    _tensors(1, packed=packed)
+    _integers(n=n, k=k)
+    _words(gate=gate or "none")
     return torch.ops.moxie.unpack_weights(packed, n, k, gate or "none")
 
 
