@@ -38,7 +38,8 @@ def route(
     """The top_k experts of each token and their weights: ids int32 [T, k], weights float32 [T, k].
 
     logits: float32 or bf16 [T, E]. router: how they are chosen; its logits_type is that of the array. correction_bias:
-    float32 [E], with a sigmoid router. token_count: int32 of one element, tokens that there are.
+    float32 [E], with a sigmoid router; required where the router says that there is one. token_count: int32 of one
+    element, tokens that there are.
     """
     refuse_after_fork()
     call = Call(device, stream)
@@ -46,7 +47,8 @@ def route(
     dtype = view(logits, "logits", stream).dtype
     members = (router or Router()).members()
     members.update(logits_type=enum_value("data_type", dtype))
-    members.pop("correction_bias")
+    if members.pop("correction_bias") and correction_bias is None:
+        raise ValueError("correction_bias is required by the router")
     at, ld = call.matrix("logits", logits, dtype, (tokens, experts))
     bias = call.dense("correction_bias", correction_bias, "f32", (experts,))
     count = call.dense("token_count", token_count, "int32", (1,))

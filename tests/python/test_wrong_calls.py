@@ -153,6 +153,13 @@ OTHERS = [
     (lambda d: moxie.unpack_weights(d, np.zeros(5, np.uint8), 1, 16, 32), ValueError, "packed has shape"),
     (lambda d: moxie.route(d, np.zeros((4, 8), np.float32), 9), ValueError, "top_k is 9"),
     (lambda d: moxie.route(d, np.zeros(8, np.float32), 1), ValueError, "must have 2 dimensions"),
+    (
+        lambda d: moxie.route(
+            d, np.zeros((4, 8), np.float32), 1, router=moxie.Router(score="sigmoid", correction_bias=True)
+        ),
+        ValueError,
+        "correction_bias is required by the router",
+    ),
     (lambda d: moxie.sort_by_expert(d, np.zeros((4, 2), np.uint8), 4), ValueError, "id_type is 'uint8'"),
     (lambda d: moxie.sort_by_expert(d, ends(1, 2).reshape(1, 2), 2000), ValueError, "experts is 2000"),
     (lambda d: moxie.combine(d, bf16(SOURCE, 4, 12), ends(0, 1).reshape(1, 2)), ValueError, "width is 12"),
