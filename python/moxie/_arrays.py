@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moxie._device import Device, Memory
+from moxie._device import Device, Memory, require_device
 from moxie._library import ffi
 
 try:
@@ -73,8 +74,9 @@ class DeviceArray:
     def __init__(self, device: Device, shape: Sequence[int], dtype: str, stream: int = 0) -> None:
         if dtype not in NUMPY:
             raise ValueError(f"dtype is one of {', '.join(NUMPY)}, and {dtype!r} is none of them")
+        require_device(device)
         self.device = device
-        self.shape = tuple(shape)
+        self.shape = _sizes(shape)
         self.dtype = dtype
         self.nbytes = math.prod(self.shape) * NUMPY[dtype].itemsize
         self.memory: Memory = device.allocate(self.nbytes)
@@ -106,6 +108,16 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"moxie.DeviceArray({self.device!r}, {self.shape}, {self.dtype!r})"
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"shape is a sequence of integers, and {shape!r} is none") from None
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shape is {list(sizes)}, and no size may be negative")
+    return sizes
 
 
 def _bytes(contiguous: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -222,6 +234,9 @@ class Call:
     """
 
     def __init__(self, device: Device, stream: int) -> None:
+        require_device(device)
+        if not hasattr(type(stream), "__index__"):
+            raise TypeError(f"stream is an integer, 0 or the address of a cudaStream_t, and {stream!r} is none")
         self.device = device
         self.stream = stream
         self._kept: list[Any] = []

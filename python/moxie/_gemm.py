@@ -10,7 +10,7 @@ import numpy as np
 from moxie import _library
 from moxie._arrays import NUMPY, Allocator, Call, Quantized, Workspaces, view
 from moxie._describe import Batched, Dense, Groups, KGroups, Masked, Pointers, arguments, describe
-from moxie._device import Device
+from moxie._device import Device, require_device
 from moxie._library import check, enum_name, ffi, lib, owned, refuse_after_fork, word_of
 from moxie._plan import Plan, plan_of
 
@@ -56,6 +56,7 @@ class GroupedGemm:
 
     def __init__(self, device: Device, groups: Groups, **description: Unpack[Words]) -> None:
         refuse_after_fork()
+        require_device(device)
         handle = ffi.new("moxie_grouped_gemm**")
         self._described = describe(groups, **description)
         check(lib.moxie_grouped_gemm_create(device.handle, self._described.pointer, handle))
