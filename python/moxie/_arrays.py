@@ -135,7 +135,10 @@ def to_bf16(values: Any) -> np.ndarray[Any, Any]:
 
 
 def from_bf16(values: Any) -> np.ndarray[Any, Any]:
-    """bf16, or its bits in uint16, as float32."""
+    """bf16, or its bits in uint16, as float32. TypeError: values of another type, whose bits are no bf16."""
+    dtype = np.asarray(values).dtype
+    if _NAMES.get(str(dtype)) != "bf16":
+        raise TypeError(f"values are bf16, or its bits in uint16, and {dtype} is neither")
     return (np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 

@@ -209,6 +209,9 @@ OTHERS = [
         "row_count is -1",
     ),
     (lambda d: moxie.plan(moxie.Dense(8), n=8, k=8, arch=80), ValueError, "arch"),
+    (lambda d: moxie.from_bf16([0x3F80]), TypeError, "values are bf16, or its bits in uint16, and int64 is neither"),
+    (lambda d: moxie.from_bf16(np.ones(3, np.float32)), TypeError, "and float32 is neither"),
+    (lambda d: moxie.from_bf16(np.ones(3, np.float16)), TypeError, "and float16 is neither"),
     (lambda d: d.allocate(-1), OverflowError, "negative|unsigned|convert"),
     (lambda d: d.allocate(2**50), MemoryError, "memory|MEMORY"),
 ]
