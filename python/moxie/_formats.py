@@ -33,7 +33,7 @@ def _rows(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     if len(shape) not in (2, 3):
         raise ValueError(f"{name} has shape {list(shape)}, and must have 2 or 3 dimensions")
     groups, rows, columns = (1, *shape)[-3:]
-    return groups, rows, columns
+    return (groups, rows, columns) if groups else (1, 0, columns)  # 0 groups would stand for 1 in C
 
 
 def _scale_shape(of: Any, layout: str, lead: tuple[int, ...], k: int, format: str) -> tuple[int, ...]:

@@ -1300,6 +1300,8 @@ def _quantization(where: Any, tensor_type: torch.dtype, format: str, layout: str
 
 def _tensor_scale_of(where: Any, values: Tensor) -> Tensor:
     _is("values", values, tuple(_OUT_TYPES), (2, 3), values)
+    if values.shape[0] == 0:
+        values = values.flatten(0, -2)  # 0 groups would stand for 1 in C
     values, ld = _matrices(values)
     scale = torch.empty(1, dtype=torch.float32, device=values.device)
     members = _quantization(
@@ -1317,6 +1319,8 @@ def _quantize(
     shape, dtype, scale_shape = _quantized_shapes(values.shape, format, layout)
     elements = torch.empty(shape, dtype=dtype, device=values.device)
     scales = torch.empty(scale_shape, dtype=torch.uint8, device=values.device)
+    if values.numel() == 0:
+        return elements, scales
     values, ld = _matrices(values)
     members = _quantization(
         where,
@@ -1344,6 +1348,8 @@ def _dequantize(
     dtype: torch.dtype,
 ) -> Tensor:
     values = _dequantized(elements, scales, format, layout, tensor_scale, dtype)
+    if values.numel() == 0:
+        return values
     elements, scales = _aligned(elements), _aligned(scales)
     members = _quantization(
         where,
@@ -1437,6 +1443,8 @@ def _packed_shape(codes: Tensor, scales: Tensor) -> tuple[int, int]:
 def _pack_weights(where: Any, codes: Tensor, scales: Tensor, gate: str) -> tuple[Tensor, Tensor]:
     packed = torch.empty(_packed_shape(codes, scales), dtype=torch.uint8, device=codes.device)
     refused = torch.full((1,), -1, dtype=torch.int64, device=codes.device)
+    if codes.numel() == 0:
+        return packed, refused
     codes, scales = _aligned(codes), _aligned(scales)
     packing = arguments(
         "moxie_weight_packing",
@@ -1467,6 +1475,8 @@ def _unpacked(packed: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
 
 def _unpack_weights(where: Any, packed: Tensor, n: int, k: int, gate: str) -> tuple[Tensor, Tensor]:
     codes, scales = _unpacked(packed, n, k)
+    if packed.numel() == 0:
+        return codes, scales
     packed = _aligned(packed)
     packing = arguments(
         "moxie_weight_unpacking",

@@ -197,3 +197,12 @@ def test_quantize_and_back(device, random, format, layout, shape):
     assert_close(back, f64(values), 0.05 if format == "mxfp8" else 0.2)
     again = moxie.quantize(device, back, format, layout=layout, tensor_scale=quantized.tensor_scale)
     assert np.array_equal(moxie.dequantize(device, again, format, layout=layout), back)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0, 64), (0, 3, 64), (4, 0)])
+def test_nothing_is_quantized_to_nothing(device, format, shape):
+    for layout in ("blocked", "row_major"):
+        quantized = moxie.quantize(device, np.zeros(shape, np.float32), format, layout=layout)
+        assert quantized.elements.size == quantized.scales.size == 0
+        assert moxie.dequantize(device, quantized, format, layout=layout).shape == shape
