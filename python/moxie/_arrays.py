@@ -178,14 +178,19 @@ def view(array: Any, name: str, stream: int) -> View:
 
 
 def _dlpack_view(array: Any, name: str, stream: int) -> View:
-    kind, ordinal = array.__dlpack_device__()
-    if kind in _DLPACK_HOST:
-        capsule = array.__dlpack__()
-    elif kind in _DLPACK_CUDA:
-        capsule = array.__dlpack__(stream=stream or _LEGACY_STREAM)
-    else:
+    try:
+        kind, ordinal = array.__dlpack_device__()
+        capsule: Any = None
+        if kind in _DLPACK_HOST:
+            capsule = array.__dlpack__()
+        elif kind in _DLPACK_CUDA:
+            capsule = array.__dlpack__(stream=stream or _LEGACY_STREAM)
+        pointer = None if capsule is None else _capsule_pointer(capsule, b"dltensor")
+    except (BufferError, ValueError) as error:  # such as a tensor that requires a gradient
+        raise TypeError(f"{name} gives no memory by DLPack: {error}") from None
+    if pointer is None:
         raise TypeError(f"{name} lies in memory of DLPack's device type {kind}; host and CUDA memory are known")
-    tensor = ffi.cast("DLTensor*", _capsule_pointer(capsule, b"dltensor"))
+    tensor = ffi.cast("DLTensor*", pointer)
     dtype = _DLPACK_NAMES.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
     if dtype is None:
         raise TypeError(f"{name}: no argument has elements of type {getattr(array, 'dtype', 'unknown')}")

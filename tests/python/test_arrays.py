@@ -63,6 +63,26 @@ def test_memory_of_another_device(product, operands):
         product(SaysCuda(a.view(np.uint16)), b)
 
 
+class SaysNo(OnlyDlpack):
+    """What gives nothing by DLPack, such as a tensor that requires a gradient."""
+
+    def __dlpack__(self):
+        raise BufferError("it is mine")
+
+
+class GivesNoCapsule(OnlyDlpack):
+    def __dlpack__(self):
+        return 3
+
+
+def test_dlpack_that_gives_nothing(product, operands):
+    a, b, _ = operands
+    with pytest.raises(TypeError, match="^a gives no memory by DLPack: it is mine$"):
+        product(SaysNo(a.view(np.uint16)), b)
+    with pytest.raises(TypeError, match="^b gives no memory by DLPack: "):
+        product(a, GivesNoCapsule(b.view(np.uint16)))
+
+
 def test_dlpack_offsets(product, operands):
     """A tensor may begin some bytes behind its address."""
     a, b, expected = operands
