@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moxie._device import Device, Memory
+from moxie._device import Device, Memory, require_device
 from moxie._library import ffi
 
 try:
@@ -73,8 +74,9 @@ class DeviceArray:
     def __init__(self, device: Device, shape: Sequence[int], dtype: str, stream: int = 0) -> None:
         if dtype not in NUMPY:
             raise ValueError(f"dtype is one of {', '.join(NUMPY)}, and {dtype!r} is none of them")
+        require_device(device)
         self.device = device
-        self.shape = tuple(shape)
+        self.shape = _sizes(shape)
         self.dtype = dtype
         self.nbytes = math.prod(self.shape) * NUMPY[dtype].itemsize
         self.memory: Memory = device.allocate(self.nbytes)
@@ -108,6 +110,16 @@ class DeviceArray:
         return f"moxie.DeviceArray({self.device!r}, {self.shape}, {self.dtype!r})"
 
 
+def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"shape is a sequence of integers, and {shape!r} is none") from None
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shape is {list(sizes)}, and no size may be negative")
+    return sizes
+
+
 def _bytes(contiguous: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return contiguous.reshape(-1).view(np.uint8)
 
@@ -123,7 +135,10 @@ def to_bf16(values: Any) -> np.ndarray[Any, Any]:
 
 
 def from_bf16(values: Any) -> np.ndarray[Any, Any]:
-    """bf16, or its bits in uint16, as float32."""
+    """bf16, or its bits in uint16, as float32. TypeError: values of another type, whose bits are no bf16."""
+    dtype = np.asarray(values).dtype
+    if _NAMES.get(str(dtype)) != "bf16":
+        raise TypeError(f"values are bf16, or its bits in uint16, and {dtype} is neither")
     return (np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -163,14 +178,19 @@ def view(array: Any, name: str, stream: int) -> View:
 
 
 def _dlpack_view(array: Any, name: str, stream: int) -> View:
-    kind, ordinal = array.__dlpack_device__()
-    if kind in _DLPACK_HOST:
-        capsule = array.__dlpack__()
-    elif kind in _DLPACK_CUDA:
-        capsule = array.__dlpack__(stream=stream or _LEGACY_STREAM)
-    else:
+    try:
+        kind, ordinal = array.__dlpack_device__()
+        capsule: Any = None
+        if kind in _DLPACK_HOST:
+            capsule = array.__dlpack__()
+        elif kind in _DLPACK_CUDA:
+            capsule = array.__dlpack__(stream=stream or _LEGACY_STREAM)
+        pointer = None if capsule is None else _capsule_pointer(capsule, b"dltensor")
+    except (BufferError, ValueError) as error:  # such as a tensor that requires a gradient
+        raise TypeError(f"{name} gives no memory by DLPack: {error}") from None
+    if pointer is None:
         raise TypeError(f"{name} lies in memory of DLPack's device type {kind}; host and CUDA memory are known")
-    tensor = ffi.cast("DLTensor*", _capsule_pointer(capsule, b"dltensor"))
+    tensor = ffi.cast("DLTensor*", pointer)
     dtype = _DLPACK_NAMES.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
     if dtype is None:
         raise TypeError(f"{name}: no argument has elements of type {getattr(array, 'dtype', 'unknown')}")
@@ -222,6 +242,9 @@ class Call:
     """
 
     def __init__(self, device: Device, stream: int) -> None:
+        require_device(device)
+        if not hasattr(type(stream), "__index__"):
+            raise TypeError(f"stream is an integer, 0 or the address of a cudaStream_t, and {stream!r} is none")
         self.device = device
         self.stream = stream
         self._kept: list[Any] = []

@@ -150,8 +150,18 @@ class Description:
         return value
 
 
+def require_integers(**given: Any) -> None:
+    """None would leave a member out, and so stand for 0."""
+    for name, value in given.items():
+        if not hasattr(type(value), "__index__"):
+            raise TypeError(f"{name} is an integer, and {value!r} is none")
+
+
 def arguments(struct: str, **members: Any) -> Any:
-    """A structure of the interface in C with its size. None leaves a member out; addresses may be integers."""
+    """A structure of the interface in C with its size. None leaves a member out; addresses may be integers.
+
+    TypeError, OverflowError: a value is no such member's, which is named.
+    """
     filled = ffi.new(f"{struct}*")
     filled.size = ffi.sizeof(struct)
     types = _types(struct)
@@ -160,7 +170,10 @@ def arguments(struct: str, **members: Any) -> Any:
             continue
         if isinstance(value, int) and types[name].kind == "pointer":
             value = ffi.cast(types[name], value)
-        setattr(filled, name, value)
+        try:
+            setattr(filled, name, value)
+        except (TypeError, OverflowError) as error:
+            raise type(error)(f"{name} is {value!r}: {error}") from None
     return filled
 
 
@@ -204,6 +217,7 @@ def describe(
     blackwell: Mapping[str, Any] | None = None,
 ) -> Description:
     """A moxie_gemm_description of a product's words (GroupedGemm says what they mean)."""
+    require_integers(n=n, k=k)
     description = Description(
         "moxie_gemm_description",
         {
@@ -227,21 +241,29 @@ def describe(
     )
     filled = description.pointer
     if known_rows is not None:
-        filled.known_rows = description.keep(ffi.new("int64_t[]", list(known_rows)))
+        try:
+            filled.known_rows = description.keep(ffi.new("int64_t[]", list(known_rows)))
+        except TypeError:
+            raise TypeError(f"known_rows is a sequence of integers, and {known_rows!r} is none") from None
         filled.known_row_count = len(known_rows)
     if hopper is not None:
-        filled.hopper = description.fill("moxie_hopper_tuning", _tuning_members(hopper))
+        filled.hopper = description.fill("moxie_hopper_tuning", _tuning_members("hopper", hopper))
     if blackwell is not None:
-        filled.blackwell = description.fill("moxie_blackwell_tuning", _tuning_members(blackwell))
+        filled.blackwell = description.fill("moxie_blackwell_tuning", _tuning_members("blackwell", blackwell))
     return description
 
 
 TUNING_ENUMS = {"schedule": "warp_schedule", "multicast": "multicast", "tile_source": "tile_source"}
 
 
-def _tuning_members(tuning: Mapping[str, Any]) -> dict[str, Any]:
+def _tuning_members(of: str, tuning: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(tuning, Mapping):
+        raise TypeError(f"{of} is a mapping of names, and {tuning!r} is none")
+    known = [name for name in _types(f"moxie_{of}_tuning") if name not in ("size", "reserved") and name[:4] != "has_"]
     members: dict[str, Any] = {}
     for name, value in tuning.items():
+        if name not in known:
+            raise ValueError(f"{of} has no {name!r}, but {', '.join(known)}")
         if value is None:
             continue
         if name in TUNING_ENUMS:

@@ -48,6 +48,11 @@ def devices() -> list[DeviceInfo]:
     return [_info(lib.moxie_device_list_get, found, index) for index in range(count[0])]
 
 
+def require_device(device: Any) -> None:
+    if not isinstance(device, Device):
+        raise TypeError(f"device is a moxie.Device, and {device!r} is none")
+
+
 class Memory:
     """Device memory of its own, freed with the object. `ptr` is its address, aligned to 256 bytes; 0 for no bytes."""
 

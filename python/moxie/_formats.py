@@ -23,12 +23,17 @@ def _elements(format: str, k: int) -> int:
     return k // _PER_BYTE[format]
 
 
+def _require_quantized(name: str, value: Any) -> None:
+    if not isinstance(value, Quantized):
+        raise TypeError(f"{name} is a moxie.Quantized, and {type(value).__name__} is none")
+
+
 def _rows(shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
     """Groups, rows and columns of [rows, k] or [groups, rows, k]."""
     if len(shape) not in (2, 3):
         raise ValueError(f"{name} has shape {list(shape)}, and must have 2 or 3 dimensions")
     groups, rows, columns = (1, *shape)[-3:]
-    return groups, rows, columns
+    return (groups, rows, columns) if groups else (1, 0, columns)  # 0 groups would stand for 1 in C
 
 
 def _scale_shape(of: Any, layout: str, lead: tuple[int, ...], k: int, format: str) -> tuple[int, ...]:
@@ -58,6 +63,8 @@ def quantize(
     [..., k]), scales and the tensor scale; out: to write into instead. TypeError, ValueError: nothing was launched.
     """
     refuse_after_fork()
+    if out is not None:
+        _require_quantized("out", out)
     call = Call(device, stream)
     seen = view(values, "values", stream)
     groups, rows, k = _rows(seen.shape, "values")
@@ -115,6 +122,7 @@ def dequantize(
 ) -> Any:
     """The way back: values [..., k] of dtype "f32" or "bf16", under the rules of moxie.quantize."""
     refuse_after_fork()
+    _require_quantized("quantized", quantized)
     call = Call(device, stream)
     shape = view(quantized.elements, "elements", stream).shape
     groups, rows, columns = _rows(shape, "elements")

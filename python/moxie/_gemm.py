@@ -10,7 +10,7 @@ import numpy as np
 from moxie import _library
 from moxie._arrays import NUMPY, Allocator, Call, Quantized, Workspaces, view
 from moxie._describe import Batched, Dense, Groups, KGroups, Masked, Pointers, arguments, describe
-from moxie._device import Device
+from moxie._device import Device, require_device
 from moxie._library import check, enum_name, ffi, lib, owned, refuse_after_fork, word_of
 from moxie._plan import Plan, plan_of
 
@@ -56,6 +56,7 @@ class GroupedGemm:
 
     def __init__(self, device: Device, groups: Groups, **description: Unpack[Words]) -> None:
         refuse_after_fork()
+        require_device(device)
         handle = ffi.new("moxie_grouped_gemm**")
         self._described = describe(groups, **description)
         check(lib.moxie_grouped_gemm_create(device.handle, self._described.pointer, handle))
@@ -220,7 +221,8 @@ class GroupedGemm:
         gather_rows[r] // gather_divisor, gather_rows int32 [T]. Rows may lie apart; the last dimension may not.
         out, pre: arrays to write into, moxie.Quantized where they are quantized; what the call does not write keeps
         its values, and is 0 in a new one. out_tensor_scale, pre_tensor_scale: float32 of one element, for nvfp4.
-        Pointers take sequences of bf16 arrays, and give a list.
+        Pointers take sequences of bf16 arrays, and give a list; N_g is a multiple of 8, of 16 with a gate, and rows are
+        multiples of 16 bytes apart.
 
         Arrays in host memory are copied to the device, and the call waits for results that go back. With arrays on the
         device alone it is asynchronous on the stream, and results that were not given are moxie.DeviceArrays.
@@ -450,17 +452,19 @@ class GroupedGemm:
             addresses["bias"] = [(call.dense(f"bias[{g}]", bias[g], "bf16", sizes[g][1:2]), 0) for g in range(count)]
         gated = d.activation.function >= lib.MOXIE_ACTIVATION_SWIGLU
         results = []
-        for name, stored, given, data_type, halves in (
+        stored: dict[str, str] = {}
+        for name, is_stored, given, data_type, halves in (
             ("out", not d.no_out, out, d.out, gated),
             ("pre", bool(d.has_pre), pre, d.pre, False),
         ):
-            if not stored:
+            if not is_stored:
                 if given is not None:
                     raise ValueError(f"{name} is not stored by the description")
                 continue
             dtype = enum_name("data_type", data_type)
             if dtype not in NUMPY:
                 raise ValueError(f"{name} is {dtype}, which run_pointers alone writes")
+            stored[name] = dtype
             each = [None] * count if given is None else listed(name, given)
             made = []
             for g, (m, n, _) in enumerate(sizes):
@@ -470,6 +474,18 @@ class GroupedGemm:
             addresses[name] = [(at, ld or width) for (_, at, ld), width in zip(made, widths, strict=True)]
         for name, of in (("a", sizes), ("b", sizes)):
             addresses[name] = [(at, ld or size[2]) for (at, ld), size in zip(addresses[name], of, strict=True)]
+        # Kernels read sizes and addresses where no one can be told, and leave out the groups that break these rules.
+        units = {name: 16 // NUMPY[dtype].itemsize for name, dtype in stored.items()}
+        multiple = 16 if gated else 8
+        for g, (m, n, _) in enumerate(sizes):
+            if m and n % multiple:
+                raise ValueError(f"b[{g}] has {n} rows, and must have a multiple of {multiple}")
+            for name, each in addresses.items():
+                (at, ld), unit = each[g], units.get(name, 8)
+                if m and ld % unit:
+                    raise ValueError(f"{name}[{g}] has rows {ld} elements apart, and must have a multiple of {unit}")
+                if m and at % 16:
+                    raise ValueError(f"{name}[{g}] does not begin at a multiple of 16 bytes")
         arrays: dict[str, Any] = {}
         for name, pairs in addresses.items():
             arrays[name] = call.dense(name, np.array([at for at, _ in pairs], np.uint64), "uint64", (count,))

@@ -9,8 +9,8 @@ from typing import Any
 
 from moxie import _library
 from moxie._arrays import Allocator, Call, Quantized, Workspaces, view
-from moxie._describe import Description, activation_members, arguments
-from moxie._device import Device
+from moxie._describe import Description, activation_members, arguments, require_integers
+from moxie._device import Device, require_device
 from moxie._library import check, enum_name, enum_value, ffi, lib, owned, refuse_after_fork, word_of
 from moxie._plan import Plan, plan_of
 
@@ -142,6 +142,14 @@ class ExpertLayer:
         ranks: Ranks | None = None,
     ) -> None:
         refuse_after_fork()
+        require_device(device)
+        if router is not None and not isinstance(router, Router):
+            raise TypeError(f"router is a moxie.Router, and {router!r} is none")
+        if ranks is not None and not isinstance(ranks, Ranks):
+            raise TypeError(f"ranks is a moxie.Ranks, and {ranks!r} is none")
+        require_integers(
+            experts=experts, top_k=top_k, hidden=hidden, width=width, max_tokens=max_tokens, first_expert=first_expert
+        )
         description = Description(
             "moxie_expert_layer_description",
             {

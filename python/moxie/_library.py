@@ -41,6 +41,8 @@ def check(status: int) -> None:
 
 @cache
 def _parsed(kind: str, name: str) -> int:
+    if "\0" in name:
+        raise ValueError(f"{kind} is {name!r}, and no name has a null character")  # where C would end it
     value = ffi.new("int32_t*")
     parse = getattr(lib, f"moxie_{kind}_parse")
     # The program `moxie` writes hyphens, Python underscores.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from moxie._arrays import Allocator, Call, Workspaces, view
-from moxie._describe import arguments
+from moxie._describe import arguments, require_integers
 from moxie._device import Device
 from moxie._library import check, enum_value, ffi, lib, refuse_after_fork
 from moxie._layer import Router
@@ -38,20 +38,26 @@ def route(
     """The top_k experts of each token and their weights: ids int32 [T, k], weights float32 [T, k].
 
     logits: float32 or bf16 [T, E]. router: how they are chosen; its logits_type is that of the array. correction_bias:
-    float32 [E], with a sigmoid router. token_count: int32 of one element, tokens that there are.
+    float32 [E], with a sigmoid router; required where the router says that there is one. token_count: int32 of one
+    element, tokens that there are.
     """
     refuse_after_fork()
     call = Call(device, stream)
     tokens, experts = _shape(logits, "logits", stream)
     dtype = view(logits, "logits", stream).dtype
+    if router is not None and not isinstance(router, Router):
+        raise TypeError(f"router is a moxie.Router, and {router!r} is none")
+    require_integers(top_k=top_k)
     members = (router or Router()).members()
     members.update(logits_type=enum_value("data_type", dtype))
-    members.pop("correction_bias")
+    if members.pop("correction_bias") and correction_bias is None:
+        raise ValueError("correction_bias is required by the router")
     at, ld = call.matrix("logits", logits, dtype, (tokens, experts))
     bias = call.dense("correction_bias", correction_bias, "f32", (experts,))
     count = call.dense("token_count", token_count, "int32", (1,))
-    ids, to_ids, _ = call.output("ids", None, "int32", (tokens, top_k))
-    weights, to_weights, _ = call.output("weights", None, "f32", (tokens, top_k))
+    shape = (tokens, max(top_k, 0))  # the library refuses others
+    ids, to_ids, _ = call.output("ids", None, "int32", shape)
+    weights, to_weights, _ = call.output("weights", None, "f32", shape)
     of = arguments(
         "moxie_expert_routing",
         tokens=tokens,
@@ -142,7 +148,7 @@ def permute(
     at, ld = call.matrix("x", x, dtype, (tokens, width))
     at_inverse = call.dense("inverse", inverse, "int32", (tokens, top_k))
     count = call.dense("token_count", token_count, "int32", (1,))
-    y, to, ld_out = call.output("out", out, dtype, (rows, width))
+    y, to, ld_out = call.output("out", out, dtype, (max(rows, 0), width))  # the library refuses others
     of = arguments(
         "moxie_expert_permutation",
         tokens=tokens,

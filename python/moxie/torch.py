@@ -7,7 +7,8 @@ A call that none of those sees goes straight to the operator's kernel. Outputs a
 allocator, and work goes to torch's current stream.
 
 CUDA tensors are computed on their GPU. CPU tensors are computed by the simulator where the environment variable
-MOXIE_DEVICE is "sim", and refused otherwise. There is no backward yet, and asking for a gradient is an error.
+MOXIE_DEVICE is "sim", and refused otherwise. There is neither a backward nor a forward-mode derivative yet, and
+asking for one is an error.
 
 Products are planned and compiled at their first call, for the range of rows that it falls into; do that before a CUDA
 graph is captured.
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from moxie import _gemm, _layer
@@ -184,7 +186,7 @@ _transforms = torch._C._are_functorch_transforms_active
 # Whether torch may fill new memory so that even rows that no product writes are repeatable. The result of a known call
 # is not filled.
 _fills = torch._C._get_deterministic_algorithms
-_EAGER = ((torch.is_grad_enabled, False), (_modes, 0), (_transforms, False))
+_EAGER = ((torch.is_grad_enabled, False), (_modes, 0), (_transforms, False), (lambda: forward_ad._current_level, -1))
 
 # By their options, the calls of products and of layers on GPUs that go straight to the library.
 _known_products = Known(_TYPES, 5, (*_EAGER, (_fills, False)))
@@ -231,6 +233,29 @@ def _range_of(rows: int) -> int:
 # ---- What a call's tensors must be ----
 
 
+def _tensors(required: int, **given: Any) -> None:
+    """Whether arguments are tensors, as many of the first as are required, the others where they are given."""
+    for index, (name, each) in enumerate(given.items()):
+        if each is None and index >= required:
+            continue
+        if not isinstance(each, Tensor):
+            raise TypeError(f"{name} is a torch.Tensor, and {type(each).__name__} is none")
+        if each.layout != torch.strided or each.is_nested:
+            raise ValueError(f"{name} is {'nested' if each.is_nested else each.layout}, but must be dense")
+
+
+def _integers(**given: Any) -> None:
+    for name, each in given.items():
+        if not hasattr(type(each), "__index__"):
+            raise TypeError(f"{name} is an integer, and {each!r} is none")
+
+
+def _words(**given: Any) -> None:
+    for name, each in given.items():
+        if not isinstance(each, str):
+            raise TypeError(f"{name} is the name of a value, and {each!r} is no str")
+
+
 def _is(name: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], dims: tuple[int, ...], like: Tensor) -> None:
     if tensor.dtype not in dtypes:
         allowed = " or ".join(str(each) for each in dtypes)
@@ -270,6 +295,8 @@ def _matrices(tensor: Tensor) -> tuple[Tensor, int]:
 def _parameter_list(activation: str, parameters: Mapping[str, float]) -> list[float]:
     """The parameters in the order of the activation's structure in C."""
     names = _PARAMETERS.get(activation, ())
+    if not isinstance(parameters, Mapping):
+        raise TypeError(f"activation_parameters is a mapping of names, and {type(parameters).__name__} is none")
     if set(parameters) != set(names):
         raise ValueError(
             f"activation_parameters has {', '.join(map(str, parameters)) or 'nothing'}, but {activation} has "
@@ -279,23 +306,31 @@ def _parameter_list(activation: str, parameters: Mapping[str, float]) -> list[fl
 
 
 def _parameter_dict(activation: str, parameters: tuple[float, ...] | None) -> dict[str, float] | None:
-    return None if parameters is None else dict(zip(_PARAMETERS[activation], parameters, strict=True))
+    return dict(zip(_PARAMETERS[activation], parameters, strict=True)) if parameters else None
 
 
 def _no_gradient(name: str, *tensors: Tensor | None) -> None:
+    """torch.no_grad() says nothing of tangents, which an operator without a rule for them would drop."""
+    backward, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
+    if not backward and not forward:
+        return
     for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
+        if tensor is None:
+            continue
+        if backward and tensor.requires_grad:
             raise RuntimeError(
                 f"{name} has no backward yet: call it under torch.no_grad(), or on tensors that require no gradient"
             )
+        if forward and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(f"{name} has no forward-mode derivative yet: call it on tensors without tangents")
 
 
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
-def _unobserved() -> bool:
-    """Whether neither a compiler nor a mode nor a transform of torch would see a call."""
-    return not (is_compiling() or _modes() or _transforms())
+def _unobserved(first: Tensor) -> bool:
+    """Whether neither a compiler nor a mode nor a transform of torch would see a call, nor a fake kernel take it."""
+    return not (is_compiling() or _modes() or _transforms()) and (first.is_cuda or first.is_cpu)
 
 
 # ---- Grouped products ----
@@ -325,8 +360,8 @@ def _grouped_mm_shape(
     _is("mat_b", mat_b, (torch.bfloat16,), (2, 3), mat_a)
     if out_dtype is not None and out_dtype not in _OUT_TYPES:
         raise ValueError(f"out_dtype is {out_dtype}, but must be torch.bfloat16 or torch.float32")
-    if divisor < 1:
-        raise ValueError(f"divisor is {divisor}, but must be 1 or more")
+    if not 1 <= divisor < 2**31:
+        raise ValueError(f"divisor is {divisor}, but must be 1 or more, and less than 2**31")
     if mat_a.dim() == 3 and mat_b.dim() == 2:
         raise ValueError("mat_a has 3 dimensions and mat_b 2: groups along N are not supported")
     if mat_a.shape[-1] != mat_b.shape[-2]:
@@ -539,10 +574,12 @@ def grouped_mm(
         )
         if result is not None:
             return result if type(result) is Tensor else check(result)
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
+    _tensors(2, mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, gather=gather)
+    _integers(divisor=divisor)
+    _words(activation=activation, gate=gate)
+    _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _unobserved() and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
+    if _unobserved(mat_a) and _ORDINARY.issuperset(map(type, (mat_a, mat_b, offs, bias, gather))):
         call = _on_gpu if mat_a.is_cuda else _on_cpu
         return call(_grouped_mm, mat_a, mat_b, offs, bias, gather, divisor, activation, parameters, gate, out_dtype)
     return torch.ops.moxie.grouped_mm(
@@ -851,12 +888,16 @@ def experts(
         )  # fmt: skip
         if result is not None:
             return result if type(result) is Tensor else check(result)
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
+    _tensors(2, x=x, topk_ids=topk_ids)
+    _tensors(0, topk_weights=topk_weights)
+    _tensors(2, w1=w1, w2=w2, b1=b1, b2=b2, residual=residual)
+    _integers(first_expert=first_expert, all_experts=0 if all_experts is None else all_experts)
+    _words(activation=activation, gate=gate)
+    _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
         topk_weights = topk_weights.float()
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
-    if _unobserved() and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
+    if _unobserved(x) and _ORDINARY.issuperset(map(type, (x, topk_ids, topk_weights, w1, w2, b1, b2, residual))):
         call = _on_gpu if x.is_cuda else _on_cpu
         return call(
             _experts, x, topk_ids, topk_weights, w1, w2, b1, b2, residual, activation, parameters, gate, first_expert,
@@ -1108,6 +1149,8 @@ def sort_by_expert(ids: Tensor, experts: int, *, first_expert: int = 0) -> tuple
     sorted rows is a row of token order[r] // k; inverse holds each pair's row, or -1. What order holds past the last
     end is undefined.
     """
+    _tensors(1, ids=ids)
+    _integers(experts=experts, first_expert=first_expert)
     return torch.ops.moxie.sort_by_expert(ids, experts, first_expert)
 
 
@@ -1185,8 +1228,8 @@ def combine(
     rows: bf16 or float32 [R, H]. inverse: int32 [T, k]; what is not 0 to R - 1 is skipped. weights: float32 [T, k];
     None: 1. residual: [T, H] of y's type. out_dtype: torch.bfloat16 (default) or torch.float32. Returns y [T, H].
     """
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.torch.combine", rows, weights, residual)
+    _tensors(2, rows=rows, inverse=inverse, weights=weights, residual=residual)
+    _no_gradient("moxie.torch.combine", rows, weights, residual)
     return torch.ops.moxie.combine(rows, inverse, weights, residual, out_dtype)
 
 
@@ -1257,6 +1300,8 @@ def _quantization(where: Any, tensor_type: torch.dtype, format: str, layout: str
 
 def _tensor_scale_of(where: Any, values: Tensor) -> Tensor:
     _is("values", values, tuple(_OUT_TYPES), (2, 3), values)
+    if values.shape[0] == 0:
+        values = values.flatten(0, -2)  # 0 groups would stand for 1 in C
     values, ld = _matrices(values)
     scale = torch.empty(1, dtype=torch.float32, device=values.device)
     members = _quantization(
@@ -1274,6 +1319,8 @@ def _quantize(
     shape, dtype, scale_shape = _quantized_shapes(values.shape, format, layout)
     elements = torch.empty(shape, dtype=dtype, device=values.device)
     scales = torch.empty(scale_shape, dtype=torch.uint8, device=values.device)
+    if values.numel() == 0:
+        return elements, scales
     values, ld = _matrices(values)
     members = _quantization(
         where,
@@ -1301,6 +1348,8 @@ def _dequantize(
     dtype: torch.dtype,
 ) -> Tensor:
     values = _dequantized(elements, scales, format, layout, tensor_scale, dtype)
+    if values.numel() == 0:
+        return values
     elements, scales = _aligned(elements), _aligned(scales)
     members = _quantization(
         where,
@@ -1355,8 +1404,9 @@ def quantize(
     [.., bytes] as products of those formats read them. tensor_scale: float32 [1] of NVFP4; None: the one that uses the
     range of both formats.
     """
-    if torch.is_grad_enabled():
-        _no_gradient("moxie.torch.quantize", values)
+    _tensors(1, values=values, tensor_scale=tensor_scale)
+    _words(format=format, layout=layout)
+    _no_gradient("moxie.torch.quantize", values)
     if format == "nvfp4" and tensor_scale is None:
         tensor_scale = torch.ops.moxie.find_tensor_scale(values)
     _check_tensor_scale(format, tensor_scale, values)
@@ -1374,6 +1424,8 @@ def dequantize(
     dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
     """The way back from what quantize returned, to torch.bfloat16 or torch.float32."""
+    _tensors(2, elements=elements, scales=scales, tensor_scale=tensor_scale)
+    _words(format=format, layout=layout)
     _check_tensor_scale(format, tensor_scale, elements)
     return torch.ops.moxie.dequantize(elements, scales, format, layout, tensor_scale, dtype)
 
@@ -1391,6 +1443,8 @@ def _packed_shape(codes: Tensor, scales: Tensor) -> tuple[int, int]:
 def _pack_weights(where: Any, codes: Tensor, scales: Tensor, gate: str) -> tuple[Tensor, Tensor]:
     packed = torch.empty(_packed_shape(codes, scales), dtype=torch.uint8, device=codes.device)
     refused = torch.full((1,), -1, dtype=torch.int64, device=codes.device)
+    if codes.numel() == 0:
+        return packed, refused
     codes, scales = _aligned(codes), _aligned(scales)
     packing = arguments(
         "moxie_weight_packing",
@@ -1421,6 +1475,8 @@ def _unpacked(packed: Tensor, n: int, k: int) -> tuple[Tensor, Tensor]:
 
 def _unpack_weights(where: Any, packed: Tensor, n: int, k: int, gate: str) -> tuple[Tensor, Tensor]:
     codes, scales = _unpacked(packed, n, k)
+    if packed.numel() == 0:
+        return codes, scales
     packed = _aligned(packed)
     packing = arguments(
         "moxie_weight_unpacking",
@@ -1447,10 +1503,12 @@ def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> T
     Returns uint8 [E, bytes], less than 1% more than came in: w1 or w2 of moxie.experts. Waits for the result.
     ValueError: an argument breaks a rule, or the scales of a row lie too far apart to be exact.
     """
+    _tensors(2, codes=codes, scales=scales)
+    _words(gate=gate or "none")
     if codes.dim() == 4:
         codes = codes.flatten(2)
     packed, refused = torch.ops.moxie.pack_weights(codes, scales, gate or "none")
-    row = int(refused.item())
+    row = -1 if packed.is_meta else int(refused.item())
     if row != -1:
         raise ValueError(
             f"scales of row {row % codes.shape[1]} of expert {row // codes.shape[1]} lie too far apart: the largest "
@@ -1461,6 +1519,9 @@ def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> T
 
 def unpack_weights(packed: Tensor, n: int, k: int, *, gate: str | None = None) -> tuple[Tensor, Tensor]:
     """The way back from what pack_weights returned: codes [E, N, K / 2] and scales [E, N, K / 32], to the last bit."""
+    _tensors(1, packed=packed)
+    _integers(n=n, k=k)
+    _words(gate=gate or "none")
     return torch.ops.moxie.unpack_weights(packed, n, k, gate or "none")
 
 
@@ -1473,6 +1534,8 @@ def _on_gpu(implementation: Callable[..., Any], first: Tensor, *rest: Any) -> An
 
 def _on_cpu(implementation: Callable[..., Any], *arguments: Any) -> Any:
     simulator = _Simulator()
+    if not all(each.is_cpu for each in arguments if isinstance(each, Tensor)):
+        simulator.calls = {}  # signatures do not tell the CPU from what is no GPU either; checks do
     result = implementation(simulator, *arguments)
     simulator.bring_back(*(result if isinstance(result, tuple) else (result,)))
     return result

@@ -63,6 +63,26 @@ def test_memory_of_another_device(product, operands):
         product(SaysCuda(a.view(np.uint16)), b)
 
 
+class SaysNo(OnlyDlpack):
+    """What gives nothing by DLPack, such as a tensor that requires a gradient."""
+
+    def __dlpack__(self):
+        raise BufferError("it is mine")
+
+
+class GivesNoCapsule(OnlyDlpack):
+    def __dlpack__(self):
+        return 3
+
+
+def test_dlpack_that_gives_nothing(product, operands):
+    a, b, _ = operands
+    with pytest.raises(TypeError, match="^a gives no memory by DLPack: it is mine$"):
+        product(SaysNo(a.view(np.uint16)), b)
+    with pytest.raises(TypeError, match="^b gives no memory by DLPack: "):
+        product(a, GivesNoCapsule(b.view(np.uint16)))
+
+
 def test_dlpack_offsets(product, operands):
     """A tensor may begin some bytes behind its address."""
     a, b, expected = operands
@@ -197,3 +217,12 @@ def test_quantize_and_back(device, random, format, layout, shape):
     assert_close(back, f64(values), 0.05 if format == "mxfp8" else 0.2)
     again = moxie.quantize(device, back, format, layout=layout, tensor_scale=quantized.tensor_scale)
     assert np.array_equal(moxie.dequantize(device, again, format, layout=layout), back)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0, 64), (0, 3, 64), (4, 0)])
+def test_nothing_is_quantized_to_nothing(device, format, shape):
+    for layout in ("blocked", "row_major"):
+        quantized = moxie.quantize(device, np.zeros(shape, np.float32), format, layout=layout)
+        assert quantized.elements.size == quantized.scales.size == 0
+        assert moxie.dequantize(device, quantized, format, layout=layout).shape == shape

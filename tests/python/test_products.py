@@ -114,6 +114,24 @@ def test_pointers(device, random):
         assert_close(out[g], activated(expected, "swiglu"))
 
 
+def test_pointers_to_what_kernels_leave_out(device, random):
+    """Kernels take such a group for an empty one, and so its rows would be zeros."""
+    plain = moxie.GroupedGemm(device, moxie.Pointers(2, 20), n=N, k=K, bias=True)
+    gated = moxie.GroupedGemm(device, moxie.Pointers(2, 20), n=N, k=K, activation="swiglu")
+
+    def call(product, m, n, k, *, bias=True, **more):
+        a, b = [bf16(random, 4, K), bf16(random, m, k)], [bf16(random, N, K), bf16(random, n, k)]
+        return product(a, b, bias=[bf16(random, len(each)) for each in b] if bias else None, **more)
+
+    with pytest.raises(ValueError, match=r"b\[1\] has 20 rows, and must have a multiple of 8$"):
+        call(plain, 3, 20, K)
+    with pytest.raises(ValueError, match=r"b\[1\] has 24 rows, and must have a multiple of 16$"):
+        call(gated, 3, 24, K, bias=False)
+    with pytest.raises(ValueError, match=r"a\[1\] has rows 20 elements apart, and must have a multiple of 8$"):
+        call(plain, 3, 8, 20)
+    assert call(plain, 0, 20, 20)[1].shape == (0, 20)
+
+
 @pytest.mark.parametrize("rows", [1, 40])
 def test_packed_weights(device, random, rows):
     quantized = moxie.quantize(device, bf16(random, G, N, K), "mxfp4", layout="row_major")

@@ -62,7 +62,17 @@ DESCRIPTIONS = [
     ({"hopper": {"tile_m": 100}}, ValueError, "tile_m is 100"),
     ({"hopper": {"schedule": "fast"}}, ValueError, "warp_schedule is 'fast'"),
     ({"expected_rows": -5}, ValueError, "expected_rows is -5"),
-    ({"n": "64"}, TypeError, "integer"),
+    ({"n": "64"}, TypeError, "n is an integer, and '64' is none"),
+    ({"n": None}, TypeError, "n is an integer, and None is none"),
+    ({"k": 32.0}, TypeError, "k is an integer, and 32.0 is none"),
+    ({"groups": moxie.Offsets("2")}, TypeError, "groups is .*'count': '2'.*integer"),
+    ({"bias": np.ones((G, N))}, TypeError, "bias is array"),
+    ({"activation": "silu\0"}, ValueError, "activation is 'silu.x00', and no name has a null character"),
+    ({"activation": "swiglu_oai", "activation_parameters": {"alpha": "1", "limit": 1}}, TypeError, "activation is"),
+    ({"known_rows": 3}, TypeError, "known_rows is a sequence of integers, and 3 is none"),
+    ({"hopper": "tile"}, TypeError, "hopper is a mapping of names, and 'tile' is none"),
+    ({"hopper": {"tile": 128}}, ValueError, "hopper has no 'tile', but schedule, tile_m, "),
+    ({"blackwell": {"size": 8}}, ValueError, "blackwell has no 'size', but "),
     ({"n": 2**70}, OverflowError, "too large|too big|overflow|out of range"),
 ]
 
@@ -91,7 +101,8 @@ CALLS = [
     ({"out": np.broadcast_to(np.zeros(N, BF16), (T, N))}, ValueError, "out is read-only"),
     ({"out_tensor_scale": np.ones(1, np.float32)}, ValueError, "out_tensor_scale is for nvfp4, and out is bf16"),
     ({"workspace": np.zeros(1024, np.uint8)}, TypeError, "workspace is in host memory, and must be in device memory"),
-    ({"stream": "default"}, TypeError, "str|integer"),
+    ({"stream": "default"}, TypeError, "stream is an integer, 0 or the address of a cudaStream_t, and 'default' is"),
+    ({"stream": None}, TypeError, "stream is an integer"),
     ({"nonsense": 1}, TypeError, "nonsense"),
 ]
 
@@ -99,6 +110,11 @@ CALLS = [
 LAYER_SIZES = {"experts": G, "top_k": 1, "hidden": K, "width": K, "max_tokens": T}
 LAYER_DESCRIPTIONS = [
     ({"experts": 0}, ValueError, "experts is 0"),
+    ({"max_tokens": None}, TypeError, "max_tokens is an integer, and None is none"),
+    ({"hidden": 32.0}, TypeError, "hidden is an integer, and 32.0 is none"),
+    ({"permute": "always"}, TypeError, "permute is 'always'"),
+    ({"router": "softmax"}, TypeError, "router is a moxie.Router, and 'softmax' is none"),
+    ({"ranks": 2}, TypeError, "ranks is a moxie.Ranks, and 2 is none"),
     ({"experts": 2000}, ValueError, "experts is 2000"),
     ({"top_k": 17}, ValueError, "top_k is 17"),
     ({"hidden": 20}, ValueError, "hidden is 20"),
@@ -151,8 +167,28 @@ OTHERS = [
         "row 0 of group 0 lie too far apart",
     ),
     (lambda d: moxie.unpack_weights(d, np.zeros(5, np.uint8), 1, 16, 32), ValueError, "packed has shape"),
+    (
+        lambda d: moxie.quantize(d, np.zeros((4, 32), np.float32), "mxfp4", out=CODES),
+        TypeError,
+        "out is a moxie.Quantized, and ndarray is none",
+    ),
+    (lambda d: moxie.dequantize(d, (CODES, SCALES), "mxfp4"), TypeError, "quantized is a moxie.Quantized, and tuple"),
     (lambda d: moxie.route(d, np.zeros((4, 8), np.float32), 9), ValueError, "top_k is 9"),
+    (lambda d: moxie.route(d, np.zeros((4, 8), np.float32), -1), ValueError, "top_k is -1"),
+    (lambda d: moxie.route(d, np.zeros((4, 8), np.float32), None), TypeError, "top_k is an integer, and None is none"),
+    (
+        lambda d: moxie.route(d, np.zeros((4, 8), np.float32), 1, router="softmax"),
+        TypeError,
+        "router is a moxie.Router, and 'softmax' is none",
+    ),
     (lambda d: moxie.route(d, np.zeros(8, np.float32), 1), ValueError, "must have 2 dimensions"),
+    (
+        lambda d: moxie.route(
+            d, np.zeros((4, 8), np.float32), 1, router=moxie.Router(score="sigmoid", correction_bias=True)
+        ),
+        ValueError,
+        "correction_bias is required by the router",
+    ),
     (lambda d: moxie.sort_by_expert(d, np.zeros((4, 2), np.uint8), 4), ValueError, "id_type is 'uint8'"),
     (lambda d: moxie.sort_by_expert(d, ends(1, 2).reshape(1, 2), 2000), ValueError, "experts is 2000"),
     (lambda d: moxie.combine(d, bf16(SOURCE, 4, 12), ends(0, 1).reshape(1, 2)), ValueError, "width is 12"),
@@ -161,7 +197,21 @@ OTHERS = [
     (lambda d: moxie.Device("gpu"), ValueError, "device_kind is 'gpu', but must be one of: auto, cuda, sim"),
     (lambda d: moxie.Device("sim", 7), RuntimeError, "there is no device 7"),
     (lambda d: moxie.DeviceArray(d, (4,), "float64"), ValueError, "dtype is one of bf16"),
+    (lambda d: moxie.DeviceArray(d, (-2, -4), "bf16"), ValueError, r"shape is \[-2, -4\], and no size may be negative"),
+    (lambda d: moxie.DeviceArray(d, 4, "bf16"), TypeError, "shape is a sequence of integers, and 4 is none"),
+    (lambda d: moxie.DeviceArray("sim", (4,), "bf16"), TypeError, "device is a moxie.Device, and 'sim' is none"),
+    (lambda d: moxie.GroupedGemm("cuda", moxie.Dense(8), n=8, k=8), TypeError, "device is a moxie.Device, and 'cuda'"),
+    (lambda d: moxie.ExpertLayer(None, **LAYER_SIZES), TypeError, "device is a moxie.Device, and None is none"),
+    (lambda d: moxie.sort_by_expert(0, ends(1, 2).reshape(1, 2), 4), TypeError, "device is a moxie.Device, and 0 is"),
+    (
+        lambda d: moxie.permute(d, bf16(SOURCE, 4, 16), ends(*range(4)).reshape(4, 1), row_count=-1),
+        ValueError,
+        "row_count is -1",
+    ),
     (lambda d: moxie.plan(moxie.Dense(8), n=8, k=8, arch=80), ValueError, "arch"),
+    (lambda d: moxie.from_bf16([0x3F80]), TypeError, "values are bf16, or its bits in uint16, and int64 is neither"),
+    (lambda d: moxie.from_bf16(np.ones(3, np.float32)), TypeError, "and float32 is neither"),
+    (lambda d: moxie.from_bf16(np.ones(3, np.float16)), TypeError, "and float16 is neither"),
     (lambda d: d.allocate(-1), OverflowError, "negative|unsigned|convert"),
     (lambda d: d.allocate(2**50), MemoryError, "memory|MEMORY"),
 ]

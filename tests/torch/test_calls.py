@@ -560,6 +560,8 @@ def test_what_users_call_finds_known_calls(name, public, monkeypatch):
             with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
                 transform(lambda x: (public(), x)[1])(torch.zeros(2))
         assert len(noted.calls) == 2
+        with pytest.raises(RuntimeError, match="MOXIE_DEVICE"), torch.autograd.forward_ad.dual_level():
+            public()  # tensors might have tangents
     with pytest.raises(RuntimeError, match="MOXIE_DEVICE"):
         public()  # gradients might be asked for
 

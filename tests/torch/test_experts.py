@@ -169,6 +169,22 @@ def test_formats(format, layout, dtype):
     assert torch.equal(again[0].view(torch.uint8), elements.view(torch.uint8)) and torch.equal(again[1], scales)
 
 
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0, 64), (0, 3, 64), (4, 0)])
+def test_nothing_is_quantized_to_nothing(format, shape):
+    for layout in ("row_major", "blocked"):
+        elements, scales, *tensor_scale = quantize(torch.zeros(shape, device=DEVICE), format, layout=layout)
+        assert elements.numel() == scales.numel() == 0
+        more = {"tensor_scale": tensor_scale[0]} if tensor_scale else {}
+        assert dequantize(elements, scales, format, layout=layout, **more).shape == shape
+
+
+def test_no_expert_is_packed_to_nothing():
+    packed = pack_weights(*mxfp4(0, 32, 64))
+    assert packed.shape == (0, 32 * (32 + 2 + 1))
+    assert [each.shape for each in unpack_weights(packed, 32, 64)] == [(0, 32, 32), (0, 32, 2)]
+
+
 def test_row_major_mxfp4_is_ocps():
     values = bf16(2, 8, 64)
     elements, scales = quantize(values)

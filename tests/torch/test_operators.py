@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.library.opcheck on every operator, and what asking for a gradient says."""
 
+import functools
+
 import pytest
 import torch
 from support import DEVICE, bf16, ends, mxfp4, routing
+from torch.autograd import forward_ad
 from torch.library import opcheck
 
 import moxie
 import moxie.torch
+from moxie.nn import Experts
 
 E, H, W = 4, 64, 32
 
@@ -82,6 +86,39 @@ def test_every_operator_is_checked():
     assert registered == set(NAMES)
 
 
+def _on_meta(*arguments):
+    return [each.to("meta") if isinstance(each, torch.Tensor) else each for each in arguments]
+
+
+def test_meta_tensors_give_meta_tensors():
+    x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    ids, scores = routing(6, E, 2)
+    offs = ends(1, 3, 3, 6)
+    product = functools.partial(moxie.grouped_mm, activation="swiglu", out_dtype=torch.float32)
+    calls = [
+        (moxie.experts, (x, ids, scores, w1, w2)),
+        (lambda a, b, offs: product(a, b.transpose(1, 2), offs=offs), (x, w1, offs)),
+        (lambda codes, scales: moxie.torch.pack_weights(codes, scales, gate="split"), mxfp4(E, 2 * W, H)),
+    ]
+    for call, arguments in calls:
+        result, expected = call(*_on_meta(*arguments)), call(*arguments)
+        assert result.is_meta and (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    for weights in ("bf16", "mxfp4"):
+        for experts in (Experts(E, H, W, weights=weights).to("meta"), Experts(E, H, W, weights=weights, device="meta")):
+            result = experts(*_on_meta(x, ids, scores))
+            assert result.is_meta and (result.shape, result.dtype) == (x.shape, x.dtype)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU their devices tell them apart")
+def test_a_known_call_does_not_hide_that_a_tensor_is_elsewhere():
+    x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    ids, scores = routing(6, E, 2)
+    for _ in range(2):
+        moxie.experts(x, ids, scores, w1, w2)
+        with pytest.raises(ValueError, match="w2 is on meta, but the first argument on cpu"):
+            moxie.experts(x, ids, scores, w1, w2.to("meta"))
+
+
 def test_a_gradient_is_refused_in_one_sentence():
     x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
     ids, scores = routing(6, E, 2)
@@ -99,3 +136,23 @@ def test_a_gradient_is_refused_in_one_sentence():
             call()
     with torch.inference_mode():
         moxie.experts(x, ids, scores, w1, w2)
+
+
+def test_a_forward_mode_derivative_is_refused_in_one_sentence():
+    """An operator without a rule for tangents would drop them, under torch.no_grad() as well."""
+    x, w1, w2 = bf16(6, H), bf16(E, 2 * W, H), bf16(E, H, W)
+    ids, scores = routing(6, E, 2)
+    calls = [
+        lambda x: moxie.experts(x, ids, scores, w1, w2),
+        lambda x: moxie.grouped_mm(x, w1.transpose(1, 2), offs=ends(1, 3, 3, 6)),
+        lambda x: moxie.torch.combine(x, torch.arange(6, dtype=torch.int32, device=x.device)[:, None]),
+    ]
+    for call in calls:
+        sentence = r"^moxie.[\w.]+ has no forward-mode derivative yet: call it on tensors without tangents$"
+        with pytest.raises(RuntimeError, match=sentence):
+            torch.func.jvp(call, (x,), (x,))
+        with torch.no_grad(), forward_ad.dual_level():
+            expected = call(x)
+            with pytest.raises(RuntimeError, match=sentence):
+                call(forward_ad.make_dual(x, x))
+        assert torch.equal(call(x), expected)

@@ -421,3 +421,112 @@ def test_every_class_of_experts(module, name):
 
 def test_there_are_many_classes():
     assert len(list(_classes())) >= 60
+
+
+# ---- Every model whose experts have it ----
+
+
+# Sizes of configurations that have these fields.
+TINY = COMMON | SIZES | {
+    "moe_k": 2, "moe_topk": 2, "top_k_experts": 2, "n_shared_experts": 1, "moe_num_shared_experts": 1, "head_dim": 16,
+    "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "q_lora_rank": 16, "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 16, "shared_expert_intermediate_size": 32, "shared_intermediate_size": 32, "sliding_window": 16,
+    "moe_shared_expert_intermediate_size": 32, "mamba_d_state": 16, "mamba_dt_rank": 8, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "index_n_heads": 2,
+    "index_head_dim": 16, "index_topk": 8, "router_hidden_size": 16, "num_dense_layers": 1,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+VISION = {
+    "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "depth": 1,
+    "num_key_value_heads": 4, "num_heads": 4, "out_hidden_size": 64, "embed_dim": 64, "patch_size": 4, "image_size": 16,
+    "head_dim": 16, "num_layers": 1, "d_model": 64, "encoder_layers": 1, "encoder_ffn_dim": 32, "mlp_ratio": 1.0,
+    "encoder_attention_heads": 4, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+}  # fmt: skip
+# What these do not say, by models' modules.
+BOTH, LATENT = ["linear_attention", "full_attention"], {"num_key_value_heads": 4}
+ALSO = {
+    "axk1": LATENT, "axk2": LATENT, "deepseek_v2": LATENT, "deepseek_v3": LATENT, "deepseek_v32": LATENT,
+    "dots3_note": LATENT, "glm4_moe_lite": LATENT, "glm_moe_dsa": LATENT, "mistral4": LATENT, "mistral_large4": LATENT,
+    "unlimited_ocr": LATENT,
+    "bailing_hybrid": LATENT | {"layer_types": BOTH},
+    "beam": {"mlp_layer_types": ["dense", "sparse"]},
+    "flint": {"mlp_only_layers": [0]},
+    "gemma4": {"enable_moe_block": True, "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 16,
+               "global_head_dim": 16},
+    "glm4v_moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1],
+                                      "partial_rotary_factor": 0.5}},
+    "granitemoehybrid": {"layer_types": BOTH, "mamba_n_heads": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "kimi_linear": LATENT | {"layer_types": BOTH, "mlp_layer_types": ["sparse"] * 2, "linear_head_dim": 16,
+                             "linear_num_heads": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "chunk_size": 16},
+    "qwen3_5_moe": {"layer_types": BOTH},
+    "qwen3_next": {"layer_types": BOTH},
+    "qwen4_exp": {"layer_types": ["linear_attention", "indexed_attention"], "hc_lowrank": 16, "indexer_n_heads": 2,
+                  "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 2},
+    "zaya": {"num_experts_per_tok": 1},
+}  # fmt: skip
+# Models that are made of more than sizes, or compute no logits of tokens alone.
+OTHER_MODELS = {
+    "deepseek_ocr2", "diffusion_gemma", "ernie4_5_vl_moe", "glm5_next", "muse_spark", "openai_privacy_filter",
+}  # fmt: skip
+
+
+def _models():
+    for name in dict.fromkeys(each.values[0] for each in _classes()):
+        folder, file = name.split(".")[2:]
+        text = (pathlib.Path(transformers.__file__).parent / "models" / folder / f"{file}.py").read_text()
+        found = re.findall(r"^class (\w+ForCausalLM)\b", text, re.MULTILINE)
+        found = found or re.findall(r"^class (\w+(?<!Model)ForConditionalGeneration)\b", text, re.MULTILINE)[:1]
+        for each in found:
+            if folder not in OTHER_MODELS and each.removesuffix("ForCausalLM") not in MODELS:
+                yield pytest.param(name, folder, each, id=each)
+
+
+def _tiny_configuration(cls, also):
+    """The configuration with those of TINY and `also` that it has, and the same of those within it."""
+    fields = {name for each in cls.__mro__ for name in vars(each).get("__annotations__", {})}
+    sizes = TINY | also if not re.search("Vision|Audio|Encoder", cls.__name__) else VISION
+    values = {name: value for name, value in sizes.items() if name in fields or name == "global_head_dim"}
+    for name, kind in cls.sub_configs.items():
+        inner = type(getattr(cls(), name)) if kind.__name__ == "AutoConfig" else kind
+        if inner is not type(None):
+            values[name] = _tiny_configuration(inner, also)
+    return cls(**values)
+
+
+def _routed_as(model, chosen):
+    """The logits of a call. chosen: the experts and weights of each layer, which are noted where there are none, and
+    else take the place of what this call would choose: where a token stands between two experts plays no part."""
+    noted = []
+
+    def hook(_, arguments):
+        noted.append(arguments[1:])
+        return (arguments[0], *(chosen[len(noted) - 1] if chosen else arguments[1:]))
+
+    hooks = [each.register_forward_pre_hook(hook) for each in model.modules() if hasattr(each, "is_transposed")]
+    logits = model(tokens()).logits
+    for each in hooks:
+        each.remove()
+    assert noted
+    return logits, noted
+
+
+@pytest.mark.parametrize(("module", "folder", "name"), list(_models()))
+def test_every_model(module, folder, name):
+    torch.manual_seed(2)
+    cls = getattr(importlib.import_module(module), name)
+    config = _tiny_configuration(cls.config_class, ALSO.get(folder, {}))
+    model = cls._from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval().to(DEVICE)
+    for each, value in model.named_parameters():
+        if value.dim() > 1:
+            value.normal_(std=0.15)
+        if any(part in each for part in model._keep_in_fp32_modules_strict or ()):
+            value.data = value.data.float()
+    model.set_experts_implementation("eager")
+    expected, chosen = _routed_as(model, [])
+    model.set_experts_implementation("moxie")
+    assert_same_logits(_routed_as(model, chosen)[0], expected)
+    assert all(hasattr(each, "_moxie_gate") for each in model.modules() if hasattr(each, "is_transposed"))

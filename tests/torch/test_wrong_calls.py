@@ -17,11 +17,13 @@ def product(**changed):
     return ops.grouped_mm(arguments.pop("mat_a"), arguments.pop("mat_b"), **arguments)
 
 
-def layer(**changed):
+def layer_arguments():
     ids, scores = routing(T, E, 2)
-    arguments = {"x": bf16(T, H), "topk_ids": ids, "topk_weights": scores, "w1": bf16(E, 2 * W, H),
-                 "w2": bf16(E, H, W), **changed}  # fmt: skip
-    return ops.experts(**arguments)
+    return {"x": bf16(T, H), "topk_ids": ids, "topk_weights": scores, "w1": bf16(E, 2 * W, H), "w2": bf16(E, H, W)}
+
+
+def layer(**changed):
+    return ops.experts(**{**layer_arguments(), **changed})
 
 
 def packed(**changed):
@@ -54,6 +56,7 @@ WRONG = [
     (lambda: product(gather=zeros(T, dtype=torch.int64)), "gather is torch.int64, but must be torch.int32"),
     (lambda: product(gather=zeros(T, dtype=torch.int32), divisor=0), "divisor is 0, but must be 1 or more"),
     (lambda: product(gather=zeros(T, dtype=torch.int32), divisor=-2), "divisor is -2"),
+    (lambda: product(gather=zeros(T, dtype=torch.int32), divisor=2**31), "divisor is 2147483648, but must be"),
     (lambda: product(mat_a=zeros(E, T, H), offs=None, gather=zeros(T, dtype=torch.int32)), "gather is given"),
     (lambda: product(activation="tanh"), "activation is 'tanh', but must be one of none, relu"),
     (lambda: product(activation="swiglu", gate="middle"), "'middle'"),
@@ -107,6 +110,59 @@ def test_wrong_call(index):
     with pytest.raises(ValueError, match=sentence) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+NOT_TENSORS = [
+    (lambda: product(mat_a=[[1.0]]), "mat_a is a torch.Tensor, and list is none"),
+    (lambda: product(mat_a=None), "mat_a is a torch.Tensor, and NoneType is none"),
+    (lambda: product(mat_b=None), "mat_b is a torch.Tensor, and NoneType is none"),
+    (lambda: product(offs=[1, 3, 3, T]), "offs is a torch.Tensor, and list is none"),
+    (lambda: product(bias=1.0), "bias is a torch.Tensor, and float is none"),
+    (lambda: product(gather=range(T)), "gather is a torch.Tensor, and range is none"),
+    (lambda: product(divisor="2"), "divisor is an integer, and '2' is none"),
+    (lambda: product(divisor=None), "divisor is an integer, and None is none"),
+    (lambda: product(activation=None), "activation is the name of a value, and None is no str"),
+    (lambda: product(activation="swiglu", gate=None), "gate is the name of a value, and None is no str"),
+    (lambda: layer(x=bf16(T, H).cpu().float().numpy()), "x is a torch.Tensor, and ndarray is none"),
+    (lambda: layer(topk_ids=None), "topk_ids is a torch.Tensor, and NoneType is none"),
+    (lambda: layer(topk_ids=[[0, 1]] * T), "topk_ids is a torch.Tensor, and list is none"),
+    (lambda: layer(topk_weights=1.0), "topk_weights is a torch.Tensor, and float is none"),
+    (lambda: layer(w1=None), "w1 is a torch.Tensor, and NoneType is none"),
+    (lambda: layer(w2="w2"), "w2 is a torch.Tensor, and str is none"),
+    (lambda: layer(residual=0), "residual is a torch.Tensor, and int is none"),
+    (lambda: layer(first_expert=None), "first_expert is an integer, and None is none"),
+    (lambda: layer(all_experts=8.0), "all_experts is an integer, and 8.0 is none"),
+    (lambda: layer(activation="swiglu_oai", activation_parameters=[1.0, 2.0]), "activation_parameters is a mapping"),
+    (lambda: packed(codes=[0]), "codes is a torch.Tensor, and list is none"),
+    (lambda: packed(gate=3), "gate is the name of a value, and 3 is no str"),
+    (lambda: ops.unpack_weights(packed(), "64", H), "n is an integer, and '64' is none"),
+    (lambda: ops.quantize([1.0]), "values is a torch.Tensor, and list is none"),
+    (lambda: ops.quantize(zeros(4, 64), 4), "format is the name of a value, and 4 is no str"),
+    (lambda: ops.quantize(zeros(4, 64), "nvfp4", tensor_scale=1.0), "tensor_scale is a torch.Tensor, and float is"),
+    (lambda: ops.dequantize(zeros(4, 32, dtype=torch.uint8), None), "scales is a torch.Tensor, and NoneType is none"),
+    (lambda: ops.sort_by_expert([[0]], 4), "ids is a torch.Tensor, and list is none"),
+    (lambda: ops.sort_by_expert(zeros(T, 2, dtype=torch.int32), "4"), "experts is an integer, and '4' is none"),
+    (lambda: ops.combine(None, zeros(T, 2, dtype=torch.int32)), "rows is a torch.Tensor, and NoneType is none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(len(NOT_TENSORS)))
+def test_what_is_no_tensor(index):
+    call, sentence = NOT_TENSORS[index]
+    with pytest.raises(TypeError, match=sentence) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_tensors_of_other_layouts():
+    with pytest.raises(ValueError, match="x is torch.sparse_coo, but must be dense"):
+        layer(x=zeros(T, H).to_sparse())
+    with pytest.raises(ValueError, match="mat_a is nested, but must be dense"):
+        product(mat_a=torch.nested.nested_tensor([zeros(2, H), zeros(4, H)]))
+
+
+def test_no_parameters_are_those_of_an_activation_without():
+    assert torch.equal(layer(**(right := layer_arguments()), activation_parameters={}), layer(**right))
 
 
 def test_right_calls_of_the_table():
