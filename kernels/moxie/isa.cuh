@@ -208,8 +208,8 @@ MOXIE_DEVICE uint64_t multiply_add_wide(uint32_t a, uint32_t b, uint64_t c) {
   asm volatile("mad.wide.u32 %0, %1, %2, %3;" : "=l"(d) : "r"(a), "r"(b), "l"(c));
   return d;
 }
-// 9.7.9.25.3.1: cp.async of 16 bytes from global to shared memory, past L1. Both are addresses of their space. Where not
-// `exists`, zeros are written and `from` is not read.
+// 9.7.9.25.3.1: cp.async of 16 bytes from global to shared memory, past L1. Both are addresses of their space. Without
+// `exists` it writes zeros and does not read `from`.
 MOXIE_DEVICE void cp_async_16_or_zeros(uint32_t to, uint64_t from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
                : "memory");

@@ -66,7 +66,7 @@ bool tile_of_8_pays(const RowEstimate& work) {
 // Columns of a ping-pong tile of 128 rows. Beside 160 accumulators erff's polynomial and quantization would spill.
 int widest_pingpong(const Shape& s) { return s.activation == Activation::GeluErf || scaled_columns(s) > 1 ? 128 : 160; }
 
-// Columns of a tile of 256 rows. Whoever copies gathered rows leaves too few registers for erff beside 128 accumulators.
+// Columns of a tile of 256 rows. Who copies gathered rows leaves too few registers for erff beside 128 accumulators.
 int widest_of_256(const Shape& s) { return s.activation == Activation::GeluErf && s.gather ? 96 : 128; }
 
 // Every pair of choices that no configuration can satisfy, named.
