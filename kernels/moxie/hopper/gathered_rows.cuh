@@ -41,13 +41,13 @@ class GatheredRows {
 #pragma unroll
     for (int j = 0; j < kLookUps; ++j) {
       const int i = j * 8 + threadIdx.x % 8;
-      sources_[j] = kNone;
-      if (i < kRows && row_ + i * kStep < tile.rows) {
-        const uint32_t source = static_cast<uint32_t>(list[i * kStep]) / gemm_.gather.divisor;
-        if (source < gemm_.gather.count) sources_[j] = source;
-      }
+      uint32_t source = ~0u;
+      if (i < kRows && row_ + i * kStep < tile.rows)
+        source = static_cast<uint32_t>(list[i * kStep]) / gemm_.gather.divisor;
+      const bool exists = source < gemm_.gather.count;
+      sources_[j] = exists ? source : 0;
       // Of the eight lanes that copy the same rows.
-      const uint32_t found = __ballot_sync(~0u, sources_[j] != kNone) >> (threadIdx.x % 32 / 8 * 8);
+      const uint32_t found = __ballot_sync(~0u, exists) >> (threadIdx.x % 32 / 8 * 8);
       existing_ |= (found & 0xff) << (j * 8);
     }
   }
@@ -79,12 +79,10 @@ class GatheredRows {
   }
 
  private:
-  static constexpr uint32_t kNone = ~0u;
-
   const GemmParams& gemm_;
   int32_t row_, column_;        // this thread's first row in the tile, and its column within a slab
   uint32_t to_;                 // of its first chunk in a slab
-  uint32_t sources_[kLookUps];  // of every eighth of the rows that it copies, in the order of the eight lanes
+  uint32_t sources_[kLookUps];  // of every eighth of the rows that it copies, in the order of the eight lanes; 0: none
   uint32_t existing_;           // bit i: row i has a source
   uint64_t next_;               // in global memory, its chunk of row 0 of A for the stage to prepare next
   uint64_t from_[kRows];        // in global memory, its chunks of the stage that is prepared
