@@ -30,7 +30,7 @@ from torch.compiler import is_compiling
 
 from moxie import _gemm, _layer
 from moxie._calls import Calls, Known, exchange_of
-from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments
+from moxie._describe import _PARAMETERS, Batched, KGroups, Offsets, arguments, require_integers
 from moxie._device import Device
 from moxie._gemm import GroupedGemm
 from moxie._layer import ExpertLayer, Ranks
@@ -242,12 +242,6 @@ def _tensors(required: int, **given: Any) -> None:
             raise TypeError(f"{name} is a torch.Tensor, and {type(each).__name__} is none")
         if each.layout != torch.strided or each.is_nested:
             raise ValueError(f"{name} is {'nested' if each.is_nested else each.layout}, but must be dense")
-
-
-def _integers(**given: Any) -> None:
-    for name, each in given.items():
-        if not hasattr(type(each), "__index__"):
-            raise TypeError(f"{name} is an integer, and {each!r} is none")
 
 
 def _words(**given: Any) -> None:
@@ -575,7 +569,7 @@ def grouped_mm(
         if result is not None:
             return result if type(result) is Tensor else check(result)
     _tensors(2, mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, gather=gather)
-    _integers(divisor=divisor)
+    require_integers(divisor=divisor)
     _words(activation=activation, gate=gate)
     _no_gradient("moxie.grouped_mm", mat_a, mat_b, bias)
     parameters = None if activation_parameters is None else _parameter_list(activation, activation_parameters)
@@ -891,7 +885,7 @@ def experts(
     _tensors(2, x=x, topk_ids=topk_ids)
     _tensors(0, topk_weights=topk_weights)
     _tensors(2, w1=w1, w2=w2, b1=b1, b2=b2, residual=residual)
-    _integers(first_expert=first_expert, all_experts=0 if all_experts is None else all_experts)
+    require_integers(first_expert=first_expert, all_experts=0 if all_experts is None else all_experts)
     _words(activation=activation, gate=gate)
     _no_gradient("moxie.experts", x, topk_weights, w1, w2, b1, b2, residual)
     if topk_weights is not None and topk_weights.dtype == torch.bfloat16:
@@ -1150,7 +1144,7 @@ def sort_by_expert(ids: Tensor, experts: int, *, first_expert: int = 0) -> tuple
     end is undefined.
     """
     _tensors(1, ids=ids)
-    _integers(experts=experts, first_expert=first_expert)
+    require_integers(experts=experts, first_expert=first_expert)
     return torch.ops.moxie.sort_by_expert(ids, experts, first_expert)
 
 
@@ -1520,7 +1514,7 @@ def pack_weights(codes: Tensor, scales: Tensor, *, gate: str | None = None) -> T
 def unpack_weights(packed: Tensor, n: int, k: int, *, gate: str | None = None) -> tuple[Tensor, Tensor]:
     """The way back from what pack_weights returned: codes [E, N, K / 2] and scales [E, N, K / 32], to the last bit."""
     _tensors(1, packed=packed)
-    _integers(n=n, k=k)
+    require_integers(n=n, k=k)
     _words(gate=gate or "none")
     return torch.ops.moxie.unpack_weights(packed, n, k, gate or "none")
 

@@ -104,14 +104,6 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("index", range(len(WRONG)))
-def test_wrong_call(index):
-    call, sentence = WRONG[index]
-    with pytest.raises(ValueError, match=sentence) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-
-
 NOT_TENSORS = [
     (lambda: product(mat_a=[[1.0]]), "mat_a is a torch.Tensor, and list is none"),
     (lambda: product(mat_a=None), "mat_a is a torch.Tensor, and NoneType is none"),
@@ -146,10 +138,15 @@ NOT_TENSORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("index", range(len(NOT_TENSORS)))
-def test_what_is_no_tensor(index):
-    call, sentence = NOT_TENSORS[index]
-    with pytest.raises(TypeError, match=sentence) as caught:
+def _numbered(error, calls):
+    return [pytest.param(error, *each, id=f"{error.__name__}{index}") for index, each in enumerate(calls)]
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "sentence"), _numbered(ValueError, WRONG) + _numbered(TypeError, NOT_TENSORS)
+)
+def test_wrong_call(error, call, sentence):
+    with pytest.raises(error, match=sentence) as caught:
         call()
     assert "\n" not in str(caught.value)
 
