@@ -2,9 +2,13 @@
 // The CUDA runtime over the simulator: what nvcc's code does for `twice<<<1, 32, 0, stream>>>(data, 3)`, call by call.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <utility>
@@ -358,6 +362,20 @@ TEST_F(CudaRuntime, TheDeviceIsTheDrivers) {
   EXPECT_EQ(all.unifiedAddressing, 1);
   EXPECT_EQ(all.cooperativeLaunch, 1);
   fails(cudaErrorInvalidDevice, (*properties)(&all, 1));
+}
+
+// Where the machine has a GPU, LD_LIBRARY_PATH often names the folder of NVIDIA's driver; here it is one of another.
+TEST_F(CudaRuntime, ItsDriverIsTheSimulatorBesideItWhateverLdLibraryPathNames) {
+  namespace fs = std::filesystem;
+  const fs::path others = fs::path(testing::TempDir()) / fmt::format("moxie-cudart-{}", ::getpid());
+  fs::create_directories(others);
+  const fs::path idle = fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_driver.so";
+  fs::create_symlink(fs::absolute(idle), others / "libcuda.so.1");
+  const std::string program = fs::read_symlink("/proc/self/exe").string();
+  const std::string command = fmt::format(
+      "LD_LIBRARY_PATH='{}' '{}' --gtest_filter=CudaRuntime.TheDeviceIsTheDrivers", others.string(), program);
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  fs::remove_all(others);
 }
 
 TEST_F(CudaRuntime, EntryPointsOfTheDriver) {
