@@ -68,12 +68,16 @@ void check_layer(const ExpertLayerDescription& d) {
   if (!d.router) return;
   const RouterDescription& r = *d.router;
   size("all_experts", all_experts(d), d.top_k, kMaxRoutedExperts);
-  ops::check_enum("router.score", r.score);
-  if (r.logits_type != DataType::Bf16 && r.logits_type != DataType::F32)
-    reject("router.logits_type is {}, but must be bf16 or f32", to_string(r.logits_type));
   if (d.id_type != IdType::Int32) reject("id_type is int64, but a router's ids are int32");
-  size("router.expert_groups", r.expert_groups, 1, kMaxExpertGroups);
-  size("router.chosen_groups", r.chosen_groups, 1, r.expert_groups);
+  ops::check_router({.prefix = "router.",
+                     .experts = all_experts(d),
+                     .top_k = d.top_k,
+                     .logits_type = r.logits_type,
+                     .score = r.score,
+                     .scaling_factor = r.scaling_factor,
+                     .correction_bias = r.correction_bias,
+                     .expert_groups = r.expert_groups,
+                     .chosen_groups = r.chosen_groups});
 }
 
 // Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the
@@ -170,6 +174,13 @@ struct ExpertLayer::Impl {
     return *ranks;
   }
 
+  // The tokens of a call, or the most there may be.
+  int64_t checked_tokens(std::optional<int64_t> tokens) const {
+    const int64_t most = description.max_tokens, count = tokens.value_or(most);
+    if (count < 0 || count > most) reject("tokens is {}, but must be 0 to {}", count, most);
+    return count;
+  }
+
   // The most rows of the products.
   int64_t rows_of(int64_t tokens) const { return ranks ? ranks->params().max_rows : tokens * description.top_k; }
 
@@ -217,7 +228,6 @@ struct ExpertLayer::Impl {
 
   void check(const ExpertLayerTensors& t, WorkspaceView workspace, size_t bytes, bool sums) const {
     const ExpertLayerDescription& d = description;
-    if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
     const bool work = t.tokens > 0, multiplies = work || ranks;  // other ranks may have tokens
     const int64_t pairs = t.tokens * d.top_k;
     if (multiplies && workspace.bytes < bytes)
@@ -342,8 +352,7 @@ struct ExpertLayer::Impl {
   void run(const ExpertLayerTensors& t, WorkspaceView workspace, const LaunchOptions& options,
            const ops::LayerSteps& steps = {}) const {
     const ExpertLayerDescription& d = description;
-    if (t.tokens < 0 || t.tokens > d.max_tokens) reject("tokens is {}, but must be 0 to {}", t.tokens, d.max_tokens);
-    const Parts at = parts(t.tokens);
+    const Parts at = parts(checked_tokens(t.tokens));
     check(t, workspace, at.bytes, steps.has(3));
     LaunchOptions launch = options;
     launch.weights_ready = false;
@@ -535,15 +544,11 @@ void ExpertLayer::prepare_window(void* window, Stream stream) const {
 void ExpertLayer::check_ranks(void* window, Stream stream) const { impl_->need_ranks().check(window, stream); }
 
 size_t ExpertLayer::workspace_bytes(std::optional<int64_t> tokens) const {
-  const int64_t most = impl_->description.max_tokens, count = tokens.value_or(most);
-  if (count < 0 || count > most) reject("tokens is {}, but must be 0 to {}", count, most);
-  return impl_->parts(count).bytes;
+  return impl_->parts(impl_->checked_tokens(tokens)).bytes;
 }
 
 ExpertLayerPlan ExpertLayer::plan(std::optional<int64_t> tokens) const {
-  const int64_t most = impl_->description.max_tokens, count = tokens.value_or(most);
-  if (count < 0 || count > most) reject("tokens is {}, but must be 0 to {}", count, most);
-  const Impl::Products& of = impl_->products_for(count);
+  const Impl::Products& of = impl_->products_for(impl_->checked_tokens(tokens));
   return {of.up.plan(), of.down.plan()};
 }
 

@@ -28,6 +28,20 @@ void launch(const Device& device, const driver::LoadedKernel& kernel, const Bloc
   device.state().context().launch(kernel, shape, arguments, options.stream);
 }
 
+// How experts are chosen, of a call of route() or of a layer's description, whose members a refusal names behind
+// `prefix`.
+struct RouterChoice {
+  const char* prefix = "";
+  int64_t experts = 1;
+  int top_k = 1;
+  DataType logits_type = DataType::F32;
+  RouterScore score = RouterScore::Softmax;
+  float scaling_factor = 1;
+  bool correction_bias = false;
+  int expert_groups = 1, chosen_groups = 1;
+};
+void check_router(const RouterChoice& x);
+
 // sort_by_expert() of `ids` experts, 0 to ids - 1, of which expert e lies in place places[e], or e where there is no
 // table. ExpertSort::experts is the number of places, and first_expert 0. An expert in no place is skipped.
 void sort_by_place(const Device& device, const ExpertSort& arguments, int64_t ids, const int32_t* places,

@@ -222,13 +222,13 @@ static void check_questions(void) {
   moxie_expert_layer_release(routed);
   moxie_expert_layer_release(layer);
 
-  /* Plans reckon with 52 rows an expert for 256 pairs, with 4 where only 5 of 80 experts are here, and with the 7 of 16
+  /* Plans reckon with 50 rows an expert for 250 pairs, with 4 where only 5 of 80 experts are here, and with the 7 of 16
    * tokens where at most 20 come. */
   for (int round = 0; round < 3; ++round) {
     d = description();
     d.all_experts = round == 1 ? 80 : 0;
     d.first_expert = 0;
-    d.has_expected_tokens = round < 2, d.expected_tokens = round < 2 ? 128 : 0;
+    d.has_expected_tokens = round < 2, d.expected_tokens = round < 2 ? 125 : 0;
     moxie_expert_layer* const planned = made(&d);
     moxie_plan *up = NULL, *down = NULL;
     EXPECT_OK(moxie_expert_layer_plan(planned, MOXIE_NO_TOTAL, &up, &down));
@@ -236,7 +236,7 @@ static void check_questions(void) {
     moxie_plan_info of_up = {.size = sizeof of_up}, of_down = {.size = sizeof of_down};
     EXPECT_OK(moxie_plan_get_info(up, &of_up));
     EXPECT_OK(moxie_plan_get_info(down, &of_down));
-    const double rows = kExperts * (round == 0 ? 52 : round == 1 ? 4 : 7);
+    const double rows = kExperts * (round == 0 ? 50 : round == 1 ? 4 : 7);
     EXPECT(of_up.flops == 2 * rows * 2 * kWidth * kHidden);
     EXPECT(of_down.flops == 2 * rows * kWidth * kHidden);
     moxie_plan_release(up);

@@ -674,8 +674,13 @@ TEST(ExpertLayer, WrongDescriptionsAreNamed) {
             "width is 80, but must be a multiple of 32 with nvfp4 weights");
   EXPECT_EQ(made([&](auto& d) { nvfp4(d), d.permute = false; }),
             "permute is false, but quantized tokens are copied in the order of the sort");
+  EXPECT_EQ(made([](auto& d) { d.weights = static_cast<OperandFormat>(3); }),
+            "weights is 3, but only 0 to 2 have a meaning");
   EXPECT_EQ(made([](auto& d) { d.activations = static_cast<OperandFormat>(3); }),
             "activations is 3, but only 0 to 2 have a meaning");
+  EXPECT_EQ(made([](auto& d) { d.activation = static_cast<Activation>(12); }),
+            "activation is 12, but only 0 to 11 have a meaning");
+  EXPECT_EQ(made([](auto& d) { d.id_type = static_cast<IdType>(2); }), "id_type is 2, but only 0 to 1 have a meaning");
   EXPECT_EQ(made([](auto& d) { d.out = DataType::Mxfp8; }), "out is mxfp8, but must be bf16 or f32");
   EXPECT_EQ(made([](auto& d) { d.max_tokens = -1; }), "max_tokens is -1, but must be 0 to 1048576");
   EXPECT_EQ(made([](auto& d) { d.expected_tokens = -1; }), "expected_tokens is -1, but must be 0 to 1048576");
@@ -686,6 +691,26 @@ TEST(ExpertLayer, WrongDescriptionsAreNamed) {
             "id_type is int64, but a router's ids are int32");
   EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.logits_type = DataType::Mxfp4}; }),
             "router.logits_type is mxfp4, but must be bf16 or f32");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.score = static_cast<RouterScore>(2)}; }),
+            "router.score is 2, but only 0 to 1 have a meaning");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.expert_groups = 33}; }),
+            "router.expert_groups is 33, but must be 1 to 32");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.expert_groups = 2, .chosen_groups = 3}; }),
+            "router.chosen_groups is 3, but must be 1 to expert_groups, 2");
+  // What route() refuses is refused when the layer is made.
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.correction_bias = true}; }),
+            "router.correction_bias is given, but only sigmoid scores have one");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.expert_groups = 2}; }),
+            "router.expert_groups is 2, but only sigmoid scores are chosen by groups");
+  EXPECT_EQ(made([](auto& d) { d.router = RouterDescription{.score = RouterScore::Sigmoid, .expert_groups = 3}; }),
+            "router.expert_groups is 3, but must divide the 4 experts into two or more each");
+  EXPECT_EQ(made([](auto& d) {
+              d.top_k = 3, d.router = RouterDescription{.score = RouterScore::Sigmoid, .expert_groups = 2};
+            }),
+            "top_k is 3, but the chosen groups have 2 experts");
+  EXPECT_EQ(
+      made([](auto& d) { d.router = RouterDescription{.scaling_factor = std::numeric_limits<float>::infinity()}; }),
+      "router.scaling_factor is inf, but must be finite");
 }
 
 TEST(ExpertLayer, LogitsLieWhereTheirTypeMay) {
@@ -716,18 +741,22 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   ExpertLayerDescription d = small();
   d.up_bias = true;
   const Layer layer(d, 15);
-  const Buffer x(size_t(8 * 64 * 2)), ids(size_t(8 * 2 * 4)), weights(size_t(8 * 2 * 4)), out(size_t(8 * 64 * 2)),
-      workspace(layer.layer.workspace_bytes(8));
+  // Behind each of the first is room for all of out.
+  constexpr size_t kOut = 8 * 64 * 2;
+  const Buffer x(kOut + kOut), ids(size_t(8 * 2 * 4) + kOut), weights(size_t(8 * 2 * 4) + kOut), count(4 + kOut),
+      out(kOut), workspace(layer.layer.workspace_bytes(8));
   out.fill(0xab);
+  LayerPart part = LayerPart::All;
   const auto ran = [&](const std::function<void(ExpertLayerTensors&, WorkspaceView&)>& change) {
     ExpertLayerTensors t;
     t.tokens = 8;
     t.x.data = x.get(), t.topk_ids = ids.get(), t.topk_weights = weights.get<float>();
+    t.token_count = count.get<int32_t>();
     t.up.data = layer.up.memory.get(), t.down.data = layer.down.memory.get(), t.up_bias = layer.up_bias.memory.get();
     t.out.data = out.get();
     WorkspaceView view{workspace.get(), workspace.size()};
     change(t, view);
-    return refusal([&] { layer.layer.run(t, view); });
+    return refusal([&] { layer.layer.run(t, view, {}, part); });
   };
   EXPECT_EQ(ran([](auto& t, auto&) { t.tokens = 301; }), "tokens is 301, but must be 0 to 300");
   EXPECT_EQ(ran([](auto& t, auto&) { t.tokens = -1; }), "tokens is -1, but must be 0 to 300");
@@ -735,6 +764,8 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   EXPECT_EQ(ran([](auto& t, auto&) { t.x.ld = 32; }), "x.ld is 32, but must be at least the width of x, 64");
   EXPECT_EQ(ran([](auto& t, auto&) { t.x.ld = 68; }), "x.ld is 68, but must be a multiple of 8 elements (16 bytes)");
   EXPECT_EQ(ran([](auto& t, auto&) { t.topk_ids = nullptr; }), "topk_ids is null, but must point to device memory");
+  EXPECT_EQ(ran([](auto& t, auto&) { t.tokens = 1, t.topk_ids = nullptr; }),
+            "topk_ids is null, but must point to device memory");
   EXPECT_EQ(ran([](auto& t, auto&) { t.up.data = nullptr; }), "up is null, but must point to device memory");
   EXPECT_EQ(ran([](auto& t, auto&) { t.down.data = nullptr; }), "down is null, but must point to device memory");
   EXPECT_EQ(ran([](auto& t, auto&) { t.up_bias = nullptr; }), "up_bias is null, but must point to device memory");
@@ -744,7 +775,16 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   EXPECT_EQ(ran([&](auto& t, auto&) { t.chosen_ids = ids.get<int32_t>(); }),
             "chosen_ids is given, but the description has no router");
   EXPECT_EQ(ran([](auto& t, auto&) { t.out.data = nullptr; }), "out is null, but must point to device memory");
+  void* const no_window = nullptr;
+  constexpr const char* kNoRanks = "is given, but the description has no ranks";
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.windows = &no_window; }), fmt::format("windows {}", kNoRanks));
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.places = ids.get<int32_t>(); }), fmt::format("places {}", kNoRanks));
   EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = x.get(); }), "out overlaps x in memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = x.get<uint8_t>() + kOut - 16; }), "out overlaps x in memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = ids.get<uint8_t>() + 48; }), "out overlaps topk_ids in memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = weights.get<uint8_t>() + 48; }),
+            "out overlaps topk_weights in memory");
+  EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = count.get(); }), "out overlaps token_count in memory");
   EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = const_cast<void*>(t.up.data); }), "out overlaps up in memory");
   EXPECT_EQ(ran([&](auto& t, auto& w) { w.data = t.out.data; }), "out overlaps workspace in memory");
   EXPECT_EQ(ran([&](auto& t, auto&) { t.x.scales = x.get(); }),
@@ -763,9 +803,66 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   EXPECT_THAT(ran([](auto&, auto& w) { w.bytes -= 256; }), ::testing::HasSubstr("but this call needs"));
   EXPECT_THAT(ran([](auto& t, auto&) { t.x.data = static_cast<const uint8_t*>(t.x.data) + 2; }),
               ::testing::HasSubstr("must be aligned to 16 bytes"));
+  part = LayerPart::Sum;
+  EXPECT_EQ(ran([](auto&, auto&) {}), "part is sum, but the description has no ranks");
+  part = static_cast<LayerPart>(4);
+  EXPECT_EQ(ran([](auto&, auto&) {}), "part is 4, but only 0 to 3 have a meaning");
+  part = LayerPart::All;
   device().synchronize();
   for (const uint8_t byte : out.download()) ASSERT_EQ(byte, 0xab);
   EXPECT_EQ(ran([](auto& t, auto& w) { t = {}, w = {}; }), "nothing");
+  for (const int64_t tokens : {-1, 301}) {
+    const std::string said = fmt::format("tokens is {}, but must be 0 to 300", tokens);
+    EXPECT_EQ(refusal([&] { layer.layer.workspace_bytes(tokens); }), said);
+    EXPECT_EQ(refusal([&] { layer.layer.plan(tokens); }), said);
+  }
+}
+
+TEST(ExpertLayer, WrongCallsOfARouterAreNamed) {
+  ExpertLayerDescription d = small();
+  const ExpertLayer plain(device(), [&] { return d.router = RouterDescription{}, d; }());
+  d.router->score = RouterScore::Sigmoid, d.router->correction_bias = true;
+  const Layer layer(d, 15);
+  // As above, and the bias is not aligned to more than it must be.
+  constexpr size_t kOut = 8 * 64 * 2;
+  const Buffer x(kOut), logits(size_t(8 * 4 * 4)), ids(size_t(8 * 2 * 4) + kOut), weights(size_t(8 * 2 * 4) + kOut),
+      bias(4 + 4 * 4 + kOut), out(kOut), workspace(layer.layer.workspace_bytes(8));
+  const auto ran = [&](const ExpertLayer& of, const std::function<void(ExpertLayerTensors&)>& change) {
+    ExpertLayerTensors t = layer.tensors();
+    t.tokens = 8;
+    t.x.data = x.get(), t.logits = logits.get(), t.correction_bias = bias.get<float>() + 1;
+    t.chosen_ids = ids.get<int32_t>(), t.chosen_weights = weights.get<float>();
+    t.out.data = out.get();
+    change(t);
+    return refusal([&] { of.run(t, {workspace.get(), workspace.size()}); });
+  };
+  const auto says = [&](const std::function<void(ExpertLayerTensors&)>& change) { return ran(layer.layer, change); };
+  EXPECT_EQ(ran(plain, [](auto&) {}), "correction_bias is given, but the router has none");
+  EXPECT_EQ(says([](auto& t) { t.correction_bias = nullptr; }),
+            "correction_bias is null, but must point to device memory");
+  EXPECT_EQ(says([](auto& t) { t.logits = nullptr; }), "logits is null, but must point to device memory");
+  EXPECT_EQ(says([](auto& t) { t.ld_logits = 3; }), "ld_logits is 3, but there are 4 experts");
+  EXPECT_EQ(says([&](auto& t) { t.topk_ids = x.get(); }), "topk_ids is given, but the router chooses them");
+  EXPECT_EQ(says([&](auto& t) { t.topk_weights = weights.get<float>(); }),
+            "topk_weights is given, but the router makes them");
+  EXPECT_EQ(says([&](auto& t) { t.out.data = ids.get<uint8_t>() + 48; }), "chosen_ids overlaps out in memory");
+  EXPECT_EQ(says([&](auto& t) { t.out.data = weights.get<uint8_t>() + 48; }), "chosen_weights overlaps out in memory");
+  EXPECT_EQ(says([&](auto& t) { t.out.data = bias.get<uint8_t>() + 16; }), "out overlaps correction_bias in memory");
+}
+
+TEST(ExpertLayer, PackedWeightsHaveNoLeadingDimension) {
+  ExpertLayerDescription d = small();
+  d.width = 96, d.weights = OperandFormat::Mxfp4;
+  const Layer layer(d, 15);
+  const Buffer x(size_t(64 * 2)), ids(size_t(2 * 4)), out(size_t(64 * 2)), workspace(layer.layer.workspace_bytes(1));
+  const auto ran = [&](const std::function<void(ExpertLayerTensors&)>& change) {
+    ExpertLayerTensors t = layer.tensors();
+    t.tokens = 1, t.x.data = x.get(), t.topk_ids = ids.get(), t.out.data = out.get();
+    change(t);
+    return refusal([&] { layer.layer.run(t, {workspace.get(), workspace.size()}); });
+  };
+  EXPECT_EQ(ran([](auto& t) { t.up.ld = 64; }), "up.ld is 64, but packed weights have no leading dimension");
+  EXPECT_EQ(ran([](auto& t) { t.down.ld = 96; }), "down.ld is 96, but packed weights have no leading dimension");
 }
 
 // The scales of weights and the tensor scales of a layer that quantizes are wanted, aligned and not written over.
@@ -820,11 +917,11 @@ TEST(ExpertLayer, TheWorkspaceIsAsStated) {
       }
       const int64_t rest = int64_t(layer.workspace_bytes(tokens)) - own;
       EXPECT_GE(rest, 0);
-      EXPECT_LE(rest, 1 << 20);  // tensor maps of every multiprocessor
+      // Tensor maps of every multiprocessor, which the kernels of sm_90a for few rows do without.
+      EXPECT_LE(rest, device().info().arch == 90 && tokens < 300 ? 0 : 1 << 20);
       EXPECT_EQ(rest % 256, 0);
     }
     EXPECT_EQ(layer.workspace_bytes(), layer.workspace_bytes(300));
-    EXPECT_EQ(refusal([&] { layer.workspace_bytes(301); }), "tokens is 301, but must be 0 to 300");
   }
 }
 
