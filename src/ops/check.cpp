@@ -2,6 +2,7 @@
 // Checks of what a caller asks for.
 #include "ops/check.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -77,7 +78,7 @@ Range check_rows(const ProblemShape& p, const Rows& rows, bool needed) {
       {"rows.group_of_row", rows.group_of_row, p.grouping == Grouping::RowGroups},
       {"rows.counts", rows.counts, p.grouping == Grouping::Masked},
   };
-  Range range{"rows", 0, 0};
+  Range range{};
   for (const Array& array : arrays) {
     if (array.taken) {
       range = check_array(array.name, array.pointer, needed, 4, p.grouping == Grouping::RowGroups ? p.m : p.groups,
@@ -94,7 +95,7 @@ Range check_gather(const ProblemShape& p, const Gather& gather, int64_t lda, boo
   if (!p.gather) {
     if (gather.rows || gather.count != 0 || gather.divisor != 1)
       reject("gather is given, but the description gathers no rows");
-    return {"gather.rows", 0, 0};
+    return {};
   }
   if (gather.divisor < 1) reject("gather.divisor is {}, but must be positive", gather.divisor);
   check_size("gather.count", gather.count);
@@ -146,8 +147,8 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
   }
   if (has_scales(p.format)) {
     const size_t a_bytes = a_scale_bytes(p), b_bytes = b_scale_bytes(p);
-    inputs.push_back(check_array("a.scales", t.a.scales, work && a_bytes > 0, 16, int64_t(a_bytes), work));
-    inputs.push_back(check_array("b.scales", t.b.scales, work && b_bytes > 0, 16, int64_t(b_bytes), work));
+    inputs.push_back(check_array("a.scales", t.a.scales, work, 16, int64_t(a_bytes), work));
+    inputs.push_back(check_array("b.scales", t.b.scales, work, 16, int64_t(b_bytes), work));
   }
   inputs.push_back(check_array("a.tensor_scale", t.a.tensor_scale, false, 4, 1, work ? 4 : 0));
   inputs.push_back(check_array("b.tensor_scale", t.b.tensor_scale, false, 4, p.groups, work ? 4 : 0));
@@ -207,7 +208,8 @@ Range check_array(const char* name, const void* pointer, bool needed, size_t ali
 }
 
 void check_disjoint(const Range& a, const Range& b) {
-  if (a.begin < b.end && b.begin < a.end) reject("{} overlaps {} in memory", a.name, b.name);
+  // What is empty overlaps nothing, wherever it lies.
+  if (std::max(a.begin, b.begin) < std::min(a.end, b.end)) reject("{} overlaps {} in memory", a.name, b.name);
 }
 
 int64_t total_rows(const ProblemShape& p) {
@@ -226,11 +228,12 @@ void check_description(const GemmDescription& d) {
   check_enum("format", p.format);
   check_enum("b_format", p.b_format);
   check_enum("gate", p.gate);
-  if (p.pre) check_enum("pre", *p.pre);
-  if (p.out) check_enum("out", *p.out);
-  if (d.hopper && d.hopper->schedule) check_enum("hopper.schedule", *d.hopper->schedule);
-  if (d.hopper && d.hopper->multicast) check_enum("hopper.multicast", *d.hopper->multicast);
-  if (d.blackwell && d.blackwell->tile_source) check_enum("blackwell.tile_source", *d.blackwell->tile_source);
+  check_enum("pre", p.pre);
+  check_enum("out", p.out);
+  const HopperTuning hopper = d.hopper.value_or(HopperTuning{});
+  check_enum("hopper.schedule", hopper.schedule);
+  check_enum("hopper.multicast", hopper.multicast);
+  check_enum("blackwell.tile_source", d.blackwell.value_or(BlackwellTuning{}).tile_source);
   const auto check_limit = [](const char* name, float value) {
     if (!(value > 0)) reject("activation.{} is {}, but must be positive", name, value);
   };

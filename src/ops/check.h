@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 
 #include "moxie/error.h"
 #include "moxie/gemm.h"
@@ -27,6 +28,12 @@ template <typename Enum>
 void check_enum(const char* name, Enum value) {
   if (!is_enumerator(value))
     reject("{} is {}, but only 0 to {} have a meaning", name, int(value), names<Enum>().size() - 1);
+}
+
+// One that is absent is as good as the first, which has a meaning.
+template <typename Enum>
+void check_enum(const char* name, std::optional<Enum> value) {
+  check_enum(name, value.value_or(Enum{}));
 }
 
 // What a call reads or writes, in bytes.

@@ -216,12 +216,14 @@ using ops::ProblemShape;
 
 struct GroupedGemm::Impl {
   Impl(const Device& of, GemmDescription described)
-      : device(of), description(std::move(described)), figures(figures_of(device.info())) {
+      : device(of),
+        description(std::move(described)),
+        figures(figures_of(device.info())),
+        calls_bring_total(std::holds_alternative<Offsets>(description.groups) ||
+                          std::holds_alternative<RowGroups>(description.groups)),
+        groups(ops::shape_of(description, 0).groups) {
     ops::check_description(description);
-    groups = ops::shape_of(description, 0).groups;
-    const auto* offsets = std::get_if<Offsets>(&description.groups);
-    calls_bring_total = offsets || std::holds_alternative<RowGroups>(description.groups);
-    if (offsets) default_total = offsets->total;
+    if (const auto* offsets = std::get_if<Offsets>(&description.groups)) default_total = offsets->total;
     for (const int64_t total : ops::planned_totals(description)) {
       ops::Variant variant{ops::plan_kernel(figures, description, total), {}, {}};
       const plan::Shape shape = ops::plan_shape(description, total);
@@ -281,9 +283,9 @@ struct GroupedGemm::Impl {
   const Device device;
   const GemmDescription description;
   const DeviceFigures figures;
+  const bool calls_bring_total;
+  const int64_t groups;
   std::optional<int64_t> default_total;  // of calls that do not say theirs
-  bool calls_bring_total = false;
-  int64_t groups = 1;
   std::vector<ops::Variant> variants;
 };
 

@@ -139,8 +139,8 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
     // A is read again for every panel, and B for every wave of a panel's rows, where L2 has lost them.
     const double passes_a = std::max(0.0, panels / wave_panels - 1);
     const double passes_b = std::max(0.0, tile_rows / wave_rows - 1);
-    const double fetched_a = passes_a > 0 ? a * (1 + passes_a * (1 - kept((a + panel_b) / l2, steep))) : a;
-    const double fetched_b = passes_b > 0 ? b * (1 + passes_b * (1 - kept((panel_b + wave_a) / l2, steep))) : b;
+    const double fetched_a = a * (1 + passes_a * (1 - kept((a + panel_b) / l2, steep)));
+    const double fetched_b = b * (1 + passes_b * (1 - kept((panel_b + wave_a) / l2, steep)));
     t.fetched += r.groups * (fetched_a + fetched_b);
     t.reuse.push_back({r.groups * std::max(0.0, of_a * k_bytes - fetched_a), per_row * wave_panels});
     t.reuse.push_back({r.groups * std::max(0.0, of_b * k_bytes - fetched_b), wave_rows});
@@ -152,7 +152,8 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
 
 HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w, const HopperConfig& c, int panel,
                    const HopperCosts& costs) {
-  const double m = c.block_m, n = c.block_n, slots = std::max(1, d.sm_count / c.cluster), clock = 0.8 * d.clock;
+  const double m = c.block_m, n = c.block_n, clock = 0.8 * d.clock;
+  const int slots = d.sm_count / c.cluster;
   const bool pingpong = c.schedule == WarpSchedule::PingPong;
   const Traffic t = traffic_of(s, w, c, slots, panel, double(d.l2_bytes) * costs.l2_share, costs.l2_steep);
   HopperTime time;

@@ -59,7 +59,8 @@ void check_packed_choices(const Shape& s, const DeviceFigures& d) {
 }
 
 HopperTime packed_time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w, const HopperConfig& c) {
-  const double clock = 0.8 * d.clock, slots = std::max(1, d.sm_count / c.cluster), m = c.block_m;
+  const double clock = 0.8 * d.clock, m = c.block_m;
+  const int slots = d.sm_count / c.cluster;
   HopperTime time;
   double cluster_tiles = 0, rows = 0, groups = 0;
   for (const EqualGroups& r : w.rows) {

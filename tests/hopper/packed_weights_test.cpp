@@ -448,6 +448,11 @@ TEST(PackedProduct, WrongUseIsNamed) {
     EXPECT_EQ(refusal([&] { packed_weight_bytes(1, wrong, 32); }),
               fmt::format("n is {}, but must be a multiple of 8 from 0 to 1073741824", wrong));
   }
+  EXPECT_EQ(refusal([] { packed_weight_bytes(512, 1 << 20, 1 << 11); }), "nothing");
+  EXPECT_EQ(refusal([] { packed_weight_bytes(1024, 1 << 20, 1 << 11); }),
+            "the packed weights would take 2^40 bytes or more: 1024 groups of 1048576 rows of 2048");
+  EXPECT_EQ(refusal([] { packed_weight_bytes(65535, 1 << 30, 1 << 30); }),
+            "the packed weights would take 2^40 bytes or more: 65535 groups of 1073741824 rows of 1073741824");
   EXPECT_EQ(packed([](auto& w) { w.groups = 0; }), "groups is 0, but must be 1 to 65535");
   EXPECT_EQ(packed([](auto& w) { w.gate = GateLayout(7); }), "gate is 7, but only 0 to 2 have a meaning");
   EXPECT_EQ(packed([](auto& w) { w.codes = nullptr; }), "codes is null, but must point to device memory");

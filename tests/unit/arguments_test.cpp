@@ -111,6 +111,31 @@ TEST(Arguments, EmptyProductsNeedNoPointers) {
   }
 }
 
+// Nor does what they are given overlap anything, for nothing of it is read or written.
+TEST(Arguments, EmptyProductsOverlapNothing) {
+  for (Grouping grouping : kAll) {
+    if (grouping == Grouping::Pointers) continue;  // arrays of pointers are not compared
+    for (const bool gather : {false, grouping == Grouping::Offsets}) {
+      for (int64_t ProductSpec::*size : {&ProductSpec::m, &ProductSpec::n}) {
+        Call call = good(grouping);
+        call.problem.groups = grouping == Grouping::Dense ? 1 : 100;
+        call.problem.*size = 0;
+        call.problem.gather = gather;
+        ProductTensors& x = call.arguments;
+        x.sizes = at<const int32_t>(1), x.gather.rows = gather ? at<const int32_t>(1, 16) : nullptr;
+        x.a = at(1, 32), x.b = at(1, 48), x.bias = at(1, 64), x.pre = at(1, 80), x.out = at(1, 96);
+        x.workspace = at(1, 128);
+        EXPECT_NO_THROW(run(call)) << to_string(grouping) << (gather ? " of gathered rows" : "");
+      }
+    }
+  }
+  // Sums over nothing read nothing, so that A and B may lie inside what the product fills with zeros.
+  Call call = good(Grouping::Dense);
+  call.problem.k = 0;
+  call.arguments.a = call.arguments.b = static_cast<const char*>(call.arguments.out) + 16;
+  EXPECT_NO_THROW(run(call));
+}
+
 struct Misuse {
   const char* name;
   const char* words;  // of the sentence
@@ -170,6 +195,10 @@ const Misuse kMisuses[] = {
     {"SinkSource", "sinks[0].source",
      [](Call& c) {
        c.problem.sinks = {{"X", "", {1}, {}}};
+     }},
+    {"SecondSinkSource", "sinks[1].source",
+     [](Call& c) {
+       c.problem.sinks = {{"X", "x", {1}, {}}, {"Y", "", {1}, {}}};
      }},
     {"SinkParams", "sinks[0].param_bytes is 0",
      [](Call& c) {
@@ -305,6 +334,7 @@ TEST(Arguments, PlansAreCheckedToo) {
   using testing::StartsWith;
   EXPECT_EQ(said_of({.arch = 80}), "Unsupported: arch is 80, but plans exist for 90 (sm_90a) and 100 (sm_100a)");
   EXPECT_EQ(said_of({.arch = 90, .sm_count = 0}), "InvalidArgument: sm_count is 0, but must be at least 1");
+  EXPECT_EQ(said_of({.sm_count = 1, .l2_bytes = 1, .memory_rate = 1, .clock = 1}), "accepted");
   EXPECT_EQ(said_of({.l2_bytes = 0}), "InvalidArgument: l2_bytes is 0, but must be at least 1");
   EXPECT_EQ(said_of({.memory_rate = 0}), "InvalidArgument: memory_rate is 0, but must be at least 1 and finite");
   EXPECT_THAT(said_of({.memory_rate = std::numeric_limits<double>::infinity()}),
@@ -345,6 +375,49 @@ TEST(Arguments, NumbersThatNameNothingAreRefused) {
   for (const auto& [name, change] : changes) EXPECT_THAT(said_of(change), testing::StartsWith(name + " is 99")) << name;
   EXPECT_EQ(said_of([](D& d) { d.activation = Activation::Swiglu, d.pre = DataType::Mxfp8; }),
             "pre is quantized, but that of a gated activation can only be bf16 or float32");
+}
+
+// The ends of what is possible, and the one step beyond.
+TEST(Arguments, RowsWithScalesHaveLimits) {
+  const auto said_of = [](int64_t groups, int64_t rows, int64_t k) {
+    QuantizedRows x;
+    x.groups = groups, x.rows = rows, x.k = k;
+    try {
+      return fmt::format("{} bytes", scale_bytes(x));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  constexpr int64_t kMost = int64_t{1} << 30;
+  EXPECT_EQ(said_of(1, 1, 0), "0 bytes");
+  EXPECT_EQ(said_of(1, 0, 32), "0 bytes");
+  EXPECT_EQ(said_of(65535, 1, 32), fmt::format("{} bytes", 65535 * 512));
+  EXPECT_EQ(said_of(1, 1, kMost), fmt::format("{} bytes", kMost / 32 * 128));
+  EXPECT_EQ(said_of(1, kMost, 32), fmt::format("{} bytes", kMost / 128 * 512));
+  EXPECT_EQ(said_of(65536, 1, 32), "groups is 65536, but must be 1 to 65535");
+  EXPECT_EQ(said_of(3, kMost / 3 + 1, 32), "rows is 357913942, but must be 0 to 357913941");
+  EXPECT_EQ(said_of(1, 1, kMost + 32), "k is 1073741856, but must be a multiple of 32 from 0 to 1073741824");
+}
+
+// A call's total goes before the description's, as in GroupedGemm.
+TEST(Arguments, ScalesAreOfTheCallsRowsOrTheDescriptions) {
+  GemmDescription d{.n = 64, .k = 128, .format = OperandFormat::Mxfp4};
+  d.groups = Offsets{3, 300};
+  d.pre = DataType::Mxfp8, d.out = DataType::Mxfp4;
+  // A tile of 128 rows and 128 columns has 512 bytes; every group may begin one of its own.
+  EXPECT_EQ(a_scale_bytes(d), (300 / 128 + 3) * 512u);
+  EXPECT_EQ(a_scale_bytes(d, 1000), (1000 / 128 + 3) * 512u);
+  EXPECT_EQ(b_scale_bytes(d), 3 * 512u);
+  EXPECT_EQ(pre_scale_bytes(d), (300 / 128 + 3) * 512u);
+  EXPECT_EQ(out_scale_bytes(d), (300 / 128 + 3) * 512u);
+  EXPECT_EQ(out_scale_bytes(d, 1000), (1000 / 128 + 3) * 512u);
+  d.groups = Offsets{3};
+  try {
+    b_scale_bytes(d);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "total is absent, but offsets groups need it");
+  }
 }
 
 TEST(Arguments, AKernelDependsOnTheRangeOfRowsAlone) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call writes may share no byte with what it reads or else writes. Every array of products, quantizing and
-// dequantizing is put right before every other one, for all groupings and formats. The sizes are computed here from the
-// shapes that the headers state.
+// What a call writes may share no byte with what it reads or else writes. Every array of products, conversions and
+// steps of routing is put right before every other one, for all groupings and formats. The sizes are computed here from
+// the shapes that the headers state.
 #include "tests/support/overlaps.h"
 
 #include <filesystem>
 
 #include "moxie/quantize.h"
+#include "moxie/routing.h"
+#include "moxie/weights.h"
 #include "scratch.h"
 #include "tests/support/planned.h"
 
@@ -28,6 +30,7 @@ struct Case {
   Grouping grouping;
   Activation activation;
   DataType pre, out;
+  bool gather = false;
 };
 
 void check_product(const Case& c) {
@@ -39,6 +42,7 @@ void check_product(const Case& c) {
   p.bias = true;
   p.activation = c.activation;
   p.pre = c.pre, p.out = c.out;
+  p.gather = c.gather;
   if (c.format == OperandFormat::Bf16) p.tile_m = 128;
   const DeviceFigures device = c.format == OperandFormat::Bf16 ? DeviceFigures{} : DeviceFigures{100, 148, 232448};
   const bool stacked = c.grouping == Grouping::Batched || c.grouping == Grouping::Masked;
@@ -46,13 +50,15 @@ void check_product(const Case& c) {
   const int64_t rows = stacked || k_groups ? p.groups * p.m : p.m;
   const int64_t out_width = is_gated(p.activation) ? p.n / 2 : p.n;
   ProductTensors x;
+  if (c.gather) x.gather.count = 70;
+  const int64_t a_rows = k_groups ? p.m : c.gather ? x.gather.count : rows;
   x.lda = p.k + 32, x.ldb = p.k + 64, x.ld_pre = p.n + 32, x.ld_out = out_width + 32;
   const test::Planned planned = test::plan_of(device, p);
   x.workspace_bytes = planned.workspace_bytes;
 
   const int bits = bits_of(p.format);
   std::vector<CallArray> arrays = {
-      {"a", matrix_bytes(k_groups ? p.m : rows, p.k, x.lda, bits), 16, false, placing(x.a)},
+      {"a", matrix_bytes(a_rows, p.k, x.lda, bits), 16, false, placing(x.a)},
       {"b", matrix_bytes(k_groups ? p.n : p.groups * p.n, p.k, x.ldb, bits), 16, false, placing(x.b)},
       {"bias", p.groups * p.n * 2, 16, false, placing(x.bias)},
       {"pre", matrix_bytes(rows, p.n, x.ld_pre, bits_of(c.pre)), 16, true, placing(x.pre)},
@@ -75,6 +81,7 @@ void check_product(const Case& c) {
                                                                 : "rows.ends";
   add(c.grouping != Grouping::Dense && c.grouping != Grouping::Batched, sizes,
       4 * (c.grouping == Grouping::RowGroups ? p.m : p.groups), 4, false, x.sizes);
+  add(c.gather, "gather.rows", 4 * p.m, 4, false, x.gather.rows);
   add(x.workspace_bytes > 0, "workspace", int64_t(x.workspace_bytes), 128, true, x.workspace);
 
   const GemmDescription description = test::describe(p);
@@ -97,6 +104,7 @@ TEST(Overlaps, OfProducts) {
     check_product({OperandFormat::Nvfp4, grouping, plain, DataType::Nvfp4, DataType::Nvfp4});
     if (HasFailure()) return;
   }
+  check_product({OperandFormat::Bf16, Grouping::Offsets, Activation::Swiglu, DataType::Bf16, DataType::F32, true});
 }
 
 // A device on which an accepted call does nothing.
@@ -171,6 +179,87 @@ TEST(Overlaps, OfFindingATensorScale) {
   float* to = nullptr;
   arrays.push_back({"to", 4, 4, true, placing(to)});
   test::expect_no_overlaps(arrays, [&] { find_tensor_scale(device.get(), x, to); });
+}
+
+TEST(Overlaps, OfRouting) {
+  const IdleDevice device;
+  ExpertRouting x;
+  x.tokens = 70, x.experts = 12, x.top_k = 3, x.ld_logits = 13, x.score = RouterScore::Sigmoid;
+  const std::vector<CallArray> arrays = {
+      {"logits", matrix_bytes(x.tokens, x.experts, x.ld_logits, 32), 4, false, placing(x.logits)},
+      {"correction_bias", 4 * x.experts, 4, false, placing(x.correction_bias)},
+      {"token_count", 4, 4, false, placing(x.token_count)},
+      {"ids", 4 * x.tokens * x.top_k, 4, true, placing(x.ids)},
+      {"weights", 4 * x.tokens * x.top_k, 4, true, placing(x.weights)},
+  };
+  test::expect_no_overlaps(arrays, [&] { route(device.get(), x); });
+}
+
+TEST(Overlaps, OfSorting) {
+  const IdleDevice device;
+  ExpertSort x;
+  x.tokens = 3000, x.top_k = 4, x.experts = 9, x.id_type = IdType::Int64;
+  const int64_t pairs = x.tokens * x.top_k;
+  WorkspaceView workspace{nullptr, sort_workspace_bytes(x.tokens, x.top_k, x.experts)};
+  ASSERT_GT(workspace.bytes, 0u);
+  const std::vector<CallArray> arrays = {
+      {"ids", 8 * pairs, 8, false, placing(x.ids)},
+      {"token_count", 4, 4, false, placing(x.token_count)},
+      {"ends", 4 * x.experts, 4, true, placing(x.ends)},
+      {"order", 4 * pairs, 4, true, placing(x.order)},
+      {"inverse", 4 * pairs, 4, true, placing(x.inverse)},
+      {"workspace", int64_t(workspace.bytes), 128, true, placing(workspace.data)},
+  };
+  test::expect_no_overlaps(arrays, [&] { sort_by_expert(device.get(), x, workspace); });
+}
+
+TEST(Overlaps, OfPermuting) {
+  const IdleDevice device;
+  ExpertPermutation x;
+  x.tokens = 70, x.top_k = 3, x.width = 40, x.row_count = 150, x.ld_x = 48, x.ld_out = 56;
+  const std::vector<CallArray> arrays = {
+      {"x", matrix_bytes(x.tokens, x.width, x.ld_x, 16), 16, false, placing(x.x)},
+      {"inverse", 4 * x.tokens * x.top_k, 4, false, placing(x.inverse)},
+      {"token_count", 4, 4, false, placing(x.token_count)},
+      {"out", matrix_bytes(x.row_count, x.width, x.ld_out, 16), 16, true, placing(x.out)},
+  };
+  test::expect_no_overlaps(arrays, [&] { permute(device.get(), x); });
+}
+
+TEST(Overlaps, OfCombining) {
+  const IdleDevice device;
+  ExpertCombination x;
+  x.tokens = 70, x.top_k = 3, x.width = 40, x.row_count = 150, x.ld_rows = 56, x.ld_residual = 44, x.ld_out = 48;
+  x.out_type = DataType::F32;
+  const std::vector<CallArray> arrays = {
+      {"rows", matrix_bytes(x.row_count, x.width, x.ld_rows, 16), 16, false, placing(x.rows)},
+      {"inverse", 4 * x.tokens * x.top_k, 4, false, placing(x.inverse)},
+      {"weights", 4 * x.tokens * x.top_k, 4, false, placing(x.weights)},
+      {"residual", matrix_bytes(x.tokens, x.width, x.ld_residual, 32), 16, false, placing(x.residual)},
+      {"token_count", 4, 4, false, placing(x.token_count)},
+      {"out", matrix_bytes(x.tokens, x.width, x.ld_out, 32), 16, true, placing(x.out)},
+  };
+  test::expect_no_overlaps(arrays, [&] { combine(device.get(), x); });
+}
+
+// Both ways refuse an overlap of any two.
+TEST(Overlaps, OfPackingWeights) {
+  const IdleDevice device;
+  constexpr int64_t kGroups = 3, kN = 72, kK = 96;
+  const auto arrays_of_weights = [](auto& x) {
+    x.groups = kGroups, x.n = kN, x.k = kK;
+    return std::vector<CallArray>{
+        {"codes", kGroups * kN * kK / 2, 16, true, placing(x.codes)},
+        {"scales", kGroups * kN * kK / 32, 16, true, placing(x.scales)},
+        {"packed", int64_t(packed_weight_bytes(kGroups, kN, kK)), 16, true, placing(x.packed)},
+    };
+  };
+  WeightPacking packing;
+  std::vector<CallArray> arrays = arrays_of_weights(packing);
+  arrays.push_back({"refused", 8, 8, true, placing(packing.refused)});
+  test::expect_no_overlaps(arrays, [&] { pack_weights(device.get(), packing); });
+  WeightUnpacking unpacking;
+  test::expect_no_overlaps(arrays_of_weights(unpacking), [&] { unpack_weights(device.get(), unpacking); });
 }
 
 }  // namespace

@@ -62,14 +62,19 @@ std::vector<SinkNeeds> needs(const Shape& s, const HopperConfig& c) {
 
 TEST(Plan, EveryPossibleConfigurationFits) {
   const DeviceFigures device;
-  int checked = 0;
+  int checked = 0, impossible = 0;
   for (const Shape& s : grid()) {
     const HopperPlan plan = make_hopper_plan(s, device);
     ASSERT_GT(plan.candidates.size(), 30u);
     EXPECT_TRUE(plan.config == plan.candidates.front().config);
     for (const auto& candidate : plan.candidates) {
       EXPECT_FALSE(candidate.reason.empty());
-      if (!candidate.possible) continue;
+      if (!candidate.possible) {
+        EXPECT_EQ(candidate.reason, "two stages and the sinks' staging do not fit the shared memory");
+        EXPECT_EQ(candidate.cycles, 0) << "what is not possible takes no time";
+        ++impossible;
+        continue;
+      }
       const HopperConfig& c = candidate.config;
       const auto sinks = needs(s, c);
       EXPECT_LE(kernel::shared_bytes(c, sinks.data(), int(sinks.size())), device.shared_bytes) << describe(c);
@@ -100,6 +105,65 @@ TEST(Plan, EveryPossibleConfigurationFits) {
     }
   }
   EXPECT_GT(checked, 10000);
+  EXPECT_GT(impossible, 0);
+}
+
+// Of every candidate, on both architectures. Where nothing is gated, the layout of the gate makes no kernel of its own.
+template <class MakePlan>
+void expect_kernels_of_the_problem(const MakePlan& make_plan) {
+  for (const DataType out : {DataType::Bf16, DataType::Mxfp8}) {
+    for (const Activation activation : {Activation::None, Activation::GeluErf, Activation::Swiglu}) {
+      for (const GateLayout gate : {GateLayout::Interleaved, GateLayout::Split, GateLayout::SplitUpFirst}) {
+        for (const bool gather : {false, true}) {
+          Shape s = dense(1000, 256, 256);
+          s.grouping = Grouping::Offsets, s.groups = 4;
+          s.out = out, s.activation = activation, s.gate = gate, s.gather = gather, s.bias = gather;
+          for (const auto& candidate : make_plan(s).candidates) {
+            const auto& c = candidate.config;
+            EXPECT_EQ(c.quantized, out == DataType::Mxfp8) << describe(c);
+            EXPECT_EQ(c.gate, activation == Activation::Swiglu ? gate : GateLayout::Interleaved) << describe(c);
+            EXPECT_EQ(c.activation, activation);
+            EXPECT_EQ(c.gather, gather);
+            EXPECT_EQ(c.bias, gather);
+            EXPECT_EQ(describe(c).find(", gathered rows") != std::string::npos, gather) << describe(c);
+          }
+        }
+      }
+    }
+  }
+}
+TEST(Plan, KernelsAreThoseOfTheProblem) {
+  expect_kernels_of_the_problem([](const Shape& s) { return make_hopper_plan(s, {}); });
+  expect_kernels_of_the_problem([](const Shape& s) { return make_blackwell_plan(s, *named_device("b200")); });
+}
+
+// Kernels of packed weights are the same on both.
+TEST(Plan, KernelsAreCompiledForTheDevice) {
+  GemmDescription d{.n = 256, .k = 256};
+  d.groups = Dense{64};
+  for (const std::optional<OperandFormat> b_format : {std::optional<OperandFormat>(), {OperandFormat::Mxfp4}}) {
+    d.b_format = b_format;
+    for (const std::string_view name : {"h200", "b200"}) {
+      const DeviceFigures device = *named_device(name);
+      EXPECT_EQ(ops::kernel_request(ops::plan_kernel(device, d, 64), d).arch, device.arch);
+    }
+  }
+}
+
+// Who copies gathered rows has too few registers left for erff beside 128 columns of 256 rows.
+TEST(Plan, ErfOfGatheredRowsHasNarrowTilesOf256Rows) {
+  Shape s = dense(16384, 5760, 2880);
+  s.grouping = Grouping::Offsets, s.groups = 4;
+  for (const Activation activation : {Activation::GeluTanh, Activation::GeluErf}) {
+    for (const bool gather : {false, true}) {
+      s.activation = activation, s.gather = gather;
+      int widest = 0;
+      for (const auto& c : make_hopper_plan(s, {}).candidates) {
+        if (c.config.block_m == 256) widest = std::max(widest, c.config.block_n);
+      }
+      EXPECT_EQ(widest, gather && activation == Activation::GeluErf ? 96 : 128);
+    }
+  }
 }
 
 TEST(Plan, IsDeterministicAndSorted) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 
 #include "moxie/error.h"
 #include "moxie/ranks.h"
@@ -112,15 +113,17 @@ TEST(RankCosts, FewRowsMeetFewExperts) {
 }
 
 TEST(RankCosts, InHalvesThePartsOverlap) {
-  const DeviceFigures device;
   RankedLayer layer = small_layer();
-  for (const double rate : {1e9, 1e11, 1e14}) {
+  // A device that is no larger than the copies has one multiprocessor left beside them.
+  for (const auto& [rate, sm_count, left] :
+       {std::tuple{1e9, 132, 116}, {1e11, 132, 116}, {1e14, 132, 116}, {1e11, 18, 2}, {1e11, 17, 1}, {1e11, 16, 1}}) {
+    const DeviceFigures device{.sm_count = sm_count};
     RankLinks links = kLinks;
     links.all_to_all_rate = rate;
     RankedLayer half = layer;
     half.tokens = 1500, layer.tokens = 2999;
     const RankCosts each = rank_costs(half, device, links), whole = rank_costs(layer, device, links);
-    const double products = each.products() * device.sm_count / (device.sm_count - 16);
+    const double products = each.products() * sm_count / left;
     ASSERT_TRUE(whole.in_halves.has_value());
     EXPECT_NEAR(*whole.in_halves,
                 each.dispatch + std::max(each.dispatch, products) + std::max(products, each.combine) + each.combine,
