@@ -125,18 +125,14 @@ void Context::launch(const LoadedKernel& kernel, const LaunchShape& shape, void*
 CUresult Context::encode(CUtensorMap& map, const void* address, const TensorMapShape& shape) const {
   const Current current(*driver_, context_);
   const cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
-  cuuint64_t dims[5];
-  cuuint64_t strides[4];
-  for (int i = 0; i < 5; ++i) dims[i] = shape.dims[i];
-  for (int i = 0; i < 4; ++i) strides[i] = shape.strides[i];
   const CUtensorMapSwizzle swizzle = shape.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : shape.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : shape.swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   return driver_->call().cuTensorMapEncodeTiled(&map, shape.type, static_cast<cuuint32_t>(shape.rank),
-                                                const_cast<void*>(address), dims, strides, shape.box, element_strides,
-                                                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                                const_cast<void*>(address), shape.dims, shape.strides, shape.box,
+                                                element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 void* Context::allocate(size_t bytes) const {

@@ -62,8 +62,7 @@ std::optional<std::string> read_trusted(const fs::path& path, bool pack) {
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t have = 0;
   while (have < text.size()) {
-    const ssize_t got = ::read(file.get(), text.data() + have, text.size() - have);
-    if (got < 0 && errno == EINTR) continue;
+    const ssize_t got = TEMP_FAILURE_RETRY(::read(file.get(), text.data() + have, text.size() - have));
     if (got <= 0) return std::nullopt;
     have += static_cast<size_t>(got);
   }
@@ -72,8 +71,7 @@ std::optional<std::string> read_trusted(const fs::path& path, bool pack) {
 
 bool write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t wrote = ::write(descriptor, bytes.data(), bytes.size());
-    if (wrote < 0 && errno == EINTR) continue;
+    const ssize_t wrote = TEMP_FAILURE_RETRY(::write(descriptor, bytes.data(), bytes.size()));
     if (wrote <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(wrote));
   }
@@ -133,8 +131,7 @@ std::optional<std::string> Cache::load(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
   std::optional<std::string> entry = read_trusted(folder_ / key, pack_);
   if (!entry) return std::nullopt;
-  const size_t header_bytes = entry->find('\n') + 1;  // 0 when there is no line
-  if (header_bytes == 0) return std::nullopt;
+  const size_t header_bytes = entry->find('\n') + 1;  // 0 when there is no line, and no header is that short
   if (entry->substr(0, header_bytes) != header_of(key, std::string_view(*entry).substr(header_bytes))) {
     return std::nullopt;
   }

@@ -43,11 +43,9 @@ std::vector<IncludedHeader> included_headers(std::string_view source, const std:
     const size_t index = pending.back();
     pending.pop_back();
     if (embedded[index]) continue;
-    if (!given.empty()) {
-      if (const auto at = given.find(table[index].name); at != given.end()) {
-        if (taken.emplace(at->first, &at->second).second) take(take, at->second);
-        continue;
-      }
+    if (const auto at = given.find(table[index].name); at != given.end()) {
+      if (taken.emplace(at->first, &at->second).second) take(take, at->second);
+      continue;
     }
     embedded[index] = true;
     pending.insert(pending.end(), table[index].includes.begin(), table[index].includes.end());

@@ -36,10 +36,8 @@ void begin_pack(const fs::path& folder, const std::string& version) {
   file << version << '\n';
   file.close();
   if (!file) cannot_write(folder, "VERSION cannot be written");
-  const auto readable = fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec | fs::perms::others_read |
-                        fs::perms::others_exec;
-  fs::permissions(folder, readable, failed);
-  if (!failed) fs::permissions(folder / "VERSION", readable & ~fs::perms(0111), failed);
+  fs::permissions(folder, fs::perms(0755), failed);
+  if (!failed) fs::permissions(folder / "VERSION", fs::perms(0644), failed);
   if (failed) cannot_write(folder, failed.message());
 }
 

@@ -24,8 +24,7 @@ class Scanner {
     const size_t begin = at_;
     const Piece piece = advance();
     text = source_.substr(begin, at_ - begin);
-    if (piece == Piece::Code) name_ = is_name(text[0]) ? name_ : at_;
-    if (piece != Piece::Code) name_ = at_;
+    if (!is_name(text[0])) name_ = at_;  // no literal and no comment begins as a name does
     return piece;
   }
 
@@ -123,10 +122,7 @@ std::string normalized(std::string_view source) {
     }
     const bool line_end = piece == "\n";
     const bool line_begin = text.empty() || text.back() == '\n';
-    if (line_end && line_begin) {
-      blank = false;
-      continue;
-    }
+    if (line_end && line_begin) continue;
     if (blank && !line_end && !line_begin) text += ' ';
     blank = false;
     text += piece;

@@ -167,10 +167,15 @@ static void place(const void* from, size_t bytes, size_t size, int rest) {
   memcpy(buffer, &size, sizeof size);
 }
 
-/* The sizes that are none, of a structure of `known` bytes whose first `required` every version has. */
-static void expect_wrong_sizes(moxie_status (*call)(void*), const void* from, size_t required, size_t known) {
+/* The sizes that are none, of a structure of `known` bytes whose first `required` every version has. `name` is what
+ * sentences call it. */
+static void expect_wrong_sizes(const char* name, moxie_status (*call)(void*), const void* from, size_t required,
+                               size_t known) {
+  char begin[64];
+  snprintf(begin, sizeof begin, "%s.size is 0, but must be sizeof(moxie_", name);
   place(from, known, 0, 0xff);
-  EXPECT_REFUSED(call(buffer), ".size is 0, but must be sizeof(moxie_");
+  EXPECT_REFUSED(call(buffer), begin);
+  EXPECT(strncmp(moxie_last_error(), begin, strlen(begin)) == 0);
   for (size_t size = 1; size < known; ++size) {
     if (size >= required && size % 8 == 0) continue;
     place(from, known, size, 0xff);
@@ -181,8 +186,9 @@ static void expect_wrong_sizes(moxie_status (*call)(void*), const void* from, si
 }
 
 /* What the caller fills. Bytes past its size are not 0, so that a call which reads them is refused. */
-static void expect_taken(moxie_status (*call)(void*), const void* from, size_t required, size_t known) {
-  expect_wrong_sizes(call, from, required, known);
+static void expect_taken(const char* name, moxie_status (*call)(void*), const void* from, size_t required,
+                         size_t known) {
+  expect_wrong_sizes(name, call, from, required, known);
   for (size_t size = (required + 7) / 8 * 8; size <= known; size += 8) {
     place(from, size, size, 0xff);
     EXPECT_OK(call(buffer));
@@ -195,9 +201,9 @@ static void expect_taken(moxie_status (*call)(void*), const void* from, size_t r
 }
 
 /* What the library fills: as many bytes as the caller has. */
-static void expect_filled(moxie_status (*call)(void*), size_t known) {
+static void expect_filled(const char* name, moxie_status (*call)(void*), size_t known) {
   static const unsigned char kZeros[512];
-  expect_wrong_sizes(call, kZeros, sizeof(size_t), known);
+  expect_wrong_sizes(name, call, kZeros, sizeof(size_t), known);
   place(&known, sizeof known, known, 0xee);
   EXPECT_OK(call(buffer));
   unsigned char whole[512];
@@ -237,38 +243,41 @@ void test_sizes(void) {
   const moxie_ranked_layer ranked = {.up = &world.description, .tokens = 1, .experts = 2, .ranks = 2, .top_k = 1};
   const moxie_pack_options pack = {.size = 0};
   const moxie_tuned_hopper row = {.size = 0};
-  expect_taken(give_hopper, &hopper, 8, sizeof hopper);
-  expect_taken(give_blackwell, &blackwell, 8, sizeof blackwell);
-  expect_taken(give_sink, &sink, END(moxie_custom_sink, param_bytes), sizeof sink);
-  expect_taken(give_description, &world.description, END(moxie_gemm_description, k), sizeof world.description);
-  expect_taken(give_figures, &figures, 8, sizeof figures);
-  expect_taken(give_tensors, &tensors, END(moxie_gemm_tensors, out), sizeof tensors);
-  expect_taken(give_pointers, &pointers, END(moxie_group_pointers, sizes), sizeof pointers);
-  expect_taken(give_options, &options, END(moxie_launch_options, stream), sizeof options);
-  expect_taken(give_blocking, &blocking, END(moxie_scale_blocking, k), sizeof blocking);
-  expect_taken(give_quantization, &quantization, END(moxie_quantization, k), sizeof quantization);
-  expect_taken(give_dequantization, &dequantization, END(moxie_dequantization, k), sizeof dequantization);
-  expect_taken(give_packing, &packing, END(moxie_weight_packing, k), sizeof packing);
-  expect_taken(give_unpacking, &unpacking, END(moxie_weight_unpacking, k), sizeof unpacking);
-  expect_taken(give_routing, &routing, END(moxie_expert_routing, logits_type), sizeof routing);
-  expect_taken(give_sort, &sort, END(moxie_expert_sort, id_type), sizeof sort);
-  expect_taken(give_permutation, &permutation, END(moxie_expert_permutation, type), sizeof permutation);
-  expect_taken(give_combination, &combination, END(moxie_expert_combination, reserved), sizeof combination);
-  expect_taken(give_layer, &layer, END(moxie_expert_layer_description, top_k), sizeof layer);
-  expect_taken(give_router, &router, END(moxie_router_description, logits_type), sizeof router);
-  expect_taken(give_ranks, &ranks, END(moxie_rank_description, rank), sizeof ranks);
-  expect_taken(give_layer_tensors, &layer_tensors, END(moxie_expert_layer_tensors, out), sizeof layer_tensors);
-  expect_taken(give_ranked_layer, &ranked, END(moxie_ranked_layer, top_k), sizeof ranked);
-  expect_taken(give_pack_options, &pack, 8, sizeof pack);
-  expect_taken(give_row, &row, 8, sizeof row);
-  expect_filled(fill_device_info, sizeof(moxie_device_info));
-  expect_filled(fill_plan_info, sizeof(moxie_plan_info));
-  expect_filled(fill_candidate, sizeof(moxie_plan_candidate));
-  expect_filled(fill_hopper, sizeof(moxie_hopper_tuning));
-  expect_filled(fill_blackwell, sizeof(moxie_blackwell_tuning));
-  expect_filled(fill_rank_costs, sizeof(moxie_rank_costs));
-  expect_filled(fill_pack_result, sizeof(moxie_pack_result));
-  expect_filled(fill_row, sizeof(moxie_tuned_hopper));
+  expect_taken("hopper", give_hopper, &hopper, 8, sizeof hopper);
+  expect_taken("blackwell", give_blackwell, &blackwell, 8, sizeof blackwell);
+  expect_taken("sinks[0]", give_sink, &sink, END(moxie_custom_sink, param_bytes), sizeof sink);
+  expect_taken("description", give_description, &world.description, END(moxie_gemm_description, k),
+               sizeof world.description);
+  expect_taken("figures", give_figures, &figures, 8, sizeof figures);
+  expect_taken("tensors", give_tensors, &tensors, END(moxie_gemm_tensors, out), sizeof tensors);
+  expect_taken("tensors", give_pointers, &pointers, END(moxie_group_pointers, sizes), sizeof pointers);
+  expect_taken("options", give_options, &options, END(moxie_launch_options, stream), sizeof options);
+  expect_taken("arguments", give_blocking, &blocking, END(moxie_scale_blocking, k), sizeof blocking);
+  expect_taken("arguments", give_quantization, &quantization, END(moxie_quantization, k), sizeof quantization);
+  expect_taken("arguments", give_dequantization, &dequantization, END(moxie_dequantization, k), sizeof dequantization);
+  expect_taken("arguments", give_packing, &packing, END(moxie_weight_packing, k), sizeof packing);
+  expect_taken("arguments", give_unpacking, &unpacking, END(moxie_weight_unpacking, k), sizeof unpacking);
+  expect_taken("arguments", give_routing, &routing, END(moxie_expert_routing, logits_type), sizeof routing);
+  expect_taken("arguments", give_sort, &sort, END(moxie_expert_sort, id_type), sizeof sort);
+  expect_taken("arguments", give_permutation, &permutation, END(moxie_expert_permutation, type), sizeof permutation);
+  expect_taken("arguments", give_combination, &combination, END(moxie_expert_combination, reserved),
+               sizeof combination);
+  expect_taken("description", give_layer, &layer, END(moxie_expert_layer_description, top_k), sizeof layer);
+  expect_taken("router", give_router, &router, END(moxie_router_description, logits_type), sizeof router);
+  expect_taken("ranks", give_ranks, &ranks, END(moxie_rank_description, rank), sizeof ranks);
+  expect_taken("tensors", give_layer_tensors, &layer_tensors, END(moxie_expert_layer_tensors, out),
+               sizeof layer_tensors);
+  expect_taken("layer", give_ranked_layer, &ranked, END(moxie_ranked_layer, top_k), sizeof ranked);
+  expect_taken("options", give_pack_options, &pack, 8, sizeof pack);
+  expect_taken("row", give_row, &row, 8, sizeof row);
+  expect_filled("info", fill_device_info, sizeof(moxie_device_info));
+  expect_filled("info", fill_plan_info, sizeof(moxie_plan_info));
+  expect_filled("candidate", fill_candidate, sizeof(moxie_plan_candidate));
+  expect_filled("tuning", fill_hopper, sizeof(moxie_hopper_tuning));
+  expect_filled("tuning", fill_blackwell, sizeof(moxie_blackwell_tuning));
+  expect_filled("costs", fill_rank_costs, sizeof(moxie_rank_costs));
+  expect_filled("result", fill_pack_result, sizeof(moxie_pack_result));
+  expect_filled("row", fill_row, sizeof(moxie_tuned_hopper));
   end_world();
 }
 

@@ -103,7 +103,7 @@ static moxie_gemm_description described(void) {
   return d;
 }
 
-/* A candidate's tuning leads to its kernel, by way of the description. */
+/* The tuning of every candidate leads to its kernel, by way of the description. */
 static void plan_of_arch(int32_t arch) {
   moxie_gemm_description d = described();
   const moxie_device_figures figures = {.size = sizeof figures, .arch = arch};
@@ -117,33 +117,38 @@ static void plan_of_arch(int32_t arch) {
   EXPECT(info.mean_rows == 1024 && info.flops == 2.0 * 1024 * 32 * 5760 * 2880);
   EXPECT(info.predicted_seconds > 0 && info.clock > 1e9 && info.stages >= 2 && info.shared_bytes > 0);
   EXPECT(info.candidate_count > 2 && info.rows_source == MOXIE_ROWS_SOURCE_ASSUMED);
-  moxie_plan_candidate chosen = {.size = sizeof chosen}, candidate = {.size = sizeof candidate};
+  moxie_plan_candidate chosen = {.size = sizeof chosen};
   EXPECT_OK(moxie_plan_get_candidate(plan, 0, &chosen));
   EXPECT(strcmp(chosen.kernel, info.kernel) == 0 && chosen.possible == 1);
-  EXPECT_OK(moxie_plan_get_candidate(plan, 2, &candidate));
-  EXPECT_REFUSED(moxie_plan_get_candidate(plan, info.candidate_count, &candidate), "candidates");
+  EXPECT(chosen.cycles > 0 && strlen(chosen.reason) > 0);
+  EXPECT_REFUSED(moxie_plan_get_candidate(plan, info.candidate_count, &chosen), "candidates");
   moxie_hopper_tuning hopper = {.size = sizeof hopper};
   moxie_blackwell_tuning blackwell = {.size = sizeof blackwell};
   if (info.arch == 90) {
     EXPECT_REFUSED(moxie_plan_get_blackwell_tuning(plan, 2, &blackwell), "the plan is for sm_90a");
     EXPECT_REFUSED(moxie_plan_get_hopper_tuning(plan, -2, &hopper), "candidate is -2");
     EXPECT_OK(moxie_plan_get_hopper_tuning(plan, MOXIE_CHOSEN, &hopper));
-    EXPECT_OK(moxie_plan_get_hopper_tuning(plan, 2, &hopper));
     EXPECT(hopper.size == sizeof hopper && hopper.has_schedule == 1 && hopper.tile_m > 0);
     d.hopper = &hopper;
   } else {
     EXPECT_REFUSED(moxie_plan_get_hopper_tuning(plan, 2, &hopper), "the plan is for sm_100a");
     EXPECT_OK(moxie_plan_get_blackwell_tuning(plan, MOXIE_CHOSEN, &blackwell));
-    EXPECT_OK(moxie_plan_get_blackwell_tuning(plan, 2, &blackwell));
     EXPECT(blackwell.has_tile_source == 1 && blackwell.has_swap_ab == 1 && blackwell.tile_m > 0);
     d.blackwell = &blackwell;
   }
-  EXPECT_OK(moxie_plan_create(&d, &figures, 16384, &tuned));
-  EXPECT_OK(moxie_plan_get_info(tuned, &tuned_info));
-  EXPECT(strcmp(tuned_info.kernel, candidate.kernel) == 0);
-  EXPECT(tuned_info.source == MOXIE_PLAN_SOURCE_CALLER);
+  for (size_t i = 0; i < info.candidate_count; ++i) {
+    moxie_plan_candidate candidate = {.size = sizeof candidate};
+    EXPECT_OK(moxie_plan_get_candidate(plan, i, &candidate));
+    if (!candidate.possible) continue;
+    if (d.hopper) EXPECT_OK(moxie_plan_get_hopper_tuning(plan, (int64_t)i, &hopper));
+    if (d.blackwell) EXPECT_OK(moxie_plan_get_blackwell_tuning(plan, (int64_t)i, &blackwell));
+    EXPECT_OK(moxie_plan_create(&d, &figures, 16384, &tuned));
+    EXPECT_OK(moxie_plan_get_info(tuned, &tuned_info));
+    EXPECT(strcmp(tuned_info.kernel, candidate.kernel) == 0);
+    EXPECT(tuned_info.source == MOXIE_PLAN_SOURCE_CALLER);
+    moxie_plan_release(tuned);
+  }
   moxie_plan_release(plan);
-  moxie_plan_release(tuned);
 }
 
 /* Every grouping brings its sizes along, which the plan's operations show. */
@@ -311,8 +316,11 @@ void test_devices(void) {
   EXPECT_OK(moxie_device_download(device, text, memory, sizeof text, NULL));
   EXPECT(strcmp(text, "hxxlo") == 0);
   EXPECT_OK(moxie_device_synchronize(device, NULL));
-  EXPECT_OK(moxie_device_free(device, memory));
   moxie_device_release(device);
+  /* With the last holder goes what was allocated. */
+  moxie_device* const again = open_device();
+  EXPECT_FAILS(moxie_device_download(again, text, memory, sizeof text, NULL), MOXIE_ERROR_DRIVER, "");
+  moxie_device_release(again);
 
   moxie_device* none = NULL;
   EXPECT_FAILS(moxie_device_open(MOXIE_DEVICE_KIND_SIM, 99, &none), MOXIE_ERROR_DRIVER, "99");
@@ -398,6 +406,15 @@ void test_pack(void) {
   EXPECT_OK(moxie_tuned_line(&row, text, 8, &length));
   EXPECT(strcmp(text, "offsets") == 0 && length == strlen(kLine));
   EXPECT_OK(moxie_tuned_line(&row, NULL, 0, &length));
+  moxie_tuned_hopper wrong = row;
+  wrong.grouping = 7;
+  EXPECT_REFUSED(moxie_tuned_line(&wrong, NULL, 0, &length), "row.grouping is 7, but only 0 to 6 have a meaning");
+  wrong = row, wrong.gated = 2;
+  EXPECT_REFUSED(moxie_tuned_line(&wrong, NULL, 0, &length), "row.gated is 2, but must be 0 or 1");
+  wrong = row, wrong.schedule = 2;
+  EXPECT_REFUSED(moxie_tuned_line(&wrong, NULL, 0, &length), "row.schedule is 2, but only 0 to 1 have a meaning");
+  wrong = row, wrong.multicast = -1;
+  EXPECT_REFUSED(moxie_tuned_line(&wrong, NULL, 0, &length), "row.multicast is -1, but only 0 to 3 have a meaning");
   EXPECT_REFUSED(moxie_tuned_table_read("/no/such/file", &table), "/no/such/file");
   snprintf(command, sizeof command, "rm -r %s", folder);
   EXPECT(system(command) == 0);

@@ -293,6 +293,7 @@ void test_sink(void) {
 void test_mxfp4(void) {
   enum { kGroups = 2, kRows = 20, kN = 64, kK = 128 };
   static const int32_t kEnds[kGroups] = {13, 20};
+  EXPECT(setenv("MOXIE_SIM_ARCH", "sm_100a", 1) == 0);
   moxie_device* const device = open_device();
   moxie_device_info info = {.size = sizeof info};
   EXPECT_OK(moxie_device_get_info(device, &info));

@@ -2,6 +2,7 @@
 // `moxie gemm` against the answers in a golden file, and each kind of group sizes against each other.
 #include <cstring>
 #include <random>
+#include <regex>
 #include <sstream>
 #include <tuple>
 
@@ -364,6 +365,27 @@ TEST(Plan, OfRanksCountsBytesAndSumsTimes) {
   const std::vector<double> one = numbers_behind(plan({"--ranks", "1"}), "windows");
   ASSERT_EQ(one.size(), 7u);
   EXPECT_EQ(one[0] + one[1] + one[2] + one[4], 0);
+}
+
+// The shape that options give has a bias, as one of a list with --bias: both get one kernel and make one error.
+TEST(Bench, HasABias) {
+  const Folder folder;
+  const auto result = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "bench");
+    const Finished finished = run_moxie(arguments, {.environment = {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_SMS", "2"}}});
+    EXPECT_EQ(finished.status, 0) << finished.err << finished.out;
+    std::smatch found;  // the error and the kernel
+    EXPECT_TRUE(std::regex_search(finished.out, found, std::regex(R"( s +\S+ +(\S+e-\d+  .*)\n)"))) << finished.out;
+    return found[1].str();
+  };
+  const auto listed = [&](const std::string& bias) {
+    write_file(folder / "list", "40 128 8 --groups 2 --expected-rows 20 --outputs pre --pre-dtype f32 " + bias + "\n");
+    return result({"--list", folder / "list"});
+  };
+  const std::string given =
+      result({"--groups", "2", "--m", "20", "--n", "128", "--k", "8", "--outputs", "pre", "--pre-dtype", "f32"});
+  EXPECT_EQ(given, listed("--bias"));
+  EXPECT_NE(given, listed(""));
 }
 
 TEST(Bench, ChecksFourBitOperandsInTheSimulator) {

@@ -178,7 +178,8 @@ struct Model {
   double scaling = 1, limit = 7;
   int64_t groups = 1, chosen_groups = 1;
   int64_t layer = 0;
-  bool newer_names = false;  // of Mixtral
+  bool newer_names = false;       // of Mixtral
+  std::string architecture = "";  // which the configuration has in place of a model_type
 
   bool is_gpt_oss() const { return type == "gpt_oss"; }
 };
@@ -187,10 +188,11 @@ void PrintTo(const Model& m, std::ostream* out) { *out << m.name; }
 std::string config_of(const Model& m) {
   const bool wide = m.is_gpt_oss() || m.type == "mixtral";
   const char* const experts = m.type == "deepseek_v3" ? "n_routed_experts" : wide ? "num_local_experts" : "num_experts";
-  return fmt::format(
-      R"({{"model_type":"{}","num_hidden_layers":5,"hidden_size":{},"{}":{},"{}":{},"num_experts_per_tok":{}{}}})",
-      m.type, m.hidden, wide ? "intermediate_size" : "moe_intermediate_size", m.width, experts, m.experts, m.top,
-      m.config);
+  return fmt::format(R"({{{},"num_hidden_layers":5,"hidden_size":{},"{}":{},"{}":{},"num_experts_per_tok":{}{}}})",
+                     m.architecture.empty() ? fmt::format(R"("model_type":"{}")", m.type)
+                                            : fmt::format(R"("architectures":["{}"])", m.architecture),
+                     m.hidden, wide ? "intermediate_size" : "moe_intermediate_size", m.width, experts, m.experts, m.top,
+                     m.config);
 }
 
 using Tensors = std::vector<cli::TensorToWrite>;
@@ -456,7 +458,7 @@ TEST_P(DrawnLayer, IsItsModelsFormula) {
 }
 
 std::vector<Model> drawn_models() {
-  const std::string groups = R"(,"n_group":4,"topk_group":2,"routed_scaling_factor":2.5,"norm_topk_prob":true)";
+  const std::string groups = R"(,"n_group":4,"topk_group":2,"routed_scaling_factor":2.5)";  // renormalized by default
   const std::string plain = R"(,"n_group":1,"topk_group":1,"routed_scaling_factor":1,"norm_topk_prob":false)";
   std::vector<Model> all = {
       {.name = "GptOss", .type = "gpt_oss", .form = Form::Transposed, .experts = 5, .top = 3},
@@ -473,7 +475,11 @@ std::vector<Model> drawn_models() {
        .sharded = true,
        .hidden = 32,
        .width = 64},
-      {.name = "GptOssMxfp4Flat", .type = "gpt_oss", .form = Form::FlatMxfp4, .width = 32},
+      {.name = "GptOssMxfp4Flat",
+       .type = "gpt_oss",
+       .form = Form::FlatMxfp4,
+       .width = 32,
+       .architecture = "GptOssForCausalLM"},
       {.name = "GptOssMxfp4AsBf16",
        .type = "gpt_oss",
        .form = Form::Mxfp4,
@@ -502,16 +508,19 @@ std::vector<Model> drawn_models() {
        .width = 24,
        .more = {"--logits", "bf16"},
        .renormalize = false,
-       .bf16_logits = true},
+       .bf16_logits = true,
+       .architecture = "Qwen3MoeForCausalLM"},
       {.name = "Mixtral", .type = "mixtral", .experts = 8, .width = 112, .config = R"(,"hidden_act":"silu")"},
       {.name = "MixtralSharded", .type = "mixtral", .sharded = true, .experts = 4, .top = 1, .layer = 2},
       {.name = "MixtralFused", .type = "mixtral", .form = Form::Fused, .newer_names = true},
-      {.name = "MixtralNewerNames", .type = "mixtral", .newer_names = true},
+      {.name = "MixtralNewerNames", .type = "mixtral", .newer_names = true, .architecture = "MixtralForCausalLM"},
       {.name = "DeepSeekV3",
        .type = "deepseek_v3",
        .experts = 16,
        .top = 4,
-       .config = groups + R"(,"first_k_dense_replace":3,"scoring_func":"sigmoid","topk_method":"noaux_tc")",
+       .config =
+           groups +
+           R"(,"norm_topk_prob":true,"first_k_dense_replace":3,"scoring_func":"sigmoid","topk_method":"noaux_tc")",
        .sigmoid = true,
        .scaling = 2.5,
        .groups = 4,
@@ -534,7 +543,8 @@ std::vector<Model> drawn_models() {
        .sigmoid = true,
        .scaling = 2.5,
        .groups = 4,
-       .chosen_groups = 2},
+       .chosen_groups = 2,
+       .architecture = "DeepseekV3ForCausalLM"},
   };
   return all;
 }

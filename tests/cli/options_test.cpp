@@ -31,13 +31,13 @@ Strings lines_of(const std::string& text) {
 }
 
 // The options and positionals that --help lists: name and default, such as "--cluster" or "--swap=auto". Each must have
-// a description, on its line or on the next.
+// a description, on its line or on the next. CLI11 writes defaults so up to 2.1, and as " [auto]" since.
 std::set<std::string> options_of(const std::string& help) {
   std::set<std::string> options;
   const Strings lines = lines_of(help);
   bool listing = false;
-  const std::regex option(
-      R"(^  (-h,)?(\S+)( (TEXT|INT|UINT|FLOAT)(:.*?in \[.*?\])?(=(\S+))?( REQUIRED)?( \.\.\.)?( REQUIRED)?)?(.*)$)");
+  const std::regex option(R"(^  (-h,)?(\S+)( (TEXT|INT|UINT|FLOAT)(:.*?in \[.*?\])?(=(\S+)| \[(\S+)\])?)"
+                          R"(( REQUIRED)?( \.\.\.)?( REQUIRED)?)?(.*)$)");
   for (size_t i = 0; i < lines.size(); ++i) {
     const std::string& line = lines[i];
     if (line == "Positionals:" || line == "Options:") {
@@ -51,11 +51,11 @@ std::set<std::string> options_of(const std::string& help) {
       ADD_FAILURE() << line;
       continue;
     }
-    const std::string what = parts[11].str();
+    const std::string what = parts[12].str();
     const bool below = i + 1 < lines.size() && lines[i + 1].starts_with("          ") &&
                        lines[i + 1].find_first_not_of(' ') != std::string::npos;
     EXPECT_TRUE(what.find_first_not_of(' ') != std::string::npos || below) << line << " says nothing";
-    options.insert(parts[2].str() + (parts[6].matched ? parts[6].str() : ""));
+    options.insert(parts[2].str() + (parts[6].matched ? "=" + parts[7].str() + parts[8].str() : ""));
   }
   return options;
 }

@@ -49,8 +49,8 @@ struct Counted<kIndex, kFunction> {
 
 // The state behind the calls that answer something.
 thread_local CUcontext current = nullptr;
-int object;                             // its address stands for every handle
-std::atomic<bool> programmatic{false};  // the last launch
+int object;                        // its address stands for every handle
+std::atomic<int> programmatic{0};  // launches that may begin before their predecessor in the stream has ended
 
 namespace answers {
 CUresult driver_version(int* version) {
@@ -87,12 +87,10 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const 
   return *map = {}, CUDA_SUCCESS;
 }
 CUresult launch(const CUlaunchConfig* config, CUfunction, void**, void**) {
-  programmatic.store(std::any_of(config->attrs, config->attrs + config->numAttrs,
-                                 [](const CUlaunchAttribute& attribute) {
-                                   return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
-                                          attribute.value.programmaticStreamSerializationAllowed == 1;
-                                 }),
-                     std::memory_order_relaxed);
+  programmatic += std::any_of(config->attrs, config->attrs + config->numAttrs, [](const CUlaunchAttribute& attribute) {
+    return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+           attribute.value.programmaticStreamSerializationAllowed == 1;
+  });
   return CUDA_SUCCESS;
 }
 }  // namespace answers
@@ -138,6 +136,6 @@ __attribute__((visibility("default"))) void idle_driver_fail(const char* name, i
   failures[index_of(name)] = result;
 }
 
-// Returns whether the last launch may begin before its predecessor in the stream has ended.
+// Returns how many launches might begin before their predecessor in the stream had ended.
 __attribute__((visibility("default"))) int idle_driver_programmatic() { return programmatic.load(); }
 }

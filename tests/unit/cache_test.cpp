@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "jit/jit.h"
+#include "jit/pack.h"
 #include "jit/sha256.h"
 #include "moxie/error.h"
 #include "scratch.h"
@@ -302,6 +303,18 @@ TEST_F(CacheTest, AVersionFileMakesItAPack) {
   EXPECT_FALSE(Cache(folder_).pack_version());
   test::write_file(folder_ / "VERSION", "13.0\n");
   EXPECT_EQ(Cache(folder_).pack_version(), "13.0");
+}
+
+TEST_F(CacheTest, APackIsReadableByEverybody) {
+  Request request;
+  request.source = "extern \"C\" __global__ void nothing() {}\n";
+  request.kind = ImageKind::Ptx;
+  const mode_t old = ::umask(0077);
+  write_pack(folder_, {request}, 1);
+  ::umask(old);
+  EXPECT_EQ(mode_of(folder_), 0755u);
+  EXPECT_EQ(names_in(folder_).size(), 2u);
+  for (const std::string& name : names_in(folder_)) EXPECT_EQ(mode_of(folder_ / name), 0644u) << name;
 }
 
 }  // namespace

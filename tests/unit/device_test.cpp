@@ -2,6 +2,7 @@
 // Devices: which driver is taken, the sentences when there is none, memory, loading and launching kernels.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <link.h>
@@ -45,6 +46,9 @@ TEST(Device, AMissingSimulatorIsNamed) {
               HasSubstr("the simulator's library was not found; looked for /no/such/libcuda.so.1"));
   const ScopedVariable kind("MOXIE_DEVICE", "sim");
   EXPECT_THAT(error_of(DeviceKind::Auto, ErrorCode::Driver), HasSubstr("/no/such/libcuda.so.1"));
+  // No GPU has this number, wherever the test runs.
+  const ScopedVariable any("MOXIE_DEVICE", "auto");
+  EXPECT_THAT(error_of(DeviceKind::Auto, ErrorCode::Driver, 1000), HasSubstr(" names another); and no GPU: the"));
 }
 
 TEST(Device, AFileThatIsNoDriverIsNamed) {
@@ -113,10 +117,11 @@ extern "C" __global__ void triple(const int* in, int* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = 3 * in[i] + 1;
 }
-extern "C" __global__ void cluster_size(unsigned* out) {
-  unsigned blocks;
+extern "C" __global__ void launch_shape(unsigned* out) {
+  unsigned blocks, bytes;
   asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
-  if (threadIdx.x == 0) out[blockIdx.x] = blocks;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  if (threadIdx.x == 0) out[blockIdx.x] = blocks, out[gridDim.x + blockIdx.x] = bytes;
 }
 extern "C" __global__ void reverse(const int* in, int* out) {
   extern __shared__ int staged[];
@@ -202,12 +207,14 @@ TEST_F(DeviceTest, RunsAKernel) {
 }
 
 TEST_F(DeviceTest, LaunchesClusters) {
-  void* out = device_copy(std::vector<int>(8, -1));
+  void* out = device_copy(std::vector<int>(16, -1));
   void* arguments[] = {&out};
   for (const unsigned size : {1u, 2u, 4u}) {
-    device_.state().context().launch(kernel("cluster_size"), {.grid = 8, .block = 32, .cluster = size}, arguments,
+    device_.state().context().launch(kernel("launch_shape"), {.grid = 8, .block = 32, .cluster = size}, arguments,
                                      nullptr);
-    EXPECT_EQ(host_copy(out, 8), std::vector<int>(8, static_cast<int>(size)));
+    std::vector<int> expected(8, static_cast<int>(size));
+    expected.resize(16, 0);  // bytes of dynamic shared memory, for which nobody asked
+    EXPECT_EQ(host_copy(out, 16), expected);
   }
   device_.free(out);
 }
@@ -327,9 +334,11 @@ TEST_F(DeviceTest, WhatTheDriverSaysOfAnImageIsPassedOn) {
   }
 }
 
-// Run with the simulator in the place of the system's driver.
+// Run with the simulator, or the idle driver, in the place of the system's driver.
 TEST(DeviceChild, DISABLED_LoadsThreeKernels) {
   const Device device = Device::open(DeviceKind::Cuda);
+  EXPECT_THAT(device.info().driver_path, testing::MatchesRegex("/.*/libcuda\\.so\\.1")) << "where it was found";
+  EXPECT_NE(device.state().context().number(), 0u) << "the first context of a process";
   for (const char* name : {"one", "two", "three"}) {
     jit::Request request;
     request.source = std::string("extern \"C\" __global__ void ") + name + "() {}\n";
@@ -338,7 +347,7 @@ TEST(DeviceChild, DISABLED_LoadsThreeKernels) {
 }
 
 // A driver that takes no machine code is offered it once: later kernels are compiled to PTX at once. One that is known
-// to be the simulator is never offered it.
+// to be the simulator is never offered it, and one that takes it, as the idle driver does, gets nothing else.
 TEST(Device, MachineCodeIsOfferedOnce) {
   const auto compiled = [](const std::filesystem::path& folder, const char* extension) {
     size_t count = 0;
@@ -354,6 +363,15 @@ TEST(Device, MachineCodeIsOfferedOnce) {
   EXPECT_EQ(compiled(scratch.path() / "cache", ".cubin"), 1u);
   EXPECT_EQ(compiled(scratch.path() / "cache", ".ptx"), 3u);
 
+  std::filesystem::create_symlink(std::filesystem::canonical(std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path() /
+                                                             "../../libmoxie_idle_driver.so"),
+                                  scratch.path() / "libcuda.so.1");
+  const ScopedVariable idle("LD_LIBRARY_PATH", scratch.path().string());
+  const ScopedVariable other("MOXIE_CACHE_DIR", (scratch.path() / "other").string());
+  ASSERT_EQ(test::wait_for(test::start_test("DeviceChild.DISABLED_LoadsThreeKernels", log)), 0) << test::read_file(log);
+  EXPECT_EQ(compiled(scratch.path() / "other", ".cubin"), 3u);
+  EXPECT_EQ(compiled(scratch.path() / "other", ".ptx"), 0u);
+
   const ScopedVariable named("MOXIE_SIM_LIBRARY", MOXIE_SIM_LIBRARY);
   const ScopedVariable fresh("MOXIE_CACHE_DIR", (scratch.path() / "fresh").string());
   jit::Request request;
@@ -365,7 +383,10 @@ TEST(Device, MachineCodeIsOfferedOnce) {
 
 TEST_F(DeviceTest, ATensorMapThatCannotBeIsNamed) {
   driver::TensorMapShape shape;
-  shape.dims[0] = 64, shape.dims[1] = 16, shape.strides[0] = 128, shape.box[0] = 64, shape.box[1] = 8;
+  shape.rank = 3;
+  shape.dims[0] = 64, shape.dims[1] = 16, shape.dims[2] = 2;
+  shape.strides[0] = 128, shape.strides[1] = 2048;
+  shape.box[0] = 64, shape.box[1] = 8, shape.box[2] = 1;
   char* memory = static_cast<char*>(device_.allocate(4096));
   const kernel::TensorMap map = make_tensor_map(device_.state().context(), "a", memory, shape);
   EXPECT_NE(map.opaque[0], 0u);
@@ -374,7 +395,12 @@ TEST_F(DeviceTest, ATensorMapThatCannotBeIsNamed) {
     ADD_FAILURE() << "accepted a misaligned address";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("a cannot be described to the device"));
+    EXPECT_EQ(
+        error.what(),
+        fmt::format("a cannot be described to the device: address {}, extents 64 (box 64), 16 (box 8, stride 128 "
+                    "bytes), 2 (box 1, stride 2048 bytes), swizzle 128: the address and strides must be multiples "
+                    "of 16 bytes and extents 1 to 2^32",
+                    static_cast<const void*>(memory + 2)));
   }
   shape.strides[0] = 120;
   EXPECT_THROW(make_tensor_map(device_.state().context(), "a", memory, shape), Error);

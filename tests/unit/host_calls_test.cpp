@@ -3,15 +3,22 @@
 // and how it asks for that. What is said when the driver refuses.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <set>
 
 #include "bench/timing/buffer.h"
 #include "bench/timing/data.h"
+#include "device_state.h"
+#include "driver/functions.h"
+#include "moxie/layer.h"
 #include "moxie/moxie.h"
+#include "ops/gemm.h"
 #include "scratch.h"
 #include "tests/support/product_spec.h"
 
@@ -70,8 +77,9 @@ class HostCalls : public testing::Test {
   }
 
   bool launches_programmatically() {
+    const int before = programmatic_();
     EXPECT_EQ(launch().launches, 1);
-    return programmatic_() != 0;
+    return programmatic_() > before;
   }
 
   const fs::path library_ = fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_driver.so";
@@ -91,6 +99,37 @@ TEST_F(HostCalls, ASecondCallOnlyLaunches) {
   const Counts second = launch();
   // The thread has no current context here: the launch makes it so.
   EXPECT_EQ(second, (Counts{0, 1, 0, 1}));
+  const driver::Functions& call = device_->state().context().driver().call();
+  CUcontext context = nullptr;
+  ASSERT_EQ(call.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(call.cuCtxPushCurrent(context), CUDA_SUCCESS);
+  EXPECT_EQ(launch(), (Counts{0, 1, 0, 0})) << "the context is current";
+  ASSERT_EQ(call.cuCtxPopCurrent(&context), CUDA_SUCCESS);
+}
+
+TEST_F(HostCalls, WhatWasLoadedIsUnloadedWithItsDevice) {
+  const int loaded = counts().loads, unloaded = count_("cuModuleUnload");
+  launch();
+  ASSERT_EQ(counts().loads, loaded + 1);
+  const int pushed = count_("cuCtxPushCurrent"), popped = count_("cuCtxPopCurrent");
+  const int released = count_("cuDevicePrimaryCtxRelease");
+  device_.reset();
+  EXPECT_EQ(count_("cuModuleUnload"), unloaded + 1);
+  EXPECT_EQ(count_("cuCtxPushCurrent"), pushed + 1);
+  EXPECT_EQ(count_("cuCtxPopCurrent"), popped + 1);
+  EXPECT_EQ(count_("cuDevicePrimaryCtxRelease"), released + 1);
+}
+
+// At the end of a process the driver may refuse already: what needs a context is left alone then.
+TEST_F(HostCalls, WithoutAContextNothingIsUnloadedOrFreed) {
+  launch();
+  const auto undone = [&] { return count_("cuModuleUnload") + count_("cuMemFree") + count_("cuCtxPopCurrent"); };
+  const int before = undone();
+  fail_("cuCtxPushCurrent", CUDA_ERROR_DEINITIALIZED);
+  device_->free(buffer(1));
+  device_.reset();
+  fail_("cuCtxPushCurrent", CUDA_SUCCESS);
+  EXPECT_EQ(undone(), before);
 }
 
 TEST_F(HostCalls, AProductOfNothingLoadsNothing) {
@@ -101,6 +140,87 @@ TEST_F(HostCalls, AProductOfNothingLoadsNothing) {
   problem_.n = 128;
   const GroupedGemm something(*device_, describe(problem_));
   EXPECT_EQ(counts().loads, before + 1);
+}
+
+// Where nobody says how many rows there will be, a product has a kernel for each range of them.
+// No rank may wait for another one that compiles: all that a call may launch is there before.
+TEST_F(HostCalls, ALayerOverRanksLoadsNothingInACall) {
+  ExpertLayerDescription d;
+  d.experts = 4, d.top_k = 2, d.hidden = 64, d.width = 64;
+  d.activation = Activation::Relu;
+  d.max_tokens = 4096, d.expected_tokens = 16;
+  void* const windows[] = {buffer(10), buffer(11)};
+  for (const bool router : {false, true}) {
+    for (const ResultFormat results : {ResultFormat::Rows, ResultFormat::Sums}) {
+      SCOPED_TRACE(fmt::format("{} {}", router, to_string(results)));
+      d.router.reset();
+      if (router) d.router.emplace();
+      d.id_type = router ? IdType::Int32 : IdType::Int64;
+      d.ranks = RankDescription{.ranks = 2, .results = results};
+      open();  // kernels that a device has are not loaded again
+      const ExpertLayer layer(*device_, d);
+      ExpertLayerTensors t;
+      t.x.data = buffer(1), t.up.data = buffer(2), t.down.data = buffer(3), t.out.data = buffer(4);
+      (router ? t.logits : t.topk_ids) = buffer(5);
+      t.windows = windows;
+      for (const int64_t tokens : {0, 1, 4096}) {  // whose rows are sent in one launch, and in several
+        t.tokens = tokens;
+        const int loads = counts().loads, launches = counts().launches;
+        layer.run(t, {buffer(6), layer.workspace_bytes()});
+        EXPECT_EQ(counts().loads, loads) << tokens;
+        EXPECT_GT(counts().launches, launches + 3) << tokens;
+      }
+    }
+  }
+}
+
+TEST_F(HostCalls, AProductLoadsTheKernelsOfAllItsTotals) {
+  GemmDescription d{.n = 5760, .k = 2880};
+  d.groups = Offsets{32};
+  std::vector<std::string> keys;
+  for (const int64_t total : ops::planned_totals(d))
+    keys.push_back(ops::request_key(ops::kernel_request(ops::plan_kernel(figures_of(device_->info()), d, total), d)));
+  EXPECT_EQ(std::count(keys.begin(), keys.end(), keys[1]), 1) << "a kernel that no other range has";
+  const int before = counts().loads;
+  const GroupedGemm product(*device_, d);
+  EXPECT_EQ(counts().loads - before, int(std::set<std::string>(keys.begin(), keys.end()).size()));
+}
+
+TEST_F(HostCalls, AWorkspaceIgnoresATotalThatItsGroupingDoesNotTake) {
+  problem_.grouping = Grouping::Masked, problem_.n = 0;
+  const GroupedGemm product(*device_, describe(problem_));
+  EXPECT_GT(product.workspace_bytes(), 0u);
+  EXPECT_EQ(product.workspace_bytes(5), product.workspace_bytes());
+}
+
+// Without a row or a column nothing need be given, and whatever else is possible may be said.
+TEST_F(HostCalls, ConversionsOfNothingLaunchNothing) {
+  const Counts before = counts();
+  const auto* const ends = static_cast<const int32_t*>(buffer(1));
+  for (const int32_t* const offsets : {static_cast<const int32_t*>(nullptr), ends}) {
+    for (const auto& [rows, k] : {std::pair<int64_t, int64_t>{0, 64}, {70, 0}}) {
+      Quantization quantization;
+      Dequantization dequantization;
+      ScaleBlocking blocking;
+      quantization.groups = dequantization.groups = blocking.groups = 3;
+      quantization.rows = dequantization.rows = blocking.rows = rows;
+      quantization.k = dequantization.k = blocking.k = k;
+      quantization.offsets = dequantization.offsets = blocking.offsets = offsets;
+      quantize(*device_, quantization);
+      dequantize(*device_, dequantization);
+      block_scales(*device_, blocking);
+      unblock_scales(*device_, blocking);
+      if (!offsets) continue;
+      blocking.along_k = true, blocking.groups = 65535;
+      block_scales(*device_, blocking);
+      unblock_scales(*device_, blocking);
+    }
+  }
+  for (const WeightShape& shape : {WeightShape{1, 0, 32}, WeightShape{1, 8, 0}}) {
+    pack_weights(*device_, {shape});
+    unpack_weights(*device_, {shape});
+  }
+  EXPECT_EQ(counts(), before);
 }
 
 TEST_F(HostCalls, AMapIsMadeAnewForWhateverDiffers) {
@@ -132,6 +252,29 @@ TEST_F(HostCalls, LaunchesAreProgrammaticUnlessSwitchedOff) {
   EXPECT_FALSE(launches_programmatically());
   arguments_.programmatic_launch = true;
   EXPECT_TRUE(launches_programmatically());
+}
+
+// The first launch of what waits for other ranks is a plain one in a call in parts, since the stream may have been told
+// to wait for an event before it.
+TEST_F(HostCalls, PartsOfALayerBeginWithAPlainLaunch) {
+  for (const ResultFormat results : {ResultFormat::Rows, ResultFormat::Sums}) {
+    SCOPED_TRACE(to_string(results));
+    ExpertLayerDescription d;
+    d.experts = 2, d.top_k = 1, d.hidden = 64, d.width = 64, d.max_tokens = 4, d.expected_tokens = 4;
+    d.ranks = RankDescription{.ranks = 2, .results = results};
+    const ExpertLayer layer(*device_, d);
+    void* const windows[] = {buffer(1), buffer(2)};
+    ExpertLayerTensors t;
+    t.tokens = 4, t.windows = windows;
+    t.x.data = buffer(3), t.topk_ids = buffer(4), t.out.data = buffer(5);
+    t.up.data = buffer(6), t.down.data = buffer(7);
+    for (const LayerPart part : {LayerPart::All, LayerPart::Send, LayerPart::Multiply, LayerPart::Sum}) {
+      const int plain = counts().launches - programmatic_();
+      layer.run(t, {buffer(8), layer.workspace_bytes()}, {}, part);
+      EXPECT_EQ(counts().launches - programmatic_() - plain, part == LayerPart::Multiply || part == LayerPart::Sum)
+          << to_string(part);
+    }
+  }
 }
 
 // Graphs of older drivers have no programmatic edges: a captured launch would fail.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "jit/jit.h"
+#include "jit/source.h"
 #include "jit/source_text.h"
 #include "moxie/error.h"
 #include "scratch.h"
@@ -86,6 +87,7 @@ TEST(SourceText, CommentsBecomeBlanksAndLinesStay) {
   EXPECT_EQ(without_comments("\"\\\"//\" 1'000 // yes\n"), "\"\\\"//\" 1'000  \n");
   EXPECT_EQ(without_comments("R\"x(\")\" // no )x\" // yes\n"), "R\"x(\")\" // no )x\"  \n");
   EXPECT_EQ(without_comments("#error don't\n// yes\n"), "#error don't\n \n");
+  EXPECT_EQ(without_comments("\"open\\"), "\"open\\");
   EXPECT_EQ(without_comments("/* open"), " ");
   EXPECT_EQ(without_comments("// open"), " ");
   for (const auto& [name, text] : kernel_headers()) {
@@ -156,6 +158,97 @@ TEST(Compiler, WorksInSeveralThreads) {
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < images.size(); ++i) {
     EXPECT_THAT(images[i], HasSubstr(".entry extra" + std::to_string(i) + "("));
+  }
+}
+
+TEST(CompilerChild, DISABLED_PrintsTheImageOrTheError) {
+  Request request;
+  request.kind = std::getenv("MOXIE_TEST_CUBIN") != nullptr ? ImageKind::Cubin : ImageKind::Ptx;
+  try {
+    std::printf("(%s)\n", Compiler::get().compile(request).c_str());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Compile);
+    std::printf("(%s)\n", error.what());
+  }
+}
+
+TEST(Compiler, VersionsAndFailuresOfNvrtc) {
+  const std::string file = fs::canonical(fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_nvrtc.so");
+  const ScratchFolder scratch;
+  const fs::path log = scratch.path() / "log";
+  const std::string head = "(-std=c++20\n--gpu-architecture=",
+                    tail = "_90a\n-default-device\n-lineinfo\n--ptxas-options=-v\n";
+  const std::string prelude = "--pre-include=moxie/nvrtc12.cuh\n", no_cache = "--no-cache\n";
+  struct Case {
+    const char* version;
+    bool cubin;
+    const char* failing;
+    std::string said;
+  };
+  for (const Case& c : {
+           Case{"1207", false, "",
+                "(NVRTC, the CUDA run-time compiler, was not found: " + file +
+                    " is NVRTC 12.7, 12.8 or newer is needed)\n"},
+           Case{"1208", false, "", head + "compute" + tail + prelude + ")\n"},
+           Case{"1299", true, "", head + "sm" + tail + prelude + ")\n"},
+           Case{"1300", false, "", head + "compute" + tail + no_cache + ")\n"},
+           Case{"1300", true, "", head + "sm" + tail + no_cache + ")\n"},
+           Case{"1300", true, "nvrtcCreateProgram", "(NVRTC: nvrtcCreateProgram: failed)\n"},
+           Case{"1300", true, "nvrtcCompileProgram",
+                "(NVRTC 13.0 (failed) rejects a kernel: no reason given\nsaid\n)\n"},
+           Case{"1300", true, "nvrtcGetProgramLogSize", "(NVRTC: nvrtcGetProgramLogSize: failed)\n"},
+           Case{"1300", true, "nvrtcGetProgramLog", "(NVRTC: nvrtcGetProgramLog: failed)\n"},
+           Case{"1300", true, "nvrtcGetCUBINSize", "(NVRTC: nvrtcGetCUBINSize: failed)\n"},
+           Case{"1300", true, "nvrtcGetCUBIN", "(NVRTC: nvrtcGetCUBIN: failed)\n"},
+           Case{"1300", false, "nvrtcGetPTXSize", "(NVRTC: nvrtcGetPTXSize: failed)\n"},
+           Case{"1300", false, "nvrtcGetPTX", "(NVRTC: nvrtcGetPTX: failed)\n"},
+       }) {
+    const ScopedVariable named("MOXIE_NVRTC", file), version("MOXIE_IDLE_VERSION", c.version);
+    const ScopedVariable failing("MOXIE_IDLE_FAILURE", c.failing);
+    const ScopedVariable cubin("MOXIE_TEST_CUBIN", c.cubin ? std::optional<std::string>("1") : std::nullopt);
+    test::write_file(log, "");
+    EXPECT_EQ(test::wait_for(test::start_test("CompilerChild.DISABLED_PrintsTheImageOrTheError", log)), 0);
+    EXPECT_THAT(test::read_file(log), HasSubstr(c.said)) << c.version << ' ' << c.failing;
+  }
+}
+
+TEST(Source, AHeaderOfSeveralSinksIsIncludedOnce) {
+  const std::vector<SinkSource> sinks = {{"A", "own.cuh"}, {"B", "own.cuh"}, {"C", ""}, {"D", "other.cuh"}};
+  for (const std::string& source : {hopper_source({}, sinks), blackwell_source({}, sinks)}) {
+    std::vector<std::string> own;
+    for (const std::string& name : includes_of(source)) {
+      if (!name.starts_with("moxie/")) own.push_back(name);
+    }
+    EXPECT_EQ(own, (std::vector<std::string>{"own.cuh", "other.cuh"}));
+    for (const char* sink : {"Sink0 = A", "Sink1 = B", "Sink2 = C", "Sink3 = D"}) {
+      EXPECT_THAT(source, HasSubstr("\nusing " + std::string(sink) + ";\n"));
+    }
+  }
+}
+
+// Without bounds a kernel computes the same, with as many registers as ptxas likes.
+TEST(Source, EveryKernelHasBounds) {
+  std::vector<std::string> sources = {block_scales_source(), pack_weights_source(false), pack_weights_source(true),
+                                      permute_source(),      exchange_source(),          meet_source()};
+  for (int kernel = 0; kernel < kSortKernels; ++kernel) {
+    sources.push_back(sort_source(SortKernel(kernel), IdType::Int32, false));
+  }
+  for (int kernel = 0; kernel < kQuantizeKernels; ++kernel) {
+    sources.push_back(quantize_source(QuantizeKernel(kernel), DataType::Mxfp8, DataType::Bf16));
+  }
+  sources.push_back(route_source(DataType::F32, RouterScore::Softmax, 0));
+  sources.push_back(combine_source(DataType::Bf16, DataType::F32));
+  sources.push_back(dispatch_source(IdType::Int32, RowFormat::Bf16));
+  sources.push_back(send_few_source(IdType::Int32, RowFormat::Bf16));
+  sources.push_back(gather_rows_source(RowFormat::Bf16));
+  sources.push_back(combine_ranks_source(DataType::F32));
+  sources.push_back(combine_sums_source(DataType::F32, ResultFormat::Sums));
+  sources.push_back(hopper_source({}, {}));
+  sources.push_back(blackwell_source({}, {}));
+  for (const std::string& source : sources) {
+    EXPECT_THAT(source,
+                testing::ContainsRegex("__global__ void (__launch_bounds__|__maxnreg__)\\(moxie::kernel::[a-z]"))
+        << source;
   }
 }
 
@@ -352,7 +445,7 @@ TEST_F(ObtainTest, WithoutNvrtcItSaysWhereItLooked) {
   const ScopedVariable missing("MOXIE_NVRTC", "/no/such/libnvrtc.so");
   EXPECT_EQ(run("ObtainChild.DISABLED_PrintsTheError"), 0) << log();
   EXPECT_THAT(log(), HasSubstr("Compile: NVRTC, the CUDA run-time compiler, was not found: MOXIE_NVRTC names "
-                               "/no/such/libnvrtc.so"));
+                               "/no/such/libnvrtc.so, where there is none\n"));
 }
 
 TEST_F(ObtainTest, AFileThatIsNoNvrtcIsNamed) {

@@ -65,15 +65,17 @@ inline void write_file(const std::filesystem::path& path, const std::string& tex
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-// Starts this program anew for the one (disabled) test, in the present environment. Its output goes to `log`.
-inline pid_t start_test(const std::string& name, const std::filesystem::path& log) {
+// Starts this program, or a copy of it, for the one (disabled) test, in the present environment. Its output goes to
+// `log`.
+inline pid_t start_test(const std::string& name, const std::filesystem::path& log,
+                        const std::filesystem::path& program = "/proc/self/exe") {
   const std::string filter = "--gtest_filter=" + name;
   const pid_t child = ::fork();
   if (child == 0) {
     if (std::freopen(log.c_str(), "a", stdout) == nullptr) ::_exit(99);
     ::dup2(1, 2);
     for (const char* name : {"GTEST_OUTPUT", "GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX"}) ::unsetenv(name);
-    ::execl("/proc/self/exe", "test", filter.c_str(), "--gtest_also_run_disabled_tests", nullptr);
+    ::execl(program.c_str(), "test", filter.c_str(), "--gtest_also_run_disabled_tests", nullptr);
     ::_exit(98);
   }
   return child;

@@ -90,6 +90,39 @@ TEST(Search, VariablesThatAreEmptyAddNothing) {
   }
 }
 
+// What a copy of this program at another place prints.
+TEST(SearchChild, DISABLED_PrintsItsFolders) {
+  for (const fs::path& folder : nvrtc_folders()) std::printf("%s\n", folder.c_str());
+}
+
+// A program among Python's packages, and Python itself, find the compiler among them.
+TEST(Search, PackagesAboveTheProgramAreLookedThrough) {
+  const ScratchFolder scratch;
+  const fs::path root = fs::canonical(scratch.path()), log = root / "log";
+  fs::create_directories(root / "lib/python3.12");
+  const std::string site = "lib/python3.12/site-packages", dist = "lib/python3.12/dist-packages";
+  struct Case {
+    const char* program;
+    std::vector<std::string> packages;
+  };
+  for (const Case& c : {Case{"site-packages/moxie/bin/test", {"site-packages"}},
+                        Case{"dist-packages/moxie/bin/test", {"dist-packages"}},
+                        Case{"some-packages/moxie/bin/test", {}}, Case{"bin/python3", {site, dist}}}) {
+    const fs::path program = root / c.program;
+    fs::create_directories(program.parent_path());
+    fs::copy_file("/proc/self/exe", program);
+    test::write_file(log, "");
+    ASSERT_EQ(test::wait_for(test::start_test("SearchChild.DISABLED_PrintsItsFolders", log, program)), 0);
+    std::vector<std::string> found;
+    for (const std::string& of :
+         {std::string("site-packages"), std::string("dist-packages"), std::string("some-packages"), site, dist}) {
+      const std::string line = "\n" + child(root / of, "nvidia/cu13/lib") + "\n";
+      if (test::read_file(log).find(line) != std::string::npos) found.push_back(of);
+    }
+    EXPECT_EQ(found, c.packages) << c.program;
+  }
+}
+
 TEST(Search, AFileOrFolderThatIsNamedIsTheOnlyOne) {
   const ScratchFolder scratch;
   const fs::path root = scratch.path();
