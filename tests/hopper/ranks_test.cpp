@@ -216,6 +216,25 @@ TEST(Ranks, AsManyAsThereMayBe) {
   check_steps(layers, call_of(std::vector<int64_t>(kMaxRanks, 2), 4, [&](int) { return random.between(0, 71); }));
 }
 
+// Threads of the exchange have a place each: the last of as many as there may be is one more warp's.
+TEST(Ranks, AsManyPlacesAsThereMayBeAndOne) {
+  ExpertLayerDescription d = small_layer(2, kMaxRoutedExperts / 2, 4);
+  d.hidden = 24, d.width = 8;
+  RankLayers most(d, on_one(2));
+  check_steps(most, call_of({3, 12}, 4, [id = 0](int) mutable { return kMaxRoutedExperts - 1 - id++ % 40; }));
+  d.experts = 1, d.top_k = 1;
+  d.ranks->ranks = 1;
+  RankLayers one(d, on_one(1));
+  check_steps(one, call_of({5}, 1, [](int) { return 0; }));
+}
+
+TEST(Ranks, OneExpertInAll) {
+  ExpertLayerDescription d = small_layer(2, 3, 1);
+  d.all_experts = 1;
+  RankLayers layers(d, on_one(2));
+  check_steps(layers, call_of({4, 2}, 1, [](int) { return 0; }));
+}
+
 // Every token of all ranks goes to all experts of the last, which are as many as a token has choices.
 TEST(Ranks, AllTokensToOneRankFit) {
   ExpertLayerDescription d = small_layer(4, 3, 3);
@@ -288,6 +307,38 @@ TEST(Ranks, MoreRowsThanFitAreRefusedByAllRanks) {
     RankCall fits = call;
     fits.ids[2][3] = 0;
     check_steps(layers, fits);
+  }
+}
+
+// Other ranks may write into a window, so that nothing in it may lead the host astray.
+TEST(Ranks, AMeetingThatThereIsNotHasAName) {
+  RankLayers layers(small_layer(2), on_one(2));
+  kernel::RankStatus status;
+  status.failure = kernel::RankFailure::Late, status.call = 9, status.late[0] = 2;
+  for (const int meeting : {3, 7, -1}) {
+    status.meeting = kernel::Meeting(meeting);
+    device().upload(layers.window(0), &status, sizeof status);
+    EXPECT_EQ(refusal([&] { layers.layer(0).check_ranks(layers.window(0)); }, ErrorCode::Peer),
+              "rank 1 sent no results in call 9 within 30 seconds of rank 0's wait");
+  }
+}
+
+// Of rows and sums what takes less of the links, sums by a quarter at least: with two ranks from five choices on.
+TEST(Ranks, RowsOrSumsTravelByWhatIsLess) {
+  const auto bytes = [](int ranks, int top_k, std::optional<ResultFormat> results) {
+    ExpertLayerDescription d = small_layer(ranks, 12, top_k);
+    d.ranks->results = results;
+    return ExpertLayer(device(), d).window_bytes();
+  };
+  constexpr struct { int ranks, most_rows; } kCases[] = {{2, 4}, {4, 9}, {8, 16}};
+  for (const auto& [ranks, most_rows] : kCases) {
+    for (const int top_k : {1, most_rows, most_rows + 1}) {
+      if (top_k > 16) continue;
+      SCOPED_TRACE(fmt::format("{} ranks, top {}", ranks, top_k));
+      const size_t rows = bytes(ranks, top_k, ResultFormat::Rows), sums = bytes(ranks, top_k, ResultFormat::Sums);
+      ASSERT_NE(rows, sums);
+      EXPECT_EQ(bytes(ranks, top_k, std::nullopt), top_k <= most_rows ? rows : sums);
+    }
   }
 }
 
@@ -391,6 +442,7 @@ const Wrong kWrong[] = {
      "experts is 513 on each of 2 ranks, but all of them together may have 1024 at most"},
     {"FirstExpert", [](auto& d) { d.first_expert = 3; }, "first_expert is 3, but with ranks must be 0"},
     {"AllExperts", [](auto& d) { d.all_experts = 7; }, "all_experts is 7, but must be 1 to 6, what the ranks have"},
+    {"NoExperts", [](auto& d) { d.all_experts = 0; }, "all_experts is 0, but must be 1 to 6, what the ranks have"},
     {"NoTokens", [](auto& d) { d.max_tokens = 0; }, "max_tokens is 0, but with ranks must be at least 1"},
     {"Activations", [](auto& d) { d.hidden = d.width = 64, d.activations = d.weights = OperandFormat::Mxfp4; },
      "activations is mxfp4, but with ranks must be bf16"},
@@ -446,7 +498,18 @@ TEST(Ranks, WrongCallsAreRefused) {
   EXPECT_THAT(refusal([&] { layers.layer(0).check_ranks(nullptr); }, ErrorCode::InvalidArgument),
               HasSubstr("window is null"));
 
+  // Where a rank has no tokens, no logits are read, and they may lie where the window begins.
   ExpertLayerDescription d = small_layer(2);
+  d.router = RouterDescription{};
+  RankLayers routed(d, on_one(2));
+  routed.bring(call_of({4, 0}, 2, [](int) { return 0; }));
+  ExpertLayerTensors of_none = routed.tensors(1);
+  of_none.logits = routed.window(1), of_none.residual.data = own;
+  const Workspace of_routed(device(), routed.layer(1).workspace_bytes());
+  EXPECT_EQ(refusal([&] { routed.layer(1).run(of_none, of_routed); }, ErrorCode::InvalidArgument),
+            "residual is given, but the description has none");
+
+  d = small_layer(2);
   d.ranks.reset();
   const ExpertLayer alone(device(), d);
   EXPECT_EQ(alone.window_bytes(), 0u);
