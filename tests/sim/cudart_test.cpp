@@ -372,8 +372,8 @@ TEST_F(CudaRuntime, ItsDriverIsTheSimulatorBesideItWhateverLdLibraryPathNames) {
   const fs::path idle = fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_driver.so";
   fs::create_symlink(fs::absolute(idle), others / "libcuda.so.1");
   const std::string program = fs::read_symlink("/proc/self/exe").string();
-  const std::string command = fmt::format(
-      "LD_LIBRARY_PATH='{}' '{}' --gtest_filter=CudaRuntime.TheDeviceIsTheDrivers", others.string(), program);
+  const std::string command = fmt::format("LD_LIBRARY_PATH='{}' '{}' --gtest_filter=CudaRuntime.TheDeviceIsTheDrivers",
+                                          others.string(), program);
   EXPECT_EQ(std::system(command.c_str()), 0);
   fs::remove_all(others);
 }
