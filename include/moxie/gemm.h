@@ -184,8 +184,9 @@ class GroupedGemm {
   // RowGroups: the multiple at which every group must begin. 1 for others.
   int64_t row_alignment() const;
 
-  // The plan that a call with `total` rows follows. Offsets without a total here or in the description: that of 512
-  // rows a group. The reference is valid as long as this object or a copy is.
+  // The plan that a call with `total` rows follows (groupings without a total ignore it). Offsets without a total here
+  // or in the description: that of 512 rows a group. The reference is valid as long as this object or a copy is. Throws
+  // InvalidArgument for a total that run() would refuse.
   const PlanInfo& plan(std::optional<int64_t> total = {}) const;
 
   const GemmDescription& description() const;  // as given to the constructor

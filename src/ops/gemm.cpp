@@ -320,7 +320,11 @@ size_t GroupedGemm::workspace_bytes(std::optional<int64_t> total) const {
 
 int64_t GroupedGemm::row_alignment() const { return impl_->variants.front().kernel.row_alignment; }
 
-const PlanInfo& GroupedGemm::plan(std::optional<int64_t> total) const { return impl_->variant_for(total).info; }
+const PlanInfo& GroupedGemm::plan(std::optional<int64_t> total) const {
+  if (!impl_->calls_bring_total) total.reset();
+  if (total) impl_->shape_of(total);  // which refuses what no call may bring
+  return impl_->variant_for(total).info;
+}
 
 const GemmDescription& GroupedGemm::description() const { return impl_->description; }
 const Device& GroupedGemm::device() const { return impl_->device; }

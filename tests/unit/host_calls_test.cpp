@@ -193,6 +193,24 @@ TEST_F(HostCalls, AWorkspaceIgnoresATotalThatItsGroupingDoesNotTake) {
   EXPECT_EQ(product.workspace_bytes(5), product.workspace_bytes());
 }
 
+TEST_F(HostCalls, APlanIsOfATotalThatACallMayBring) {
+  const auto refusal = [&](int64_t total) -> std::string {
+    try {
+      GroupedGemm(*device_, describe(problem_)).plan(total);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(refusal(-7), "rows.total is -7, but cannot be negative");
+  EXPECT_EQ(refusal(int64_t{1} << 31), "rows.total is 2147483648, but at most 2147482624 is possible");
+  EXPECT_EQ(refusal(0), "nothing");
+  problem_.grouping = Grouping::Dense;
+  problem_.groups = 1;
+  EXPECT_EQ(refusal(-7), "nothing");
+}
+
 // Without a row or a column nothing need be given, and whatever else is possible may be said.
 TEST_F(HostCalls, ConversionsOfNothingLaunchNothing) {
   const Counts before = counts();
