@@ -78,7 +78,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return complain(fmt::format("{} (see moxie --help)", error.what()), kWrongUse);
+    const std::vector<CLI::App*> given = app.get_subcommands();
+    const std::string command = given.empty() ? "" : given.front()->get_name() + " ";
+    return complain(fmt::format("{} (see moxie {}--help)", error.what(), command), kWrongUse);
   } catch (const InputError& error) {
     return complain(error.what(), kWrongUse);
   } catch (const moxie::Error& error) {

@@ -786,7 +786,7 @@ INSTANTIATE_TEST_SUITE_P(
                                [](Spoiled& s) { s.arguments.back() = "2"; }},
                               {"LayerBelow", "mixtral", "--layer: -1 is not one of the model's, 0 to 1",
                                [](Spoiled& s) { s.arguments.back() = "-1"; }},
-                              {"LayerIsNone", "mixtral", "--layer is required (see moxie --help)",
+                              {"LayerIsNone", "mixtral", "--layer is required (see moxie layer --help)",
                                [](Spoiled& s) { s.arguments.resize(4); }},
                               {"DenseLayer", "deepseek_v3",
                                "DIR/config.json: layer 0 has no experts, by first_k_dense_replace and moe_layer_freq",

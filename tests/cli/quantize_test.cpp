@@ -224,9 +224,9 @@ TEST_P(WrongQuantize, IsRefusedInOneSentence) {
 INSTANTIATE_TEST_SUITE_P(
     Cli, WrongQuantize,
     testing::Values(
-        Wrong{"NoFormat", {"--tensors", "x"}, "--format is required (see moxie --help)"},
+        Wrong{"NoFormat", {"--tensors", "x"}, "--format is required (see moxie quantize --help)"},
         Wrong{"Format", {"--format", "mxfp6", "--tensors", "x"}, "--format: 'mxfp6' is none of mxfp4, mxfp8, nvfp4"},
-        Wrong{"NoTensors", {"--format", "mxfp4"}, "--tensors is required (see moxie --help)"},
+        Wrong{"NoTensors", {"--format", "mxfp4"}, "--tensors is required (see moxie quantize --help)"},
         Wrong{"Missing", {"--format", "mxfp4", "--tensors", "z"}, "tensor 'z' is missing"},
         Wrong{"Twice", {"--format", "mxfp4", "--tensors", "x,x"}, "--tensors: 'x' is named twice"},
         Wrong{"Type",
