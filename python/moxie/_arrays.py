@@ -171,6 +171,8 @@ def view(array: Any, name: str, stream: int) -> View:
                 f"{name} is an array of numpy, of DLPack or a moxie.DeviceArray, and {type(array).__name__} is none"
             )
         array = np.asarray(array)
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost; give what its .filled() returns")
     dtype = _NAMES.get(str(array.dtype))
     if dtype is None or not array.dtype.isnative:
         raise TypeError(f"{name}: no argument has elements of type {array.dtype}")

@@ -83,6 +83,8 @@ CALLS = [
     ({"a": ARRAYS["a"].astype(np.float32)}, TypeError, "a has elements of type f32, and must have bf16"),
     ({"a": ARRAYS["a"].astype(np.float64)}, TypeError, "a: no argument has elements of type float64"),
     ({"a": ARRAYS["a"].astype(np.float16)}, TypeError, "a: no argument has elements of type float16"),
+    ({"a": np.ma.array(ARRAYS["a"])}, TypeError, r"a is a masked array.*give what its .filled\(\) returns"),
+    ({"out": np.ma.array(ARRAYS["out"])}, TypeError, "out is a masked array"),
     ({"a": [[1.0] * K] * T}, TypeError, "a is an array of numpy, of DLPack or a moxie.DeviceArray, and list is none"),
     ({"a": None}, TypeError, "a is an array of numpy, of DLPack or a moxie.DeviceArray, and NoneType is none"),
     ({"b": ARRAYS["b"][0]}, ValueError, r"b has shape \[64, 32\], and must have \[2, 64, 32\]"),
