@@ -66,18 +66,9 @@ void check_layer(const ExpertLayerDescription& d) {
   }
   if (d.ranks) ops::check_ranks(d);
   if (!d.router) return;
-  const RouterDescription& r = *d.router;
   size("all_experts", all_experts(d), d.top_k, kMaxRoutedExperts);
   if (d.id_type != IdType::Int32) reject("id_type is int64, but a router's ids are int32");
-  ops::check_router({.prefix = "router.",
-                     .experts = all_experts(d),
-                     .top_k = d.top_k,
-                     .logits_type = r.logits_type,
-                     .score = r.score,
-                     .scaling_factor = r.scaling_factor,
-                     .correction_bias = r.correction_bias,
-                     .expert_groups = r.expert_groups,
-                     .chosen_groups = r.chosen_groups});
+  ops::check_router("router.", all_experts(d), d.top_k, *d.router);
 }
 
 // Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the

@@ -75,34 +75,31 @@ void check_matrices(int64_t width, int64_t row_count) {
 
 }  // namespace
 
-void ops::check_router(const RouterChoice& x) {
-  const auto named = [&](const char* name) { return std::string(x.prefix) + name; };
-  if (x.top_k > x.experts) reject("top_k is {}, but there are {} experts", x.top_k, x.experts);
-  check_type(named("logits_type").c_str(), x.logits_type);
-  check_enum(named("score").c_str(), x.score);
-  const bool sigmoid = x.score == RouterScore::Sigmoid;
-  if (!std::isfinite(x.scaling_factor))
-    reject("{} is {}, but must be finite", named("scaling_factor"), x.scaling_factor);
-  if (x.correction_bias && !sigmoid) reject("{} is given, but only sigmoid scores have one", named("correction_bias"));
-  const std::string groups = named("expert_groups");
-  if (x.expert_groups < 1 || x.expert_groups > kMaxExpertGroups)
-    reject("{} is {}, but must be 1 to {}", groups, x.expert_groups, kMaxExpertGroups);
-  if (x.chosen_groups < 1 || x.chosen_groups > x.expert_groups)
-    reject("{} is {}, but must be 1 to expert_groups, {}", named("chosen_groups"), x.chosen_groups, x.expert_groups);
-  if (x.expert_groups == 1) return;
-  if (!sigmoid) reject("{} is {}, but only sigmoid scores are chosen by groups", groups, x.expert_groups);
-  if (x.experts % x.expert_groups != 0 || x.experts / x.expert_groups < 2)
-    reject("{} is {}, but must divide the {} experts into two or more each", groups, x.expert_groups, x.experts);
-  const int64_t most = x.experts / x.expert_groups * x.chosen_groups;
-  if (x.top_k > most) reject("top_k is {}, but the chosen groups have {} experts", x.top_k, most);
+void ops::check_router(const char* prefix, int64_t experts, int top_k, const RouterDescription& r) {
+  if (top_k > experts) reject("top_k is {}, but there are {} experts", top_k, experts);
+  check_type(fmt::format("{}logits_type", prefix).c_str(), r.logits_type);
+  check_enum(fmt::format("{}score", prefix).c_str(), r.score);
+  const bool sigmoid = r.score == RouterScore::Sigmoid;
+  if (!std::isfinite(r.scaling_factor)) reject("{}scaling_factor is {}, but must be finite", prefix, r.scaling_factor);
+  if (r.correction_bias && !sigmoid) reject("{}correction_bias is given, but only sigmoid scores have one", prefix);
+  const int groups = r.expert_groups;
+  if (groups < 1 || groups > kMaxExpertGroups)
+    reject("{}expert_groups is {}, but must be 1 to {}", prefix, groups, kMaxExpertGroups);
+  if (r.chosen_groups < 1 || r.chosen_groups > groups)
+    reject("{}chosen_groups is {}, but must be 1 to expert_groups, {}", prefix, r.chosen_groups, groups);
+  if (groups == 1) return;
+  if (!sigmoid) reject("{}expert_groups is {}, but only sigmoid scores are chosen by groups", prefix, groups);
+  if (experts % groups != 0 || experts / groups < 2)
+    reject("{}expert_groups is {}, but must divide the {} experts into two or more each", prefix, groups, experts);
+  const int64_t most = experts / groups * r.chosen_groups;
+  if (top_k > most) reject("top_k is {}, but the chosen groups have {} experts", top_k, most);
 }
 
 void route(const Device& device, const ExpertRouting& x, const LaunchOptions& options) {
   check_tokens(x.tokens, x.top_k);
   check_experts(x.experts);
-  ops::check_router({.experts = x.experts,
-                     .top_k = x.top_k,
-                     .logits_type = x.logits_type,
+  ops::check_router("", x.experts, x.top_k,
+                    {.logits_type = x.logits_type,
                      .score = x.score,
                      .scaling_factor = x.scaling_factor,
                      .correction_bias = x.correction_bias != nullptr,

@@ -2,6 +2,7 @@
 // Launches of the kernels around the products, and what layers over ranks ask of them.
 #pragma once
 #include "device_state.h"
+#include "moxie/layer.h"
 #include "moxie/routing.h"
 
 namespace moxie::ops {
@@ -28,19 +29,9 @@ void launch(const Device& device, const driver::LoadedKernel& kernel, const Bloc
   device.state().context().launch(kernel, shape, arguments, options.stream);
 }
 
-// How experts are chosen, of a call of route() or of a layer's description, whose members a refusal names behind
-// `prefix`.
-struct RouterChoice {
-  const char* prefix = "";
-  int64_t experts = 1;
-  int top_k = 1;
-  DataType logits_type = DataType::F32;
-  RouterScore score = RouterScore::Softmax;
-  float scaling_factor = 1;
-  bool correction_bias = false;
-  int expert_groups = 1, chosen_groups = 1;
-};
-void check_router(const RouterChoice& x);
+// Refuses a choice of `top_k` of `experts` that no call of route() could make. Sentences name the router's members with
+// `prefix` in front.
+void check_router(const char* prefix, int64_t experts, int top_k, const RouterDescription& router);
 
 // sort_by_expert() of `ids` experts, 0 to ids - 1, of which expert e lies in place places[e], or e where there is no
 // table. ExpertSort::experts is the number of places, and first_expert 0. An expert in no place is skipped.
