@@ -741,7 +741,7 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   ExpertLayerDescription d = small();
   d.up_bias = true;
   const Layer layer(d, 15);
-  // Behind each of the first is room for all of out.
+  // Four inputs are longer than the layer reads, so that out can begin within what is read and end in the same memory.
   constexpr size_t kOut = 8 * 64 * 2;
   const Buffer x(kOut + kOut), ids(size_t(8 * 2 * 4) + kOut), weights(size_t(8 * 2 * 4) + kOut), count(4 + kOut),
       out(kOut), workspace(layer.layer.workspace_bytes(8));
@@ -823,7 +823,8 @@ TEST(ExpertLayer, WrongCallsOfARouterAreNamed) {
   const ExpertLayer plain(device(), [&] { return d.router = RouterDescription{}, d; }());
   d.router->score = RouterScore::Sigmoid, d.router->correction_bias = true;
   const Layer layer(d, 15);
-  // As above, and the bias is not aligned to more than it must be.
+  // Three arrays are longer than the layer needs, so that out can begin within one and end in the same memory. The bias
+  // begins 4 bytes into its memory, which is all the alignment that it must have.
   constexpr size_t kOut = 8 * 64 * 2;
   const Buffer x(kOut), logits(size_t(8 * 4 * 4)), ids(size_t(8 * 2 * 4) + kOut), weights(size_t(8 * 2 * 4) + kOut),
       bias(4 + 4 * 4 + kOut), out(kOut), workspace(layer.layer.workspace_bytes(8));

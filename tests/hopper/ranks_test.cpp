@@ -216,7 +216,7 @@ TEST(Ranks, AsManyAsThereMayBe) {
   check_steps(layers, call_of(std::vector<int64_t>(kMaxRanks, 2), 4, [&](int) { return random.between(0, 71); }));
 }
 
-// Threads of the exchange have a place each: the last of as many as there may be is one more warp's.
+// The exchange of numbers has a thread for each place: 1,024 at most, and one at least.
 TEST(Ranks, AsManyPlacesAsThereMayBeAndOne) {
   ExpertLayerDescription d = small_layer(2, kMaxRoutedExperts / 2, 4);
   d.hidden = 24, d.width = 8;

@@ -364,7 +364,8 @@ TEST_F(CudaRuntime, TheDeviceIsTheDrivers) {
   fails(cudaErrorInvalidDevice, (*properties)(&all, 1));
 }
 
-// Where the machine has a GPU, LD_LIBRARY_PATH often names the folder of NVIDIA's driver; here it is one of another.
+// LD_LIBRARY_PATH may name the folder of NVIDIA's driver. In this test it names one in which another library has the
+// driver's name.
 TEST_F(CudaRuntime, ItsDriverIsTheSimulatorBesideItWhateverLdLibraryPathNames) {
   namespace fs = std::filesystem;
   const fs::path others = fs::path(testing::TempDir()) / fmt::format("moxie-cudart-{}", ::getpid());

@@ -142,7 +142,6 @@ TEST_F(HostCalls, AProductOfNothingLoadsNothing) {
   EXPECT_EQ(counts().loads, before + 1);
 }
 
-// Where nobody says how many rows there will be, a product has a kernel for each range of them.
 // No rank may wait for another one that compiles: all that a call may launch is there before.
 TEST_F(HostCalls, ALayerOverRanksLoadsNothingInACall) {
   ExpertLayerDescription d;
@@ -174,6 +173,7 @@ TEST_F(HostCalls, ALayerOverRanksLoadsNothingInACall) {
   }
 }
 
+// Where nobody says how many rows there will be, a product has a kernel for each range of them.
 TEST_F(HostCalls, AProductLoadsTheKernelsOfAllItsTotals) {
   GemmDescription d{.n = 5760, .k = 2880};
   d.groups = Offsets{32};

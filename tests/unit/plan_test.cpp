@@ -150,7 +150,7 @@ TEST(Plan, KernelsAreCompiledForTheDevice) {
   }
 }
 
-// Who copies gathered rows has too few registers left for erff beside 128 columns of 256 rows.
+// Warps that copy gathered rows keep registers which erff would need in a tile of 256 rows and 128 columns.
 TEST(Plan, ErfOfGatheredRowsHasNarrowTilesOf256Rows) {
   Shape s = dense(16384, 5760, 2880);
   s.grouping = Grouping::Offsets, s.groups = 4;
