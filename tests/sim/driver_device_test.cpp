@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The entry points, the device, errors and contexts, as a program sees them.
 #include <elf.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/sim/driver.h"
+#include "tests/sim/own_process.h"
 
 namespace sim_test {
 namespace {
@@ -98,22 +99,15 @@ TEST(SimDeviceProbe, DISABLED_Describe) {
 }
 
 // Gives how another process with another environment describes its device, and what it says of its environment.
-std::string device_with(const char* name, const char* value) {
-  const std::string command =
-      std::string(
-          "env -u MOXIE_SIM_ARCH -u MOXIE_SIM_SMS -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX "
-          "-u GTEST_SHARD_STATUS_FILE -u GTEST_OUTPUT ") +
-      name + "='" + value + "' /proc/" + std::to_string(getpid()) +
-      "/exe --gtest_also_run_disabled_tests --gtest_filter=SimDeviceProbe.DISABLED_Describe 2>&1";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return "popen failed";
+std::string device_with(const std::string& name, const std::string& value) {
+  const Ended ended = run_in_own_process("-u MOXIE_SIM_ARCH -u MOXIE_SIM_SMS " + name + "='" + value + "'",
+                                         "SimDeviceProbe.DISABLED_Describe");
+  std::istringstream said(ended.said);
   std::string text;
-  char buffer[256];
-  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) {
-    if (std::strncmp(buffer, "device: ", 8) == 0) text += buffer + 8;
-    if (std::strncmp(buffer, "MOXIE", 5) == 0) text += buffer;
+  for (std::string line; std::getline(said, line);) {
+    if (line.rfind("device: ", 0) == 0) text += line.substr(8) + "\n";
+    if (line.rfind("MOXIE", 0) == 0) text += line + "\n";
   }
-  pclose(pipe);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "sim/memory/tensor_map.h"
+#include "tests/sim/own_process.h"
 #include "tests/sim/refusals.h"
 
 namespace sim_test {
@@ -407,19 +408,9 @@ TEST_F(SimTensorMaps, DISABLED_OfBlackwell) {
   }
 }
 TEST(SimTensorMapsOfBlackwell, AreCheckedByADeviceThatHasThem) {
-  const std::string command =
-      "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u GTEST_SHARD_STATUS_FILE -u GTEST_OUTPUT "
-      "MOXIE_TEST_BLACKWELL=1 "
-      "/proc/" +
-      std::to_string(getpid()) +
-      "/exe --gtest_also_run_disabled_tests --gtest_filter=SimTensorMaps.DISABLED_OfBlackwell 2>&1";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  std::string text;
-  char buffer[256];
-  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) text += buffer;
-  EXPECT_EQ(pclose(pipe), 0) << text;
-  EXPECT_NE(text.find("[  PASSED  ] 1 test."), std::string::npos) << text;
+  const Ended ended = run_in_own_process("MOXIE_TEST_BLACKWELL=1", "SimTensorMaps.DISABLED_OfBlackwell");
+  EXPECT_EQ(ended.status, 0) << ended.said;
+  EXPECT_NE(ended.said.find("[  PASSED  ] 1 test."), std::string::npos) << ended.said;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/sim/own_process.h"
 #include "tests/sim/tcgen05.h"
 
 namespace {
@@ -452,11 +453,8 @@ TEST(CoverageNotes, DISABLED_OfTensorMemory) {
 std::string notes_of(const std::string& test) {
   const std::string file = testing::TempDir() + "moxie_sim_notes_" + std::to_string(getpid());
   std::remove(file.c_str());
-  const std::string command =
-      "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u GTEST_SHARD_STATUS_FILE -u GTEST_OUTPUT MOXIE_SIM_COVERAGE=" +
-      file + " /proc/" + std::to_string(getpid()) + "/exe --gtest_also_run_disabled_tests --gtest_filter=" + test +
-      " >/dev/null 2>&1";
-  EXPECT_EQ(std::system(command.c_str()), 0);
+  const sim_test::Ended ended = sim_test::run_in_own_process("MOXIE_SIM_COVERAGE=" + file, test);
+  EXPECT_EQ(ended.status, 0) << ended.said;
   std::ifstream in(file);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   std::remove(file.c_str());
