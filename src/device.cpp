@@ -131,7 +131,7 @@ const driver::LoadedKernel& DeviceState::quantize_kernel(jit::QuantizeKernel ker
 const driver::LoadedKernel& DeviceState::block_scales_kernel() { return keep(block_scales_, jit::block_scales_source); }
 
 const driver::LoadedKernel& DeviceState::pack_weights_kernel(bool unpack) {
-  return keep(pack_weights_[unpack ? 1 : 0], [=] { return jit::pack_weights_source(unpack); });
+  return keep(pack_weights_[unpack], [=] { return jit::pack_weights_source(unpack); });
 }
 
 const driver::LoadedKernel& DeviceState::sort_kernel(jit::SortKernel kernel, IdType type, bool table) {

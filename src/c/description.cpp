@@ -142,7 +142,7 @@ GemmDescription description_of(const moxie_gemm_description* given, const char* 
   const int64_t groups = d.groups.grouping == MOXIE_GROUPING_DENSE ? 1 : d.groups.count;
   if (d.known_row_count > 0 && d.known_row_count != static_cast<uint64_t>(groups))
     reject("known_row_count is {}, but there are {} groups", d.known_row_count, groups);
-  if (d.known_rows) description.known_rows.assign(d.known_rows, d.known_rows + d.known_row_count);
+  description.known_rows.assign(d.known_rows, d.known_rows + d.known_row_count);
   check_array("sinks", d.sinks, "sink_count", d.sink_count);
   for (size_t i = 0; i < d.sink_count; ++i) description.sinks.push_back(sink_of(d.sinks[i], i));
   if (d.hopper) description.hopper = tuning_of(d.hopper);

@@ -42,27 +42,26 @@ moxie_plan_candidate to_c(const PlanCandidate& x) {
   return candidate;
 }
 
+// The tunings of a plan are those of its kernels: no member is absent.
 moxie_hopper_tuning to_c(const HopperTuning& t) {
   moxie_hopper_tuning tuning{};
-  tuning.has_schedule = t.schedule.has_value();
-  tuning.schedule = static_cast<int32_t>(t.schedule.value_or(WarpSchedule{}));
-  tuning.tile_m = t.tile_m.value_or(0);
-  tuning.tile_n = t.tile_n.value_or(0);
-  tuning.cluster = t.cluster.value_or(0);
-  tuning.has_multicast = t.multicast.has_value();
-  tuning.multicast = static_cast<int32_t>(t.multicast.value_or(Multicast{}));
+  tuning.has_schedule = tuning.has_multicast = true;
+  tuning.schedule = static_cast<int32_t>(t.schedule.value());
+  tuning.tile_m = t.tile_m.value();
+  tuning.tile_n = t.tile_n.value();
+  tuning.cluster = t.cluster.value();
+  tuning.multicast = static_cast<int32_t>(t.multicast.value());
   return tuning;
 }
 
 moxie_blackwell_tuning to_c(const BlackwellTuning& t) {
   moxie_blackwell_tuning tuning{};
-  tuning.tile_m = t.tile_m.value_or(0);
-  tuning.tile_n = t.tile_n.value_or(0);
-  tuning.cluster = t.cluster.value_or(0);
-  tuning.has_tile_source = t.tile_source.has_value();
-  tuning.tile_source = static_cast<int32_t>(t.tile_source.value_or(TileSource{}));
-  tuning.has_swap_ab = t.swap_ab.has_value();
-  tuning.swap_ab = t.swap_ab.value_or(false);
+  tuning.has_tile_source = tuning.has_swap_ab = true;
+  tuning.tile_m = t.tile_m.value();
+  tuning.tile_n = t.tile_n.value();
+  tuning.cluster = t.cluster.value();
+  tuning.tile_source = static_cast<int32_t>(t.tile_source.value());
+  tuning.swap_ab = t.swap_ab.value();
   return tuning;
 }
 

@@ -33,7 +33,7 @@ class Current {
   bool pushed_ = false;
 };
 
-std::atomic<uint64_t> contexts{0};
+std::atomic<uint64_t> contexts{0};  // the number of the last one
 
 CUdeviceptr address_of(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
@@ -41,7 +41,7 @@ CUdeviceptr address_of(const void* p) { return reinterpret_cast<CUdeviceptr>(p);
 
 Context::Context(std::shared_ptr<Driver> driver, int ordinal, bool simulated)
     : driver_(std::move(driver)),
-      number_(contexts.fetch_add(1) + 1),
+      number_(++contexts),
       info_(driver_->device_info(ordinal, simulated)),
       wants_ptx_(simulated) {
   const Functions& call = driver_->call();
@@ -59,7 +59,6 @@ void Context::set_wants_ptx() { wants_ptx_.store(true, std::memory_order_relaxed
 
 LoadedKernel Context::load(const std::string& image, const char* entry, int dynamic_shared_bytes,
                            bool* no_binary) const {
-  if (no_binary != nullptr) *no_binary = false;
   const Functions& call = driver_->call();
   const Current current(*driver_, context_);
 

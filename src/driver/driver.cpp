@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 // The file behind a handle; the name it was asked for by when the linker does not tell.
 std::string file_of(void* handle, const std::string& asked) {
   link_map* map = nullptr;
-  return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0' ? map->l_name : asked;
+  return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : asked;
 }
 
 std::string text_of(const Functions& call, CUresult result) {

@@ -5,7 +5,9 @@
 #include <link.h>
 #include <nvrtc.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "jit/jit.h"
@@ -78,7 +80,7 @@ struct Compiler::Impl {
                          kOldest % 100);
     }
     link_map* map = nullptr;
-    path = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0' ? map->l_name : name;
+    path = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : name;
     load_builtins(path, major, minor);
     return "";
   }
@@ -153,9 +155,9 @@ std::string Compiler::compile(const Request& request, std::string* log) const {
   if (const char* prelude = prelude_header(call.major)) options.push_back(std::string("--pre-include=") + prelude);
   // Since 13.0 NVRTC has a cache of its own, for which it opens libcuda; Cache does that work here.
   if (call.major >= 13) options.push_back("--no-cache");
-  std::vector<const char*> option_list;
-  option_list.reserve(options.size());
-  for (const std::string& option : options) option_list.push_back(option.c_str());
+  std::vector<const char*> option_list(options.size());
+  std::transform(options.begin(), options.end(), option_list.begin(),
+                 [](const std::string& option) { return option.c_str(); });
 
   nvrtcProgram program = nullptr;
   const auto check = [&](nvrtcResult result, const char* what) {
@@ -175,7 +177,7 @@ std::string Compiler::compile(const Request& request, std::string* log) const {
   check(call.nvrtcGetProgramLogSize(program, &bytes), "nvrtcGetProgramLogSize");
   text.resize(bytes);
   check(call.nvrtcGetProgramLog(program, text.data()), "nvrtcGetProgramLog");
-  text.resize(bytes == 0 ? 0 : bytes - 1);  // its closing zero
+  text.resize(std::strlen(text.c_str()));  // without its closing zero
   if (log != nullptr) *log = text;
   if (result != NVRTC_SUCCESS) {
     std::string sentence = fmt::format("NVRTC {} ({}) rejects a kernel: {}\n{}", version(),

@@ -32,9 +32,7 @@ std::string compiler_entry(const fs::path& file) {
 std::string compiler_version(const Cache& cache) {
   const std::vector<fs::path> candidates = nvrtc_candidates();
   const std::string entry = candidates.empty() ? "" : compiler_entry(candidates.front());
-  if (!entry.empty()) {
-    if (const auto known = cache.load(entry)) return *known;
-  }
+  if (const auto known = cache.load(entry)) return *known;  // no entry has an empty name
   const Compiler& compiler = Compiler::get();
   // Only for the file that was taken; a better candidate that did not load would be asked again each time.
   if (!entry.empty() && entry == compiler_entry(compiler.path())) cache.store(entry, compiler.version());

@@ -22,6 +22,12 @@ namespace fs = std::filesystem;
   throw Error(ErrorCode::OutOfMemory, fmt::format("the pack {} cannot be written: {}", folder.string(), why));
 }
 
+void set_mode(const fs::path& folder, const fs::path& path, unsigned mode) {
+  std::error_code failed;
+  fs::permissions(path, fs::perms(mode), failed);
+  if (failed) cannot_write(folder, failed.message());
+}
+
 void begin_pack(const fs::path& folder, const std::string& version) {
   std::error_code failed;
   fs::create_directories(folder, failed);
@@ -36,9 +42,8 @@ void begin_pack(const fs::path& folder, const std::string& version) {
   file << version << '\n';
   file.close();
   if (!file) cannot_write(folder, "VERSION cannot be written");
-  fs::permissions(folder, fs::perms(0755), failed);
-  if (!failed) fs::permissions(folder / "VERSION", fs::perms(0644), failed);
-  if (failed) cannot_write(folder, failed.message());
+  set_mode(folder, folder, 0755);
+  set_mode(folder, folder / "VERSION", 0644);
 }
 
 }  // namespace
@@ -60,9 +65,8 @@ PackSummary write_pack(const fs::path& folder, const std::vector<Request>& reque
         if (!image) {
           image = compiler.compile(requests[i]);
           cache.store(key, *image);
-          std::error_code failed;
-          fs::permissions(folder / key, fs::perms(0644), failed);
-          if (failed) cannot_write(folder, cache.last_warning());
+          if (const std::string why = cache.last_warning(); !why.empty()) cannot_write(folder, why);
+          set_mode(folder, folder / key, 0644);
           ++compiled;
         }
         bytes += image->size();

@@ -48,11 +48,6 @@ void Sha256::add(std::string_view bytes) {
   size_t filled = length_ % 64;
   length_ += bytes.size();
   while (!bytes.empty()) {
-    if (filled == 0 && bytes.size() >= 64) {
-      block(reinterpret_cast<const uint8_t*>(bytes.data()));
-      bytes.remove_prefix(64);
-      continue;
-    }
     const size_t take = std::min(64 - filled, bytes.size());
     std::memcpy(pending_.data() + filled, bytes.data(), take);
     bytes.remove_prefix(take);

@@ -60,9 +60,8 @@ class Scanner {
     return Piece::Code;
   }
 
-  bool continues() const {
-    return source_[at_ - 1] == '\\' || (source_[at_ - 1] == '\r' && at_ > 1 && source_[at_ - 2] == '\\');
-  }
+  // At the end of a line that has two slashes at least.
+  bool continues() const { return source_[at_ - 1] == '\\' || (source_[at_ - 1] == '\r' && source_[at_ - 2] == '\\'); }
   std::string_view word() const { return source_.substr(name_, at_ - name_); }
   bool ends_raw_prefix() const {
     const std::string_view prefix = word();
@@ -96,7 +95,6 @@ bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\f' |
 
 std::string without_comments(std::string_view source) {
   std::string text;
-  text.reserve(source.size());
   Scanner scanner(source);
   for (std::string_view piece; !scanner.at_end();) {
     if (scanner.next(piece) == Piece::Comment) {
@@ -111,7 +109,6 @@ std::string without_comments(std::string_view source) {
 
 std::string normalized(std::string_view source) {
   std::string text;
-  text.reserve(source.size());
   bool blank = false;
   Scanner scanner(source);
   for (std::string_view piece; !scanner.at_end();) {

@@ -198,6 +198,9 @@ static void expect_taken(const char* name, moxie_status (*call)(void*), const vo
   EXPECT_OK(call(buffer));
   buffer[known + 9] = 1;
   EXPECT_FAILS(call(buffer), MOXIE_ERROR_UNSUPPORTED, "that is not 0, but this version of the library");
+  char end[64];
+  snprintf(end, sizeof end, ", knows only the first %zu bytes of moxie_", known);
+  EXPECT(strstr(moxie_last_error(), end) != NULL);
 }
 
 /* What the library fills: as many bytes as the caller has. */
@@ -570,6 +573,8 @@ void test_sentences(void) {
   EXPECT_REFUSED(moxie_quantize(world.device, &q), "values is null, but must point to device memory");
   q.offsets = (const int32_t*)16;
   EXPECT_REFUSED(moxie_quantize(world.device, &q), "groups is 0, but must be 1 to 65535");
+  const moxie_weight_packing w = {.size = sizeof w, .k = 64, .gate = 3};
+  EXPECT_REFUSED(moxie_pack_weights(world.device, &w), "gate is 3, but only 0 to 2 have a meaning");
   moxie_expert_routing r = {.size = sizeof r, .tokens = 1, .experts = 8, .top_k = 9};
   EXPECT_REFUSED(moxie_route(world.device, &r, NULL), "top_k is 9, but there are 8 experts");
   r.top_k = 2, r.score = 2;

@@ -61,13 +61,20 @@ void test_scales(void) {
   size_t bytes = 0, index = 0;
   EXPECT_OK(moxie_blocked_scale_bytes(kRows, kK, 32, &bytes));
   EXPECT(bytes == 2 * 512);
+  EXPECT_OK(moxie_blocked_scale_bytes(kRows, kK, 16, &bytes));
+  EXPECT(bytes == 4 * 512);
+  EXPECT_OK(moxie_blocked_scale_bytes(INT32_MAX, 32, 32, &bytes));
+  EXPECT(bytes == (size_t)512 << 24);
   EXPECT_OK(moxie_k_group_scale_bytes(kRows, kK, 3, 32, &bytes));
   EXPECT(bytes == (2 + 3) * 512);
   EXPECT_OK(moxie_blocked_scale_index(33, 5, kK, 32, &index));
   EXPECT(index == 512 + 16 + 4 + 1);
   EXPECT_REFUSED(moxie_blocked_scale_index(33, 8, kK, 32, &index), "column is 8, but k = 256");
   EXPECT_REFUSED(moxie_blocked_scale_bytes(-1, kK, 32, &bytes), "rows is -1");
+  EXPECT_REFUSED(moxie_blocked_scale_bytes(1LL << 31, kK, 32, &bytes), "but must be 0 to 2147483647");
   EXPECT_REFUSED(moxie_blocked_scale_bytes(1, INT64_MAX, 32, &bytes), "k is 9223372036854775807");
+  EXPECT_REFUSED(moxie_k_group_scale_bytes(-1, 32, 1, 32, &bytes), "rows is -1");
+  EXPECT_REFUSED(moxie_k_group_scale_bytes(1, -1, 1, 32, &bytes), "k is -1");
   EXPECT_REFUSED(moxie_k_group_scale_bytes(1, 32, 0, 32, &bytes), "groups is 0");
   EXPECT_REFUSED(moxie_k_group_scale_bytes(1, 32, 1, 8, &bytes), "block is 8, but must be 16 or 32");
 
@@ -285,6 +292,7 @@ void test_devices(void) {
   moxie_device_info info = {.size = sizeof info}, listed = {.size = sizeof listed};
   EXPECT_OK(moxie_device_get_info(device, &info));
   EXPECT(info.simulated == 1 && info.sm_count > 0 && info.memory_bytes > 0 && strlen(info.name) > 0);
+  EXPECT(info.shared_bytes == 232448 && info.driver_version >= 12000);
   EXPECT(info.l2_bytes > 1e7 && info.memory_rate > 1e12 && info.clock > 1e9);
   EXPECT(strstr(info.driver_path, "libcuda.so.1") != NULL);
   moxie_device_list* list = NULL;

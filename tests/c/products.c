@@ -279,7 +279,9 @@ void test_sink(void) {
   const moxie_sink_params sink_params[] = {{&params, sizeof params}};
   p.tensors.sinks = sink_params;
   EXPECT_REFUSED(moxie_grouped_gemm_run(p.gemm, &p.tensors, p.workspace, p.workspace_bytes, NULL), "sink_count is 0");
-  p.tensors.sink_count = 1;
+  p.tensors.sink_count = 1, p.tensors.sinks = NULL;
+  EXPECT_REFUSED(moxie_grouped_gemm_run(p.gemm, &p.tensors, p.workspace, p.workspace_bytes, NULL), "sinks is null");
+  p.tensors.sinks = sink_params;
   run_product(&p, NULL);
   uint16_t* const out = downloaded(&p, params.out, kM * kN * 2);
   for (int64_t i = 0; i < kM; ++i) {
@@ -475,6 +477,11 @@ void test_weights(void) {
   EXPECT_OK(moxie_pack_weights(device, &w));
   EXPECT_OK(moxie_device_download(device, &refused, w.refused, sizeof refused, NULL));
   EXPECT(refused == kN + 3);
+
+  /* Both calls go to the stream that they are given, where there is none. */
+  w.stream = u.stream = (moxie_stream)&bytes;
+  EXPECT_FAILS(moxie_pack_weights(device, &w), MOXIE_ERROR_DRIVER, "cuLaunchKernelEx");
+  EXPECT_FAILS(moxie_unpack_weights(device, &u), MOXIE_ERROR_DRIVER, "cuLaunchKernelEx");
   moxie_device_release(device);
 
   /* Without has_b_format its value must be 0. */

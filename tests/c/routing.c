@@ -28,6 +28,12 @@ void test_routing(void) {
     EXPECT(ids[pair] != ids[pair - 1] && of_token[ids[pair]] <= of_token[ids[pair - 1]]);
     for (int e = 0; e < kExperts; ++e) EXPECT(e / 2 == 1 || e == ids[pair - 1] || of_token[e] <= of_token[ids[pair]]);
   }
+  /* Without a factor the weights are the scores. */
+  float plain[kPairs];
+  r.scaling_factor = 0, r.weights = filled(device, kPairs * 4, 0xff);
+  EXPECT_OK(moxie_route(device, &r, NULL));
+  EXPECT_OK(moxie_device_download(device, plain, r.weights, sizeof plain, NULL));
+  for (int pair = 0; pair < kPairs; ++pair) EXPECT(weights[pair] == 2 * plain[pair]);
 
   /* Experts 1 to 5 are ours, and the last token is not there. */
   const int32_t count = kTokens - 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA driver that does nothing and says that it has an H200. It shows the library's own time on the host
 // (bench_host) and which calls the library makes (tests/unit/host_calls_test.cpp). It takes the place of the
-// simulator's library, so MOXIE_SIM_LIBRARY names it. MOXIE_IDLE_VERSION is the CUDA version that it reports.
-// A function can be made to fail.
+// simulator's library, so MOXIE_SIM_LIBRARY names it. MOXIE_IDLE_VERSION is the CUDA version that it reports,
+// MOXIE_IDLE_MISSING a function that it does not have. A function can be made to fail.
 #include <cuda.h>
 
 #include <algorithm>
@@ -124,7 +124,8 @@ extern "C" {
 #undef cuGetProcAddress
 __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
                                                                     CUdriverProcAddressQueryResult*) {
-  *function = find(name);
+  const char* missing = std::getenv("MOXIE_IDLE_MISSING");
+  *function = missing != nullptr && std::string_view(missing) == name ? nullptr : find(name);
   return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 

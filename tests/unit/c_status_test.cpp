@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an exception becomes that reaches the C interface: its status and its sentence.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstring>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <new>
@@ -10,6 +13,7 @@
 #include <system_error>
 
 #include "c/status.h"
+#include "scratch.h"
 
 namespace moxie::c {
 namespace {
@@ -37,6 +41,21 @@ TEST(CStatus, EveryExceptionHasAStatusAndASentence) {
   EXPECT_EQ(guarded([] {}), MOXIE_OK);
   EXPECT_EQ(moxie_last_error(), kCases[std::size(kCases) - 1].sentence) << "a success leaves it alone";
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need more address space than that
+TEST(CStatus, ASentenceThatFindsNoMemoryIsReplaced) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto error = std::make_exception_ptr(Error(ErrorCode::Peer, std::string(size_t{1} << 26, 'x')));
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_AS, &none) != 0) ::_exit(2);
+    if (guarded([&] { std::rethrow_exception(error); }) != MOXIE_ERROR_PEER) ::_exit(3);
+    const char* const said = "there is no memory for the sentence that says what went wrong";
+    ::_exit(std::strcmp(moxie_last_error(), said) == 0 ? 0 : 4);
+  }
+  EXPECT_EQ(test::wait_for(child), 0);
+}
+#endif
 
 }  // namespace
 }  // namespace moxie::c

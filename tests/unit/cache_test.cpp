@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <utime.h>
 
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 
 #include "jit/jit.h"
@@ -55,6 +58,12 @@ TEST(Sha256, PiecesOfAnySizeGiveTheSameDigest) {
       ASSERT_EQ(hash.hex(), whole) << length << " bytes in pieces of " << piece;
     }
   }
+}
+
+TEST(Sha256, AFieldBeginsWithItsLength) {
+  Sha256 hash;
+  hash.add_field("abc");
+  EXPECT_EQ(hash.hex(), sha256_hex(std::string("\3\0\0\0\0\0\0\0abc", 11)));
 }
 
 class CacheTest : public ::testing::Test {
@@ -184,6 +193,7 @@ TEST_F(CacheTest, AFolderOfAnotherUserIsRefused) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
     EXPECT_THAT(error.what(), HasSubstr("cache directory " + foreign.string() + " belongs to another user"));
+    EXPECT_THAT(error.what(), ::testing::EndsWith("; MOXIE_CACHE_DIR names another"));
   }
 }
 
@@ -286,9 +296,12 @@ TEST_F(CacheTest, ReadersNeverSeeHalfAnEntryAndKilledWritersLeaveNone) {
 }
 
 TEST_F(CacheTest, FollowsTheEnvironment) {
-  const ScopedVariable home("HOME", "/home/someone");
   const ScopedVariable xdg("XDG_CACHE_HOME", std::nullopt);
   const ScopedVariable own("MOXIE_CACHE_DIR", std::nullopt);
+  const ScopedVariable no_home("HOME", std::nullopt);
+  const passwd* user = ::getpwuid(::geteuid());
+  EXPECT_EQ(Cache::default_folder(), user == nullptr ? "" : std::string(user->pw_dir) + "/.cache/moxie");
+  const ScopedVariable home("HOME", "/home/someone");
   EXPECT_EQ(Cache::default_folder(), "/home/someone/.cache/moxie");
   const ScopedVariable relative("XDG_CACHE_HOME", "relative");
   EXPECT_EQ(Cache::default_folder(), "/home/someone/.cache/moxie");
@@ -298,6 +311,29 @@ TEST_F(CacheTest, FollowsTheEnvironment) {
   EXPECT_EQ(Cache::default_folder(), "/elsewhere");
 }
 
+// What lies in the current folder is nobody's cache.
+TEST_F(CacheTest, WithoutAFolderNothingIsKept) {
+  Cache(folder_).store("k.cubin", image_);
+  test::write_file(folder_ / "VERSION", "13.0\n");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_);
+  const Cache cache("");
+  EXPECT_FALSE(cache.load("k.cubin"));
+  EXPECT_FALSE(cache.pack_version());
+  cache.store("other.cubin", image_);
+  fs::current_path(before);
+  EXPECT_EQ(cache.last_warning(),
+            "compiled kernels cannot be kept: there is no home directory and MOXIE_CACHE_DIR is not set");
+  EXPECT_FALSE(fs::exists(folder_ / "other.cubin"));
+}
+
+// The kernel's files say that they have 4096 bytes.
+TEST_F(CacheTest, AFileThatEndsEarlyIsAbsent) {
+  const fs::path folder = "/sys/devices/system/cpu";
+  if (::geteuid() != 0 || !fs::exists(folder / "online")) GTEST_SKIP() << "no such file of this user";
+  EXPECT_FALSE(Cache(folder).load("online"));
+}
+
 TEST_F(CacheTest, AVersionFileMakesItAPack) {
   fs::create_directories(folder_);
   EXPECT_FALSE(Cache(folder_).pack_version());
@@ -305,16 +341,44 @@ TEST_F(CacheTest, AVersionFileMakesItAPack) {
   EXPECT_EQ(Cache(folder_).pack_version(), "13.0");
 }
 
-TEST_F(CacheTest, APackIsReadableByEverybody) {
+Request empty_kernel(const std::string& name) {
   Request request;
-  request.source = "extern \"C\" __global__ void nothing() {}\n";
+  request.source = "extern \"C\" __global__ void " + name + "() {}\n";
   request.kind = ImageKind::Ptx;
+  return request;
+}
+
+TEST_F(CacheTest, APackIsReadableByEverybody) {
   const mode_t old = ::umask(0077);
-  write_pack(folder_, {request}, 1);
+  const PackSummary packed = write_pack(folder_, {empty_kernel("one"), empty_kernel("two")}, 1);
   ::umask(old);
+  EXPECT_EQ(packed.compiled, 2);
   EXPECT_EQ(mode_of(folder_), 0755u);
-  EXPECT_EQ(names_in(folder_).size(), 2u);
+  EXPECT_EQ(names_in(folder_).size(), 3u);
   for (const std::string& name : names_in(folder_)) EXPECT_EQ(mode_of(folder_ / name), 0644u) << name;
+}
+
+TEST_F(CacheTest, APackThatCannotBeWrittenIsNamed) {
+  const Request request = empty_kernel("one");
+  const auto refusal = [&](const std::vector<Request>& requests) -> std::string {
+    try {
+      write_pack(folder_, requests, 1);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::OutOfMemory);
+      return error.what();
+    }
+    return "written";
+  };
+  const std::string begin = "the pack " + folder_.string() + " cannot be written: ";
+  fs::create_directories(folder_ / "VERSION");
+  EXPECT_EQ(refusal({}), begin + "VERSION cannot be written");
+  fs::remove(folder_ / "VERSION");
+  fs::create_symlink("/proc/self/comm", folder_ / "VERSION");  // which can be written, but nobody changes its mode
+  EXPECT_EQ(refusal({}), begin + std::strerror(EPERM));
+  fs::remove(folder_ / "VERSION");
+  fs::create_directories(folder_ / cache_key(request, Compiler::get().version()));
+  EXPECT_EQ(refusal({request}),
+            begin + "compiled kernels cannot be kept in " + folder_.string() + ": " + std::strerror(EISDIR));
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ TEST_F(SimTest, OpensAndSaysWhatItIs) {
   EXPECT_GT(info.sm_count, 0);
   EXPECT_EQ(info.shared_bytes, 232448);
   EXPECT_GT(info.memory_bytes, 0u);
+  EXPECT_GT(info.l2_bytes, 0u);
   EXPECT_EQ(figures_of(info), named_device(info.arch == 90 ? "h200" : "b200"));
   EXPECT_EQ(std::filesystem::canonical(info.driver_path), std::filesystem::canonical(MOXIE_SIM_LIBRARY));
   bool listed = false;
@@ -343,6 +344,26 @@ TEST(DeviceChild, DISABLED_LoadsThreeKernels) {
     jit::Request request;
     request.source = std::string("extern \"C\" __global__ void ") + name + "() {}\n";
     EXPECT_NE(device.state().get_kernel(name, request, name, 0).function, nullptr);
+  }
+}
+
+// Run with the simulator in the place of the system's driver: the same library serves as a GPU and as the simulator.
+TEST(DeviceChild, DISABLED_OpensAGpuAndTheSimulator) {
+  EXPECT_FALSE(Device::open().info().simulated);
+  const Device gpu = Device::open(DeviceKind::Cuda), simulator = Device::open(DeviceKind::Sim);
+  EXPECT_FALSE(gpu.info().simulated);
+  EXPECT_TRUE(simulator.info().simulated);
+}
+
+TEST(Device, AGpuThatHasKernelsIsTaken) {
+  const ScratchFolder scratch;
+  const std::filesystem::path log = scratch.path() / "log";
+  const ScopedVariable driver("LD_LIBRARY_PATH", std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path().string());
+  const ScopedVariable simulator("MOXIE_SIM_LIBRARY", MOXIE_SIM_LIBRARY), any("MOXIE_DEVICE", std::nullopt);
+  for (const char* arch : {"sm_90a", "sm_100a"}) {
+    const ScopedVariable variable("MOXIE_SIM_ARCH", arch);
+    EXPECT_EQ(test::wait_for(test::start_test("DeviceChild.DISABLED_OpensAGpuAndTheSimulator", log)), 0)
+        << arch << test::read_file(log);
   }
 }
 

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <thread>
@@ -77,12 +79,14 @@ TEST(Headers, AreFollowedFromTheSource) {
   EXPECT_THAT(names, Not(::testing::Contains("moxie/scaling/quantize.cuh")));
   EXPECT_THAT(names, Not(::testing::Contains("cuda_fp6.h")));
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  EXPECT_TRUE(included_headers("#include <cuda_fp5.h>\n", given).empty()) << "no header has this name";
 }
 
 TEST(SourceText, CommentsBecomeBlanksAndLinesStay) {
   EXPECT_EQ(without_comments("a/*b*/c // d\ne"), "a c  \ne");
   EXPECT_EQ(without_comments("a /* b\nc\n*/ d\n"), "a  \n\n d\n");
   EXPECT_EQ(without_comments("a // b \\\nc\nd\n"), "a  \n\nd\n");
+  EXPECT_EQ(without_comments("a // b \\\r\nc\r\nd\n"), "a  \n\nd\n");
   EXPECT_EQ(without_comments("\"/* no */\" '\"' // yes '\n"), "\"/* no */\" '\"'  \n");
   EXPECT_EQ(without_comments("\"\\\"//\" 1'000 // yes\n"), "\"\\\"//\" 1'000  \n");
   EXPECT_EQ(without_comments("R\"x(\")\" // no )x\" // yes\n"), "R\"x(\")\" // no )x\"  \n");
@@ -212,6 +216,75 @@ TEST(Compiler, VersionsAndFailuresOfNvrtc) {
   }
 }
 
+TEST(CompilerChild, DISABLED_PrintsWhatItLoads) {
+  std::printf("library %s\n", Compiler::get().path().c_str());
+  const std::string maps = test::read_file("/proc/self/maps");
+  for (const char* folder : {"link", "real"}) {
+    if (maps.find(std::string("/") + folder + "/libnvrtc-builtins.so.13.0") != std::string::npos)
+      std::printf("builtins of %s\n", folder);
+  }
+}
+
+// NVRTC does not find its builtins by itself: they lie beside the name that was given or beside the file behind it.
+TEST(Compiler, BuiltinsLieBesideTheLibraryOrItsLink) {
+  const fs::path idle = fs::canonical(fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_nvrtc.so");
+  const ScratchFolder scratch;
+  const fs::path link = scratch.path() / "link", real = scratch.path() / "real", log = scratch.path() / "log";
+  fs::create_directory(link);
+  fs::create_directory(real);
+  fs::copy_file(idle, real / "libnvrtc.so.13");
+  fs::create_symlink(real / "libnvrtc.so.13", link / "libnvrtc.so.13");
+  const ScopedVariable named("MOXIE_NVRTC", link.string()), version("MOXIE_IDLE_VERSION", "1300");
+  const auto loaded = [&] {
+    test::write_file(log, "");
+    EXPECT_EQ(test::wait_for(test::start_test("CompilerChild.DISABLED_PrintsWhatItLoads", log)), 0);
+    return test::read_file(log);
+  };
+  EXPECT_THAT(loaded(), Not(HasSubstr("builtins")));
+  fs::copy_file(idle, real / "libnvrtc-builtins.so.13.0");
+  EXPECT_THAT(loaded(), HasSubstr("builtins of real\n"));
+  fs::copy_file(idle, link / "libnvrtc-builtins.so.13.0");
+  EXPECT_THAT(loaded(), ::testing::AllOf(HasSubstr("builtins of link\n"), Not(HasSubstr("of real"))));
+}
+
+// As a copy of this program at another place, without the toolkits of /usr/local and of the environment.
+TEST(Compiler, WhatNoFolderHasTheLinkerMayFind) {
+  const ScratchFolder scratch;
+  const fs::path log = scratch.path() / "log", program = scratch.path() / "program",
+                 libraries = scratch.path() / "elsewhere";
+  fs::copy_file("/proc/self/exe", program);
+  const std::optional<std::string> unset;
+  const ScopedVariable named("MOXIE_NVRTC", unset), environment("VIRTUAL_ENV", unset), conda("CONDA_PREFIX", unset);
+  const ScopedVariable home("CUDA_HOME", unset), path("CUDA_PATH", unset), version("MOXIE_IDLE_VERSION", "1300");
+  // The linker takes a semicolon for the end of a folder's name, too.
+  const ScopedVariable search("LD_LIBRARY_PATH", "/none;" + libraries.string());
+  const auto run = [&](const char* name) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool hidden = ::unshare(CLONE_NEWNS) == 0 &&
+                          ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                          ::mount("none", "/usr/local", "tmpfs", 0, nullptr) == 0;
+      ::_exit(hidden ? test::wait_for(test::start_test(name, log, program)) : 77);
+    }
+    return test::wait_for(child);
+  };
+  const int status = run("CompilerChild.DISABLED_PrintsTheImageOrTheError");
+  if (status == 77) GTEST_SKIP() << "this user cannot hide a folder";
+  EXPECT_EQ(status, 0);
+  if (test::read_file(log).find("was not found") == std::string::npos) GTEST_SKIP() << "this system has one elsewhere";
+  EXPECT_THAT(test::read_file(log),
+              ::testing::ContainsRegex("was not found: libnvrtc.so.13 cannot be loaded [^;]*; libnvrtc.so.12 cannot be "
+                                       "loaded [^;]*; libnvrtc.so cannot be loaded [^;]*; looked beside the library, "
+                                       "in the Python environment, in CUDA_HOME, CUDA_PATH, LD_LIBRARY_PATH, "
+                                       "/usr/local/cuda and the dynamic linker's search path .MOXIE_NVRTC names "
+                                       "another; `pip install nvidia-cuda-nvrtc` brings one.\\)\n"));
+  fs::create_directory(libraries);
+  fs::copy_file(fs::canonical(fs::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_nvrtc.so"),
+                libraries / "libnvrtc.so.13");
+  EXPECT_EQ(run("CompilerChild.DISABLED_PrintsWhatItLoads"), 0);
+  EXPECT_THAT(test::read_file(log), HasSubstr("library " + (libraries / "libnvrtc.so.13").string() + "\n"));
+}
+
 TEST(Source, AHeaderOfSeveralSinksIsIncludedOnce) {
   const std::vector<SinkSource> sinks = {{"A", "own.cuh"}, {"B", "own.cuh"}, {"C", ""}, {"D", "other.cuh"}};
   for (const std::string& source : {hopper_source({}, sinks), blackwell_source({}, sinks)}) {
@@ -272,6 +345,12 @@ TEST(CacheKey, DependsOnAllThatMatters) {
   keys.push_back(cache_key(other, "13.0"));
   other.headers["another.cuh"] = "constexpr int kMore = 1;\n";
   keys.push_back(cache_key(other, "13.0"));
+  // The same text under another name.
+  for (const char* name : {"a.cuh", "b.cuh"}) {
+    other.source = "#include \"a.cuh\"\n#include \"b.cuh\"\n";
+    other.headers = {{name, "constexpr int kMore = 1;\n"}};
+    keys.push_back(cache_key(other, "13.0"));
+  }
   for (size_t i = 0; i < keys.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i], keys[j]) << i << " and " << j;
   }

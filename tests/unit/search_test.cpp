@@ -80,6 +80,21 @@ TEST(Search, FoldersComeInThePromisedOrder) {
   EXPECT_EQ(std::set<fs::path>(folders.begin(), folders.end()).size(), folders.size()) << "a folder stands there twice";
 }
 
+TEST(Search, VersionsAreComparedAsNumbers) {
+  const ScratchFolder scratch;
+  const fs::path libraries = scratch.path() / "lib";
+  std::vector<fs::path> promised, found;
+  for (const char* version : {"10", "9.10", "9.2", "9"}) {
+    promised.push_back(libraries / (std::string("python3.") + version) / "site-packages/nvidia/cu13/lib");
+    fs::create_directories(promised.back());
+  }
+  const ScopedVariable environment("VIRTUAL_ENV", scratch.path().string());
+  for (const fs::path& folder : nvrtc_folders()) {
+    if (std::find(promised.begin(), promised.end(), folder) != promised.end()) found.push_back(folder);
+  }
+  EXPECT_EQ(found, promised);
+}
+
 // Variables that are not set add nothing, neither the root folder nor the current one.
 TEST(Search, VariablesThatAreEmptyAddNothing) {
   const ScopedVariable environment("VIRTUAL_ENV", ""), conda("CONDA_PREFIX", ""), home("CUDA_HOME", "");
