@@ -81,8 +81,7 @@ Range check_rows(const ProblemShape& p, const Rows& rows, bool needed) {
   Range range{};
   for (const Array& array : arrays) {
     if (array.taken) {
-      range = check_array(array.name, array.pointer, needed, 4, p.grouping == Grouping::RowGroups ? p.m : p.groups,
-                          needed ? 4 : 0);
+      range = check_array(array.name, array.pointer, needed, 4, p.grouping == Grouping::RowGroups ? p.m : p.groups, 4);
     } else if (array.pointer) {
       reject("{} is given, but {} groups do not take it", array.name, to_string(p.grouping));
     }
@@ -100,7 +99,7 @@ Range check_gather(const ProblemShape& p, const Gather& gather, int64_t lda, boo
   if (gather.divisor < 1) reject("gather.divisor is {}, but must be positive", gather.divisor);
   check_size("gather.count", gather.count);
   if (lda >= int64_t{1} << 31) reject("a.ld is {}, but must be below 2^31 elements where rows are gathered", lda);
-  return check_array("gather.rows", gather.rows, needed, 4, p.m, needed ? 4 : 0);
+  return check_array("gather.rows", gather.rows, needed, 4, p.m, 4);
 }
 
 // Scales that the operands' format does not have, and a bias that the description does not.
@@ -128,7 +127,8 @@ void check_output_extras(const char* name, std::optional<DataType> type, const v
 void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& workspace) {
   const int64_t rows = total_rows(p);
   const bool work = !is_empty(p);
-  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias, rows and gather.
+  // a, b, their scales and tensor scales, the tensor scales of the outputs, bias, rows and gather. They are compared
+  // with the outputs and the workspace, which are empty where there is no work.
   Ranges<11> inputs;
   Ranges<4> outputs;
   check_operand_extras(p, t.a, t.b, t.bias != nullptr);
@@ -140,18 +140,18 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
   if (plan::has_packed_b(p)) {
     if (t.b.ld) reject("b.ld is {}, but packed weights have no leading dimension", t.b.ld);
     const auto bytes = int64_t(packed_weight_bytes(p.groups, p.n, p.k));
-    inputs.push_back(check_array("b", t.b.data, work && p.k > 0, 16, bytes, work));
+    inputs.push_back(check_array("b", t.b.data, work && p.k > 0, 16, bytes, 1));
   } else {
     inputs.push_back(
         check_matrix("b", "b.ld", t.b.data, t.b.ld, k_groups ? p.n : p.groups * p.n, p.k, operand_bits, work));
   }
   if (has_scales(p.format)) {
     const size_t a_bytes = a_scale_bytes(p), b_bytes = b_scale_bytes(p);
-    inputs.push_back(check_array("a.scales", t.a.scales, work, 16, int64_t(a_bytes), work));
-    inputs.push_back(check_array("b.scales", t.b.scales, work, 16, int64_t(b_bytes), work));
+    inputs.push_back(check_array("a.scales", t.a.scales, work, 16, int64_t(a_bytes), 1));
+    inputs.push_back(check_array("b.scales", t.b.scales, work, 16, int64_t(b_bytes), 1));
   }
-  inputs.push_back(check_array("a.tensor_scale", t.a.tensor_scale, false, 4, 1, work ? 4 : 0));
-  inputs.push_back(check_array("b.tensor_scale", t.b.tensor_scale, false, 4, p.groups, work ? 4 : 0));
+  inputs.push_back(check_array("a.tensor_scale", t.a.tensor_scale, false, 4, 1, 4));
+  inputs.push_back(check_array("b.tensor_scale", t.b.tensor_scale, false, 4, p.groups, 4));
   if (p.bias) inputs.push_back(check_matrix("bias", "n", t.bias, p.n, p.groups, p.n, 16, work));
   inputs.push_back(check_rows(p, t.rows, work));
   struct Names {
@@ -160,7 +160,7 @@ void check_buffers(const ProblemShape& p, const GemmTensors& t, const Range& wor
   const auto check_output = [&](const Names& names, bool pre, std::optional<DataType> type, const Tensor& x) {
     check_output_extras(names.data, type, x.data, x.scales, x.tensor_scale);
     if (!type) return;
-    inputs.push_back(check_array(names.tensor_scale, x.tensor_scale, false, 4, 1, work ? 4 : 0));
+    inputs.push_back(check_array(names.tensor_scale, x.tensor_scale, false, 4, 1, 4));
     outputs.push_back(
         check_matrix(names.data, names.ld, x.data, x.ld, rows, value_width(p, pre), bits_of(*type), work));
     // A plain output has 0 bytes of scales.

@@ -124,7 +124,7 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
     if (kernel::loads_in_parts(c)) params.a_part = make_a_map(p, kernel::kPartRows);
   } else if (c.gather) {
     ProblemShape all = p;
-    all.m = std::max<int64_t>(t.gather.count, 1);  // where there is none, no row is asked for
+    all.m = t.gather.count;
     params.a = make_a_map(all, 1);
   }
   if (!kernel::has_packed_b(c))
@@ -152,8 +152,7 @@ void launch_config(const Device& device, const GemmDescription& d, const Call& c
   params.b_base = t.b.data;
   params.a_scale_pointers = g.a.scales;
   params.b_scale_pointers = g.b.scales;
-  if (c.gather)
-    params.gather = {t.gather.rows, uint32_t(t.gather.divisor), uint32_t(t.gather.count), uint32_t(lda * 2)};
+  params.gather = {t.gather.rows, uint32_t(t.gather.divisor), uint32_t(t.gather.count), uint32_t(lda * 2)};
 
   std::array<void*, 4 + kMaxSinks> arguments;
   int count = 0;

@@ -65,8 +65,7 @@ int64_t tiles_of(const Plan& plan, const ProblemShape& shape, bool rows_are_know
 template <class Plan>
 int64_t most_blocks(const Plan& plan, const DeviceFigures& device, int64_t tiles) {
   const int cluster = plan.config.cluster;
-  if (tile_source(plan.config) == TileSource::LaunchControl)
-    return (std::max<int64_t>(tiles, 1) + cluster - 1) / cluster * cluster;
+  if (tile_source(plan.config) == TileSource::LaunchControl) return std::max<int64_t>(tiles, cluster);
   return device.sm_count / cluster * cluster;
 }
 
@@ -186,7 +185,7 @@ jit::Request kernel_request(const PlannedKernel& kernel, const GemmDescription& 
 }
 
 std::string request_key(const jit::Request& request) {
-  std::string key = fmt::format("{}\n", request.arch) + request.source;
+  std::string key = request.source;
   for (const auto& [name, text] : request.headers) key += fmt::format("\n// {}: {} bytes\n", name, text.size()) + text;
   return key;
 }

@@ -49,7 +49,6 @@ void check_layer(const ExpertLayerDescription& d) {
   if (d.expected_tokens) size("expected_tokens", *d.expected_tokens, 0, kMostTokens);
   ops::check_enum("weights", d.weights);
   ops::check_enum("activations", d.activations);
-  ops::check_enum("activation", d.activation.function);
   ops::check_enum("id_type", d.id_type);
   if (quantizes(d) && d.weights != d.activations)
     reject("weights is {}, but must be {} as activations is", to_string(d.weights), to_string(d.activations));
@@ -422,7 +421,7 @@ struct ExpertLayer::Impl {
     const auto ints = [&](size_t place) { return reinterpret_cast<int32_t*>(base + place); };
     const WorkspaceView scratch{base + at.scratch, at.inner - at.scratch};
     const kernel::RankParams params = ranks->params(t.windows);
-    const auto [ids, weights] = choose(t, at, base, launch, steps.has(0) && t.tokens > 0);
+    const auto [ids, weights] = choose(t, at, base, launch, steps.has(0));
     LaunchOptions early = launch;  // as in run()
     early.weights_ready = true;
     // Of what waits for the other ranks in front of `step`.

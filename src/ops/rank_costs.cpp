@@ -71,13 +71,12 @@ double transfer(const RankedLayer& layer, const RankLinks& links, double window_
 }
 
 double product(GemmDescription d, int64_t experts, double rows, const DeviceFigures& device) {
-  // Weights of experts that no row has chosen are not read.
+  // Weights of experts that no row has chosen are not read. There is a row at least, and so an expert.
   const auto count = static_cast<double>(experts);
   const double chosen = count * (1 - std::pow(1 - 1 / count, rows));
-  const auto groups = std::max<int64_t>(1, std::llround(chosen));
-  const auto total = std::max<int64_t>(1, std::llround(rows));
+  const int64_t groups = std::llround(chosen), total = std::llround(rows);
   d.groups = Offsets{groups, total};
-  d.expected_rows = std::max<int64_t>(1, total / groups);
+  d.expected_rows = total / groups;
   return plan_gemm(d, device).predicted_seconds;
 }
 

@@ -48,7 +48,7 @@ void launch_weights(const Device& device, const WeightShape& x, bool unpack, con
   params.packed = static_cast<uint8_t*>(const_cast<void*>(packed));
   params.refused = reinterpret_cast<unsigned long long*>(refused);
   params.n = int32_t(x.n), params.k = int32_t(x.k);
-  params.gated = x.gated ? 1 : 0, params.gate = x.gate;
+  params.gated = int32_t(x.gated), params.gate = x.gate;
   driver::Context::LaunchShape shape;
   shape.grid = unsigned(kernel::packed_rows(x.n) / kernel::kPackUnit);
   shape.grid_y = unsigned(x.groups);

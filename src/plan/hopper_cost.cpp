@@ -49,15 +49,14 @@ double instructions(const Shape& s) {
   return per;
 }
 
-// Of times that overlap: the longer one where `power` is great, the sum where it is 1.
+// Of times that overlap, one of them above 0: the longer one where `power` is great, the sum where it is 1.
 double together(double a, double b, double power) {
   const double most = std::max(a, b), least = std::min(a, b);
-  return most <= 0 ? 0 : most * std::pow(1 + std::pow(least / most, power), 1 / power);
+  return most * std::pow(1 + std::pow(least / most, power), 1 / power);
 }
 // The same with a power of 8, which takes no logarithms.
 double together8(double a, double b) {
   const double most = std::max(a, b), least = std::min(a, b);
-  if (most <= 0) return 0;
   const double ratio = least / most, square = ratio * ratio, fourth = square * square;
   return most * std::sqrt(std::sqrt(std::sqrt(1 + fourth * fourth)));
 }

@@ -536,25 +536,27 @@ TEST(Kernels, ALaunchNeedNotBeProgrammatic) {
 
 // ---- The third sink ------------------------------------------------------------------------------------------------
 
-void check_row_max_of(const ProductSpec& problem, std::vector<int64_t> rows, int64_t n, bool alone) {
+void check_row_max_of(const ProductSpec& problem, std::vector<int64_t> rows, int64_t n, bool alone, int times = 1) {
   Job j;
   j.problem = problem;
   if (alone) j.problem.pre.reset(), j.problem.out.reset();
   j.rows = std::move(rows);
   j.n = n, j.k = 72;
-  check_row_max(std::move(j));
+  check_row_max(std::move(j), times);
 }
 
 TEST(Kernels, ASinkOfTheCallersOwn) {
   // Beside two others; gated chunks of 32 columns.
   check_row_max_of(problem_of(WarpSchedule::Cooperative, Grouping::Offsets), {70, 0, 130, 3}, 112, false);
-  // Alone: no staging, no maps.
+  // Without other sinks: no staging, no maps.
   ProductSpec masked = problem_of(WarpSchedule::PingPong, Grouping::Masked);
   masked.tile_n = 128;
   check_row_max_of(masked, {70, 0, 5}, 240, true);
   ProductSpec plain = problem_of(WarpSchedule::Cooperative, Grouping::Dense);
   plain.activation = Activation::Relu2, plain.tile_m = 256;
   check_row_max_of(plain, {150}, 72, true);
+  // Two of them, each with its own parameters.
+  check_row_max_of(plain, {70}, 72, true, 2);
 }
 
 // ---- Graphs --------------------------------------------------------------------------------------------------------

@@ -621,6 +621,16 @@ TEST(ExpertLayer, ARouterChooses) {
   EXPECT_EQ(out.download(), first);
 }
 
+// Of the pairs of all tokens as many as meet the experts here, rounded up: none is planned for fewer than one.
+TEST(ExpertLayer, ProductsArePlannedForTheRowsOfTheExpertsHere) {
+  ExpertLayerDescription d = small();
+  d.experts = 1, d.all_experts = 4, d.top_k = 1;
+  for (const auto& [tokens, rows] : {std::pair{0, 1}, {1, 1}, {5, 2}, {8, 2}, {9, 3}}) {
+    d.expected_tokens = tokens;
+    EXPECT_EQ(ExpertLayer(device(), d).plan().up.mean_rows, rows) << tokens;
+  }
+}
+
 TEST(ExpertLayer, TheResidualMayBeTheOutput) {
   ExpertLayerDescription d = small();
   d.residual = true;
@@ -645,6 +655,11 @@ TEST(ExpertLayer, TheResidualMayBeTheOutput) {
     std::memcpy(&bits, &got[2 * i], 2);
     EXPECT_EQ(double(bf16_to_float(bits)), wanted[i]);
   }
+  t.residual.ld = 32;
+  EXPECT_EQ(refusal([&] {
+              layer.layer.run(t, {workspace.get(), workspace.size()});
+            }),
+            "residual.ld is 32, but must be at least the width of residual, 64");
 }
 
 TEST(ExpertLayer, WrongDescriptionsAreNamed) {
@@ -743,7 +758,7 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   const Layer layer(d, 15);
   // Four inputs are longer than the layer reads, so that out can begin within what is read and end in the same memory.
   constexpr size_t kOut = 8 * 64 * 2;
-  const Buffer x(kOut + kOut), ids(size_t(8 * 2 * 4) + kOut), weights(size_t(8 * 2 * 4) + kOut), count(4 + kOut),
+  const Buffer x(kOut + kOut), ids(size_t(8 * 2 * 4) + kOut), weights(size_t(8 * 2 * 4) + kOut), count(16 + kOut),
       out(kOut), workspace(layer.layer.workspace_bytes(8));
   out.fill(0xab);
   LayerPart part = LayerPart::All;
@@ -787,8 +802,17 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = count.get(); }), "out overlaps token_count in memory");
   EXPECT_EQ(ran([&](auto& t, auto&) { t.out.data = const_cast<void*>(t.up.data); }), "out overlaps up in memory");
   EXPECT_EQ(ran([&](auto& t, auto& w) { w.data = t.out.data; }), "out overlaps workspace in memory");
-  EXPECT_EQ(ran([&](auto& t, auto&) { t.x.scales = x.get(); }),
-            "scales are given, but neither tokens nor residual nor output of a layer have scales");
+  const std::function<void(ExpertLayerTensors&)> stray_scales[] = {
+      [&](auto& t) { t.x.scales = x.get(); },
+      [&](auto& t) { t.residual.scales = x.get(); },
+      [&](auto& t) { t.residual.tensor_scale = x.get<float>(); },
+      [&](auto& t) { t.out.scales = x.get(); },
+      [&](auto& t) { t.out.tensor_scale = x.get<float>(); },
+  };
+  for (const auto& give : stray_scales) {
+    EXPECT_EQ(ran([&](auto& t, auto&) { give(t); }),
+              "scales are given, but neither tokens nor residual nor output of a layer have scales");
+  }
   constexpr const char* kNoScales = "is given, but weights beside activations of bf16 have no scales of their own";
   EXPECT_EQ(ran([&](auto& t, auto&) { t.up.scales = x.get(); }), fmt::format("up.scales {}", kNoScales));
   EXPECT_EQ(ran([&](auto& t, auto&) { t.down.scales = x.get(); }), fmt::format("down.scales {}", kNoScales));
@@ -811,6 +835,14 @@ TEST(ExpertLayer, WrongCallsAreNamedAndTouchNothing) {
   device().synchronize();
   for (const uint8_t byte : out.download()) ASSERT_EQ(byte, 0xab);
   EXPECT_EQ(ran([](auto& t, auto& w) { t = {}, w = {}; }), "nothing");
+  // Without tokens nothing of the workspace is written.
+  EXPECT_EQ(ran([](auto& t, auto& w) { t.tokens = 0, t.token_count = static_cast<const int32_t*>(w.data); }),
+            "nothing");
+  // The number of tokens may end where the output begins.
+  EXPECT_EQ(
+      ran([&](auto& t, auto&) { t.token_count = count.get<int32_t>() + 3, t.out.data = count.get<int32_t>() + 4; }),
+      "nothing");
+  device().synchronize();
   for (const int64_t tokens : {-1, 301}) {
     const std::string said = fmt::format("tokens is {}, but must be 0 to 300", tokens);
     EXPECT_EQ(refusal([&] { layer.layer.workspace_bytes(tokens); }), said);
@@ -886,6 +918,12 @@ TEST(ExpertLayer, WrongScalesAreNamedAndNothingIsTouched) {
   EXPECT_EQ(ran([](auto& t) { t.down.ld = 104; }), "down.ld is 104, but must be a multiple of 32 elements (16 bytes)");
   EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<void*>(t.up.scales); }), "out overlaps up.scales in memory");
   EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<void*>(t.down.scales); }), "out overlaps down.scales in memory");
+  const auto last_of = [](const void* scales, int64_t n, int64_t k) {
+    return static_cast<uint8_t*>(const_cast<void*>(scales)) + 4 * blocked_scale_bytes(n, k, 16) - 16;
+  };
+  const int64_t up_rows = layer.up_rows;
+  EXPECT_EQ(ran([&](auto& t) { t.out.data = last_of(t.up.scales, up_rows, 64); }), "out overlaps up.scales in memory");
+  EXPECT_EQ(ran([&](auto& t) { t.out.data = last_of(t.down.scales, 64, 96); }), "out overlaps down.scales in memory");
   EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<float*>(t.x.tensor_scale); }),
             "out overlaps x.tensor_scale in memory");
   EXPECT_EQ(ran([](auto& t) { t.x.tensor_scale = nullptr, t.out.data = const_cast<float*>(t.inner_tensor_scale - 1); }),

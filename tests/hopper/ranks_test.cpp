@@ -10,7 +10,9 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <set>
 
+#include "ops/ranks.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_layers.h"
 
@@ -292,6 +294,7 @@ TEST(Ranks, MoreRowsThanFitAreRefusedByAllRanks) {
   // 21 rows for rank 1, of which 20 are rank 0's and one is rank 2's.
   RankCall call = call_of({10, 3, 2}, 2, [](int rank) { return rank == 0 ? 2 : 0; });
   call.ids[2][3] = 3;
+  call.counts = {std::nullopt, 2, std::nullopt};
   for (int i = 0; i < 4; ++i) {
     const int round = i / 2;
     RankLayers& layers = i % 2 == 0 ? rows : sums;
@@ -330,7 +333,7 @@ TEST(Ranks, RowsOrSumsTravelByWhatIsLess) {
     d.ranks->results = results;
     return ExpertLayer(device(), d).window_bytes();
   };
-  constexpr struct { int ranks, most_rows; } kCases[] = {{2, 4}, {4, 9}, {8, 16}};
+  constexpr struct { int ranks, most_rows; } kCases[] = {{1, 16}, {2, 4}, {4, 9}, {8, 16}};
   for (const auto& [ranks, most_rows] : kCases) {
     for (const int top_k : {1, most_rows, most_rows + 1}) {
       if (top_k > 16) continue;
@@ -340,6 +343,17 @@ TEST(Ranks, RowsOrSumsTravelByWhatIsLess) {
       EXPECT_EQ(bytes(ranks, top_k, std::nullopt), top_k <= most_rows ? rows : sums);
     }
   }
+}
+
+// Rows that travel lie in the window.
+TEST(Ranks, OnlyWhereSumsTravelRowsLieInTheWorkspace) {
+  const auto bytes = [](ResultFormat results) {
+    ExpertLayerDescription d = small_layer(2);
+    d.ranks->results = results;
+    return ExpertLayer(device(), d).workspace_bytes();
+  };
+  // 48 rows of 72 elements of bf16.
+  EXPECT_EQ(bytes(ResultFormat::Sums) - bytes(ResultFormat::Rows), (48 * 72 * 2 + 255) / 256 * 256u);
 }
 
 // Rank 1 does not come to a meeting, which the others wait for no longer than they were told.
@@ -425,6 +439,18 @@ TEST(Ranks, DifferentLayersAreFound) {
   EXPECT_TRUE(layers.is_nan(0));
 }
 
+// Small numbers of which one is larger and the other smaller by as much give no equal signatures.
+TEST(Ranks, LayersThatDifferHaveOtherSignatures) {
+  std::set<uint32_t> signatures;
+  ExpertLayerDescription d = small_layer(2);
+  d.ranks->max_rows = 4;
+  for (d.hidden = 8; d.hidden <= 128; d.hidden += 8) {
+    for (d.max_tokens = 2; d.max_tokens <= 17; ++d.max_tokens)
+      signatures.insert(ops::Ranks(device(), d).params().signature);
+  }
+  EXPECT_EQ(signatures.size(), size_t(16 * 16));
+}
+
 struct Wrong {
   const char* name;
   std::function<void(ExpertLayerDescription&)> change;
@@ -467,6 +493,9 @@ TEST(Ranks, WrongDescriptionsAreRefused) {
     wrong.change(d);
     EXPECT_THAT(refusal([&] { ExpertLayer(device(), d); }, ErrorCode::InvalidArgument), HasSubstr(wrong.says));
   }
+  ExpertLayerDescription d = small_layer(2);
+  d.ranks->time_limit = 3600;
+  EXPECT_EQ(refusal([&] { ExpertLayer(device(), d); }, ErrorCode::InvalidArgument), "nothing");
 }
 
 TEST(Ranks, WrongCallsAreRefused) {
@@ -490,6 +519,19 @@ TEST(Ranks, WrongCallsAreRefused) {
   EXPECT_THAT(says(0, with(own + 16, layers.window(1))), HasSubstr("windows[rank]"));
   EXPECT_THAT(says(0, with(own, own + 256)), HasSubstr("windows[rank] overlaps the window of another rank"));
   EXPECT_THAT(says(0, [&](auto& t) { t.out.data = own + 4096; }), HasSubstr("overlaps"));
+  // Overlaps are looked for before a stray residual, which so shows that a call has none.
+  constexpr const char* kNone = "residual is given, but the description has none";
+  void* const three[] = {own, layers.window(1), own};  // of which two are asked for
+  EXPECT_EQ(says(0, [&](auto& t) { t.windows = three, t.residual.data = own; }), kNone);
+  const Buffer both(4 * 72 * 2 + 32);  // the output and the places of six experts
+  uint8_t* const begin = both.get<uint8_t>();
+  const auto place_at = [&](size_t places, size_t out) {
+    return says(0, [&](auto& t) {
+      t.places = reinterpret_cast<const int32_t*>(begin + places), t.out = {begin + out}, t.residual.data = own;
+    });
+  };
+  EXPECT_EQ(place_at(8, 32), kNone);
+  EXPECT_EQ(place_at(12, 32), "out overlaps places in memory");
   // A rank without tokens multiplies what others send.
   EXPECT_THAT(says(1, [](auto& t) { t.up.data = nullptr; }), HasSubstr("up is null"));
   EXPECT_THAT(says(1, [](auto& t) { t.windows = nullptr; }), HasSubstr("windows is null"));

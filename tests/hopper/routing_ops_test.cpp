@@ -679,6 +679,7 @@ TEST(RoutingOps, WrongPermutationsAreNamed) {
   EXPECT_EQ(permuted([](auto& x) { x.token_count = static_cast<const int32_t*>(x.out) + 3; }),
             "out overlaps token_count in memory");
   EXPECT_EQ(permuted([](auto& x) { x.tokens = 0, x.x = x.out = nullptr, x.inverse = nullptr; }), "nothing");
+  EXPECT_EQ(permuted([](auto& x) { x.width = 0, x.inverse = nullptr; }), "nothing");
 }
 
 TEST(RoutingOps, WrongCombinationsAreNamed) {
@@ -714,6 +715,7 @@ TEST(RoutingOps, WrongCombinationsAreNamed) {
   EXPECT_EQ(
       combined([](auto& x) { x.tokens = 0, x.rows = x.out = nullptr, x.inverse = nullptr, x.residual = nullptr; }),
       "nothing");
+  EXPECT_EQ(combined([](auto& x) { x.width = 0, x.inverse = nullptr; }), "nothing");
 }
 
 TEST(RoutingOps, WrongRoutingsAreNamed) {
@@ -739,6 +741,7 @@ TEST(RoutingOps, WrongRoutingsAreNamed) {
             "correction_bias is given, but only sigmoid scores have one");
   EXPECT_EQ(routed([](auto& x) { x.expert_groups = 0; }), "expert_groups is 0, but must be 1 to 32");
   EXPECT_EQ(routed([](auto& x) { x.expert_groups = 33; }), "expert_groups is 33, but must be 1 to 32");
+  EXPECT_EQ(routed([](auto& x) { x.chosen_groups = 0; }), "chosen_groups is 0, but must be 1 to expert_groups, 1");
   EXPECT_EQ(routed([](auto& x) { x.chosen_groups = 2; }), "chosen_groups is 2, but must be 1 to expert_groups, 1");
   EXPECT_EQ(routed([](auto& x) { x.expert_groups = 8, x.chosen_groups = 4; }),
             "expert_groups is 8, but only sigmoid scores are chosen by groups");

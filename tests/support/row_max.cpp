@@ -11,20 +11,25 @@
 
 namespace moxie::test {
 
-void check_row_max(Job job) {
+void check_row_max(Job job, int times) {
   const ProductSpec& p = job.problem;
   const bool gated = is_gated(p.activation);
   const GroupRows rows(p.grouping, job.rows, job.spare_rows);
   const int64_t width = gated ? job.n / 2 : job.n, spans = (width + 31) / 32, ld = spans + 1;
-  const Buffer largest(size_t((rows.total + 2) * ld) * sizeof(float));  // a row before and one behind
-  job.problem.sinks = {row_max_sink({largest.get<float>() + ld, ld, rows.stacked() ? rows.m : 0, gated})};
+  std::vector<Buffer> largest;
+  for (int i = 0; i < times; ++i) {
+    largest.emplace_back(size_t((rows.total + 2) * ld) * sizeof(float));  // a row before and one behind
+    job.problem.sinks.push_back(
+        row_max_sink({largest.back().get<float>() + ld, ld, rows.stacked() ? rows.m : 0, gated}));
+  }
   const GroupedProduct product(job);
   for (const char* order : orders()) {
     SCOPED_TRACE(order);
     set_order(order);
-    largest.fill(0xff);
+    for (const Buffer& each : largest) each.fill(0xff);
     product.check(product.run());
-    const std::vector<uint8_t> bytes = largest.download();
+    const std::vector<uint8_t> bytes = largest.front().download();
+    for (const Buffer& each : largest) ASSERT_EQ(each.download(), bytes);
     std::vector<float> got(bytes.size() / sizeof(float));
     std::memcpy(got.data(), bytes.data(), bytes.size());
     std::vector<bool> due(got.size());

@@ -6,6 +6,7 @@
 namespace moxie::test {
 
 // Runs the job with the sink of row_max_sink.cuh beside its outputs in every order, and compares all that is stored.
-void check_row_max(Job job);
+// times: how many such sinks the product has, each with memory of its own.
+void check_row_max(Job job, int times = 1);
 
 }  // namespace moxie::test

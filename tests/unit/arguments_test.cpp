@@ -136,6 +136,13 @@ TEST(Arguments, EmptyProductsOverlapNothing) {
   EXPECT_NO_THROW(run(call));
 }
 
+// On sm_100a, with operands of NVFP4 that are given by pointers.
+void make_scaled(Call& call) {
+  call.device = *named_device("b200");
+  call.problem.format = OperandFormat::Nvfp4, call.problem.k = 96;
+  call.arguments.pointers.a.scales = at<const void*>(11), call.arguments.pointers.b.scales = at<const void*>(12);
+}
+
 struct Misuse {
   const char* name;
   const char* words;  // of the sentence
@@ -233,7 +240,8 @@ const Misuse kMisuses[] = {
     {"LdaSmall", "a.ld is 64, but must be at least the width of a, 72", [](Call& c) { c.arguments.lda = 64; }},
     {"LdaMultiple", "a.ld is 76, but must be a multiple of 8", [](Call& c) { c.arguments.lda = 76; }},
     {"LdaNegative", "a.ld is -72", [](Call& c) { c.arguments.lda = -72; }},
-    {"LdaHuge", "a.ld is", [](Call& c) { c.arguments.lda = int64_t{1} << 40; }},
+    {"LdaHuge", "a.ld is 549755813888, but must be below 549755813888 elements",
+     [](Call& c) { c.arguments.lda = int64_t{1} << 39; }},
     {"LdbMultiple", "b.ld is 73", [](Call& c) { c.arguments.ldb = 73; }},
     {"LdPreMultiple", "pre.ld is 68, but must be a multiple of 8", [](Call& c) { c.arguments.ld_pre = 68; }},
     {"LdPreSmall", "pre.ld is 32", [](Call& c) { c.arguments.ld_pre = 32; }},
@@ -257,6 +265,10 @@ const Misuse kMisuses[] = {
     {"AlphaNan", "activation.alpha is nan", [](Call& c) { c.problem.alpha = NAN; }},
 
     {"ArraysLdb", "b.ld", [](Call& c) { c.arguments.pointers.b.ld = at<const int64_t>(5, 4); }, Grouping::Pointers},
+    {"ArraysScales", "b.scales is null", [](Call& c) { make_scaled(c), c.arguments.pointers.b.scales = nullptr; },
+     Grouping::Pointers},
+    {"ArraysTensorScale", "b.tensor_scale is 0xd00002, but must be aligned to 4 bytes",
+     [](Call& c) { make_scaled(c), c.arguments.b_tensor_scale = at<const float>(13, 2); }, Grouping::Pointers},
 };
 
 class ArgumentsMisuse : public ::testing::TestWithParam<Misuse> {};
@@ -280,6 +292,34 @@ void PrintTo(const Misuse& misuse, std::ostream* stream) { *stream << misuse.nam
 
 INSTANTIATE_TEST_SUITE_P(Gemm, ArgumentsMisuse, ::testing::ValuesIn(kMisuses),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Arguments, ParametersOfSinksAreWantedAndOfTheirSize) {
+  Call call = good();
+  call.problem.sinks = {{"X", "x", {1}, {}}, {"Y", "y", {1, 2}, {}}};
+  const GemmDescription description = test::describe(call.problem);
+  const auto said_of = [&](const SinkParams& second) -> std::string {
+    const std::vector<SinkParams> sinks = {{"a", 1}, second};
+    GemmTensors tensors = test::tensors_of(call.problem, call.arguments);
+    tensors.sinks = sinks;
+    try {
+      ops::check_tensors(test::shape_of(call.problem), description, tensors, {call.arguments.workspace, 1 << 20}, 0);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(said_of({"bc", 2}), "accepted");
+  EXPECT_EQ(said_of({nullptr, 2}), "sinks[1].data is null, but must point to host memory");
+  EXPECT_EQ(said_of({"b", 1}), "sinks[1] has 1 bytes, but the description says 2");
+}
+
+TEST(Arguments, KnownRowsLaunchNoMoreBlocksThanTheyHaveTiles) {
+  Call call = good();
+  call.problem.cluster = 1;
+  EXPECT_EQ(test::plan_of(call.device, call.problem).blocks, 4);  // each group may have a row
+  call.problem.host_rows = {100, 0, 0, 0};
+  EXPECT_EQ(test::plan_of(call.device, call.problem).blocks, 1);
+}
 
 TEST(Arguments, OutputsSideBySideInOneBufferPass) {
   // pre and out as the two halves of the rows of one matrix overlap by range only; that is refused, but blocks in a row
@@ -411,6 +451,10 @@ TEST(Arguments, ScalesAreOfTheCallsRowsOrTheDescriptions) {
   EXPECT_EQ(pre_scale_bytes(d), (300 / 128 + 3) * 512u);
   EXPECT_EQ(out_scale_bytes(d), (300 / 128 + 3) * 512u);
   EXPECT_EQ(out_scale_bytes(d, 1000), (1000 / 128 + 3) * 512u);
+  d.format = OperandFormat::Bf16;
+  EXPECT_EQ(a_scale_bytes(d), 0u);
+  EXPECT_EQ(b_scale_bytes(d), 0u);
+  d.format = OperandFormat::Mxfp4;
   d.groups = Offsets{3};
   try {
     b_scale_bytes(d);

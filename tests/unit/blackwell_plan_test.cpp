@@ -93,6 +93,9 @@ TEST(BlackwellPlan, SinksOfCallersGetWholeSpans) {
         EXPECT_STREQ(error.what(),
                      "tile_n is 96, but with a gated activation and custom sinks only multiples of 64 are possible");
       }
+      s.blackwell.tile_n = 128;
+      EXPECT_EQ(make_blackwell_plan(s, kB200).config.block_n, 128);
+      s.blackwell.tile_n = 96;
       s.custom_sinks = {{.narrow = true}};
       EXPECT_EQ(make_blackwell_plan(s, kB200).config.block_n, 96);
     }

@@ -107,6 +107,20 @@ TEST_F(HostCalls, ASecondCallOnlyLaunches) {
   ASSERT_EQ(call.cuCtxPopCurrent(&context), CUDA_SUCCESS);
 }
 
+// Neither gathered rows nor outputs that are stored directly. Other rows of A have two, one of parts of a tile.
+TEST_F(HostCalls, OnlyWhatTheCopyEngineMovesHasAMap) {
+  const int32_t* const rows = static_cast<const int32_t*>(buffer(8));
+  for (const bool gather : {false, true}) {
+    problem_.gather = gather;
+    arguments_.gather = gather ? Gather{rows, 1, 50} : Gather{};
+    for (const auto& [tile_m, outputs] : {std::pair{64, 0}, {128, 2}}) {
+      problem_.tile_m = tile_m;
+      open();  // with no map of earlier calls
+      EXPECT_EQ(launch().maps, (gather ? 1 : 3) + outputs) << gather << " " << tile_m;
+    }
+  }
+}
+
 TEST_F(HostCalls, WhatWasLoadedIsUnloadedWithItsDevice) {
   const int loaded = counts().loads, unloaded = count_("cuModuleUnload");
   launch();
@@ -162,13 +176,16 @@ TEST_F(HostCalls, ALayerOverRanksLoadsNothingInACall) {
       t.x.data = buffer(1), t.up.data = buffer(2), t.down.data = buffer(3), t.out.data = buffer(4);
       (router ? t.logits : t.topk_ids) = buffer(5);
       t.windows = windows;
+      std::vector<int> launches;
       for (const int64_t tokens : {0, 1, 4096}) {  // whose rows are sent in one launch, and in several
         t.tokens = tokens;
-        const int loads = counts().loads, launches = counts().launches;
+        const Counts before = counts();
         layer.run(t, {buffer(6), layer.workspace_bytes()});
-        EXPECT_EQ(counts().loads, loads) << tokens;
-        EXPECT_GT(counts().launches, launches + 3) << tokens;
+        EXPECT_EQ(counts().loads, before.loads) << tokens;
+        launches.push_back(counts().launches - before.launches);
+        EXPECT_GT(launches.back(), 3) << tokens;
       }
+      EXPECT_EQ(launches[2], launches[1] + 2) << "many tokens take one launch more to sort and one to send";
     }
   }
 }
@@ -184,6 +201,20 @@ TEST_F(HostCalls, AProductLoadsTheKernelsOfAllItsTotals) {
   const int before = counts().loads;
   const GroupedGemm product(*device_, d);
   EXPECT_EQ(counts().loads - before, int(std::set<std::string>(keys.begin(), keys.end()).size()));
+  EXPECT_EQ(product.plan().mean_rows, 1024);  // of 512: the power of four that is nearest, upwards
+}
+
+TEST_F(HostCalls, AProductIsNotMadeWhereAnyOfItsKernelsFails) {
+  GemmDescription d{.n = 5760, .k = 2880};
+  d.groups = Offsets{32};
+  const int64_t least = ops::planned_totals(d).front();
+  d.groups = Offsets{32, least};
+  const GroupedGemm first(*device_, d);  // the kernel of the lowest range is there
+  d.groups = Offsets{32};
+  fail_("cuModuleLoadDataEx", CUDA_ERROR_UNKNOWN);
+  EXPECT_THROW(GroupedGemm(*device_, d), Error);
+  fail_("cuModuleLoadDataEx", CUDA_SUCCESS);
+  EXPECT_NO_THROW(GroupedGemm(*device_, d));
 }
 
 TEST_F(HostCalls, AWorkspaceIgnoresATotalThatItsGroupingDoesNotTake) {
@@ -229,9 +260,12 @@ TEST_F(HostCalls, ConversionsOfNothingLaunchNothing) {
       block_scales(*device_, blocking);
       unblock_scales(*device_, blocking);
       if (!offsets) continue;
-      blocking.along_k = true, blocking.groups = 65535;
-      block_scales(*device_, blocking);
-      unblock_scales(*device_, blocking);
+      blocking.along_k = true;
+      for (const int64_t groups : {1, 65535}) {
+        blocking.groups = groups;
+        block_scales(*device_, blocking);
+        unblock_scales(*device_, blocking);
+      }
     }
   }
   for (const WeightShape& shape : {WeightShape{1, 0, 32}, WeightShape{1, 8, 0}}) {
@@ -239,6 +273,13 @@ TEST_F(HostCalls, ConversionsOfNothingLaunchNothing) {
     unpack_weights(*device_, {shape});
   }
   EXPECT_EQ(counts(), before);
+}
+
+TEST_F(HostCalls, ConversionsTakeTwoToTheFortiethElements) {
+  Quantization x;
+  x.rows = 64, x.k = 64, x.ld_values = int64_t{1} << 34;
+  x.values = buffer(1), x.elements = buffer(1 << 20), x.scales = buffer(1 << 21);
+  EXPECT_NO_THROW(quantize(*device_, x));
 }
 
 TEST_F(HostCalls, AMapIsMadeAnewForWhateverDiffers) {
@@ -287,10 +328,14 @@ TEST_F(HostCalls, PartsOfALayerBeginWithAPlainLaunch) {
     t.x.data = buffer(3), t.topk_ids = buffer(4), t.out.data = buffer(5);
     t.up.data = buffer(6), t.down.data = buffer(7);
     for (const LayerPart part : {LayerPart::All, LayerPart::Send, LayerPart::Multiply, LayerPart::Sum}) {
-      const int plain = counts().launches - programmatic_();
+      const int launches = counts().launches, plain = launches - programmatic_();
       layer.run(t, {buffer(8), layer.workspace_bytes()}, {}, part);
       EXPECT_EQ(counts().launches - programmatic_() - plain, part == LayerPart::Multiply || part == LayerPart::Sum)
           << to_string(part);
+      // Rows are waited for by a kernel of their own, sums by the one that adds them.
+      if (part == LayerPart::Sum) {
+        EXPECT_EQ(counts().launches - launches, results == ResultFormat::Rows ? 2 : 1);
+      }
     }
   }
 }
@@ -356,6 +401,18 @@ TEST_F(HostCalls, WhatTheDriverRefusesIsNamed) {
   }
   open();
   EXPECT_EQ(launch().launches, 1) << "all is well again";
+}
+
+TEST_F(HostCalls, AFunctionThatTheDriverLacksIsNamed) {
+  const ScopedVariable missing("MOXIE_IDLE_MISSING", "cuLaunchKernelEx");
+  try {
+    open();
+    FAIL() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Driver);
+    EXPECT_EQ(error.what(), "the CUDA driver " + fs::absolute(library_).string() +
+                                " has no cuLaunchKernelEx (CUDA 12.0 or newer is needed)");
+  }
 }
 
 // Two drivers encode in ways of their own: maps of one must not reach the other.

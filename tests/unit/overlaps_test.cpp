@@ -137,7 +137,7 @@ const Quantized kQuantized[] = {
 template <class Arguments>
 std::vector<CallArray> arrays_of(Arguments& x, const Quantized& q, bool quantizes) {
   x.format = q.format, x.type = q.type, x.layout = q.layout;
-  x.groups = 3, x.rows = 70, x.k = 96;
+  x.groups = 5, x.rows = 70, x.k = 96;
   x.ld_values = x.k + 32, x.ld_elements = x.k + 64;
   const int64_t rows = q.offsets ? x.rows : x.groups * x.rows, block = scale_block(q.format);
   const int64_t row_tiles = q.offsets ? x.rows / 128 + x.groups : x.groups;

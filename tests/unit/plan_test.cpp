@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "moxie/error.h"
+#include "moxie/pack.h"
 #include "ops/gemm.h"
 #include "plan/plan.h"
 #include "plan/row_estimate.h"
+#include "tests/unit/scratch.h"
 
 namespace moxie::plan {
 namespace {
@@ -330,6 +332,8 @@ TEST(Plan, ContradictionsAreNamed) {
       {"needs cluster 2", [](Shape& s) { s.hopper.cluster = 1, s.hopper.multicast = Multicast::A; }},
       {"multicast is Either", [](Shape& s) { s.hopper.multicast = Multicast::Either; }},
       {"multicast is None", [](Shape& s) { s.hopper.cluster = 2, s.hopper.multicast = Multicast::None; }},
+      {"gathered rows are not shared", [](Shape& s) { s.gather = true, s.hopper.multicast = Multicast::A; }},
+      {"gathered rows are not shared", [](Shape& s) { s.gather = true, s.hopper.multicast = Multicast::Either; }},
       {"tile_m 64 is not possible",
        [](Shape& s) { s.hopper.schedule = WarpSchedule::Cooperative, s.hopper.tile_m = 64; }},
       {"tile_m 256 is not possible",
@@ -364,6 +368,13 @@ TEST(Plan, ContradictionsAreNamed) {
   one.sm_count = 1;
   EXPECT_THROW(make_hopper_plan(s, one), Error);
   EXPECT_EQ(make_hopper_plan(dense(100, 100, 100), one).config.cluster, 1);
+  DeviceFigures two;
+  two.sm_count = 2;
+  for (const OperandFormat b_format : {OperandFormat::Bf16, OperandFormat::Mxfp4}) {
+    s.k = 96, s.b_format = b_format;
+    EXPECT_THROW(make_hopper_plan(s, one), Error);
+    EXPECT_EQ(make_hopper_plan(s, two).config.cluster, 2);
+  }
 }
 
 TEST(Plan, TilesCountEveryGroupsStartedTile) {
@@ -417,7 +428,12 @@ TEST(Plan, TheTunedTableOverridesTheModel) {
   EXPECT_EQ(describe(plan.config).substr(0, 16), "ping-pong 64x224");
   EXPECT_EQ(plan.config.multicast, Multicast::A);
   EXPECT_NE(make_hopper_plan(s, {}, {}).candidates.front().config.block_n, 224);
-  EXPECT_EQ(plan.candidates.size(), make_hopper_plan(s, {}, {}).candidates.size());
+  // Behind it the model's order stays as it is.
+  std::vector<std::string> others, ranked;
+  for (const auto& c : make_hopper_plan(s, {}, {}).candidates) ranked.push_back(describe(c.config));
+  for (size_t i = 1; i < plan.candidates.size(); ++i) others.push_back(describe(plan.candidates[i].config));
+  std::erase(ranked, describe(plan.config));
+  EXPECT_EQ(others, ranked);
 
   s.m = 1000;
   EXPECT_EQ(make_hopper_plan(s, {}, table).config.block_n, 96);
@@ -538,6 +554,8 @@ TEST(Plan, ExplainsItself) {
   EXPECT_EQ(info.flops, 2.0 * 32 * 1024 * 5760 * 2880);
   EXPECT_EQ(info.tiles, plan.tiles);
   EXPECT_EQ(info.stages, plan.config.stages);
+  EXPECT_EQ(info.store_buffers, plan.config.store_buffers);
+  EXPECT_TRUE(info.tuning == Tuning(tuning_of(plan.config)));
   EXPECT_NEAR(info.predicted_seconds, plan.candidates.front().cycles / info.clock, 1e-12);
   ASSERT_EQ(info.candidates.size(), plan.candidates.size());
   for (size_t i = 0; i < plan.candidates.size(); ++i) {
@@ -594,6 +612,15 @@ TEST(Plan, TotalsThatKernelsAreCompiledFor) {
   d.known_rows = {1, 2, 3, 0, 0, 0, 0, 5};
   EXPECT_EQ(totals_of(Offsets{8}), std::vector<int64_t>{11});
   EXPECT_EQ(totals_of(Offsets{8, 100}), std::vector<int64_t>{100});
+}
+
+TEST(Plan, APackHasEveryKernelOnce) {
+  const test::ScratchFolder folder;
+  GemmDescription d{.n = 64, .k = 64};
+  d.groups = Dense{64};
+  GemmDescription other = d;
+  other.activation = Activation::Relu;
+  EXPECT_EQ(pack({d, other, d}, folder.path().string(), {}, PackImage::Ptx).kernels, 2);
 }
 
 }  // namespace
