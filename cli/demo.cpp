@@ -256,8 +256,8 @@ int run_layer(const Device& device, std::optional<Progress>& running, int tokens
   fmt::print("{:<10} {}\n", "device", device.info().name + (simulated ? " (simulated)" : ""));
   fmt::print("{:<10} {}\n{:<10} {}\n", "up", plan.up.kernel, "down", plan.down.kernel);
   fmt::print("{:<10} {}\n", "time",
-             simulated ? fmt::format("{:.1f} s to simulate", seconds) : fmt::format("{:.3f} ms", seconds * 1e3));
-  if (!simulated) fmt::print("{:<10} {:.1f}\n", "TFLOP/s", flops / seconds * 1e-12);
+             simulated ? fmt::format("{:.1f} s to simulate", seconds)
+                       : fmt::format("{:.3f} ms\n{:<10} {:.1f}", seconds * 1e3, "TFLOP/s", flops / seconds * 1e-12));
   fmt::print("{:<10} {} of {} choices differ\n", "router", misrouted, pairs);
   fmt::print("{:<10} {:.2e} of at most {:.0e} (relative, {}); worst element {:.2f} of its bound\n", "error",
              comparison.relative_error(), reference::kBf16Bound.frobenius,
@@ -434,8 +434,7 @@ Run add_demo(CLI::App& command) {
     const int count = tokens->value_or(0);  // 0 is the default of what runs
     const bool blackwell = !arch->empty() && choose("--arch", *arch, {"sm_90a", "sm_100a"}) == 1;
     const bool mxfp4 = format->empty() ? blackwell : choose("--format", *format, {"bf16", "mxfp4"}) == 1;
-    auto running = std::make_optional<Progress>();
-    running->step("opening the device");
+    auto running = std::make_optional<Progress>("opening the device");
     if (!arch->empty()) setenv("MOXIE_SIM_ARCH", arch->c_str(), 1);
     const Device device = blackwell ? open_blackwell() : Device::open();
     if (mxfp4 && device.info().arch == 100) return run_mxfp4(device, running, count);

@@ -121,8 +121,9 @@ TensorToWrite GemmOutput::scales_tensor(const int32_t* ends, bool blocked) const
   tensor.data = download(row_major, bytes);
   const auto clear = [&](size_t row) { std::memset(tensor.data.data() + row * row_bytes, 0, row_bytes); };
   if (input_.grouping == Grouping::Masked) {
-    for (int64_t row = 0; row < rows(); ++row) {
-      if (row % input_.m >= input_.group_rows[static_cast<size_t>(row / input_.m)]) clear(static_cast<size_t>(row));
+    for (size_t g = 0; g < input_.group_rows.size(); ++g) {
+      for (int64_t row = input_.group_rows[g]; row < input_.m; ++row)
+        clear(static_cast<size_t>(input_.group_start[g] + row));
     }
   }
   clear_padding(input_, clear);

@@ -85,8 +85,7 @@ TensorToWrite download(const Device& device, const Buffer& buffer, std::string n
 
 std::vector<TensorToWrite> compute(const StoredLayer& stored, ExpertLayerDescription d, const uint8_t* x_bytes,
                                    int64_t tokens) {
-  Progress progress;
-  progress.step("opening the device");
+  Progress progress("opening the device");
   const Device device = Device::open();
   d.max_tokens = tokens, d.expected_tokens = tokens;
   progress.step("compiling");

@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kWipe = "\r\033[K";
 }
 
-Progress::Progress() : terminal_(isatty(STDERR_FILENO) != 0), since_(std::chrono::steady_clock::now()) {
+Progress::Progress(const std::string& first_step) : terminal_(isatty(STDERR_FILENO) != 0) {
+  step(first_step);
   if (terminal_) thread_ = std::thread([this] { show(); });
 }
 
@@ -50,7 +51,7 @@ void Progress::show() {
   std::unique_lock lock(mutex_);
   while (!done_) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - since_;
-    if (!text_.empty()) fmt::print(stderr, "{}{} ... {:.0f} s", kWipe, text_, taken.count());
+    fmt::print(stderr, "{}{} ... {:.0f} s", kWipe, text_, taken.count());
     changed_.wait_for(lock, std::chrono::milliseconds(200));
   }
 }

@@ -11,7 +11,7 @@ namespace moxie::cli {
 
 class Progress {
  public:
-  Progress();
+  explicit Progress(const std::string& first_step);
   ~Progress();  // wipes the line
   void step(const std::string& text);
   void detail(const std::string& text);  // of the step; on a terminal only

@@ -77,11 +77,10 @@ struct Job {
 template <class Work>
 void for_ranges(int64_t count, Work&& work) {
   const int64_t share = count / worker_threads() + 1;
-  std::vector<std::thread> others;
-  for (int64_t from = share; from < count; from += share)
-    others.emplace_back([&work, from, to = std::min(from + share, count)] { work(from, to); });
-  work(0, std::min(share, count));
-  for (auto& thread : others) thread.join();
+  std::vector<std::thread> threads;
+  for (int64_t from = 0; from < count; from += share)
+    threads.emplace_back([&work, from, to = std::min(from + share, count)] { work(from, to); });
+  for (auto& thread : threads) thread.join();
 }
 
 // Returns the place of a scale of a row.
@@ -372,8 +371,8 @@ void add_quantized(std::vector<TensorToWrite>& tensors, Job& job) {
   }
 }
 
-// Converts a tensor and appends what it becomes. `device` is null for the CPU.
-void convert(const SafetensorsReader& file, const Device* device, Job& job, std::vector<TensorToWrite>& tensors) {
+// Converts a tensor and appends what it becomes. `device` is null for the CPU. What is between ends with the job.
+void convert(const SafetensorsReader& file, const Device* device, Job job, std::vector<TensorToWrite>& tensors) {
   const auto make_elements = [&] {
     job.elements.resize(job.element_bytes());
     job.scales.resize(scale_bytes(job.rows));
@@ -410,7 +409,6 @@ void convert(const SafetensorsReader& file, const Device* device, Job& job, std:
       tensors.push_back({job.name, "U8", job.packing().shape(), std::move(job.packed)});
       break;
   }
-  job.elements = {}, job.scales = {};
 }
 
 // No two jobs may have a name in common, and none may make what is there already.
@@ -467,7 +465,7 @@ int run_quantize(const QuantizeOptions& options) {
   std::vector<TensorToWrite> tensors;
   std::map<std::string, std::string> metadata = file.metadata();
   std::vector<std::string> taken;
-  for (Job& job : jobs) {
+  for (const Job& job : jobs) {
     convert(file, on_device ? &*device : nullptr, job, tensors);
     if (job.from == Form::Packed) metadata.erase(packed_key(job.name));
     if (job.to == Form::Packed) metadata[packed_key(job.name)] = packed_text(job.packing());

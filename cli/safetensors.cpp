@@ -43,8 +43,9 @@ void read_at(int file, const std::string& path, uint64_t offset, void* to, uint6
   while (bytes > 0) {
     const ssize_t got = pread(file, at, std::min<uint64_t>(bytes, 1u << 30), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw InputError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-    if (got == 0) throw InputError(fmt::format("{}: ends before byte {}", path, offset + bytes));
+    if (got <= 0)
+      throw InputError(got == 0 ? fmt::format("{}: ends before byte {}", path, offset + bytes)
+                                : fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
     at += got;
     offset += static_cast<uint64_t>(got);
     bytes -= static_cast<uint64_t>(got);

@@ -52,6 +52,11 @@ struct Variant {
   std::optional<GroupedGemm> gemm;  // empty until compile_all()
 };
 
+// Orders indices of `seconds`, the least first.
+void sort_by_time(std::vector<size_t>& order, const std::vector<double>& seconds) {
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return seconds[a] < seconds[b]; });
+}
+
 bool same_choice(const TunedHopper& a, const TunedHopper& b) {
   return a.schedule == b.schedule && a.tile_m == b.tile_m && a.tile_n == b.tile_n && a.multicast == b.multicast;
 }
@@ -120,7 +125,7 @@ Measured measure(const GpuClock& clock, const std::vector<Variant>& variants) {
     }
     const std::vector<double> found = clock.seconds(launches, work.turns(), rounds, graph_seconds);
     for (size_t j = 0; j < order.size(); ++j) seconds[order[j]] = found[j];
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return seconds[a] < seconds[b]; });
+    sort_by_time(order, seconds);
   };
   constexpr size_t kFinalists = 6;
   time(5, 5e-4);
@@ -242,7 +247,7 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
   std::vector<bool> precise(variants.size(), false);
   std::vector<std::optional<Workspace>> spaces(variants.size());
   CheckedRows checked(device, work);
-  const auto launch_of = [&](size_t i, bool programmatic) -> timing::Launch {
+  const auto launch_of = [&](size_t i, bool programmatic = true) -> timing::Launch {
     return [&, i, programmatic](int turn, Stream stream) {
       work.launch(*variants[i].gemm, *spaces[i], turn, stream, programmatic);
     };
@@ -250,7 +255,7 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
   for (size_t i = 0; i < variants.size(); ++i) {
     spaces[i].emplace(device, variants[i].gemm->workspace_bytes());
     device.fill(work.out[0].as(), 0xff, work.out[0].bytes());  // NaN
-    seconds[i] = clock.rough_seconds(launch_of(i, true), work.turns());
+    seconds[i] = clock.rough_seconds(launch_of(i), work.turns());
     if (const std::string wrong = checked.failure(); !wrong.empty())
       throw Error(ErrorCode::Driver, fmt::format("{}: {}: {}", timing::words_of(first.description()),
                                                  short_name(variants[i].choice), wrong));
@@ -260,12 +265,12 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
     const double best = *std::min_element(seconds.begin(), seconds.end());
     std::vector<size_t> order(variants.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return seconds[a] < seconds[b]; });
+    sort_by_time(order, seconds);
     order.resize(std::min(order.size(), most));
     while (seconds[order.back()] > within * best) order.pop_back();
     std::vector<Contender> launches;
-    for (const size_t i : order) launches.push_back({launch_of(i, true), true, seconds[i]});
-    launches.push_back({launch_of(order.front(), false), true, seconds[order.front()]});
+    for (const size_t i : order) launches.push_back({.launch = launch_of(i), .rough_seconds = seconds[i]});
+    launches.push_back({.launch = launch_of(order.front(), false), .rough_seconds = seconds[order.front()]});
     const std::vector<double> found = clock.seconds(launches, work.turns(), rounds, graph_seconds);
     for (size_t j = 0; j < order.size(); ++j) seconds[order[j]] = found[j], precise[order[j]] = true;
     return std::pair(order.front(), found.back());
@@ -276,10 +281,11 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
 
   // The least of many times is partly luck. So the model's choice and the kernel with the least time meet once more.
   const auto best = static_cast<size_t>(std::min_element(seconds.begin(), seconds.end()) - seconds.begin());
-  std::vector<double> met{seconds[0]};
-  if (best != 0) {
-    const std::vector<Contender> both{{launch_of(0, true), true, seconds[0]},
-                                      {launch_of(best, true), true, seconds[best]}};
+  constexpr size_t kModels = 0;
+  std::vector<double> met{seconds[kModels]};
+  if (best != kModels) {
+    const std::vector<Contender> both{{.launch = launch_of(kModels), .rough_seconds = seconds[kModels]},
+                                      {.launch = launch_of(best), .rough_seconds = seconds[best]}};
     met = clock.seconds(both, work.turns(), is_long ? 5 : 11, 1e-3);
   }
 
@@ -287,8 +293,8 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
       fmt::format(R"({{"set":"{}","problem":"{}","routing":"{}","turns":{},"plain":["{}",{:.5g}],)", options.set,
                   timing::words_of(first.description()), popularity == Popularity::Skewed ? "skewed" : "balanced",
                   work.turns(), short_name(variants[plain].choice), plain_seconds);
-  line += fmt::format(R"("again":["{}",{:.5g},"{}",{:.5g}],"seconds":[)", short_name(variants[0].choice), met.front(),
-                      short_name(variants[best].choice), met.back());
+  line += fmt::format(R"("again":["{}",{:.5g},"{}",{:.5g}],"seconds":[)", short_name(variants[kModels].choice),
+                      met.front(), short_name(variants[best].choice), met.back());
   for (const std::string& kernel : kernels) {
     const auto is_it = [&](const Variant& v) { return short_name(v.choice) == kernel; };
     const auto i = static_cast<size_t>(std::find_if(variants.begin(), variants.end(), is_it) - variants.begin());

@@ -270,7 +270,8 @@ TEST(Help, ShowsEveryActivationWithItsFormula) {
   for (const char* text :
        {"relu2", "gelu-erf", "silu(g) * u", "c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1)", "gelu(g) * u",
         "relu(g) * u", "split-up-first", "silu(min(g, gate-limit)) * clamp(u, -up-limit, up-limit)",
-        "beta * tanh(g / beta) * sigmoid(g) * linear-beta * tanh(u / linear-beta)"}) {
+        "beta * tanh(g / beta) * sigmoid(g) * linear-beta * tanh(u / linear-beta)",
+        "Elements of a and b: auto (what the tensors say), bf16, mxfp4 or nvfp4"}) {
     EXPECT_NE(finished.out.find(text), std::string::npos) << text;
   }
 }
@@ -386,6 +387,31 @@ TEST(Bench, HasABias) {
       result({"--groups", "2", "--m", "20", "--n", "128", "--k", "8", "--outputs", "pre", "--pre-dtype", "f32"});
   EXPECT_EQ(given, listed("--bias"));
   EXPECT_NE(given, listed(""));
+}
+
+TEST(Bench, TheShapeIsTheDefaultOrTheOneGiven) {
+  const Setting simulated{.environment = {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_SMS", "2"}}};
+  for (const auto& [more, row] :
+       {std::pair{std::vector<std::string>{}, R"(4 groups +4 x \(128 x 512 x 512\) )"},
+        {{"--groups", "1", "--m", "1", "--n", "128", "--k", "8"}, R"(given +1 x \(1 x 128 x 8\) )"}}) {
+    std::vector<std::string> arguments = {"bench"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Finished finished = run_moxie(arguments, simulated);
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    EXPECT_TRUE(std::regex_search(
+        finished.out,
+        std::regex(R"(\n\nshape +groups x \(M x N x K\) +simulated in +GFLOP/s +error +kernel\n)" + std::string(row))))
+        << finished.out;
+  }
+}
+
+TEST(Bench, OfAGpuSaysWhatIsMissing) {
+  Setting setting = simulator_as_gpu();
+  setting.environment["MOXIE_CUBLASLT"] = MOXIE_SIM_LIBRARY;  // which is another library
+  const Finished finished = run_moxie({"bench", "--groups", "1", "--m", "1", "--n", "64", "--k", "8"}, setting);
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_NE(finished.out.find("\ncuBLASLt: libcublasLt lacks functions\nshape "), std::string::npos) << finished.out;
+  EXPECT_TRUE(std::regex_search(finished.out, std::regex(R"(\ngiven +1 x \(1 x 64 x 8\) )"))) << finished.out;
 }
 
 TEST(Bench, ChecksFourBitOperandsInTheSimulator) {

@@ -750,6 +750,8 @@ INSTANTIATE_TEST_SUITE_P(
                               {"HiddenSizeIsAText", "mixtral",
                                "DIR/config.json: hidden_size is \"64\", but must be an integer from 1 to 1048576",
                                [](Spoiled& s) { s.config["hidden_size"] = "\"64\""; }},
+                              {"ActivationIsANumber", "mixtral", "DIR/config.json: hidden_act is 5, but must be a text",
+                               [](Spoiled& s) { s.config["hidden_act"] = "5"; }},
                               {"HiddenSizeIsHuge", "mixtral",
                                "DIR/config.json: hidden_size is 18446744073709551615, but must be an integer from 1 to "
                                "1048576",

@@ -143,6 +143,7 @@ TEST(Options, RefusalsAreWholeSentences) {
       {"plan", {"--gate", "split"}, "--gate: --activation none " + gated},
       {"plan", {"--ranks", "0"}, "--ranks: 0, but must be 1 to 1024"},
       {"plan", {"--ranks", "2"}, "--groups: 1 experts of all ranks, but 2 ranks have 2 to 2048"},
+      {"plan", {"--ranks", "2", "--groups", "2049"}, "--groups: 2049 experts of all ranks, but 2 ranks have 2 to 2048"},
       {"plan", {"--ranks", "2", "--groups", "8", "--top-k", "9"}, "--top-k: 9, but must be 1 to 8"},
       {"plan", {"--ranks", "2", "--groups", "8", "--domain", "4"}, "--domain: 4, but must be 1 to the 2 ranks"},
       {"plan", {"--ranks", "2", "--groups", "8", "--network", "0"}, "--network: 0, but must be more than 0"},
@@ -286,6 +287,13 @@ TEST(Plan, TellsWhatWasAskedAndChosen) {
     EXPECT_EQ(chosen.find("tensor memory") != std::string::npos, blackwell) << words;
     EXPECT_EQ(chosen.find("1 tiles") + chosen.find(" 1 store buffers"), 2 * std::string::npos) << chosen;
   }
+}
+
+TEST(Plan, TakesAsMuchAsALayerOfRanksMayHave) {
+  const Finished finished =
+      run_moxie({"plan", "1048576", "64", "64", "--ranks", "2", "--groups", "2048", "--top-k", "16"});
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("2048 experts on 2 ranks, top 16, "));
 }
 
 // 2 m n k operations in the time that is predicted.

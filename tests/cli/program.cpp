@@ -50,6 +50,14 @@ pid_t start(const std::vector<std::string>& arguments, const Setting& setting, c
 
 }  // namespace
 
+Setting simulator_as_gpu() {
+  std::string folders = std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path().string();
+  if (const char* others = getenv("LD_LIBRARY_PATH")) folders += std::string(":") + others;
+  Setting setting;
+  setting.environment = {{"MOXIE_DEVICE", "cuda"}, {"LD_LIBRARY_PATH", folders}, {"MOXIE_SIM_SMS", "2"}};
+  return setting;
+}
+
 pid_t start_moxie(const std::vector<std::string>& arguments, const Setting& setting, const std::string& log) {
   return start(arguments, setting, log, log);
 }

@@ -23,6 +23,9 @@ struct Setting {
   uint64_t memory_limit = 0;                       // most bytes of address space; 0: no limit
 };
 
+// A setting in which the program takes the simulator for a GPU.
+Setting simulator_as_gpu();
+
 Finished run_moxie(const std::vector<std::string>& arguments, const Setting& setting = {});
 
 // Starts it without waiting; its output goes to `log`.

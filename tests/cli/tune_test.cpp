@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// moxie tune on a machine without a GPU, and the table that MOXIE_TUNED names.
+// moxie tune on a machine without a GPU and with the simulator in place of one, and the table that MOXIE_TUNED names.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
 
@@ -9,6 +20,8 @@ namespace moxie::test {
 namespace {
 
 using testing::HasSubstr;
+
+constexpr const char* kTwoProblems = "8 64 64 --groups 2 # small\n40 128 64 --groups 2 --activation swiglu # gated\n";
 
 TEST(Tune, TheSimulatorIsRefused) {
   const Folder folder;
@@ -49,6 +62,115 @@ TEST(Tune, AFailureLeavesTheFilesAsTheyWere) {
     EXPECT_EQ(run_moxie({"tune", folder / "list", option, folder / "new"}, setting).status, 2);
     EXPECT_EQ(read_file(folder / "older"), "times of yesterday");
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2) << "something was left behind";
+  }
+}
+
+TEST(Tune, TheTableHasTheKernelsThatArePrinted) {
+  const Folder folder;
+  write_file(folder / "list", kTwoProblems);
+  const Finished finished =
+      run_moxie({"tune", folder / "list", "--out", folder / "table", "--top", "4", "--slack", "0", "--include"},
+                simulator_as_gpu());
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  const std::string table = read_file(folder / "table");
+  EXPECT_THAT(table, testing::StartsWith("# moxie tune " + folder / "list" + " on Moxie simulator (sm_90a)\n"));
+  std::istringstream lines(finished.out);
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(line, "Moxie simulator (sm_90a): 2 problems; compiling");
+  for (const std::string name : {"small", "gated"}) {
+    std::getline(lines, line);
+    const std::regex found(name +
+                           R"( +(\S+) ms +\S+ TFLOP/s +\S+ GB/s  (\w+ \d+x\d+)\b.*\(4 tried; the model's first )" +
+                           R"((\S+) of it\))");
+    std::smatch parts;
+    ASSERT_TRUE(std::regex_match(line, parts, found)) << line;
+    EXPECT_GT(std::stod(parts[1]), 0);
+    EXPECT_GE(std::stod(parts[3]), 1) << "another one is faster than the best";
+    EXPECT_TRUE(std::regex_search(table, std::regex("\noffsets " + std::string(name == "small" ? "64 64 " : "128 64 ") +
+                                                    ".* " + parts[2].str() + " ")))
+        << line << '\n'
+        << table;
+  }
+  for (const char* columns : {"64", "128"}) {
+    std::getline(lines, line);
+    EXPECT_THAT(line, testing::StartsWith("{Grouping::Offsets, " + std::string(columns) + ", 64, "));
+  }
+  std::getline(lines, line);
+  EXPECT_EQ(line, folder / "table" + ": 2 rows, 2 kernels; used where MOXIE_TUNED names it");
+  const Finished plan =
+      run_moxie({"plan", "8", "64", "64", "--groups", "2"}, {.environment = {{"MOXIE_TUNED", folder / "table"}}});
+  EXPECT_THAT(plan.out, HasSubstr("chosen by tuned table"));
+}
+
+// Products that differ in their extents alone share a kernel, those that differ in their outputs do not.
+TEST(Tune, KernelsAreCounted) {
+  const Folder folder;
+  const std::string kernel = " 64 --groups 2 --schedule pingpong --tile 64x64 --cluster 1";
+  write_file(folder / "list", "8 64" + kernel + "\n8 128" + kernel + "\n8 64" + kernel + " --out-dtype f32\n");
+  const Finished finished = run_moxie({"tune", folder / "list", "--out", folder / "table"}, simulator_as_gpu());
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr(" 2 kernels;"));
+}
+
+TEST(Tune, TimesAreThoseOfTheKernelsNamed) {
+  const Folder folder;
+  write_file(folder / "list", kTwoProblems);
+  const Finished finished =
+      run_moxie({"tune", folder / "list", "--times", folder / "times", "--top", "3"}, simulator_as_gpu());
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("1 of 2: small\n2 of 2: gated\n"));
+  const auto found = nlohmann::json::parse(read_file(folder / "times"));
+  EXPECT_EQ(found["sm_count"], 2);
+  const auto kernels = found["kernels"].get<std::vector<std::string>>();
+  EXPECT_EQ(std::set(kernels.begin(), kernels.end()).size(), kernels.size()) << "a kernel is named twice";
+  ASSERT_EQ(found["times"].size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    const auto& record = found["times"][i];
+    EXPECT_EQ(record["routing"], i % 2 == 0 ? "balanced" : "skewed");
+    ASSERT_EQ(record["seconds"].size(), kernels.size()) << record;
+    EXPECT_EQ(std::count(record["seconds"].begin(), record["seconds"].end(), nullptr),
+              std::ptrdiff_t(kernels.size()) - 3)
+        << record;
+    // The model's kernels stand in its order; the first problem's come first.
+    if (i < 2) {
+      EXPECT_EQ(record["again"][0], kernels[0]);
+    }
+    for (const auto& named : {record["plain"][0], record["again"][0], record["again"][2]})
+      EXPECT_THAT(kernels, testing::Contains(named.get<std::string>()));
+    EXPECT_GT(record["plain"][1], 0);
+  }
+}
+
+// Nothing is timed behind the limit, so the problems drawn may be large.
+TEST(Tune, DrawsProblemsAndKeepsItsLimit) {
+  const Folder folder;
+  write_file(folder / "list", "8 64 64 --groups 2 # small\n");
+  const Finished finished = run_moxie(
+      {"tune", folder / "list", "--sample", "2", "--times", folder / "times", "--top", "1", "--limit", "1e-9"},
+      simulator_as_gpu());
+  EXPECT_EQ(finished.status, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr(": 3 problems; compiling\n1 of 3: small\n2 of 3: "));
+  EXPECT_THAT(finished.out, testing::ContainsRegex("3 of 3: [0-9]+ [0-9]+ [0-9]+ --groups"));
+  EXPECT_TRUE(nlohmann::json::parse(read_file(folder / "times"))["times"].empty());
+}
+
+// The second problem takes longer than a test may.
+TEST(Tune, TellsOfAProblemBeforeTheNextIsTimed) {
+  const Folder folder;
+  const std::string kernel = " 64 --groups 2 --schedule pingpong --tile 64x64 --cluster 1";
+  write_file(folder / "list", "8 64" + kernel + " # small\n400000 1024" + kernel + "\n");
+  for (const char* option : {"--times", "--out"}) {
+    const std::string log = folder / std::string("log") + option;
+    const pid_t process = start_moxie({"tune", folder / "list", option, folder / "result"}, simulator_as_gpu(), log);
+    bool has_ended = false;
+    while (!has_ended && read_file(log).find("small") == std::string::npos) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      has_ended = waitpid(process, nullptr, WNOHANG) != 0;
+    }
+    ASSERT_FALSE(has_ended) << read_file(log);
+    kill(process, SIGKILL);
+    wait_for(process);
   }
 }
 

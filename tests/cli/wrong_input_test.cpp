@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/output_file.h"
 #include "cli/safetensors.h"
 #include "tests/cli/program.h"
 
@@ -205,6 +206,12 @@ INSTANTIATE_TEST_SUITE_P(
         {"plan_negative_rows_of_row_groups",
          {"plan", "-5", "64", "64", "--grouping", "row-groups", "--groups", "2"},
          "rows.total is -5, but cannot be negative"},
+        {"plan_no_tokens",
+         {"plan", "0", "64", "64", "--ranks", "2", "--groups", "8"},
+         "M: 0 tokens of a rank, but must be 1 to 1048576"},
+        {"plan_tokens_of_a_rank",
+         {"plan", "1048577", "64", "64", "--ranks", "2", "--groups", "8"},
+         "M: 1048577 tokens of a rank, but must be 1 to 1048576"},
         {"plan_device",
          {"plan", "8", "64", "64", "--device", "a100"},
          "--device: 'a100' is none of h100-sxm, h100-pcie, h200, h20, gh200, b200"},
@@ -418,6 +425,8 @@ INSTANTIATE_TEST_SUITE_P(
         {"masked_with_flat_a",
          RawFile().add("a", "BF16", {10, 64}).add("b", "BF16", {2, 32, 64}).add_int32("masked_m", {3, 1}).bytes(),
          "tensor 'a' is [10, 64], with 'masked_m' it must be [G, M, K]"},
+        {"b_with_one_dimension", RawFile().add("a", "BF16", {10, 64}).add("b", "BF16", {64}).bytes(),
+         "tensor 'b' is [64], it must be [N, K] or [G, N, K]"},
         {"two_kinds_of_sizes", grouped().add_int32("masked_m", {3, 1}).bytes(),
          "tensors 'offsets' and 'masked_m' are both there, at most one may be"},
     }),
@@ -436,6 +445,14 @@ TEST(File, AnEmptyTensorHasNoSizeThatOverflows) {
     EXPECT_EQ(cli::shape_text(file.find("e")->shape).size(),
               std::string(shape).size() + file.find("e")->shape.size() - 1);
   }
+}
+
+// The size of a file of the Linux kernel is not that of its text.
+TEST(File, MayEndBeforeItsSize) {
+  const std::string path = "/sys/kernel/fscaps";
+  if (!std::filesystem::exists(path) || std::filesystem::file_size(path) < 8) GTEST_SKIP() << "no " << path;
+  const Folder folder;
+  expect_refused(run_moxie({"gemm", path, folder / "out"}), folder, path + ": ends before byte 8");
 }
 
 // What moxie says of a file whose only tensor has this name and nothing else.
@@ -484,6 +501,17 @@ TEST(Message, TooLittleMemoryIsAFailureOfTheMachine) {
                  "out of memory on the host", 1);
 }
 #endif
+
+TEST(WrongOutput, AnUnfinishedFileIsClosedAndRemoved) {
+  const Folder folder;
+  const auto entries = [](const std::filesystem::path& of) {
+    return std::distance(std::filesystem::directory_iterator(of), {});
+  };
+  const auto open_before = entries("/proc/self/fd");
+  cli::OutputFile(folder / "out").write("some");
+  EXPECT_EQ(entries("/proc/self/fd"), open_before);
+  EXPECT_EQ(entries(folder.path()), 0);
+}
 
 TEST(WrongOutput, FullDiskLeavesNothing) {
   const Folder folder;

@@ -182,14 +182,15 @@ void RankLayers::add_call(Side& side, const RankCall& call, int rank, const std:
   ExpertLayerTensors& t = side.tensors;
   t.tokens = tokens;
   // Numbers that FP8 keeps: the greatest of 128 columns is 7 times a power of two, so that the scale is one, too, and
-  // another one than the next block's. NaN lies between the rows.
+  // another one than the next block's. In some blocks it is below 1. NaN lies between the rows.
   t.x.ld = d.hidden + 16;
   std::vector<uint16_t> x(size_t(tokens * t.x.ld), 0xffff);
   const std::vector<uint16_t> numbers = small_numbers(seed, tokens * d.hidden, 7);
+  const float least = d.ranks->format == RowFormat::Fp8 ? 0.125f : 1;
   for (int64_t i = 0; i < tokens * d.hidden; ++i) {
     const int64_t column = i % d.hidden;
     const float number = column % 128 == 0 ? 7 : reference::bf16_to_float(numbers[size_t(i)]);
-    x[size_t(i / d.hidden * t.x.ld + column)] = reference::float_to_bf16(number * float(1 << column / 128 % 3));
+    x[size_t(i / d.hidden * t.x.ld + column)] = reference::float_to_bf16(number * least * float(1 << column / 128 % 3));
   }
   if (d.ranks->format == RowFormat::Mxfp8) bring_rounded(x, seed, tokens, !side.layer.description().ranks);
   t.x.data = side.put(side.call, x, kX);
