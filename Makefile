@@ -12,7 +12,7 @@ help:
 	@echo "make test    build, then all tests (ARGS='-R name' to choose some; PRESET=asan or tsan for the sanitizers)"
 	@echo "make test-torch fetches torch and transformers (5.6 GB), then runs the tests of what Moxie is in them"
 	@echo "make test-vllm  fetches vLLM and what its experts need (6.9 GB), then runs the tests of the plugin"
-	@echo "make nightly all tests with what CI leaves out, published products at their full size, semantic-mutants: hours"
+	@echo "make nightly all tests with what CI leaves out, published products at full size, all mutants: hours"
 	@echo "make mutants removes the synchronization of the kernels piece by piece: does the simulator notice?"
 	@echo "make semantic-mutants changes what is computed line by line: is it noticed? hours; semantic-sample: minutes"
 	@echo "make faults plants known faults in what is computed: does the test that must notice each of them fail?"
@@ -74,6 +74,7 @@ nightly: build
 	  $(BUILD)/bin/test_$$program --gtest_brief=1 --gtest_filter='-*FullSize*' || status=$$?; \
 	done; \
 	MOXIE_SIM_SMS=148 $(BUILD)/bin/test_blackwell --gtest_filter='*FullSize*' || status=$$?; \
+	$(MAKE) mutants || status=$$?; \
 	$(MAKE) semantic-mutants || status=$$?; \
 	exit $$status
 

@@ -295,7 +295,11 @@ TEST_P(Laws, EveryPlanComputesTheSame) {
       plans[3].tile_m = 8, plans[3].expected_rows = 1;
       if (groups.grouping == Grouping::Pointers) plans.pop_back();  // which have no tiles of 8 rows
     }
-    for (size_t i = 0; i < plans.size(); ++i) EXPECT_TRUE(product(groups, plans[i]) == d) << i;
+    // Every second one, so that each meets half of the groupings and formats; all of them with MOXIE_TEST_ALL=1.
+    for (size_t i = 0; i < plans.size(); ++i) {
+      if ((i + size_t(groups.grouping) + size_t(groups.format)) % 2 != 0 && !std::getenv("MOXIE_TEST_ALL")) continue;
+      EXPECT_TRUE(product(groups, plans[i]) == d) << i;
+    }
   });
 }
 
