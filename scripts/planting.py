@@ -210,8 +210,8 @@ class Copy:
         self.lock = threading.Lock()
         self.running: set[subprocess.Popen] = set()
         self.given_up = False
-        # Tests that have passed in a view without any change, each after a program's name.
-        self.sound: set[tuple[str, str]] = set()
+        # Tests that have passed in a view without any change: the program, the filter, every how many of it.
+        self.sound: set[tuple[str, str, int]] = set()
         self.cpus: queue.SimpleQueue = queue.SimpleQueue()
         for cpu in sorted(os.sched_getaffinity(0)):
             self.cpus.put(cpu)
@@ -285,6 +285,7 @@ class Copy:
                 good = {name: (self.tree / name).read_text() for name in change["files"]}
                 try:
                     result = try_change(change, self.tree)
+                    result.pop("stage", None)
                 finally:
                     for name, text in good.items():
                         (self.tree / name).write_text(text)
@@ -296,15 +297,17 @@ class Copy:
         """
         named = re.match(r"build/bin/test_c (\w+) |([\w/]+\.[\w/.]+)(?: |$)", killer)
         tests = named[1] or named[2] if named else stage["tests"]
-        if (stage["program"], tests) in self.sound:
+        shards = 1 if named else stage.get("shards", 1)
+        key = (stage["program"], tests, shards)
+        if key in self.sound:
             return True
-        alone = {"program": stage["program"], "tests": tests, "timeout": stage["timeout"]}
+        alone = {"program": stage["program"], "tests": tests, "shards": shards, "timeout": stage["timeout"]}
         result = self.plant_in_view({"files": {}, "jobs": 1, "stages": [alone], "cpu": cpu})
         if result["status"] == "given up":
             return False
         if result["status"] != "survived":
             raise SystemExit(f"planting: {stage['program']} {tests} fails in a view without any change: {result}")
-        self.sound.add((stage["program"], tests))
+        self.sound.add(key)
         return True
 
     def plant_in_view(self, change: dict) -> dict:
