@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest reads this before it runs tests. A process for each of the thousands of GoogleTest's tests would take an eighth
-# of the time of all, so ctest's tests are suites, in parts of up to ten tests.
+# ctest reads this before it runs tests. A process for each of GoogleTest's thousands of tests would cost an eighth of
+# the time of a run, so ctest's tests are suites, in parts of up to ten tests. A part in which a test is skipped passes.
 
 # moxie_add_suites(NAME PROGRAM PROPERTIES...): NAME.SUITE for each suite of a GoogleTest program, or NAME.SUITE.1,
-# NAME.SUITE.2, ... for the parts of a long one. There are none where the program does not list its tests: that is what
-# the test NAME.parameters finds.
+# NAME.SUITE.2, ... for the parts of a long one. ctest fails where the program does not list its tests.
 function(moxie_add_suites name program)
   set(at_once 10)
-  execute_process(COMMAND ${program} --gtest_list_tests OUTPUT_VARIABLE listed ERROR_QUIET TIMEOUT 60)
+  execute_process(COMMAND ${program} --gtest_list_tests
+    OUTPUT_VARIABLE listed ERROR_VARIABLE said RESULT_VARIABLE result TIMEOUT 60)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${program} does not list its tests (${result}): ${said}")
+  endif()
   # A parameter follows a #. It may hold what is the end of an item of a list to CMake.
   string(REGEX REPLACE " *#[^\n]*" "" listed "${listed}")
   string(REPLACE "\n" ";" listed "${listed}")
@@ -25,9 +28,6 @@ function(moxie_add_suites name program)
       endif()
     endif()
   endforeach()
-  if(suites EQUAL 0)
-    return()
-  endif()
   foreach(index RANGE 1 ${suites})
     list(LENGTH tests_${index} left)
     set(test ${name}.${name_${index}})
