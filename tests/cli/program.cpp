@@ -3,11 +3,13 @@
 #include "tests/cli/program.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -31,6 +33,7 @@ pid_t start(const std::vector<std::string>& arguments, const Setting& setting, c
   argv.push_back(nullptr);
   const pid_t process = fork();
   if (process != 0) return process;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive a test that is killed
   const int out_file = open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   const int err_file = open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   dup2(out_file, STDOUT_FILENO);
@@ -54,7 +57,8 @@ Setting simulator_as_gpu() {
   std::string folders = std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path().string();
   if (const char* others = getenv("LD_LIBRARY_PATH")) folders += std::string(":") + others;
   Setting setting;
-  setting.environment = {{"MOXIE_DEVICE", "cuda"}, {"LD_LIBRARY_PATH", folders}, {"MOXIE_SIM_SMS", "2"}};
+  setting.environment = {
+      {"MOXIE_DEVICE", "cuda"}, {"LD_LIBRARY_PATH", folders}, {"MOXIE_SIM_ARCH", "sm_90a"}, {"MOXIE_SIM_SMS", "2"}};
   return setting;
 }
 

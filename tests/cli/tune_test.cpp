@@ -3,7 +3,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include <cmath>
+#include <algorithm>
+#include <chrono>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -142,7 +143,7 @@ TEST(Tune, TimesAreThoseOfTheKernelsNamed) {
   }
 }
 
-// Nothing is timed behind the limit, so the problems drawn may be large.
+// Nothing is timed after the limit, so the problems drawn may be large.
 TEST(Tune, DrawsProblemsAndKeepsItsLimit) {
   const Folder folder;
   write_file(folder / "list", "8 64 64 --groups 2 # small\n");
@@ -164,7 +165,7 @@ TEST(Tune, TellsOfAProblemBeforeTheNextIsTimed) {
     const std::string log = folder / std::string("log") + option;
     const pid_t process = start_moxie({"tune", folder / "list", option, folder / "result"}, simulator_as_gpu(), log);
     bool has_ended = false;
-    while (!has_ended && read_file(log).find("small") == std::string::npos) {
+    while (!has_ended && !std::regex_search(read_file(log), std::regex("(^|\n|: )small *[\n ]"))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       has_ended = waitpid(process, nullptr, WNOHANG) != 0;
     }

@@ -358,7 +358,8 @@ TEST(DeviceChild, DISABLED_OpensAGpuAndTheSimulator) {
 TEST(Device, AGpuThatHasKernelsIsTaken) {
   const ScratchFolder scratch;
   const std::filesystem::path log = scratch.path() / "log";
-  const ScopedVariable driver("LD_LIBRARY_PATH", std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path().string());
+  const ScopedVariable driver("LD_LIBRARY_PATH",
+                              test::library_path(std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path()));
   const ScopedVariable simulator("MOXIE_SIM_LIBRARY", MOXIE_SIM_LIBRARY), any("MOXIE_DEVICE", std::nullopt);
   for (const char* arch : {"sm_90a", "sm_100a"}) {
     const ScopedVariable variable("MOXIE_SIM_ARCH", arch);
@@ -377,7 +378,8 @@ TEST(Device, MachineCodeIsOfferedOnce) {
     return count;
   };
   const ScratchFolder scratch;
-  const ScopedVariable simulator("LD_LIBRARY_PATH", std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path().string());
+  const ScopedVariable simulator("LD_LIBRARY_PATH",
+                                 test::library_path(std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path()));
   const ScopedVariable cache("MOXIE_CACHE_DIR", (scratch.path() / "cache").string());
   const std::filesystem::path log = scratch.path() / "log";
   ASSERT_EQ(test::wait_for(test::start_test("DeviceChild.DISABLED_LoadsThreeKernels", log)), 0) << test::read_file(log);
@@ -387,7 +389,7 @@ TEST(Device, MachineCodeIsOfferedOnce) {
   std::filesystem::create_symlink(std::filesystem::canonical(std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path() /
                                                              "../../libmoxie_idle_driver.so"),
                                   scratch.path() / "libcuda.so.1");
-  const ScopedVariable idle("LD_LIBRARY_PATH", scratch.path().string());
+  const ScopedVariable idle("LD_LIBRARY_PATH", test::library_path(scratch.path()));
   const ScopedVariable other("MOXIE_CACHE_DIR", (scratch.path() / "other").string());
   ASSERT_EQ(test::wait_for(test::start_test("DeviceChild.DISABLED_LoadsThreeKernels", log)), 0) << test::read_file(log);
   EXPECT_EQ(compiled(scratch.path() / "other", ".cubin"), 3u);

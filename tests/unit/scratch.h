@@ -56,6 +56,12 @@ class ScopedVariable {
   std::optional<std::string> old_;
 };
 
+// A value for LD_LIBRARY_PATH: `folders` and then what it names now, for this program may need that.
+inline std::string library_path(const std::filesystem::path& folders) {
+  const char* others = std::getenv("LD_LIBRARY_PATH");
+  return folders.string() + (others != nullptr ? ":" + std::string(others) : "");
+}
+
 inline std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
