@@ -281,10 +281,10 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
 
   // The least of many times is partly luck. So the model's choice and the kernel with the least time meet once more.
   const auto best = static_cast<size_t>(std::min_element(seconds.begin(), seconds.end()) - seconds.begin());
-  constexpr size_t kModels = 0;
-  std::vector<double> met{seconds[kModels]};
-  if (best != kModels) {
-    const std::vector<Contender> both{{.launch = launch_of(kModels), .rough_seconds = seconds[kModels]},
+  constexpr size_t kModelsChoice = 0;  // variants_of() puts it first
+  std::vector<double> met{seconds[kModelsChoice]};
+  if (best != kModelsChoice) {
+    const std::vector<Contender> both{{.launch = launch_of(kModelsChoice), .rough_seconds = seconds[kModelsChoice]},
                                       {.launch = launch_of(best), .rough_seconds = seconds[best]}};
     met = clock.seconds(both, work.turns(), is_long ? 5 : 11, 1e-3);
   }
@@ -293,7 +293,7 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
       fmt::format(R"({{"set":"{}","problem":"{}","routing":"{}","turns":{},"plain":["{}",{:.5g}],)", options.set,
                   timing::words_of(first.description()), popularity == Popularity::Skewed ? "skewed" : "balanced",
                   work.turns(), short_name(variants[plain].choice), plain_seconds);
-  line += fmt::format(R"("again":["{}",{:.5g},"{}",{:.5g}],"seconds":[)", short_name(variants[kModels].choice),
+  line += fmt::format(R"("again":["{}",{:.5g},"{}",{:.5g}],"seconds":[)", short_name(variants[kModelsChoice].choice),
                       met.front(), short_name(variants[best].choice), met.back());
   for (const std::string& kernel : kernels) {
     const auto is_it = [&](const Variant& v) { return short_name(v.choice) == kernel; };

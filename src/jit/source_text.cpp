@@ -60,7 +60,7 @@ class Scanner {
     return Piece::Code;
   }
 
-  // At the end of a line that has two slashes at least.
+  // At the end of a line of a comment, behind its two slashes at least.
   bool continues() const { return source_[at_ - 1] == '\\' || (source_[at_ - 1] == '\r' && source_[at_ - 2] == '\\'); }
   std::string_view word() const { return source_.substr(name_, at_ - name_); }
   bool ends_raw_prefix() const {

@@ -47,7 +47,7 @@ jit::Request kernel_request(const kernel::HopperConfig& config, const GemmDescri
 jit::Request kernel_request(const kernel::BlackwellConfig& config, const GemmDescription& description);
 jit::Request kernel_request(const PlannedKernel& kernel, const GemmDescription& description);
 
-// Names a request among those for one device: all that the compiler sees of it.
+// Names a request among those for one device: all that the compiler sees of it but the architecture.
 std::string request_key(const jit::Request& request);
 
 }  // namespace moxie::ops

@@ -49,6 +49,7 @@ void check_layer(const ExpertLayerDescription& d) {
   if (d.expected_tokens) size("expected_tokens", *d.expected_tokens, 0, kMostTokens);
   ops::check_enum("weights", d.weights);
   ops::check_enum("activations", d.activations);
+  ops::check_enum("activation", d.activation.function);
   ops::check_enum("id_type", d.id_type);
   if (quantizes(d) && d.weights != d.activations)
     reject("weights is {}, but must be {} as activations is", to_string(d.weights), to_string(d.activations));
