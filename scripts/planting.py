@@ -113,9 +113,10 @@ def run_stage(stage: dict, tree: Path) -> tuple[str, list[str]]:
         status, text, seconds = call(command, tree, stage["timeout"], stage.get("shards", 1))
         stage["took"] = stage.get("took", 0) + seconds
         if status is None:
-            begun = re.findall(r"^\[ RUN      \] (\S+)$", text, re.MULTILINE)
+            begun = re.findall(r"^\[ RUN      \] (?!\S*DISABLED_)(\S+)$", text, re.MULTILINE)
             return "failed", [f"{begun[-1] if begun else stage['program']} (no end in {stage['timeout']:.0f} s)"]
-        failed = re.findall(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)$", text, re.MULTILINE)
+        # A disabled test has failed in a process that another test has started.
+        failed = re.findall(r"^\[  FAILED  \] (?!\S*DISABLED_)(\S+?),? .*\(\d+ ms\)$", text, re.MULTILINE)
         if re.search(r"NVRTC .* rejects a kernel", text) and status != 0:
             return "rejected", failed
         if status != 0:
