@@ -92,7 +92,7 @@ void print_compile_times(const GemmDescription& description) {
   };
   const double cold = first_use();
   const double warm = first_use();
-  fmt::print("first use of a kernel: {:.2f} s compiled, {:.4f} s from the cache\n\n", cold, warm);
+  fmt::print("first use of a kernel: {:.2f} s compiled, {:.1f} ms from the cache\n\n", cold, warm * 1e3);
 }
 
 std::vector<NamedShape> shapes_of(const BenchOptions& options, const DeviceInfo& device) {

@@ -371,8 +371,8 @@ void add_quantized(std::vector<TensorToWrite>& tensors, Job& job) {
   }
 }
 
-// Converts a tensor and appends what it becomes. `device` is null for the CPU. `job` is a copy, whose
-// buffers are freed at the end.
+// Converts a tensor and appends what it becomes. `device` is null for the CPU. `job` is a copy, whose buffers
+// are freed at the end.
 void convert(const SafetensorsReader& file, const Device* device, Job job, std::vector<TensorToWrite>& tensors) {
   const auto make_elements = [&] {
     job.elements.resize(job.element_bytes());

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest reads this before it runs tests. A process for each of GoogleTest's thousands of tests would cost an eighth of
-# the time of a run, so ctest's tests are suites, in parts of up to ten tests. A part in which a test is skipped passes.
+# ctest reads this before it runs tests. A process for each of GoogleTest's thousands of tests would load the driver,
+# the compiler and its neighbours' kernels again, so ctest's tests are suites, in parts of up to ten tests. A part in
+# which a test is skipped passes.
 
 # moxie_add_suites(NAME PROGRAM PROPERTIES...): NAME.SUITE for each suite of a GoogleTest program, or NAME.SUITE.1,
 # NAME.SUITE.2, ... for the parts of a long one. ctest fails where the program does not list its tests.
