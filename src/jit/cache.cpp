@@ -139,32 +139,30 @@ std::optional<std::string> Cache::load(const std::string& key) const {
   return entry;
 }
 
-void Cache::store(const std::string& key, const std::string& image) const {
-  const auto warn = [&](const std::string& what) {
-    const std::lock_guard lock(warning_mutex_);
-    warning_ = fmt::format("compiled kernels cannot be kept in {}: {}", folder_.string(), what);
-  };
+std::string Cache::store(const std::string& key, const std::string& image) const {
   if (folder_.empty()) {
-    const std::lock_guard lock(warning_mutex_);
-    warning_ = "compiled kernels cannot be kept: there is no home directory and MOXIE_CACHE_DIR is not set";
-    return;
+    return "compiled kernels cannot be kept: there is no home directory and MOXIE_CACHE_DIR is not set";
   }
+  const auto not_kept = [&](int reason) {
+    return fmt::format("compiled kernels cannot be kept in {}: {}", folder_.string(), std::strerror(reason));
+  };
   std::error_code failed;
   fs::create_directories(folder_.parent_path(), failed);
-  if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) return warn(std::strerror(errno));
+  if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) return not_kept(errno);
   remove_stale(folder_);
 
   static thread_local std::mt19937_64 random{std::random_device{}()};
   const fs::path temporary = folder_ / fmt::format("{}{}-{:016x}", kTemporaryPrefix, ::getpid(), random());
   File file(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600);
-  if (!file.is_open()) return warn(std::strerror(errno));
+  if (!file.is_open()) return not_kept(errno);
   // A full disk may show only when the file is closed.
   if (!write_all(file.get(), header_of(key, image)) || !write_all(file.get(), image) || !file.close() ||
       ::rename(temporary.c_str(), (folder_ / key).c_str()) != 0) {
     const int reason = errno;
     ::unlink(temporary.c_str());
-    warn(std::strerror(reason));
+    return not_kept(reason);
   }
+  return "";
 }
 
 std::optional<std::string> Cache::pack_version() const {
@@ -174,11 +172,6 @@ std::optional<std::string> Cache::pack_version() const {
     text->pop_back();
   }
   return text;
-}
-
-std::string Cache::last_warning() const {
-  const std::lock_guard lock(warning_mutex_);
-  return warning_;
 }
 
 }  // namespace moxie::jit

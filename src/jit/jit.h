@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,7 +52,7 @@ class Compiler {
 // header line that carries a checksum. Written to a temporary name and renamed; folder mode 0700, files 0600; an entry
 // that is damaged or belongs to another user is treated as absent and replaced; a folder that belongs to another user
 // is refused with Error(InvalidArgument). When the folder cannot be written (full disk, read-only) compilation still
-// succeeds and the reason is kept in last_warning(). Temporary files older than an hour are removed when something is
+// succeeds and store() says why nothing was kept. Temporary files older than an hour are removed when something is
 // stored.
 //
 // A folder with a file VERSION is a pack: it names the version of the compiler that made its entries, which are used
@@ -63,16 +62,13 @@ class Cache {
   explicit Cache(std::filesystem::path folder);
   static std::filesystem::path default_folder();
   std::optional<std::string> load(const std::string& key) const;
-  void store(const std::string& key, const std::string& image) const;
+  std::string store(const std::string& key, const std::string& image) const;  // why it cannot be kept, or ""
   const std::filesystem::path& folder() const { return folder_; }
   std::optional<std::string> pack_version() const;  // the text of VERSION; nothing when this is no pack
-  std::string last_warning() const;                 // why the last store() of this object failed, or ""
 
  private:
   std::filesystem::path folder_;
   bool pack_ = false;
-  mutable std::mutex warning_mutex_;
-  mutable std::string warning_;
 };
 
 // Name of the request's entry: SHA-256 of compiler version, options, source and the headers that the source includes,

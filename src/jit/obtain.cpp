@@ -76,8 +76,7 @@ Image obtain(const Request& request) {
   const std::string key = cache_key(request, compiler_version(cache));
   if (auto bytes = cache.load(key)) return {std::move(*bytes), true, ""};
   Image image{Compiler::get().compile(request), false, ""};
-  cache.store(key, image.bytes);
-  image.warning = cache.last_warning();
+  image.warning = cache.store(key, image.bytes);
   return image;
 }
 

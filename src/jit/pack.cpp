@@ -64,8 +64,7 @@ PackSummary write_pack(const fs::path& folder, const std::vector<Request>& reque
         auto image = cache.load(key);
         if (!image) {
           image = compiler.compile(requests[i]);
-          cache.store(key, *image);
-          if (const std::string why = cache.last_warning(); !why.empty()) cannot_write(folder, why);
+          if (const std::string why = cache.store(key, *image); !why.empty()) cannot_write(folder, why);
           set_mode(folder, folder / key, 0644);
           ++compiled;
         }

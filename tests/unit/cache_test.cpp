@@ -76,8 +76,7 @@ class CacheTest : public ::testing::Test {
 TEST_F(CacheTest, StoresAndLoads) {
   const Cache cache(folder_);
   EXPECT_FALSE(cache.load("k.cubin"));
-  cache.store("k.cubin", image_);
-  EXPECT_EQ(cache.last_warning(), "");
+  EXPECT_EQ(cache.store("k.cubin", image_), "");
   EXPECT_EQ(cache.load("k.cubin"), image_);
   EXPECT_FALSE(cache.load("other.cubin"));
   cache.store("empty.ptx", "");
@@ -215,9 +214,11 @@ TEST_F(CacheTest, AFileInTheFoldersPlaceIsRefused) {
 TEST_F(CacheTest, AnUnwritableFolderOnlyWarns) {
   test::write_file(scratch_.path() / "file", "x");
   const Cache cache(scratch_.path() / "file" / "moxie");
-  cache.store("k.cubin", image_);
-  EXPECT_THAT(cache.last_warning(), HasSubstr("cannot be kept in " + cache.folder().string()));
+  EXPECT_THAT(cache.store("k.cubin", image_), HasSubstr("cannot be kept in " + cache.folder().string()));
   EXPECT_FALSE(cache.load("k.cubin"));
+  fs::remove(scratch_.path() / "file");
+  EXPECT_EQ(cache.store("k.cubin", image_), "");
+  EXPECT_EQ(cache.load("k.cubin"), image_);
 }
 
 TEST_F(CacheTest, WithoutPermissionItOnlyWarns) {
@@ -232,8 +233,7 @@ TEST_F(CacheTest, WithoutPermissionItOnlyWarns) {
   if (child == 0) {
     if (::geteuid() == 0 && ::setuid(nobody) != 0) ::_exit(2);
     const Cache cache(folder_);
-    cache.store("k.cubin", image_);
-    ::_exit(cache.last_warning().find("Permission denied") == std::string::npos ? 3 : 0);
+    ::_exit(cache.store("k.cubin", image_).find("Permission denied") == std::string::npos ? 3 : 0);
   }
   EXPECT_EQ(test::wait_for(child), 0);
   EXPECT_TRUE(names_in(folder_).empty());
@@ -249,8 +249,7 @@ TEST_F(CacheTest, ADiskThatFillsUpLeavesNothingBehind) {
     const rlimit limit{100000, 100000};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(2);
     const Cache cache(folder_);
-    cache.store("new.cubin", std::string(1000000, 'x'));
-    ::_exit(cache.last_warning().empty() ? 3 : 0);
+    ::_exit(cache.store("new.cubin", std::string(1000000, 'x')).empty() ? 3 : 0);
   }
   EXPECT_EQ(test::wait_for(child), 0);
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{"old.cubin"});
@@ -321,10 +320,9 @@ TEST_F(CacheTest, WithoutAFolderNothingIsKept) {
   const Cache cache("");
   EXPECT_FALSE(cache.load("k.cubin"));
   EXPECT_FALSE(cache.pack_version());
-  cache.store("other.cubin", image_);
+  const std::string warning = cache.store("other.cubin", image_);
   fs::current_path(before);
-  EXPECT_EQ(cache.last_warning(),
-            "compiled kernels cannot be kept: there is no home directory and MOXIE_CACHE_DIR is not set");
+  EXPECT_EQ(warning, "compiled kernels cannot be kept: there is no home directory and MOXIE_CACHE_DIR is not set");
   EXPECT_FALSE(fs::exists(folder_ / "other.cubin"));
 }
 
