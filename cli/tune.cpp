@@ -324,9 +324,12 @@ void print_times(const TuneOptions& options, const Device& device, const std::ve
   const auto begun = std::chrono::steady_clock::now();
   bool any = false;
   for (size_t i = 0; i < variants.size(); ++i) {
+    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    if (options.limit > 0 && spent > options.limit) {
+      fmt::print("{} of {}: {}: not timed, since the limit has passed\n", i + 1, variants.size(), names[i]);
+      continue;
+    }
     for (const Popularity popularity : {Popularity::Equal, Popularity::Skewed}) {
-      const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-      if (options.limit > 0 && spent > options.limit) continue;
       if (popularity == Popularity::Skewed && timing::rows_of(variants[i].front().description) < 2) continue;
       file.write((any ? ",\n" : "") + record_times(clock, variants[i], popularity, options, kernels));
       any = true;
