@@ -126,8 +126,10 @@ def run_stage(stage: dict, tree: Path) -> tuple[str, list[str]]:
     return "passed", []
 
 
-def build(tree: Path, programs: list[str], jobs: int, timeout: float = 3600) -> str:
-    """Builds programs. Returns the end of what the compiler said, or nothing when all is well."""
+def build(tree: Path, programs: list[str], jobs: int, timeout: float = 600) -> str:
+    """Builds programs. Returns the end of what the compiler said, or nothing when all is well. A step of the build may
+    take `timeout` seconds of the processor, since a change may keep a program that the build runs from ending.
+    """
     targets = sorted({target for program in programs for target in NEEDS.get(program, [program])})
     status, said = call(["cmake", "--build", "build", "-j", str(jobs), "--target", *targets], tree, timeout)[:2]
     return "" if status == 0 else said[-2000:] or "the build was ended"

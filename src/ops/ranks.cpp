@@ -137,7 +137,7 @@ void Ranks::check(void* window, Stream stream) const {
   }
   std::string who;
   int count = 0;
-  for (int rank = 0; rank < params_.ranks; ++rank) {
+  for (int rank = 0; rank < kMaxRanks; ++rank) {
     const uint32_t(&words)[kernel::kRankWords] = status.failure == RankFailure::Late ? status.late : status.different;
     if ((words[rank / 32] >> rank % 32 & 1) == 0) continue;
     who += fmt::format("{}{}", count++ > 0 ? ", " : "", rank);
