@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
 #include <vector>
 
@@ -621,6 +622,21 @@ TEST(Plan, APackHasEveryKernelOnce) {
   GemmDescription other = d;
   other.activation = Activation::Relu;
   EXPECT_EQ(pack({d, other, d}, folder.path().string(), {}, PackImage::Ptx).kernels, 2);
+}
+
+TEST(Plan, APackHasTheImagesThatWereAskedFor) {
+  GemmDescription d{.n = 64, .k = 64};
+  d.groups = Dense{64};
+  for (const auto& [image, extension] :
+       {std::pair(PackImage::Ptx, ".ptx"), std::pair(PackImage::MachineCode, ".cubin")}) {
+    const test::ScratchFolder folder;
+    ASSERT_EQ(pack({d}, folder.path().string(), {}, image).kernels, 1);
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      if (entry.path().filename() != "VERSION") found.push_back(entry.path().extension());
+    }
+    EXPECT_EQ(found, std::vector<std::string>{extension});
+  }
 }
 
 }  // namespace
