@@ -57,9 +57,8 @@ void Sha256::add(std::string_view bytes) {
 }
 
 void Sha256::add_field(std::string_view bytes) {
-  uint8_t length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<uint8_t>(uint64_t{bytes.size()} >> (8 * i));
-  add({reinterpret_cast<const char*>(length), 8});
+  const uint64_t length = bytes.size();
+  add({reinterpret_cast<const char*>(&length), sizeof length});
   add(bytes);
 }
 
