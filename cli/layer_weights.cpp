@@ -46,6 +46,12 @@ void set_swiglu(const ModelConfig& config, ExpertLayerDescription& d) {
   d.gate = GateLayout::Split;
 }
 
+void set_shapes(StoredLayer& layer) {
+  const ExpertLayerDescription& d = layer.description;
+  layer.up.experts = layer.down.experts = d.experts;
+  layer.up.n = 2 * d.width, layer.up.k = d.hidden, layer.down.n = d.hidden, layer.down.k = d.width;
+}
+
 void read_bf16(Checkpoint& checkpoint, const Names& names, StoredLayer& layer) {
   const ExpertLayerDescription& d = layer.description;
   const int64_t element = 2;
@@ -70,8 +76,8 @@ void read_bf16(Checkpoint& checkpoint, const Names& names, StoredLayer& layer) {
 }
 
 // Weights of GPT-OSS, whose names begin with `name`.
-void read_gpt_oss(Checkpoint& checkpoint, const std::string& name, int64_t experts, StoredWeights& weights) {
-  const int64_t n = weights.n, k = weights.k;
+void read_gpt_oss(Checkpoint& checkpoint, const std::string& name, StoredWeights& weights) {
+  const int64_t experts = weights.experts, n = weights.n, k = weights.k;
   if (checkpoint.has(name)) {
     weights.transposed = true;
     const uint8_t* const data = checkpoint.tensor(name, "BF16", {{experts, k, n}});
@@ -104,12 +110,12 @@ void find_gpt_oss(Checkpoint& checkpoint, const std::string& prefix, int64_t, St
   d.activation = swiglu_oai(parameters);
   d.gate = GateLayout::Interleaved;
   d.up_bias = d.down_bias = true;
-  layer.up.n = 2 * d.width, layer.up.k = d.hidden, layer.down.n = d.hidden, layer.down.k = d.width;
+  set_shapes(layer);
   layer.router = checkpoint.tensor(prefix + "mlp.router.weight", "BF16", {{d.experts, d.hidden}});
   layer.router_bias = checkpoint.tensor(prefix + "mlp.router.bias", "BF16", {{d.experts}});
   const std::string experts = prefix + "mlp.experts.";
-  read_gpt_oss(checkpoint, experts + "gate_up_proj", d.experts, layer.up);
-  read_gpt_oss(checkpoint, experts + "down_proj", d.experts, layer.down);
+  read_gpt_oss(checkpoint, experts + "gate_up_proj", layer.up);
+  read_gpt_oss(checkpoint, experts + "down_proj", layer.down);
   if (layer.up.format != layer.down.format)
     throw InputError(fmt::format("{}gate_up_proj and down_proj: one is bf16 and the other MXFP4", experts));
   d.weights = layer.up.format;
@@ -120,7 +126,7 @@ void find_gpt_oss(Checkpoint& checkpoint, const std::string& prefix, int64_t, St
 // The other models, whose layers differ in their routers.
 void find_bf16(Checkpoint& checkpoint, const Names& names, StoredLayer& layer) {
   const ExpertLayerDescription& d = layer.description;
-  layer.up.n = 2 * d.width, layer.up.k = d.hidden, layer.down.n = d.hidden, layer.down.k = d.width;
+  set_shapes(layer);
   layer.router = checkpoint.tensor(names.router, "BF16", {{d.experts, d.hidden}});
   read_bf16(checkpoint, names, layer);
 }
@@ -213,9 +219,7 @@ void transpose(const uint8_t* from, int64_t n, int64_t k, std::vector<uint16_t>&
 }
 
 Buffer load_bf16(const Device& device, const StoredWeights& weights, Progress& progress) {
-  int64_t rows = 0;
-  for (const StoredWeights::Piece& piece : weights.pieces) rows += piece.rows;
-  Buffer all(device, size_t(rows * weights.k) * 2);
+  Buffer all(device, size_t(weights.experts * weights.n * weights.k) * 2);
   std::vector<uint16_t> turned;
   auto* to = all.as<uint8_t>();
   for (size_t i = 0; i < weights.pieces.size(); ++i) {
@@ -235,7 +239,7 @@ Buffer load_mxfp4(const Device& device, const StoredWeights& weights, bool packe
   const auto experts = int64_t(weights.pieces.size());
   const WeightShape shape{1, n, k, weights.gated, GateLayout::Interleaved};
   const size_t each = packed ? packed_weight_bytes(shape) : size_t(n * k) * 2;
-  Buffer all(device, size_t(experts) * each);
+  Buffer all(device, size_t(weights.experts) * each);
   const Buffer codes(device, size_t(n * k / 2)), scales(device, size_t(n * k / 32)), refused(device, 8);
   for (int64_t e = 0; e < experts; ++e) {
     const StoredWeights::Piece& piece = weights.pieces[size_t(e)];

@@ -22,7 +22,7 @@ struct StoredWeights {
   OperandFormat format = OperandFormat::Bf16;  // Bf16 or Mxfp4
   bool transposed = false;                     // bf16 pieces are [k, rows]
   bool gated = false;                          // interleaved, where they are packed
-  int64_t n = 0, k = 0;
+  int64_t experts = 0, n = 0, k = 0;
   std::vector<Piece> pieces;  // of Mxfp4 one for each expert
   std::string scales_name;
 };

@@ -254,7 +254,8 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
   };
   for (size_t i = 0; i < variants.size(); ++i) {
     spaces[i].emplace(device, variants[i].gemm->workspace_bytes());
-    device.fill(work.out[0].as(), 0xff, work.out[0].bytes());  // NaN
+    const timing::Buffer& result = work.out.front();
+    device.fill(result.as(), 0xff, result.bytes());  // NaN
     seconds[i] = clock.rough_seconds(launch_of(i), work.turns());
     if (const std::string wrong = checked.failure(); !wrong.empty())
       throw Error(ErrorCode::Driver, fmt::format("{}: {}: {}", timing::words_of(first.description()),

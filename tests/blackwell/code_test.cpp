@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plans for sm_100a return fits the device. That it assembles too, tests/assembly finds out.
+// What plans for sm_100a return fits the device, and a kernel has what its text must have. That plans assemble too,
+// tests/assembly finds out.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "jit/jit.h"
 #include "tests/assembly/grid.h"
 #include "tests/support/planned.h"
 
@@ -27,6 +30,14 @@ TEST(Plan, FitsTheDeviceForAnyShape) {
     two.accumulators = 2;
     EXPECT_EQ(c.accumulators == 2, kernel::tensor_layout(two).columns <= kernel::kTensorColumns);
   }
+}
+
+// A grid that never says so keeps the launch behind it from beginning early.
+TEST(Code, AKernelLetsTheNextBegin) {
+  const ProductSpec p = assembly::grid().front();
+  jit::Request request = ops::kernel_request(test::plan_of(assembly::b200(), p), test::describe(p));
+  request.kind = jit::ImageKind::Ptx;
+  EXPECT_THAT(jit::obtain(request).bytes, testing::HasSubstr("griddepcontrol.launch_dependents;"));
 }
 
 }  // namespace

@@ -143,6 +143,21 @@ TEST(Tune, TimesAreThoseOfTheKernelsNamed) {
   }
 }
 
+// The kernel that is both the model's choice and the fastest is not timed against itself.
+TEST(Tune, AnOnlyKernelHasOneTime) {
+  const Folder folder;
+  write_file(folder / "list", "1 64 64 --groups 2\n");
+  const Finished finished =
+      run_moxie({"tune", folder / "list", "--times", folder / "times", "--top", "1"}, simulator_as_gpu());
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  const auto found = nlohmann::json::parse(read_file(folder / "times"));
+  ASSERT_EQ(found["times"].size(), 1u);
+  const auto& again = found["times"][0]["again"];
+  EXPECT_EQ(again[0], again[2]);
+  EXPECT_EQ(again[1], again[3]);
+  EXPECT_EQ(again[1], found["times"][0]["seconds"][0]);
+}
+
 // Nothing is timed after the limit, so the problems drawn may be large.
 TEST(Tune, DrawsProblemsAndKeepsItsLimit) {
   const Folder folder;

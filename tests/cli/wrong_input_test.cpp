@@ -317,6 +317,11 @@ INSTANTIATE_TEST_SUITE_P(
          "DIR/in.safetensors: tensor 'a': data_offsets must be a list of integers from 0 up"},
         {"span_disagrees", entry(R"("dtype":"BF16","shape":[4],"data_offsets":[0,16])"),
          "DIR/in.safetensors: tensor 'a': data_offsets span 16 bytes, [4] of BF16 takes 8"},
+        {"span_of_a_later_tensor_disagrees",
+         RawFile::with_header(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+                              R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[4,16]}})",
+                              std::string(16, 0)),
+         "DIR/in.safetensors: tensor 'b': data_offsets span 12 bytes, [4] of BF16 takes 8"},
         {"overlap",
          RawFile::with_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
                               R"("b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}})",
@@ -511,6 +516,18 @@ TEST(WrongOutput, AnUnfinishedFileIsClosedAndRemoved) {
   cli::OutputFile(folder / "out").write("some");
   EXPECT_EQ(entries("/proc/self/fd"), open_before);
   EXPECT_EQ(entries(folder.path()), 0);
+}
+
+// The file that is being written has a longer name than the output.
+TEST(WrongOutput, ANameWithoutRoomForMoreIsRefused) {
+  const Folder folder;
+  const std::string path = folder / std::string(255, 'n');
+  try {
+    cli::OutputFile file(path);
+    ADD_FAILURE() << "it was opened";
+  } catch (const cli::OutputError& error) {
+    EXPECT_EQ(error.what(), path + ": cannot be written: File name too long");
+  }
 }
 
 TEST(WrongOutput, FullDiskLeavesNothing) {

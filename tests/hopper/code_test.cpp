@@ -158,6 +158,31 @@ TEST(Code, TheThirdSinkIsKnownToNoFileOfTheKernel) {
   }
 }
 
+// A grid that never says so keeps the launch behind it from beginning early.
+TEST(Code, KernelsOfALayerLetTheNextBegin) {
+  std::vector<std::string> sources = {
+      jit::permute_source(),
+      jit::combine_source(kBf16, kBf16),
+      jit::route_source(kBf16, RouterScore::Softmax, 0),
+      jit::exchange_source(),
+      jit::meet_source(),
+      jit::dispatch_source(IdType::Int32, RowFormat::Fp8),
+      jit::gather_rows_source(RowFormat::Fp8),
+      jit::combine_ranks_source(kBf16),
+      jit::combine_sums_source(kBf16, ResultFormat::Sums),
+      jit::quantize_source(jit::QuantizeKernel::GatherAndQuantize, DataType::Mxfp4, kBf16),
+  };
+  for (int kernel = 0; kernel < jit::kSortKernels; ++kernel)
+    sources.push_back(jit::sort_source(jit::SortKernel(kernel), IdType::Int32, false));
+  const char* const lets_begin = "griddepcontrol.launch_dependents;";
+  for (const std::string& source : sources) {
+    jit::Request request;
+    request.source = source, request.arch = 90, request.kind = jit::ImageKind::Ptx;
+    EXPECT_THAT(jit::obtain(request).bytes, HasSubstr(lets_begin)) << source;
+  }
+  EXPECT_THAT(ptx_of(problem_of(Grouping::Dense, {}, kBf16)), HasSubstr(lets_begin));
+}
+
 // ---- Spills --------------------------------------------------------------------------------------------------------
 
 struct Kernel {

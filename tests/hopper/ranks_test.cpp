@@ -179,11 +179,12 @@ TEST(Ranks, OneTokenInAll) {
   check_steps(layers, call_of({0, 0, 1, 0}, 3, [id = 0](int) mutable { return id += 2; }));
 }
 
-// Tokens of several blocks of columns and several choices on each rank.
+// Tokens of several blocks of columns and several choices on each rank. 1016 columns need all warps of a block but not
+// all of its threads.
 TEST(Ranks, SumsTravelBack) {
-  for (const ResultFormat results : {ResultFormat::Sums, ResultFormat::Bf16Sums}) {
+  for (const auto& [results, hidden] : {std::pair(ResultFormat::Sums, 1016), std::pair(ResultFormat::Bf16Sums, 264)}) {
     ExpertLayerDescription d = small_layer(2, 4, 5);
-    d.hidden = 264, d.residual = true;
+    d.hidden = hidden, d.residual = true;
     d.ranks->results = results, d.ranks->format = RowFormat::Fp8;
     RankLayers layers(d, on_one(2));
     RankCall call = call_of({12, 7}, 5, [id = 0](int) mutable { return id++ * 3 % 8; });

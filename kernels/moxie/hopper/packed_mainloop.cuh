@@ -228,11 +228,11 @@ struct PackedMainloop {
   // thread's first place there.
   static MOXIE_DEVICE void hand_over(const Accumulator& acc, float* partials) {
 #pragma unroll
-    for (int i = 0; i < C.block_m / 2; ++i) partials[i * 128] = acc[0][i];
+    for (const float sum : acc[0]) *partials = sum, partials += 128;
   }
   static MOXIE_DEVICE void add(Accumulator& acc, const float* partials) {
 #pragma unroll
-    for (int i = 0; i < C.block_m / 2; ++i) acc[0][i] += partials[i * 128];
+    for (float& sum : acc[0]) sum += *partials, partials += 128;
   }
 
  private:
