@@ -19,8 +19,11 @@ namespace moxie::cli {
 
 void check_writable(const std::string& path) {
   struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-    throw InputError(fmt::format("{}: cannot be written: it exists and is not a regular file", path));
+  if (stat(path.c_str(), &status) == 0) {
+    if (!S_ISREG(status.st_mode))
+      throw InputError(fmt::format("{}: cannot be written: it exists and is not a regular file", path));
+  } else if (errno == ENAMETOOLONG) {
+    throw InputError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
   }
   auto folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
@@ -37,7 +40,9 @@ void check_writable(const std::string& path) {
   }
 }
 
-OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path + ".part-XXXXXX") {
+// The temporary name is short, so that the output's may be as long as a file's name can be.
+OutputFile::OutputFile(const std::string& path)
+    : path_(path), temporary_(std::filesystem::path(path).parent_path() / ".moxie-XXXXXX") {
   check_writable(path);
   file_ = mkostemp(temporary_.data(), O_CLOEXEC);
   if (file_ < 0) refuse(errno);
