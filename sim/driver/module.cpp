@@ -35,7 +35,7 @@ void place_variables(Image& image, int device) {
     if (v.space == ptx::Space::Const) constant += v.bytes;
     if (constant > kMaxConstantBytes) reject_ptx(".const variables take more than 64 KB");
     variables.push_back(&v);
-    parts.push_back({std::max<uint64_t>(v.bytes, 1), static_cast<uint64_t>(std::max(1, v.align))});
+    parts.push_back({std::max<uint64_t>(v.bytes, 1), static_cast<uint64_t>(v.align)});
   }
   State& s = state();
   require(s.memory.allocate_together(parts, residence_of(Allocation::Kind::Device, device, nullptr)),

@@ -265,7 +265,7 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
   if (kernel_parameter) {
     uint64_t end = 0;
     for (const ptx::Variable& v : context.function().params) {
-      const auto align = static_cast<uint64_t>(std::max(1, v.align));
+      const auto align = static_cast<uint64_t>(v.align);
       end = (end + align - 1) / align * align + v.bytes;
     }
     if (param_at + static_cast<uint64_t>(memory_bytes * form.vector) > end)

@@ -676,7 +676,8 @@ void Parser::merge_masked_relocations(Variable& v) {
     int n = 1;
     const auto& first = v.relocations[i];
     if (first.bytes == 1 && first.shift == 0) {
-      while (n < 8 && i + static_cast<size_t>(n) < v.relocations.size()) {
+      const int most = static_cast<int>(std::min<size_t>(8, v.relocations.size() - i));
+      while (n < most) {
         const auto& next = v.relocations[i + static_cast<size_t>(n)];
         if (next.bytes != 1 || next.shift != 8 * n || next.offset != first.offset + static_cast<uint64_t>(n) ||
             next.symbol != first.symbol || next.addend != first.addend || next.generic != first.generic)

@@ -60,7 +60,7 @@ void KernelBuilder::lay_out(Frame& frame) {
   const ptx::Function& f = *frame.function;
   const auto local = [&](const ptx::Variable& v) {
     uint32_t& end = frame.stack_frame >= 0 ? frame.local_bytes : local_bytes_;
-    const uint64_t at = align_up(end, static_cast<uint64_t>(std::max(1, v.align)));
+    const uint64_t at = align_up(end, static_cast<uint64_t>(v.align));
     if (at + v.bytes > (1u << 24)) throw ParseError({1, 1}, "local memory of '" + f.name + "' is over the limit");
     frame.places[v.name] = {true, Space::Local, at};
     end = static_cast<uint32_t>(at + v.bytes);
@@ -68,7 +68,7 @@ void KernelBuilder::lay_out(Frame& frame) {
   if (f.is_entry) {
     uint64_t end = 0;
     for (const ptx::Variable& v : f.params) {
-      end = align_up(end, static_cast<uint64_t>(std::max(1, v.align)));
+      end = align_up(end, static_cast<uint64_t>(v.align));
       frame.places[v.name] = {true, Space::Param, end};
       kernel_->param_offsets.push_back(static_cast<uint32_t>(end));
       kernel_->param_sizes.push_back(static_cast<uint32_t>(v.bytes));

@@ -3,6 +3,8 @@
 // them.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/devices/devices.h"
 
 namespace sim_test {
@@ -60,6 +62,32 @@ WAIT:
   ld.acquire.sys.global.u32 %v, [%flag];
   setp.eq.u32 %p, %v, 0;
   @%p bra WAIT;
+  ret;
+}
+.visible .entry signal_late(.param .u64 p_flag, .param .u64 p_steps)
+{
+  .reg .b64 %flag, %left;
+  .reg .pred %p;
+  ld.param.u64 %flag, [p_flag];
+  ld.param.u64 %left, [p_steps];
+COUNT:
+  sub.u64 %left, %left, 1;
+  setp.ne.u64 %p, %left, 0;
+  @%p bra COUNT;
+  st.release.sys.global.u32 [%flag], 1;
+  ret;
+}
+// Each block takes the next number.
+.visible .entry draw(.param .u64 p_ticket, .param .u64 p_out)
+{
+  .reg .b64 %ticket, %out;
+  .reg .b32 %b, %v;
+  ld.param.u64 %ticket, [p_ticket];
+  ld.param.u64 %out, [p_out];
+  mov.u32 %b, %ctaid.x;
+  mad.wide.u32 %out, %b, 4, %out;
+  atom.relaxed.gpu.global.add.u32 %v, [%ticket], 1;
+  st.global.u32 [%out], %v;
   ret;
 }
 // Gives up after a second by its own clock, and stores 7.
@@ -215,6 +243,43 @@ TEST_P(Devices, ADeadlockNamesAllDevicesThatWait) {
               AllOf(HasSubstr("deadlock: no warp can go on, 2 warps wait"), HasSubstr("kernel 'wait' of device 0:"),
                     HasSubstr("kernel 'wait' of device 1:"), HasSubstr("of device 0, which nobody changes"),
                     HasSubstr("of device 1, which nobody changes")));
+}
+
+TEST_P(Devices, ADeadlockShowsSixteenClustersOfAKernel) {
+  enable_peers(2);
+  const CUdeviceptr there = allocate(1, 64);
+  testing::internal::CaptureStderr();
+  OK(launch(0, function(0, kKernels, "wait"), {there, 0}, 18, 1));
+  EXPECT_EQ(synchronize(0), CUDA_ERROR_LAUNCH_FAILED);
+  const std::string report = testing::internal::GetCapturedStderr();
+  size_t lines = 0;
+  for (size_t at = 0; (at = report.find("\n  device 0, block (", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, 16u) << report;
+  EXPECT_THAT(report, HasSubstr("\n  and 2 more clusters of this kernel"));
+}
+
+// It neither stores nor waits for longer than a wait is looked at.
+TEST_P(Devices, AKernelThatComputesForLongIsNoDeadlock) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64);
+  OK(run(0, "wait", flag));
+  OK(run(1, "signal_late", flag, 2'000'000));
+  OK(synchronize(0));
+  OK(synchronize(1));
+}
+
+// Blocks that wait for nobody come in the order of their numbers, or the other way round.
+TEST_P(Devices, BlocksTakeTurnsInOrder) {
+  const CUdeviceptr ticket = allocate(0, 64), out = allocate(0, 64);
+  constexpr uint32_t kBlocks = 4;
+  OK(launch(0, function(0, kKernels, "draw"), {ticket, out}, kBlocks, 1));
+  OK(synchronize(0));
+  std::vector<uint32_t> drawn;
+  for (uint32_t i = 0; i < kBlocks; ++i) drawn.push_back(word(0, out + 4 * i));
+  const std::string order = GetParam();
+  if (order == "lazy") std::reverse(drawn.begin(), drawn.end());
+  if (order.starts_with("random")) std::sort(drawn.begin(), drawn.end());
+  EXPECT_EQ(drawn, (std::vector<uint32_t>{0, 1, 2, 3}));
 }
 
 TEST_P(Devices, AKernelThatLooksAtAClockGivesUpByItself) {

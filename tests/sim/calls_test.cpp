@@ -107,6 +107,30 @@ TEST_P(Calls, MutualRecursionThroughRegisterParameters) {
   }
 }
 
+// Each of three functions in a circle calls the next one, and adds what it has kept meanwhile.
+TEST_P(Calls, RecursionThroughThreeFunctions) {
+  const auto function = [](const std::string& name, const std::string& next, int own) {
+    return ".func (.param .b32 r) " + name +
+           "(.param .b32 n)\n{\n.reg .b32 %r<5>; .reg .pred %p;\n"
+           "ld.param.u32 %r1, [n];\nmul.lo.u32 %r2, %r1, " +
+           std::to_string(own) +
+           ";\nmov.u32 %r3, 0;\n"
+           "setp.eq.u32 %p, %r1, 0;\n@%p bra END;\nsub.u32 %r4, %r1, 1;\n"
+           "{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r4; call (b), " +
+           next + ", (a); ld.param.b32 %r3, [b]; }\nEND:\nadd.u32 %r3, %r3, %r2;\nst.param.b32 [r], %r3;\nret;\n}\n";
+  };
+  const std::vector<uint32_t> out = results(
+      ".func (.param .b32 r) second(.param .b32 n);\n.func (.param .b32 r) third(.param .b32 n);\n" +
+      function("first", "second", 1) + function("second", "third", 100) + function("third", "first", 10000) +
+      kernel("{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call (b), first, (a); ld.param.b32 %r1, [b]; }"));
+  for (uint32_t t = 0; t < 32; ++t) {
+    const uint32_t own[] = {1, 100, 10000};
+    uint32_t expected = 0;
+    for (uint32_t depth = 0; depth <= t; ++depth) expected += (t - depth) * own[depth % 3];
+    EXPECT_EQ(out[t], expected) << t;
+  }
+}
+
 // The address of an array of the caller goes down through calls of the same function, each with an array of its own.
 // PTX ISA 9.7.12.5: an input argument is a register, a constant or a .param variable.
 TEST_P(Calls, AnArgumentMayBeANumber) {

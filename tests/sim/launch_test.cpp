@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "sim/run/turn.h"
 #include "tests/sim/own_process.h"
 #include "tests/sim/tcgen05.h"
 
@@ -236,6 +237,15 @@ TEST(Launch, AFaultSaysWhereItIs) {
   }
 }
 
+// The first three numbers of the generator that its authors publish, begun at 0 (Steele, Lea and Flood: Fast
+// Splittable Pseudorandom Number Generators, 2014).
+TEST(Launch, SeedsAreMixedBySplitmix64) {
+  const uint64_t step = 0x9e3779b97f4a7c15;
+  EXPECT_EQ(sim::splitmix64(0), 0xe220a8397b1dcdafu);
+  EXPECT_EQ(sim::splitmix64(step), 0x6e789e6aa1b965f4u);
+  EXPECT_EQ(sim::splitmix64(2 * step), 0x06c45d188009454fu);
+}
+
 // ---- deadlocks ----------------------------------------------------------------------------------
 
 TEST(Deadlock, NamesEveryoneWhoWaits) {
@@ -287,6 +297,48 @@ EVEN:
             "rank 0, warp 0 of block rank 1, warp 1 of block rank 1";
   }
   EXPECT_EQ(fault(text, shape), said + "\n  nothing is pending");
+}
+
+// Half of a warp has waited for the other half, and then its wait for a barrier that nobody completes runs out of time.
+TEST(Deadlock, IsNoneWhereLanesThatHaveMetOthersRunOutOfTime) {
+  const std::string text = R"(
+.shared .align 8 .b64 bar;
+.shared .align 4 .b32 flag;
+.entry k(.param .u64 p_out) {
+  .reg .b32 %r<5>; .reg .pred %p<5>; .reg .b64 %d<2>;
+  ld.param.u64 %d0, [p_out];
+  mov.u32 %r0, %tid.x;
+  mad.wide.u32 %d0, %r0, 4, %d0;
+  mov.u32 %r1, bar;
+  mov.u32 %r2, flag;
+  setp.eq.u32 %p0, %r0, 0;
+  @%p0 mbarrier.init.shared.b64 [%r1], 1;
+  @%p0 st.volatile.shared.u32 [%r2], 0;
+  bar.sync 0;
+  setp.lt.u32 %p1, %r0, 16;
+  @%p1 bra FIRST;
+  barrier.sync 1;
+SPIN:
+  ld.volatile.shared.u32 %r3, [%r2];
+  setp.eq.u32 %p2, %r3, 0;
+  @%p2 bra SPIN;
+  st.global.u32 [%d0], 2;
+  ret;
+FIRST:
+  barrier.sync 1;
+  mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
+  @!%p3 st.volatile.shared.u32 [%r2], 1;
+  @!%p3 st.global.u32 [%d0], 1;
+  ret;
+})";
+  for (const sim::Order& order : sim_test::all_orders()) {
+    sim::GlobalMemory memory;
+    Buffer<uint32_t> out(memory, 32);
+    Shape shape;
+    shape.order = order;
+    sim_test::run_ptx(text, "k", Params().add(out.address()), memory, shape);
+    for (int t = 0; t < 32; ++t) EXPECT_EQ(out.values()[t], t < 16 ? 1u : 2u) << t;
+  }
 }
 
 // Lanes that could go on and never get anywhere.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "sim/translate/rows.h"
 #include "tests/sim/run_ptx.h"
 
 namespace {
@@ -108,6 +109,17 @@ TEST(Translate, CallsAreRefusedInWords) {
                 "\n.entry k() {\n.reg .b32 %w<3>; .reg .b64 %d<3>; .reg .pred %p<3>;\n" + row.call + "\nret;\n}\n");
     EXPECT_EQ(said, row.said.empty() ? "" : "line 8, column 1: " + row.said) << row.functions << row.call;
   }
+}
+
+// A register parameter lives from the function's first instruction to its last one, wherever it is used.
+TEST(Translate, RegisterParametersLiveThroughTheFunction) {
+  const sim::ptx::Module module = sim::ptx::parse(
+      ".version 8.0\n.target sm_90a\n.address_size 64\n"
+      ".func (.reg .b32 r) f(.reg .b64 a, .reg .b32 b)\n{\n.reg .b32 %w<9>;\n"
+      "mov.u32 %w0, 1;\nmov.u32 %w1, 2;\nmov.u32 %w2, 3;\nadd.u32 %w3, %w0, %w1;\nadd.u32 %w3, %w3, %w2;\n"
+      "mov.u32 r, %w3;\nadd.u32 r, r, b;\nret;\n}\n");
+  // Both words of a, b, r, and four of the others at the first sum.
+  EXPECT_EQ(sim::plan_rows(module.functions.at(0), 0).live_words, 4 + 4);
 }
 
 // ---- operands -----------------------------------------------------------------------------------
