@@ -430,7 +430,6 @@ Step bar_warp(Warp& warp, const Instr& in, uint32_t mask) {
     if (i == warp.current || !stands_at_barrier(split)) continue;
     ++split.pc;
     split.blocked_at = 0;
-    split.apart = false;
   }
   acquire_lanes(warp);
   const int next = warp.pc() + 1;

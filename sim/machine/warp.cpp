@@ -67,7 +67,6 @@ void Warp::move_lanes(uint32_t lanes, int pc) {
   if (lanes == split.mask) {
     split.pc = pc;
     split.blocked_at = 0;
-    split.apart = false;
     return;
   }
   split.mask &= ~lanes;
@@ -84,18 +83,14 @@ void Warp::exit_lanes(uint32_t lanes) {
   else
     ++split.pc;
   // Whoever waits for all lanes that live may now have them.
-  for (Split& other : splits) {
-    other.blocked_at = 0;
-    other.apart = false;
-  }
+  for (Split& other : splits) other.blocked_at = 0;
   cta->cluster->event();
 }
 
 bool Warp::settle() {
   const uint64_t now = cta->cluster->events + 1;
   if (splits.size() == 1) {
-    current = 0;
-    stop_pc = INT32_MAX;
+    select(0);
     return splits[0].blocked_at != now;
   }
   for (size_t i = 0; i < splits.size(); ++i) {
@@ -106,7 +101,6 @@ bool Warp::settle() {
       }
       splits[i].mask |= splits[j].mask;
       splits[i].blocked_at = 0;
-      splits[i].apart = false;
       splits.erase(splits.begin() + static_cast<std::ptrdiff_t>(j));
     }
   }
@@ -122,6 +116,7 @@ bool Warp::settle() {
 
 void Warp::select(size_t split) {
   current = split;
+  splits[current].apart = false;  // until its instruction says so again
   stop_pc = INT32_MAX;
   for (const Split& other : splits) {
     if (other.pc > splits[current].pc) stop_pc = std::min(stop_pc, other.pc);

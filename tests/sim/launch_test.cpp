@@ -315,20 +315,20 @@ TEST(Deadlock, IsNoneWhereLanesThatHaveMetOthersRunOutOfTime) {
   @%p0 mbarrier.init.shared.b64 [%r1], 1;
   @%p0 st.volatile.shared.u32 [%r2], 0;
   bar.sync 0;
-  setp.lt.u32 %p1, %r0, 16;
-  @%p1 bra FIRST;
+  setp.ge.u32 %p1, %r0, 16;
+  @%p1 bra OTHERS;
+  barrier.sync 1;
+  mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
+  @!%p3 st.volatile.shared.u32 [%r2], 1;
+  @!%p3 st.global.u32 [%d0], 1;
+  ret;
+OTHERS:
   barrier.sync 1;
 SPIN:
   ld.volatile.shared.u32 %r3, [%r2];
   setp.eq.u32 %p2, %r3, 0;
   @%p2 bra SPIN;
   st.global.u32 [%d0], 2;
-  ret;
-FIRST:
-  barrier.sync 1;
-  mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;
-  @!%p3 st.volatile.shared.u32 [%r2], 1;
-  @!%p3 st.global.u32 [%d0], 1;
   ret;
 })";
   for (const sim::Order& order : sim_test::all_orders()) {
