@@ -78,7 +78,6 @@ struct AsyncWarpState {
   uint32_t mma_committed = 0;  // wgmma.commit_group executed
   uint32_t mma_waited = 0;     // groups known to be complete
   uint32_t mma_fences = 0;     // wgmma.fence executed
-  bool mma_watch = false;      // nothing in flight, but an access of these registers still calls for a wgmma.fence
   // The registers of one operand as they stand in an instruction: an accumulator, or a fragment of A.
   struct RegisterSet {
     std::vector<uint32_t> rows;

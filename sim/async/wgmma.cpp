@@ -587,7 +587,6 @@ Step execute_wgmma_fence(Warp& warp, const Instr&, uint32_t mask) {
     s.touched.assign(rows, 0);
   }
   ++s.mma_fences;
-  s.mma_watch = false;
   warp.attention |= Warp::kInFlight;
   return Step::Next;
 }
@@ -641,9 +640,6 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     fault(Hazard::RegistersInFlight, warp, -1, "no wgmma.fence stands before the first wgmma.mma_async");
   use_registers(warp, f.d, f.d_registers, static_cast<uint16_t>(f.n * 4 + static_cast<int>(f.result) + 1), false);
   if (f.registers_a) use_registers(warp, f.a_registers, 4, 0, true);
-  s.mma_watch = false;
-  warp.attention |= Warp::kInFlight;
-
   const uint64_t a = f.registers_a ? 0 : read64(warp, instr, f.a_operand, 0);
   const uint64_t b = read64(warp, instr, f.b_descriptor, 0);
   bool accumulate = f.scale_d;
@@ -735,9 +731,6 @@ Step execute_wait_group(Warp& warp, const Instr& instr, uint32_t mask) {
     s.mma_waited = std::max(s.mma_waited, static_cast<uint32_t>(until));
     warp.view.seen.raise(group.agent, static_cast<uint32_t>(until));
   }
-  bool in_flight = false;
-  for (const RegisterSet& set : s.sets) in_flight = in_flight || set.in_flight > s.mma_waited;
-  s.mma_watch = !in_flight;
   return Step::Next;
 }
 
@@ -874,7 +867,6 @@ void check_wgmma_registers(Warp& warp, const Instr& instr) {
                 " of a wgmma that no wgmma.wait_group has waited for");
     }
     set.touched = s.mma_fences + 1;
-    if (s.mma_watch) warp.attention &= static_cast<uint8_t>(~Warp::kInFlight);
   }
 }
 

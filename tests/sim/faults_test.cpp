@@ -494,6 +494,16 @@ TEST(Faults, OfWarpgroups) {
   };
   const std::string first = "%r40, %r41, %r42, %r43", second = "%r44, %r45, %r46, %r47",
                     end = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n";
+  // The lanes of each half of a warp come one after the other to each of these instructions.
+  const auto in_halves = [](const std::vector<std::string>& instructions) {
+    std::string text = "and.b32 %r8, %r5, 16;\nsetp.eq.u32 %p5, %r8, 0;\n", late = "bra OVER;\n";
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      const std::string n = std::to_string(i);
+      text += "@%p5 bra LATE" + n + ";\nBACK" + n + ": " + instructions[i];
+      late += "LATE" + n + ": add.u32 %r9, %r8, 1;\nbra BACK" + n + ";\n";
+    }
+    return text + late + "OVER:\n";
+  };
   const auto rows = std::vector<Row>{
       {begin + mma("bf16", first, "") + mma("bf16", first, "") + end, "", 1, 128},
       {begin + mma("bf16", first, second) + mma("bf16", first, second) + end, "", 1, 128},
@@ -541,6 +551,21 @@ TEST(Faults, OfWarpgroups) {
        1, 128},
       {begin + "add.u64 %rd21, %rd21, 512;\n" + mma("bf16", first, "") + end,
        "memory: a matrix descriptor leads to shared offset 0x2000, past the end of the block's 8200 bytes", 1, 128},
+      // The second line of the 128-byte swizzle, which exchanges the two pieces of a row.
+      {begin + "add.u64 %rd21, %rd21, 0x4000000000000208;\n" + mma("bf16", first, "") + end,
+       "memory: a matrix descriptor leads to shared offset 0x2080, past the end of the block's 8200 bytes", 1, 128},
+      // After a wait each register that is accessed calls for a fence of its own, not only the first.
+      {begin + mma("bf16", first, "") + mma("bf16", second, "") + end + "mov.b32 %r40, 1;\n" + mma("bf16", second, "") +
+           end,
+       "", 1, 128},
+      {begin + mma("bf16", first, "") + mma("bf16", second, "") + end + "mov.b32 %r40, 1;\nmov.b32 %r44, 1;\n" +
+           mma("bf16", second, "") + end,
+       "registers in flight: the accumulator registers were accessed after the last wgmma.fence", 1, 128},
+      {begin + mma("bf16", first, "") + end + "mov.b32 %r40, 1;\nmov.b32 %r44, 1;\n" + mma("bf16", second, "") + end,
+       "registers in flight: the accumulator registers were accessed after the last wgmma.fence", 1, 128},
+      {begin + in_halves({"wgmma.fence.sync.aligned;\n", mma("bf16", first, ""), "wgmma.commit_group.sync.aligned;\n",
+                          "wgmma.wait_group.sync.aligned 0;\n"}),
+       "", 1, 128},
   };
   for (Row row : rows) {
     row.body = ".reg .b32 %unused;\n" + row.body;
