@@ -68,8 +68,6 @@ bool decode_fence(const ptx::Instruction& source, DecodeContext& context, Instr&
   if (!has_part(source, "proxy")) return false;
   if (has_part(source, "alias")) {
     out.execute = execute_nothing;
-  } else if (has_part(source, "async::global")) {
-    out.execute = execute_global_async;
   } else if (has_part(source, "tensormap::generic")) {
     if (has_part(source, "release")) {
       out.execute = execute_map_release;

@@ -134,12 +134,12 @@ void note_rows(Warp& warp, const Tile& tile, bool write, Reach reach, Stamp comp
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
     if (!inside) return;
     if (address + first != to) {
-      if (from < to) judge_global_copy(warp, from, to - from, write, reach, completion);
+      judge_global_copy(warp, from, to - from, write, reach, completion);
       from = address + first;
     }
     to = address + end;
   });
-  if (from < to) judge_global_copy(warp, from, to - from, write, reach, completion);
+  judge_global_copy(warp, from, to - from, write, reach, completion);
 }
 
 }  // namespace sim

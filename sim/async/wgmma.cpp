@@ -280,8 +280,8 @@ void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord*
   const int depth = first.depth() * static_cast<int>(count);
   float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, first.n));
-  std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), static_cast<uint64_t>(first.a),
-                               static_cast<uint64_t>(first.b), first.transpose_b, first.sparse};
+  std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), static_cast<uint64_t>(first.b), first.transpose_b,
+                               first.sparse};
   for (size_t i = 0; i < count; ++i) {
     build_a(cta, warps, *run[i], a, depth, first.depth() * static_cast<int>(i));
     wanted.push_back(run[i]->b_descriptor);
@@ -400,9 +400,9 @@ bool same_accumulators(const Form& x, const Form& y) {
          std::memcmp(x.d, y.d, static_cast<size_t>(x.d_registers) * sizeof *x.d) == 0;
 }
 
-// Whether two operations can be one product: their types, how B lies, and saturation.
-bool same_operands(const Form& x, const Form& y) {
-  return x.a == y.a && x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate && x.sparse == y.sparse;
+// Whether two operations on the same accumulators can be one product, of which B is built as the first one has it.
+bool one_product(const Form& x, const Form& y) {
+  return x.b == y.b && x.transpose_b == y.transpose_b && x.saturate == y.saturate && x.sparse == y.sparse;
 }
 
 // A group of operations that wgmma.commit_group has closed.
@@ -449,7 +449,7 @@ class WgmmaGroup : public AsyncOp {
                                : f.result == Result::S32 && !f.saturate ? kExactIntegers
                                                                         : 1;
         while (end < list.size() && end - i < longest && list[end]->accumulate &&
-               same_operands(form_of(*list[end]->instr), f))
+               one_product(form_of(*list[end]->instr), f))
           ++end;
         if (f.result == Result::F32) {
           multiply_floats(cta, warps, &list[i], end - i, b_built);

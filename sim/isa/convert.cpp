@@ -338,20 +338,13 @@ struct NamedFormat {
   std::string_view name;
   // Null stands for ue8m0.
   const SmallFormat* format;
-  // The bits of one element in its container.
-  int bits;
 };
 constexpr NamedFormat kPackedFormats[] = {
-    {"e4m3x2", &kE4M3, 8}, {"e5m2x2", &kE5M2, 8}, {"e2m1x2", &kE2M1, 4},
-    {"e2m3x2", &kE2M3, 8}, {"e3m2x2", &kE3M2, 8}, {"ue8m0x2", nullptr, 8},
+    {"e4m3x2", &kE4M3}, {"e5m2x2", &kE5M2}, {"e2m1x2", &kE2M1},
+    {"e2m3x2", &kE2M3}, {"e3m2x2", &kE3M2}, {"ue8m0x2", nullptr},
 };
 // Sources and results that are none of kPackedFormats have indices of their own.
 constexpr int kHalfPair = 16, kBfloatPair = 17, kFloats = 18;
-
-const SmallFormat* format_of(int index) {
-  return index == kHalfPair ? &kF16 : index == kBfloatPair ? &kBF16 : kPackedFormats[index].format;
-}
-int element_bits(int index) { return index == kHalfPair || index == kBfloatPair ? 16 : kPackedFormats[index].bits; }
 
 // The form of a conversion between packed or small formats, which are named by the indices above.
 struct PackedConversion {
@@ -362,10 +355,11 @@ struct PackedConversion {
   bool satfinite = false, relu = false;
 };
 
-// With two f32 sources the first becomes the upper element. A random operand follows them for .rs.
+// To a pair of f16, bf16 or ue8m0 from two f32, and to one of ue8m0 from a pair of bf16. Of two f32 sources the first
+// becomes the upper element. A random operand follows them for .rs.
 Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
   const auto how = in.form<PackedConversion>();
-  const SmallFormat* to = format_of(how.to);
+  const SmallFormat* to = how.to == kHalfPair ? &kF16 : how.to == kBfloatPair ? &kBF16 : nullptr;
   const bool from_floats = how.from == kFloats;
   const uint32_t* a = warp.row<uint32_t>(in.reg[kA]);
   const uint32_t* b = from_floats ? warp.row<uint32_t>(in.reg[kB]) : nullptr;
@@ -373,10 +367,7 @@ Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
   const uint32_t* random = round == Round::Stochastic ? warp.row<uint32_t>(in.reg[kC]) : nullptr;
   const auto element = [&](uint32_t row, int index) {
     if (from_floats) return static_cast<double>(std::bit_cast<float>(row));
-    const int bits = element_bits(how.from);
-    const uint32_t code = row >> (index * bits) & ((1u << bits) - 1);
-    if (format_of(how.from) != nullptr) return decode(code, *format_of(how.from));
-    return code == 255 ? std::nan("") : std::ldexp(1.0, static_cast<int>(code) - 127);
+    return decode(row >> (index * 16) & 0xffff, kBF16);
   };
   const auto encoded = [&](double v, int lane, int index) {
     if (to == nullptr) return encode_scale(v, round, how.satfinite);
@@ -390,7 +381,7 @@ Step convert_packed(Warp& warp, const Instr& in, uint32_t mask) {
   alignas(64) uint32_t result[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     const double upper = element(a[lane], 1), lower = element(from_floats ? b[lane] : a[lane], 0);
-    result[lane] = encoded(upper, lane, 1) << element_bits(how.to) | encoded(lower, lane, 0);
+    result[lane] = encoded(upper, lane, 1) << (to == nullptr ? 8 : 16) | encoded(lower, lane, 0);
   }
   store_row(warp, in.reg[kD], result, mask);
   return Step::Next;
@@ -419,13 +410,13 @@ uint32_t encode_nearest(float f, bool relu) {
   code = negative ? (relu ? 0 : code | kSign) : code;
   return magnitude > 0x7f800000u ? kNan : code;
 }
-template <const SmallFormat& kFormat>
-constexpr int kElementBits = kFormat.bits() == 4 ? 4 : 8;
+// The bits of an element in its container.
+constexpr int element_bits(const SmallFormat* format) { return format == &kE2M1 ? 4 : 8; }
 
 template <const SmallFormat& kFormat>
 struct FloatsToSmall {
   static uint32_t apply(const PackedConversion& how, float a, float b) {
-    return encode_nearest<kFormat>(a, how.relu) << kElementBits<kFormat> | encode_nearest<kFormat>(b, how.relu);
+    return encode_nearest<kFormat>(a, how.relu) << element_bits(&kFormat) | encode_nearest<kFormat>(b, how.relu);
   }
 };
 template <const SmallFormat& kFormat, class E>
@@ -470,7 +461,7 @@ const uint16_t* table_of(const PackedConversion& how) {
     for (size_t i = 0; i < std::size(kPackedFormats) * 8; ++i) {
       const NamedFormat& format = kPackedFormats[i / 8];
       const Encoding encoding{Round::Nearest, (i & 2) != 0, (i & 4) != 0};
-      for (uint32_t code = 0; code < 1u << format.bits; ++code) {
+      for (uint32_t code = 0; code < 1u << element_bits(format.format); ++code) {
         const double value = format.format ? decode(code, *format.format)
                              : code == 255 ? std::nan("")
                                            : std::ldexp(1.0, static_cast<int>(code) - 127);
@@ -495,7 +486,7 @@ Execute packed_loop(PackedConversion& how) {
   }
   if (!small_to && how.from < kHalfPair && how.round == Round::Nearest) {
     how.table = table_of(how);
-    return kPackedFormats[how.from].bits == 4 ? &lanes<SmallToPair<4>> : &lanes<SmallToPair<8>>;
+    return element_bits(kPackedFormats[how.from].format) == 4 ? &lanes<SmallToPair<4>> : &lanes<SmallToPair<8>>;
   }
   return nullptr;
 }

@@ -2,6 +2,7 @@
 // ld, ldu, st, prefetch, prefetchu, createpolicy, discard, applypriority (PTX ISA 9.7.9.8 to 9.7.9.18).
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "sim/hazards/global_races.h"
 #include "sim/hazards/shared_access.h"
@@ -227,18 +228,20 @@ MemoryForm read_form(const ptx::Instruction& source, const DecodeContext& contex
   return form;
 }
 
-// The space that a .param symbol really lives in. All but kernel parameters lie in the thread's own memory.
-AddressSpace param_space(const Operand& address, const DecodeContext& context, bool* kernel_parameter, uint64_t* at) {
-  *kernel_parameter = false;
+// Where an address of the .param space leads: to this byte of the kernel's parameters, or else into another space. All
+// but kernel parameters lie in the thread's own memory.
+struct ParamPlace {
+  std::optional<uint64_t> kernel_parameter;
+  AddressSpace space = AddressSpace::Local;
+};
+ParamPlace param_place(const Operand& address, const DecodeContext& context) {
   const Operand& base = address.elements.at(0);
   if (base.kind != Operand::Kind::Symbol)
-    return context.function().is_entry ? AddressSpace::Param : AddressSpace::Local;
+    return {{}, context.function().is_entry ? AddressSpace::Param : AddressSpace::Local};
   const DecodeContext::Place place = context.place(base.name);
   if (!place.found) throw Unsupported("'" + base.name + "' has no address");
-  if (place.space != ptx::Space::Param) return AddressSpace::Local;
-  *kernel_parameter = true;
-  *at = place.address + static_cast<uint64_t>(base.addend) + static_cast<uint64_t>(address.addend);
-  return AddressSpace::Param;
+  if (place.space != ptx::Space::Param) return {};
+  return {place.address + static_cast<uint64_t>(base.addend) + static_cast<uint64_t>(address.addend)};
 }
 
 size_t elements_of(const Operand& operand) {
@@ -251,9 +254,12 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
   const Operand& address = source.operands.at(1);
   if (elements_of(d) != static_cast<size_t>(form.vector))
     throw Unsupported("the vector has the wrong number of elements");
-  bool kernel_parameter = false;
-  uint64_t param_at = 0;
-  if (form.space == AddressSpace::Param) form.space = param_space(address, context, &kernel_parameter, &param_at);
+  std::optional<uint64_t> kernel_parameter;
+  if (form.space == AddressSpace::Param) {
+    const ParamPlace place = param_place(address, context);
+    kernel_parameter = place.kernel_parameter;
+    form.space = place.space;
+  }
   context.push(d, form.type);
   push_base(address, context, &form);
   out.set(form);
@@ -268,9 +274,9 @@ bool decode_ld(const ptx::Instruction& source, DecodeContext& context, Instr& ou
       const auto align = static_cast<uint64_t>(v.align);
       end = (end + align - 1) / align * align + v.bytes;
     }
-    if (param_at + static_cast<uint64_t>(memory_bytes * form.vector) > end)
+    if (*kernel_parameter + static_cast<uint64_t>(memory_bytes * form.vector) > end)
       throw Unsupported("reads past the kernel's parameters");
-    out.set(ParamForm{static_cast<int64_t>(param_at), form.vector});
+    out.set(ParamForm{static_cast<int64_t>(*kernel_parameter), form.vector});
   }
   if (register_bytes == 16) {
     // PTX ISA 9.4.1 has no extension to 128 bits.
@@ -299,10 +305,9 @@ bool decode_st(const ptx::Instruction& source, DecodeContext& context, Instr& ou
   if (elements_of(b) != static_cast<size_t>(form.vector))
     throw Unsupported("the vector has the wrong number of elements");
   if (form.space == AddressSpace::Param) {
-    bool kernel_parameter = false;
-    uint64_t at = 0;
-    form.space = param_space(address, context, &kernel_parameter, &at);
-    if (kernel_parameter) throw Unsupported("a kernel parameter cannot be written");
+    const ParamPlace place = param_place(address, context);
+    if (place.kernel_parameter) throw Unsupported("a kernel parameter cannot be written");
+    form.space = place.space;
   }
   push_base(address, context, &form);
   out.set(form);

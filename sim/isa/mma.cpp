@@ -289,14 +289,14 @@ Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
   count_products(warp, p);
-  const int words = p.k / 32, of_a = p.m * words / kLanes;
+  const int words = p.k / 32, of_a = p.m * words / kLanes, of_b = kColumns * words / kLanes;
   uint32_t a[16][8], b[kColumns][8];
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int r = 0; r < of_a; ++r) {
       const Place at = place_in_a(p.m, r, lane, 1);
       a[at.row][at.first] = warp.row<uint32_t>(in.reg[p.at_a.place + r])[lane];
     }
-    for (int r = 0; r < words / 4; ++r) {
+    for (int r = 0; r < of_b; ++r) {
       const Place at = place_in_b(r, lane, 1);
       b[at.row][at.first] = warp.row<uint32_t>(in.reg[p.at_b.place + r])[lane];
     }

@@ -48,18 +48,24 @@ TEST(Halves, NarrowingRoundsInEveryMode) {
           std::string("cvt.") + name + "." + type + ".f32 %d, %a;", "hw",
           [&](uint64_t a, uint64_t, uint64_t) { return uint64_t{code_of(f32(a), fmt, r)}; }, inputs);
     }
-    check(
-        std::string("cvt.rn.") + type + "x2.f32 %d, %a, %b;", "www",
-        [&](uint64_t a, uint64_t b, uint64_t) {
-          return static_cast<uint64_t>(code_of(f32(a), fmt)) << 16 | code_of(f32(b), fmt);
-        },
-        inputs);
-    check(
-        std::string("cvt.rn.relu.") + type + ".f32 %d, %a;", "hw",
-        [&](uint64_t a, uint64_t, uint64_t) {
-          return std::isnan(f32(a)) ? 0x7fff : std::signbit(f32(a)) ? 0 : code_of(f32(a), fmt);
-        },
-        inputs);
+    for (const auto& [name, round] : {std::pair{"rn", Rounding::Nearest}, std::pair{"rz", Rounding::Zero}}) {
+      const Rounding r = round;
+      for (const bool relu : {false, true}) {
+        for (const bool finite : {false, true}) {
+          const std::string modifiers =
+              std::string("cvt.") + name + (relu ? ".relu" : "") + (finite ? ".satfinite." : ".") + type;
+          const auto one = [&](uint64_t a) -> uint64_t {
+            if (relu && std::signbit(f32(a)) && !std::isnan(f32(a))) return 0;
+            return code_of(f32(a), fmt, r, finite);
+          };
+          check(
+              modifiers + ".f32 %d, %a;", "hw", [&](uint64_t a, uint64_t, uint64_t) { return one(a); }, inputs);
+          check(
+              modifiers + "x2.f32 %d, %a, %b;", "www",
+              [&](uint64_t a, uint64_t b, uint64_t) { return one(a) << 16 | one(b); }, inputs);
+        }
+      }
+    }
   }
 }
 

@@ -270,6 +270,7 @@ AGAIN:
 TEST_P(MachineOrders, BarrierReductions) {
   const auto out = run(kernel(R"(
   setp.lt.u32 %p1, %r2, 50;
+  setp.eq.u32 %p2, %r2, %r2;
   bar.red.popc.u32 %r6, 3, %p1;
   bar.red.and.pred %p2, 4, %r4, %p1;
   bar.red.or.pred %p3, 5, !%p1;
@@ -281,6 +282,31 @@ TEST_P(MachineOrders, BarrierReductions) {
   ret;)"),
                        0, {{1}, {128, 1, 1}});
   EXPECT_EQ(out, std::vector<uint32_t>(128, 150));
+}
+
+// The lanes of each warp meet at two places and have the result in predicates of their own, which they had set to the
+// opposite before. Those of the other lanes stay as they are.
+TEST_P(MachineOrders, BarrierReductionsWriteTheLanesThatAreThere) {
+  for (const bool result : {false, true}) {
+    const std::string opposite = result ? "ne" : "eq", source = result ? "eq" : "ne", op = result ? "and" : "or";
+    const auto out = run(kernel("  setp." + source + ".u32 %p1, %r2, %r2;\n  setp." + opposite +
+                                ".u32 %p2, %r2, %r2;\n  setp." + opposite + ".u32 %p3, %r2, %r2;\n" + R"(
+  and.b32 %r8, %r2, 1;
+  setp.eq.u32 %p4, %r8, 0;
+  @%p4 bra EVEN;
+  barrier.cta.red.)" + op + R"(.pred %p2, 1, %p1;
+  bra BOTH;
+EVEN:
+  barrier.cta.red.)" + op + R"(.pred %p3, 1, %p1;
+BOTH:
+  selp.u32 %r6, 1, 0, %p2;
+  selp.u32 %r7, 2, 0, %p3;
+  add.u32 %r6, %r6, %r7;
+  st.global.u32 [%rd2], %r6;
+  ret;)"),
+                         0, {{1}, {64, 1, 1}});
+    for (uint32_t i = 0; i < 64; ++i) EXPECT_EQ(out[i], (i % 2 != 0) == result ? 1u : 2u) << i;
+  }
 }
 
 TEST_P(MachineOrders, BarrierWithoutAlignedMeetsAtTwoPlaces) {

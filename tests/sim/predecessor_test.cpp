@@ -16,11 +16,12 @@ struct Access {
   bool writes;
   uint32_t bytes;  // of global memory, from byte 256 of p_data on
   std::string text;
+  uint32_t threads = 1;
 };
 void PrintTo(const Access& access, std::ostream* out) { *out << access.name; }
 
-// One thread. %at the address, %buffer 1,024 bytes of shared memory that hold zeros, %bar an mbarrier for one arrival,
-// %map a tensor map of rows of 32 words from p_data on, in boxes of 8 rows.
+// One thread, or a warp whose lanes are %t. %at the address, %buffer 1,024 bytes of shared memory that hold zeros, %bar
+// an mbarrier for one arrival, %map a tensor map of rows of 32 words from p_data on, in boxes of 8 rows.
 std::string kernel(const std::string& access, bool waits) {
   return R"(
 .visible .entry k(.param .u64 p_data, .param .u64 p_map)
@@ -28,14 +29,16 @@ std::string kernel(const std::string& access, bool waits) {
   .shared .align 1024 .b8 buffer[1024];
   .shared .align 8 .b64 bar;
   .reg .pred %p, %done;
-  .reg .b32 %r<8>, %buffer, %bar, %i;
-  .reg .b64 %at, %map;
+  .reg .b32 %r<8>, %buffer, %bar, %i, %t;
+  .reg .b64 %at, %map, %place;
   ld.param.u64 %at, [p_data];
   ld.param.u64 %map, [p_map];
   add.s64 %at, %at, 256;
   mov.u32 %buffer, buffer;
   mov.u32 %bar, bar;
-  mbarrier.init.shared::cta.b64 [%bar], 1;
+  mov.u32 %t, %tid.x;
+  setp.eq.u32 %p, %t, 0;
+  @%p mbarrier.init.shared::cta.b64 [%bar], 1;
   mov.u32 %r0, 0;
   mov.u32 %r2, 2;
   mov.u32 %i, %buffer;
@@ -67,6 +70,13 @@ std::vector<Access> accesses() {
       {"st", true, 4, "  st.global.u32 [%at], 7;\n"},
       {"st_v4", true, 16, "  st.global.v4.u32 [%at], {%r0, %r0, %r0, %r0};\n"},
       {"st_generic", true, 4, "  st.u32 [%at], 7;\n"},
+      {"ld_of_a_warp", false, 128, "  mad.wide.u32 %place, %t, 4, %at;\n  ld.global.u32 %r3, [%place];\n", 32},
+      {"st_of_a_warp", true, 128, "  mad.wide.u32 %place, %t, 4, %at;\n  st.global.u32 [%place], 7;\n", 32},
+      {"st_u16_of_a_warp", true, 64, "  mad.wide.u32 %place, %t, 2, %at;\n  st.global.u16 [%place], 7;\n", 32},
+      {"st_v4_of_a_warp", true, 512,
+       "  mad.wide.u32 %place, %t, 16, %at;\n  st.global.v4.u32 [%place], {%r0, %r0, %r0, %r0};\n", 32},
+      {"atom_of_a_warp", true, 256,
+       "  mad.wide.u32 %place, %t, 8, %at;\n  mov.u64 %map, 1;\n  red.global.add.u64 [%place], %map;\n", 32},
       {"atom", true, 4, "  atom.global.add.u32 %r3, [%at], %r2;\n"},
       {"red", true, 4, "  red.global.add.u32 [%at], %r2;\n"},
       {"cp_async", false, 16,
@@ -107,7 +117,7 @@ class Predecessor : public testing::TestWithParam<Access> {
     unfinished->add(begin() + uint64_t(int64_t{first}), bytes);
     sim::Launch launch;
     launch.kernel = compiled.get();
-    launch.block = {1, 1, 1};
+    launch.block = {GetParam().threads, 1, 1};
     launch.params = params.bytes();
     launch.global = &memory_;
     launch.order = order;

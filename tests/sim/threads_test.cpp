@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "run_ptx.h"
 
@@ -150,6 +153,42 @@ TEST(HostThreads, ReportsAreTheSame) {
     }
   }
   EXPECT_EQ(different.size(), 2u) << "the seeds do not tell the warps apart";
+}
+
+// The host adds to the word again and again while the kernel does. It sleeps in between, since a thread that wakes up
+// interrupts the other one anywhere, even where both share a core.
+TEST(SystemScope, SumsOfTheHostAndOfAKernelLoseNothing) {
+  constexpr uint32_t kRounds = 100000;
+  const std::string text = R"(
+.visible .entry k(.param .u64 p_word) {
+  .reg .u32 %i;
+  .reg .u64 %word;
+  .reg .pred %p;
+  ld.param.u64 %word, [p_word];
+  mov.u32 %i, )" + std::to_string(kRounds) +
+                           R"(;
+LOOP:
+  red.relaxed.sys.global.add.u32 [%word], 1;
+  sub.u32 %i, %i, 1;
+  setp.ne.u32 %p, %i, 0;
+  @%p bra LOOP;
+  ret;
+})";
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> word(memory, 1, 0u);
+  std::atomic<bool> done = false;
+  uint32_t added = 0;
+  std::thread host([&] {
+    while (!done) {
+      std::atomic_ref<uint32_t>(word[0]).fetch_add(1);
+      ++added;
+      std::this_thread::sleep_for(std::chrono::microseconds(1));
+    }
+  });
+  run_ptx(text, "k", Params().add(word.address()), memory, {});
+  done = true;
+  host.join();
+  EXPECT_EQ(word[0], kRounds * 32 + added);
 }
 
 // Warp 0 stores 1 after a long loop, warp 1 copies what it finds there at its first turn.

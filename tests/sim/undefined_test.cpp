@@ -30,7 +30,7 @@ struct Case {
 // %r5 its word of the buffer and %r6 what it has loaded from there.
 std::string entry(const std::string& body, const std::string& before = "") {
   return before + R"(
-.visible .entry k(.param .u64 p_in, .param .u64 p_out, .param .u64 p_map)
+.visible .entry k(.param .u64 p_in, .param .u64 p_out, .param .u64 p_map, .param .u64 p_six_bit_map)
 {
   .shared .align 1024 .b8 buffer[16384];
   .shared .align 8 .b64 bars[8];
@@ -39,6 +39,7 @@ std::string entry(const std::string& body, const std::string& before = "") {
   ld.param.u64 %rd2, [p_in];
   ld.param.u64 %rd3, [p_out];
   ld.param.u64 %rd6, [p_map];
+  ld.param.u64 %rd7, [p_six_bit_map];
   mov.u32 %r1, buffer;
   mov.u32 %r2, bars;
   mov.u32 %r3, %tid.x;
@@ -210,9 +211,28 @@ std::string tensor_store(const std::string& written) {
   ld.shared.u32 %r6, [%r5+4096];
 )");
 }
-std::string stored_matrix(const std::string& value) {
-  return loaded("mad.lo.u32 %r9, %r3, 16, %r1;\nstmatrix.sync.aligned.m8n8.x1.shared.b16 [%r9], {" + value +
-                "};\nbar.warp.sync -1;\nld.shared.u32 %r7, [%r5];\nst.global.u32 [%rd4], %r7;\n");
+// A row of 128 elements of 6 bits, each in a byte of its own, as words of which `kept` is undefined.
+std::string six_bit_store(const std::string& kept) {
+  return loaded("and.b32 %r7, %r6, " + kept + R"(;
+  st.shared.u32 [%r5], %r7;
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  mov.u32 %r8, 0;
+  @%p1 cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd7, {%r8, %r8}], [%r1];
+  @%p1 cp.async.bulk.commit_group;
+  @%p1 cp.async.bulk.wait_group 0;
+)");
+}
+// Stores matrices of which the last one is `value`, and reads them all back.
+std::string stored_matrix(int matrices, const std::string& value) {
+  std::string fragments = "{";
+  for (int i = 1; i < matrices; ++i) fragments += "%r3, ";
+  std::string body = "mad.lo.u32 %r9, %r3, 16, %r1;\nstmatrix.sync.aligned.m8n8.x" + std::to_string(matrices) +
+                     ".shared.b16 [%r9], " + fragments + value + "};\nbar.warp.sync -1;\n";
+  for (int i = 0; i < matrices; ++i)
+    body += "ld.shared.u32 %r7, [%r5+" + std::to_string(128 * i) + "];\nst.global.u32 [%rd4+" +
+            std::to_string(128 * i) + "], %r7;\n";
+  return loaded(body);
 }
 std::string async_store(const std::string& value) {
   return loaded(R"(
@@ -345,7 +365,10 @@ std::vector<Case> cases() {
        copied(kCpAsync, "ld.shared.u32 %r7, [%r1+4116];\n"), "whether bra is executed depends on "},
       // Rows 12 to 19 of a tensor that has 16.
       {"a tensor store", tensor_store("setp.lt.u32 %p2, %r3, 24;\n"), tensor_store("setp.lt.u32 %p2, %r3, 32;\n")},
-      {"a matrix that stmatrix stores", stored_matrix("%r6"), stored_matrix("%r3")},
+      {"a tensor store of 6 bits", six_bit_store("0x3f000000"), six_bit_store("0xc0c0c0c0"), "", 32, 100},
+      {"a matrix that stmatrix stores", stored_matrix(1, "%r6"), stored_matrix(1, "%r3")},
+      {"the last of two matrices that stmatrix stores", stored_matrix(2, "%r6"), stored_matrix(2, "%r3")},
+      {"the last of four matrices that stmatrix stores", stored_matrix(4, "%r6"), stored_matrix(4, "%r3")},
       {"a value that st.async stores", async_store("%r6"), async_store("%r3")},
       // ---- products ----
       {"rows of wgmma", wgmma("mad.wide.u32 %rd5, %r3, 4, %rd4;\nst.global.v2.f32 [%rd5], {%f42, %f43};\n"), "", "",
@@ -398,12 +421,19 @@ Outcome run_at(const std::string& text, const Case& one, Strictness level, const
   std::vector<uint8_t> bytes(128);
   sim::encode(fields, bytes.data());
   Buffer<uint8_t> map(memory, bytes);
+  // 16 rows of 128 elements of 6 bits, one after the other.
+  fields.element = sim::TensorElement::B6x16Padded;
+  fields.dims[0] = 128;
+  fields.strides[0] = 96;
+  fields.box = {128, 1, 1, 1, 1};
+  sim::encode(fields, bytes.data());
+  Buffer<uint8_t> six_bit_map(memory, bytes);
   const auto kernel = prepare_ptx(text, "k", one.arch);
   sim::Launch launch;
   launch.kernel = kernel.get();
   launch.grid = {1, 1, 1};
   launch.block = {one.threads, 1, 1};
-  launch.params = Params().add(in.address()).add(out.address()).add(map.address()).bytes();
+  launch.params = Params().add(in.address()).add(out.address()).add(map.address()).add(six_bit_map.address()).bytes();
   launch.global = &memory;
   launch.arch = one.arch;
   launch.order = order;

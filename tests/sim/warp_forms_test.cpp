@@ -188,6 +188,46 @@ TEST(WarpForms, Shuffles) {
   }
 }
 
+// Lanes 0 to 15 are a group, and the others are one of which the last come when the first group has gone on. Each
+// instruction is executed once.
+TEST(WarpForms, AGroupGoesOnWithoutTheLanesOfAnother) {
+  for (const sim::Order& order : all_orders()) {
+    const auto in = random_input();
+    const auto got = run_threads(R"(
+  .shared .align 4 .b32 gone[4];
+  mov.u32 %x2, %laneid;
+  shr.u32 %x3, %me, 5;
+  mov.u32 %x4, gone;
+  mad.lo.u32 %x4, %x3, 4, %x4;
+  st.volatile.shared.u32 [%x4], 0;
+  bar.warp.sync -1;
+  setp.lt.u32 %p0, %x2, 16;
+  selp.b32 %x5, 0xffff, 0xffff0000, %p0;
+  mov.u32 %x0, 0;
+  setp.ge.u32 %p1, %x2, 24;
+  @%p1 bra LATE;
+MEET:
+  add.u32 %x0, %x0, 1;
+  shfl.sync.bfly.b32 %x1, %r0, 15, 31, %x5;
+  setp.eq.u32 %p2, %x2, 0;
+  @%p2 st.volatile.shared.u32 [%x4], 1;
+  st.global.v2.u32 [%out], {%x0, %x1};
+  bra END;
+LATE:
+  ld.volatile.shared.u32 %x6, [%x4];
+  setp.eq.u32 %p3, %x6, 0;
+  @%p3 bra LATE;
+  bra MEET;
+END:
+)",
+                                 in, order);
+    for (uint32_t t = 0; t < kThreads; ++t) {
+      EXPECT_EQ(got[t * kWords], 1u);
+      EXPECT_EQ(got[t * kWords + 1], in[(t ^ 15) * kWords]);
+    }
+  }
+}
+
 // Element (row, column) of an 8 x 8 matrix of halfwords is half column % 2 of lane 4 * row + column / 2 (9.7.14.5.17).
 TEST(WarpForms, MatricesTranspose) {
   for (const sim::Order& order : all_orders()) {

@@ -14,7 +14,7 @@ using namespace sim_test;
 
 struct MmaCase {
   const char* name;
-  int n, k;               // k: of all operations together
+  int n, k;               // k: of all operations together; of single bits in bytes
   const char *d, *a, *b;  // types
   int swizzle = 128;      // bytes; 0: none
   bool transpose_a = false, transpose_b = false, registers_a = false;
@@ -35,7 +35,7 @@ uint32_t bits_for(const std::string& type, int value) {
   if (type == "tf32") return std::bit_cast<uint32_t>(f) | 0x155;  // the low bits must not count
   if (type == "bf16") return code_of(f, kBF16);
   if (type == "f16") return code_of(f, kF16);
-  if (type == "s8" || type == "u8") return static_cast<uint32_t>(value) & 0xff;
+  if (type == "s8" || type == "u8" || type == "b1") return static_cast<uint32_t>(value) & 0xff;
   const FloatFormat& format = type == "e4m3" ? kE4M3 : kE5M2;
   const uint32_t code = code_of(value, format);
   EXPECT_EQ(value_of(code, format), value) << type;
@@ -113,6 +113,8 @@ INSTANTIATE_TEST_SUITE_P(
         MmaCase{"e5m2_n16_half_registers", 16, 32, "f16", "e5m2", "e4m3", 64, false, false, true},
         MmaCase{"s8_u8_n48", 48, 64, "s32", "s8", "u8", 128, false, false, false, 1, 1, true},
         MmaCase{"u8_n24_registers", 24, 32, "s32", "u8", "s8", 0, false, false, true},
+        MmaCase{"b1_n24", 24, 64, "s32", "b1", "b1", 128, false, false, false, 1, 1, true},
+        MmaCase{"b1_n48_registers", 48, 32, "s32", "b1", "b1", 0, false, false, true},
         // The sums of these pass 2^24, to which float32 counts.
         MmaCase{"u8_n8_large", 8, 40 * 32, "s32", "u8", "u8", 0, false, false, false, 1, 1, true, true},
         MmaCase{"s8_n8_large", 8, 40 * 32, "s32", "s8", "s8", 0, false, false, false, 1, 1, false, true},
@@ -182,12 +184,14 @@ uint32_t metadata_of(const std::vector<SparseRow>& rows, int bits, int selector,
 
 TEST_P(Mma, EqualsDirectComputation) {
   const MmaCase c = GetParam();
-  const bool integer = std::string(c.d) == "s32", half = std::string(c.d) == "f16";
+  const bool integer = std::string(c.d) == "s32", half = std::string(c.d) == "f16",
+             single_bits = std::string(c.a) == "b1";
   const int bits = bits_of(c.a), step = (c.sparse() ? 512 : 256) / bits, steps = c.k / step;
   const int a_step = 256 / bits, a_k = steps * a_step;  // what is stored of A
   const Layout la{bits, c.swizzle, 64, c.transpose_a}, lb{bits, c.swizzle, c.n, c.transpose_b, c.sparse() ? 4 : 2};
   std::mt19937 rng(static_cast<unsigned>(c.n * 31 + c.k));
   const auto value_for = [&](const std::string& type) {
+    if (type == "b1") return static_cast<int>(rng() & 0xff);
     const int v = static_cast<int>(rng() % 7) - 3;
     if (c.large) return type == "u8" ? 252 + v : -125 + v;
     return type == "u8" ? v + 3 : v;
@@ -255,7 +259,8 @@ TEST_P(Mma, EqualsDirectComputation) {
       int sum = c.accumulate ? d0[static_cast<size_t>(m * c.n + n)] : 0;
       for (int i = 0; i < a_k; ++i) {
         const int k = c.sparse() ? rows[static_cast<size_t>(m)].columns[static_cast<size_t>(i)] : i;
-        sum += c.scale_a * c.scale_b * a[static_cast<size_t>(m * a_k + i)] * b[static_cast<size_t>(n * c.k + k)];
+        const int x = a[static_cast<size_t>(m * a_k + i)], y = b[static_cast<size_t>(n * c.k + k)];
+        sum += single_bits ? std::popcount(static_cast<unsigned>(x & y)) : c.scale_a * c.scale_b * x * y;
       }
       expected[static_cast<size_t>(m * c.n + n)] = sum;
     }
@@ -318,7 +323,8 @@ COPY:
                 static_cast<int64_t>(lb.descriptor() + static_cast<uint64_t>((steps * a_bytes + s * b_bytes) >> 4))) +
             ";\n";
     text += std::string("  wgmma.mma_async") + (c.sparse() ? ".sp" : "") + ".sync.aligned.m64n" + std::to_string(c.n) +
-            "k" + std::to_string(step) + "." + c.d + "." + c.a + "." + c.b + " " + vector("%d", 0, registers) + ", " +
+            "k" + std::to_string(single_bits ? 8 * step : step) + "." + c.d + "." + c.a + "." + c.b +
+            (single_bits ? ".and.popc " : " ") + vector("%d", 0, registers) + ", " +
             (c.registers_a ? vector("%a", 4 * s, 4) : std::string("%rd6")) + ", %rd7, ";
     if (c.sparse()) text += "%m" + std::to_string(s) + ", " + std::to_string(c.selector) + ", ";
     text += s == 0 ? "%p2" : "1";
@@ -349,7 +355,7 @@ COPY:
                           .add(out.address())
                           .add(of_rows.address()),
                       memory_, shape);
-    EXPECT_EQ(statistics.multiply_adds, static_cast<uint64_t>(64 * c.n * a_k));
+    EXPECT_EQ(statistics.multiply_adds, static_cast<uint64_t>(64 * c.n * a_k * (single_bits ? 8 : 1)));
     // -0 and 0 are one value.
     std::vector<uint32_t> got = out.values();
     if (!integer) {
@@ -360,6 +366,98 @@ COPY:
       }
     }
     EXPECT_EQ(got, wanted);
+  }
+}
+
+// Operations of one group with the same accumulators and matrices but different types or modifiers: the sums are those
+// of the same operations in groups of their own.
+TEST(WgmmaGroup, OperationsOfOneGroupMayDiffer) {
+  struct Operation {
+    std::string form;      // from the type of the accumulators on
+    std::string behind{};  // the scales and transpositions
+    bool sparse = false;
+  };
+  const std::string scales = ", 1, 1", both = ", 1, 1, 0, 0";
+  const std::pair<Operation, Operation> pairs[] = {
+      {{"k16.f32.bf16.bf16", both}, {"k16.f32.f16.f16", both}},
+      {{"k16.f32.bf16.bf16", both}, {"k16.f32.bf16.bf16", ", 1, 1, 0, 1"}},
+      {{"k16.f32.bf16.bf16", both}, {"k32.f32.bf16.bf16", both, true}},
+      {{"k16.f32.bf16.bf16", both}, {"k16.f32.bf16.bf16", ", -1, 1, 1, 0"}},
+      {{"k32.f32.e4m3.e4m3", scales}, {"k32.f32.e5m2.e4m3", scales}},
+      {{"k32.f32.e4m3.e4m3", scales}, {"k32.f32.e4m3.e5m2", scales}},
+      {{"k32.s32.s8.s8"}, {"k32.s32.u8.s8"}},
+      {{"k32.s32.s8.s8"}, {"k32.s32.s8.u8"}},
+      {{"k32.s32.s8.s8"}, {"k64.s32.s8.s8", "", true}},
+      {{"k32.s32.s8.s8"}, {"k32.s32.s8.s8.satfinite"}},
+  };
+  const auto text = [](const Operation& one, const Operation& other, bool apart) {
+    std::string body = R"(
+.visible .entry k(.param .u64 p_out)
+{
+  .shared .align 1024 .b8 operands[4096];)" +
+                       std::string(kRegisters) + R"(
+  .reg .b32 %d<8>;
+  ld.param.u64 %rd1, [p_out];
+  mov.u32 %r1, operands;
+  mov.u32 %r3, %tid.x;
+  mad.wide.u32 %rd1, %r3, 16, %rd1;
+  mad.lo.u32 %r4, %r3, 4, %r1;
+  // Bytes whose numbers are of any sign and finite in every type. Integer sums begin where one product more or less
+  // decides whether they overflow.
+  mad.lo.u32 %r5, %r3, 747796405, 12345;
+FILL:
+  mad.lo.u32 %r5, %r5, 1664525, 1013904223;
+  and.b32 %r6, %r5, 0xbbbbbbbb;
+  st.shared.u32 [%r4], %r6;
+  add.u32 %r4, %r4, 512;
+  add.u32 %r7, %r1, 4096;
+  setp.lt.u32 %p1, %r4, %r7;
+  @%p1 bra FILL;
+  fence.proxy.async;
+  bar.sync 0;
+  cvt.u64.u32 %rd5, %r1;
+  shr.u64 %rd5, %rd5, 4;
+  add.s64 %rd5, %rd5, 0x1000080000;
+  add.s64 %rd6, %rd5, 128;
+  mov.b32 %r8, 0x44444444;
+  mov.b32 %r9, )" + std::string(one.form.find("s32") != std::string::npos ? "0x7ffdb610" : "0") +
+                       R"(;
+  mov.b32 %d0, %r9; mov.b32 %d1, %r9; mov.b32 %d2, %r9; mov.b32 %d3, %r9;
+  mov.b32 %d4, %r9; mov.b32 %d5, %r9; mov.b32 %d6, %r9; mov.b32 %d7, %r9;
+  wgmma.fence.sync.aligned;
+)";
+    const auto add = [&](const char* sums, const Operation& o) {
+      body += std::string("  wgmma.mma_async") + (o.sparse ? ".sp" : "") + ".sync.aligned.m64n8" + o.form + sums +
+              "%rd5, %rd6, " + (o.sparse ? "%r8, 0, " : "") + "1" + o.behind + ";\n";
+      if (apart) body += "  wgmma.commit_group.sync.aligned;\n";
+    };
+    const char* const first = " {%d0, %d1, %d2, %d3}, ";
+    const char* const second = " {%d4, %d5, %d6, %d7}, ";
+    add(first, one);
+    add(first, one);
+    add(second, one);
+    add(second, other);
+    if (!apart) body += "  wgmma.commit_group.sync.aligned;\n";
+    return body +
+           "  wgmma.wait_group.sync.aligned 0;\n  st.global.v4.b32 [%rd1], {%d0, %d1, %d2, %d3};\n"
+           "  st.global.v4.b32 [%rd1+2048], {%d4, %d5, %d6, %d7};\n  ret;\n}\n";
+  };
+  sim::GlobalMemory memory;
+  const auto sums = [&](const Operation& one, const Operation& other, bool apart) {
+    Buffer<uint32_t> out(memory, size_t{1024}, 0xeeeeeeeeu);
+    Shape shape;
+    shape.block = {128, 1, 1};
+
+    run_ptx(text(one, other, apart), "k", Params().add(out.address()), memory, shape);
+    return out.values();
+  };
+  for (const auto& [one, other] : pairs) {
+    SCOPED_TRACE(one.form + " and " + other.form + other.behind);
+    const auto apart = sums(one, other, true);
+    EXPECT_EQ(sums(one, other, false), apart);
+    EXPECT_EQ(sums(other, one, false), sums(other, one, true));
+    const bool differ = !std::equal(apart.begin(), apart.begin() + 512, apart.begin() + 512);
+    EXPECT_TRUE(differ) << "or the operations tell nothing";
   }
 }
 
