@@ -226,6 +226,13 @@ TEST(Tcgen05Hazards, CommitOfAnotherThread) {
 TEST(Tcgen05Hazards, RegistersInFlight) {
   expect_fault(join({kAlloc, kMma, kWaitMma, kAfter, kLoad, kUse, kWaitLoad, kFree}), Hazard::RegistersInFlight,
                "no tcgen05.wait::ld has waited for");
+  // A copy is in flight as well, until the wait.
+  const char* const copy = "  mov.b32 %w6, %w4;\n";
+  std::string use = kUse;
+  use.replace(use.find("%w4"), 3, "%w6");
+  const std::string loaded = join({kAlloc, kMma, kWaitMma, kAfter, kLoad, copy});
+  expect_clean(loaded + kWaitLoad + use + kFree);
+  expect_fault(loaded + use + kWaitLoad + kFree, Hazard::RegistersInFlight, "no tcgen05.wait::ld has waited for");
 }
 
 TEST(Tcgen05Hazards, StoreThenLoadInOneWarp) {
@@ -257,6 +264,54 @@ TEST(Tcgen05Hazards, LoadsBeforeTheNextMma) {
   expect_clean(text({kWaitLoad, kUse, kBefore, sync, kAfter}));
   expect_fault(text({kWaitLoad, kUse, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.fence::before_thread_sync");
   expect_fault(text({kWaitLoad, kUse, kBefore, sync}), Hazard::DataInFlight, "no tcgen05.fence::after_thread_sync");
+}
+
+TEST(Tcgen05Hazards, StoresBeforeTheNextMma) {
+  const char* const sync = "  bar.sync 0;\n";
+  const auto text = [&](std::initializer_list<const char*> middle) {
+    return join({kAlloc, kStore}) + join(middle) + kMma + kWaitMma + kAfter + kFree;
+  };
+  expect_clean(text({kWaitStore, kBefore, sync, kAfter}));
+  expect_fault(text({kBefore, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.wait::st has waited for it");
+  const Strict strict;
+  expect_clean(text({kWaitStore, kBefore, sync, kAfter}));
+  expect_fault(text({kWaitStore, sync, kAfter}), Hazard::DataInFlight, "no tcgen05.fence::before_thread_sync");
+}
+
+// Each shape of a copy writes its lanes until a thread has waited for its commit.
+TEST(Tcgen05Hazards, LoadsBehindACopy) {
+  const std::string wait = join({kWaitMma, kAfter});
+  for (const std::string shape : {"128x256b", "4x256b", "128x128b"}) {
+    const auto text = [&](const std::string& behind) {
+      return kAlloc +
+             ("  @%pe0 bra COPIED;\n  tcgen05.cp.cta_group::1." + shape +
+              " [%t], %sa;\n  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\n"
+              "COPIED:\n  bar.sync 0;\n") +
+             behind + kLoad + kWaitLoad + kUse + (behind.empty() ? wait : "") + kFree;
+    };
+    expect_clean(text(wait));
+    expect_fault(text(""), Hazard::DataInFlight, "no tcgen05.commit that covers it has been waited for");
+  }
+}
+
+// With .ws the columns of D are divided among the lanes, and each part has to find the same row of A in its own lanes.
+TEST(Tcgen05Hazards, PartsOfATensorMemoryMatrixMustAgree) {
+  const auto text = [](const std::string& row) {
+    return kAlloc +
+           ("  and.b32 %w20, " + row +
+            ", 3;\n  add.u32 %w20, %w20, 0x3f803f80;\n"
+            "  tcgen05.st.sync.aligned.32x32b.x8.b32 [%q+64], {%w20, %w20, %w20, %w20, %w20, %w20, %w20, %w20};\n") +
+           kWaitStore + kBefore + "  bar.sync 0;\n" + kAfter +
+           "  @%pe0 bra MULTIPLIED;\n  setp.ne.u32 %p0, %me, %me;\n  mov.u64 %wide, 0;\n  mov.u32 %w8, " +
+           std::to_string(idesc_f16(32, 64)) +
+           ";\n  tcgen05.mma.ws.cta_group::1.kind::f16 [%t], [%t+64], %sb, %w8, %p0, %wide;\n"
+           "  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\n"
+           "MULTIPLIED:\n  bar.sync 0;\n" +
+           kWaitMma + kAfter + kFree;
+  };
+  expect_clean(text("%lane"));
+  expect_fault(text("%warp"), Hazard::TensorMemory,
+               "matrix A in tensor memory differs between lanes 0 and 32, which must hold the same row");
 }
 
 // Loads of warp 1, then a relaxed arrival, a relaxed wait and an mma of warp 0.
@@ -885,6 +940,9 @@ TEST(Tcgen05Faults, OfWholeWarps) {
   expect_fault(held + "  @%p0 exit;\n" + free + end, Hazard::IllegalUse, "in a warp with exited threads");
   expect_fault(one + "  mov.u32 %w9, 32;\n  setp.eq.u32 %p0, %lane, 5;\n  @%p0 exit;\n" + alloc + end,
                Hazard::IllegalUse, "in a warp with exited threads");
+  const std::string give_up = "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned";
+  expect_fault(held + "  @%p0 exit;\n  " + give_up + ";\n" + end, Hazard::IllegalUse,
+               give_up + " by 31 of the warp's 32 threads: the others have exited|in a warp with exited threads");
   expect_fault(one + "  tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [smem+2], 32;\n" + end, Hazard::Memory,
                "writes to a misaligned address: 0x2");
   expect_fault(one +
