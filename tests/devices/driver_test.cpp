@@ -197,6 +197,22 @@ TEST_P(Devices, WithoutTheEventItIsARace) {
   EXPECT_THAT(text, AllOf(HasSubstr("race: "), HasSubstr("of device 1, which kernel '"), HasSubstr("an event")));
 }
 
+// Memory of these kinds belongs to no device, and what the host does to it is not known.
+TEST_P(Devices, AccessesOfPinnedAndManagedMemoryAreNotJudged) {
+  on(0);
+  void* pinned = nullptr;
+  OK(CU(cuMemHostAlloc)(&pinned, 64, CU_MEMHOSTALLOC_PORTABLE));
+  CUdeviceptr managed = 0;
+  OK(CU(cuMemAllocManaged)(&managed, 64, CU_MEM_ATTACH_GLOBAL));
+  for (const CUdeviceptr place : {reinterpret_cast<CUdeviceptr>(pinned), managed}) {
+    for (const int device : {0, 1}) OK(run(device, "store", place, 9));
+    for (const int device : {0, 1}) OK(synchronize(device));
+    EXPECT_EQ(*reinterpret_cast<uint32_t*>(place), 9u);
+  }
+  OK(CU(cuMemFreeHost)(pinned));
+  OK(CU(cuMemFree)(managed));
+}
+
 // As in pytorch/pytorch 196546 and NVIDIA/nvshmem 98: a rank clears its own flag when peers may set it already.
 TEST_P(Devices, AFillThatNothingOrdersWithAPeersSignalIsARace) {
   enable_peers(2);

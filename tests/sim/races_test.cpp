@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Races between ordinary accesses to shared memory: what is ordered in less usual ways, or needs no order, is not
 // reported. The races themselves are kernels of tests/sim/hazards, each with its mended twin.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/sim/run_ptx.h"
@@ -31,16 +32,17 @@ std::string kernel(const std::string& body) {
   setp.eq.u32 %p3, %r3, 0;
   @%p3 st.shared.u32 [%r2], 0;
   st.shared.u32 [%r4], 0;
+  st.shared.u32 [%r4+512], 0;
   bar.sync 0;
 )" + body +
          "  ret;\n}\n";
 }
 
-std::string fault_of(const std::string& body, sim::Order order) {
+std::string fault_of(const std::string& body, sim::Order order, uint32_t threads = 64) {
   sim::GlobalMemory memory;
   Shape shape;
   shape.arch = 100;
-  shape.block = {64, 1, 1};
+  shape.block = {threads, 1, 1};
   shape.order = order;
   return sim_test::fault_of(kernel(body), "k", Params(), memory, shape);
 }
@@ -101,6 +103,79 @@ TEST(Races, BytesThatDifferNeedNoOrder) {
   expect_order("  @%p1 st.shared.u8 [%r2], 1;\n  @!%p1 ld.shared.u8 %r7, [%r2+1];\n");
   expect_race("  @%p1 st.shared.u8 [%r2], 1;\n  @!%p1 ld.shared.u16 %r7, [%r2];\n");
   expect_order("  @%p2 st.shared.v2.u32 [%r4], {%r3, %r3};\n  @%p2 ld.shared.u32 %r7, [%r5+8];\n");
+}
+
+// A fence is asked for only where a relaxed read has met what came behind the other access.
+TEST(Races, TheMissingOperationIsNamed) {
+  const std::string fence = "a fence is missing after the relaxed read that followed it",
+                    all = "a barrier, or a release and an acquire, is missing between them",
+                    poll = "P:\n  ld.relaxed.cta.shared.u32 %r7, [%r2];\n  setp.eq.u32 %p4, %r7, 0;\n  @%p4 bra P;\n";
+  const auto expect = [](const std::string& body, const std::string& said) {
+    for (const sim::Order& order : sim_test::all_orders())
+      EXPECT_THAT(fault_of(body, order), testing::AllOf(testing::StartsWith("race: "), testing::HasSubstr(said)));
+  };
+  const std::string store = "  st.shared.u32 [%r4], 1;\n", load = "  ld.shared.u32 %r8, [%r5];\n";
+  const auto polled = [&](const std::string& by_the_other) {
+    return "  @%p1 bra P;\n" + by_the_other + "  bra E;\n" + poll + load + "E:\n";
+  };
+  const std::string together = "  bar.warp.sync -1;\n", release = "  @%p3 st.release.cta.shared.u32 [%r2], 1;\n",
+                    relaxed = "  @%p3 st.relaxed.cta.shared.u32 [%r2], 1;\n";
+  expect(polled(store + together + release), fence);
+  expect(polled(store + together + relaxed), all);
+  expect(polled(release + together + store), all);
+}
+
+// What one lane releases counts as the release of what other lanes of its warp have read.
+TEST(Races, ALaneReleasesWhatItsWarpHasRead) {
+  const auto text = [](const std::string& order) {
+    return "  @%p1 bra P;\n  @!%p3 ld.shared.u32 %r7, [%r4];\n  @%p3 st." + order + R"(.cta.shared.u32 [%r2], 1;
+  bra E;
+P:
+  ld.acquire.cta.shared.u32 %r7, [%r2];
+  setp.eq.u32 %p4, %r7, 0;
+  @%p4 bra P;
+  st.shared.u32 [%r5], 1;
+E:
+)";
+  };
+  expect_order(text("release"));
+  expect_race(text("relaxed"));
+}
+
+// Warp 0 reads three pieces of 16 bytes, and warp 1 after it; only then does warp 1 learn of what warp 0 has done. A
+// store by warp 2 races with both readers of the piece that it meets.
+TEST(Races, TheFirstOfSeveralReadersIsNamed) {
+  for (const char* stored : {"512", "528", "544"}) {
+    const std::string body = std::string(R"(
+  setp.ge.u32 %p4, %r3, 64;
+  @%p4 bra THIRD;
+  @%p1 bra SECOND;
+  ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r1+512];
+  ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r1+528];
+  ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r1+544];
+  bar.warp.sync -1;
+  st.release.cta.shared.u32 [%r2], 1;
+  bra END;
+SECOND:
+  ld.relaxed.cta.shared.u32 %r7, [%r2];
+  setp.eq.u32 %p5, %r7, 0;
+  @%p5 bra SECOND;
+  ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r1+512];
+  ld.shared.u32 %r10, [%r1+528];
+  ld.acquire.cta.shared.u32 %r7, [%r2];
+  ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r1+544];
+  st.relaxed.cta.shared.u32 [%r2], 2;
+  bra END;
+THIRD:
+  ld.relaxed.cta.shared.u32 %r7, [%r2];
+  setp.ne.u32 %p5, %r7, 2;
+  @%p5 bra THIRD;
+  st.shared.u32 [%r1+)") + stored +
+                             "], 1;\nEND:\n";
+    for (const sim::Order& order : sim_test::all_orders())
+      EXPECT_THAT(fault_of(body, order, 96), testing::AllOf(testing::StartsWith("race: writes to "),
+                                                            testing::HasSubstr(", which warp 0 read at ")));
+  }
 }
 
 // What a read has told is not lost behind later reads by others of the same bytes.

@@ -24,6 +24,7 @@ struct Case {
   std::string report{};  // what the first is reported as; empty: it is in the output
   uint32_t threads = 32;
   int arch = 90;
+  std::string where{};  // the end of the report
 };
 
 // %r1 is a buffer, %r2 mbarriers, %r3 the thread, %p1 thread 0, %rd2 the input, %rd4 the thread's word of the output,
@@ -247,6 +248,18 @@ const std::string kAllButOne =
     "setp.ne.u32 %p2, %r3, 1;\n@%p2 st.shared.u32 [%r5], %r3;\nbar.warp.sync -1;\nld.shared.v2.u32 {%r9, %r10}, "
     "[%r1];\n";
 
+// %r7 is an address that depends on uninitialised memory in lane 3, which %p2 excludes.
+std::string in_one_lane(const std::string& body) {
+  return entry("setp.ne.u32 %p2, %r3, 3;\n@%p2 st.shared.u32 [%r5], 0;\n" + kLoad +
+               "and.b32 %r7, %r6, 4;\nadd.u32 %r7, %r5, %r7;\n" + body);
+}
+// Words of the output are undefined, and thread 0 does something to them with words of shared memory that are not.
+std::string over_the_output(const std::string& copy) {
+  return loaded("st.global.u32 [%rd4], %r6;\nst.shared.u32 [%r5+4096], %r3;\nfence.proxy.async;\nbar.sync 0;\n@%p1 " +
+                copy +
+                " [%rd3], [%r1+4096], 128;\n@%p1 cp.async.bulk.commit_group;\n@%p1 cp.async.bulk.wait_group 0;\n");
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all = {
       // ---- addresses and decisions ----
@@ -258,6 +271,9 @@ std::vector<Case> cases() {
        loaded("shr.u32 %r7, %r6, 31;\nshr.u32 %r7, %r7, 1;\nmad.wide.u32 %rd5, %r7, 4, %rd2;\nld.global.u32 %r8, "
               "[%rd5];\n"),
        "the address of ld.global.u32 depends on "},
+      // Lane 3 alone loads what nobody has written.
+      {"an address in one lane", in_one_lane("@!%p2 st.shared.u32 [%r7], 1;\n"),
+       in_one_lane("@%p2 st.shared.u32 [%r7], 1;\n"), "the address of st.shared.u32 depends on ", 32, 90, ", lane 3"},
       decided("a comparison", "setp.eq.u32 %p2, %r6, 5;", "setp.ge.u32 %p2, %r6, 0;"),
       decided("a comparison with what is not a likely value", "setp.eq.u32 %p2, %r6, %r3;",
               "setp.eq.u32 %p2, %r6, %r6;"),
@@ -275,6 +291,18 @@ std::vector<Case> cases() {
               "mbarrier.init.shared::cta.b64 [%r2], %r7;\n"),
        loaded("and.b32 %r7, %r6, 0;\nadd.u32 %r7, %r7, 1;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], %r7;\n"),
        "an operand of mbarrier.init.shared::cta.b64 depends on "},
+      {"the address of an mbarrier",
+       loaded("and.b32 %r7, %r6, 8;\nadd.u32 %r7, %r2, %r7;\n@%p1 mbarrier.init.shared::cta.b64 [%r7], 1;\n"),
+       loaded("and.b32 %r7, %r6, 0;\nadd.u32 %r7, %r2, %r7;\n@%p1 mbarrier.init.shared::cta.b64 [%r7], 1;\n"),
+       "an operand of mbarrier.init.shared::cta.b64 depends on "},
+      {"the destination of a copy",
+       loaded("and.b32 %r7, %r6, 4;\nadd.u32 %r7, %r5, %r7;\ncp.async.ca.shared.global [%r7], [%rd2], 4;\n"
+              "cp.async.wait_all;\n"),
+       loaded("and.b32 %r7, %r6, 0;\nadd.u32 %r7, %r5, %r7;\ncp.async.ca.shared.global [%r7], [%rd2], 4;\n"
+              "cp.async.wait_all;\n"),
+       "an operand of cp.async.ca.shared.global depends on "},
+      {"the number of a barrier", loaded("and.b32 %r7, %r6, 1;\nbar.sync %r7, 32;\n"),
+       loaded("and.b32 %r7, %r6, 0;\nbar.sync %r7, 32;\n"), "an operand of bar.sync depends on "},
       // ---- the output, by way of arithmetic ----
       computed("a value", "mov.u32 %r7, %r6;", "mov.u32 %r7, %r6;\nmov.u32 %r7, %r3;"),
       computed("a sum", "add.u32 %r7, %r6, %r3;", "sub.u32 %r7, %r6, %r6;"),
@@ -282,6 +310,9 @@ std::vector<Case> cases() {
       computed("a float product", "mov.b32 %f1, %r6;\nmul.f32 %f2, %f1, 0f00000000;\nmov.b32 %r7, %f2;",
                "mov.b32 %f1, %r6;\nmul.f32 %f2, %f1, 0f00000000;\nmax.f32 %f2, %f2, 0f00000000;\nmin.f32 %f2, %f2, "
                "0f00000000;\nmov.b32 %r7, %f2;"),
+      // Zero and the float of all ones, which is no number, give 0.
+      computed("an integer of a float", "mov.b32 %f1, %r6;\ncvt.rzi.u32.f32 %r7, %f1;",
+               "or.b32 %r7, %r6, 0x80000000;\nmov.b32 %f1, %r7;\ncvt.rzi.u32.f32 %r7, %f1;"),
       computed("a selection", "selp.u32 %r7, %r6, %r3, %p1;",
                "setp.gt.u32 %p2, %r3, 99;\nselp.u32 %r7, %r6, %r3, %p2;"),
       computed("a minimum", "min.u32 %r7, %r6, 7;", "min.u32 %r7, %r6, 0;"),
@@ -347,8 +378,8 @@ std::vector<Case> cases() {
               "%r7, 1;\n@%p2 bra OVER;\nOVER:\n"),
        "whether bra is executed depends on "},
       {"an argument", call("%r6"), call("%r3")},
-      {"a counter", entry("atom.shared.add.u32 %r7, [%r1], 1;\nst.global.u32 [%rd4], %r7;\n"),
-       entry("@%p1 atom.shared.exch.b32 %r7, [%r1], 1;\nbar.warp.sync -1;\natom.shared.add.u32 %r7, [%r1], "
+      {"a counter", entry("atom.shared.add.u32 %r7, [%r1+64], 1;\nst.global.u32 [%rd4], %r7;\n"),
+       entry("@%p1 atom.shared.exch.b32 %r7, [%r1+64], 1;\nbar.warp.sync -1;\natom.shared.add.u32 %r7, [%r1+64], "
              "1;\nst.global.u32 [%rd4], %r7;\n")},
       {"a bulk store",
        entry("setp.lt.u32 %p2, %r3, 31;\n@%p2 st.shared.u32 [%r5], %r3;\nfence.proxy.async;\nbar.sync "
@@ -357,6 +388,9 @@ std::vector<Case> cases() {
        entry("setp.lt.u32 %p2, %r3, 28;\n@%p2 st.shared.u32 [%r5], %r3;\nld.shared.u32 %r7, "
              "[%r5];\nfence.proxy.async;\nbar.sync 0;\n@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1], "
              "112;\n@%p1 cp.async.bulk.commit_group;\n@%p1 cp.async.bulk.wait_group 0;\n")},
+      {"a bulk reduction of undefined words",
+       over_the_output("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32"),
+       over_the_output("cp.async.bulk.global.shared::cta.bulk_group")},
       {"a bulk load", copied(kBulkLoad, "ld.shared.u32 %r7, [%r1+4112];\n"),
        copied(kBulkLoad, "ld.shared.u32 %r7, [%r1+4116];\n"), "whether bra is executed depends on "},
       {"a tensor load", copied(kTensorLoad, "ld.shared.u32 %r7, [%r1+4112];\n"),
@@ -455,9 +489,9 @@ TEST(Undefined, AValueIsReportedWhereItArrives) {
     for (const sim::Order& order : all_orders()) {
       SCOPED_TRACE(one.name);
       const testing::Matcher<std::string> arrives =
-          one.report.empty()
-              ? testing::Matcher<std::string>("")
-              : testing::AllOf(testing::StartsWith("memory: " + one.report), testing::HasSubstr(" at ptx line "));
+          one.report.empty() ? testing::Matcher<std::string>("")
+                             : testing::AllOf(testing::StartsWith("memory: " + one.report),
+                                              testing::HasSubstr(" at ptx line "), testing::EndsWith(one.where));
       for (const std::string& text : {one.bad, one.good}) {
         const Outcome isa = run_at(text, one, Strictness::Isa, order);
         EXPECT_THAT(isa.report, testing::AnyOf(testing::StartsWith("memory: reads uninitialised shared memory at "),
@@ -473,6 +507,23 @@ TEST(Undefined, AValueIsReportedWhereItArrives) {
         EXPECT_EQ(good.warnings.empty(), level == Strictness::Field);
       }
     }
+  }
+}
+
+// A warp that holds an undefined value for a while, when a product is in flight.
+TEST(Undefined, RegistersInFlightStayGuarded) {
+  const auto text = [](const std::string& before, const std::string& behind) {
+    std::string kernel = wgmma(behind);
+    const std::string some = "@%p2 st.shared", wait = "  wgmma.wait_group";
+    kernel.replace(kernel.find(some), some.size(), "st.shared");
+    return kernel.insert(kernel.find(wait), before);
+  };
+  const std::string held = "ld.shared.u32 %r6, [%r5+8192];\nmov.u32 %r6, 0;\n", store = "st.global.f32 [%rd4], %f40;\n";
+  for (const sim::Order& order : all_orders()) {
+    const Case one{"", "", "", "", 128};
+    EXPECT_THAT(run_at(text(held + store, ""), one, Strictness::Field, order).report,
+                testing::StartsWith("registers in flight: "));
+    EXPECT_EQ(run_at(text(held, store), one, Strictness::Field, order).report, "");
   }
 }
 

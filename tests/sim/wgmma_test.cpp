@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma on its types and layouts against direct computation, and the product beneath it.
+#include <gmock/gmock.h>
+
 #include <bit>
 #include <cmath>
 #include <random>
@@ -458,6 +460,67 @@ FILL:
     EXPECT_EQ(sums(other, one, false), sums(other, one, true));
     const bool differ = !std::equal(apart.begin(), apart.begin() + 512, apart.begin() + 512);
     EXPECT_TRUE(differ) << "or the operations tell nothing";
+  }
+}
+
+// Matrix A has 64 rows and B 8, of 128 bytes each, of which the product reads the first 32. The swizzle moves those of
+// row r behind r % 8 pieces of 16 bytes: it XORs the numbers of the row and the piece.
+TEST(Operands, AreReadInEveryRowUntilTheWait) {
+  const auto fault_of_store = [](int offset, const sim::Order& order) {
+    const std::string text = R"(
+.visible .entry k()
+{
+  .shared .align 1024 .b8 buffer[16384];
+  .shared .align 8 .b64 bar;)" +
+                             std::string(kRegisters) + R"(
+  mov.u32 %r1, buffer;
+  mov.u32 %r2, %tid.x;
+  setp.eq.u32 %p1, %r2, 0;
+  setp.lt.u32 %p2, %r2, 32;
+  @!%p2 bra FILLED;
+  mad.lo.u32 %r3, %r2, 16, %r1;
+  mov.u32 %r4, 0;
+FILL:
+  st.shared.v4.b32 [%r3], {%r5, %r5, %r5, %r5};
+  add.u32 %r3, %r3, 512;
+  add.u32 %r4, %r4, 1;
+  setp.lt.u32 %p3, %r4, 32;
+  @%p3 bra FILL;
+FILLED:
+  fence.proxy.async;
+  bar.sync 0;
+  cvt.u64.u32 %rd10, %r1;
+  shr.u64 %rd10, %rd10, 4;
+  add.s64 %rd10, %rd10, 0x4000004000010040;
+  add.s64 %rd11, %rd10, 512;
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %rd10, %rd11, 0, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned;
+  @%p1 st.shared.b32 [%r1+)" +
+                             std::to_string(offset) +
+                             R"(], 0;
+  wgmma.wait_group.sync.aligned 0;
+  ret;
+}
+)";
+    sim::GlobalMemory memory;
+    Shape shape;
+    shape.block = {128, 1, 1};
+    shape.order = order;
+    return fault_of(text, "k", Params(), memory, shape);
+  };
+  constexpr int kA = 1024, kB = kA + 8192;
+  for (const sim::Order& order : all_orders()) {
+    for (const int row : {kA, kA + 128, kA + 31 * 128, kA + 63 * 128, kB, kB + 7 * 128}) {
+      for (const int piece : {0, 1, 2, 7}) {
+        const int at = row + (row / 128 % 8 ^ piece) * 16;
+        const testing::Matcher<std::string> said =
+            piece < 2 ? testing::Matcher<std::string>(testing::StartsWith("data in flight: ")) : testing::Eq("");
+        EXPECT_THAT(fault_of_store(at, order), said) << "offset " << at;
+      }
+    }
+    EXPECT_EQ(fault_of_store(kA - 16, order), "");
+    EXPECT_EQ(fault_of_store(kA / 2, order), "");
   }
 }
 
