@@ -246,6 +246,25 @@ TEST_P(Devices, AFillThatAnEventOrdersIsNone) {
   OK(synchronize(1));
 }
 
+// Its accesses are forgotten, where there have been any.
+TEST_P(Devices, MemoryIsFreedWhetherAPeerHasUsedItOrNot) {
+  enable_peers(2);
+  for (const bool used : {false, true}) {
+    const CUdeviceptr there = allocate(1, 64), others = allocate(1, 64);
+    if (used) {
+      OK(run(0, "store", there, 3));
+    }
+    OK(synchronize(0));
+    on(1);
+    OK(CU(cuMemFree)(there));
+    OK(run(0, "store", others, 4));
+    OK(synchronize(0));
+    EXPECT_EQ(word(1, others), 4u);
+    on(1);
+    OK(CU(cuMemFree)(others));
+  }
+}
+
 TEST_P(Devices, ADeadlockNamesAllDevicesThatWait) {
   enable_peers(2);
   const CUdeviceptr here = allocate(0, 64), there = allocate(1, 64);

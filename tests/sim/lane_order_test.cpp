@@ -82,6 +82,31 @@ TEST(LaneOrder, AnMbarrierOrdersLanes) {
   expect_race(kWrite + "  mbarrier.arrive.shared::cta.b64 _, [%r2];\n" + kRead + kWait);
 }
 
+// Every lane reads its own word, vector or half of a word, and another lane has stored one of them.
+TEST(LaneOrder, EveryWordOfARowIsLookedAt) {
+  struct Width {
+    const char* load;
+    uint32_t bytes;
+  };
+  for (const Width& width :
+       {Width{"u32 %r6", 4}, Width{"v2.u32 {%r6, %r7}", 8}, Width{"v4.u32 {%r6, %r7, %r8, %r9}", 16}}) {
+    for (const uint32_t lane : {0u, 1u, 16u, 27u, 28u, 31u}) {
+      for (uint32_t word = 0; word < width.bytes; word += 4) {
+        SCOPED_TRACE(std::string(width.load) + ", word " + std::to_string(word) + " of lane " + std::to_string(lane));
+        const auto text = [&](uint32_t writer) {
+          return "  mad.lo.u32 %r10, %r3, 16, %r1;\n  st.shared.v4.u32 [%r10], {%r3, %r3, %r3, %r3};\n  bar.sync 0;\n"
+                 "  setp.eq.u32 %p4, %r3, " +
+                 std::to_string(writer) + ";\n  @%p4 st.shared.u32 [%r1+" + std::to_string(lane * width.bytes + word) +
+                 "], 7;\n  mad.lo.u32 %r10, %r3, " + std::to_string(width.bytes) + ", %r1;\n  ld.shared." + width.load +
+                 ", [%r10];\n";
+        };
+        expect_race(text(lane == 5 ? 6 : 5));
+        expect_order(text(lane));
+      }
+    }
+  }
+}
+
 // What one lane releases is what that lane has stored: lane 5 releases, lane 6 has the word of lane 5 and lane 5 that
 // of lane 4 to read.
 TEST(LaneOrder, AReleaseByOneLaneStandsForItsOwnStores) {

@@ -244,6 +244,16 @@ TEST(Tcgen05Hazards, StoreThenLoadInOneWarp) {
   expect_fault(join({kAlloc, kStore, kFree}), Hazard::DataInFlight, "no tcgen05.wait::st has waited");
 }
 
+// So many operations that what is known of old ones is thrown away. The new ones are still told apart.
+TEST(Tcgen05Hazards, ThousandsOfStoresAndLoads) {
+  const std::string text = join({kAlloc, "  mov.u32 %w20, 0;\nMANY:\n", kStore, kWaitStore, kLoad, kWaitLoad,
+                                 "  add.u32 %w20, %w20, 1;\n  setp.lt.u32 %p2, %w20, 3000;\n  @%p2 bra MANY;\n"});
+  expect_clean(text + kUse + kFree);
+  expect_clean(text + kUse + kStore + kWaitStore + kFree);
+  expect_fault(text + kUse + kStore + kLoad + kWaitLoad + kFree, Hazard::DataInFlight,
+               "no tcgen05.wait::st has waited");
+}
+
 TEST(Tcgen05Hazards, LoadsBeforeTheNextMma) {
   const char* const sync = "  bar.sync 0;\n";
   const auto text = [&](std::initializer_list<const char*> middle) {
