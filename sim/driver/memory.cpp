@@ -241,7 +241,7 @@ CUresult cuMemFreeHost(void* pointer) {
 CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
   API(HealthyContext, {
     const uint64_t begin = address_of(pointer);
-    require(pointer != nullptr && bytes > 0 && begin + bytes > begin);
+    require(pointer != nullptr && begin + bytes > begin);
     require((flags & ~15u) == 0, CUDA_ERROR_INVALID_VALUE, "unknown registration flags");
     // Copies may use registered memory, but kernels reach only what the simulator has allocated.
     require((flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_DEVICEMAP)) == 0, CUDA_ERROR_NOT_SUPPORTED,

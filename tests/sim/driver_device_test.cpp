@@ -90,18 +90,20 @@ TEST(SimDeviceProbe, DISABLED_Describe) {
     return;
   }
   char name[64];
-  int major = 0, minor = 0, sms = 0;
+  int major = 0, minor = 0, sms = 0, devices = 0;
+  OK(CU(cuDeviceGetCount)(&devices));
   OK(CU(cuDeviceGetName)(name, sizeof name, 0));
   OK(CU(cuDeviceGetAttribute)(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
   OK(CU(cuDeviceGetAttribute)(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
   OK(CU(cuDeviceGetAttribute)(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
-  std::printf("device: %s %d.%d %d\n", name, major, minor, sms);
+  std::printf("device: %s %d.%d %d %d\n", name, major, minor, sms, devices);
 }
 
 // Gives how another process with another environment describes its device, and what it says of its environment.
 std::string device_with(const std::string& name, const std::string& value) {
-  const Ended ended = run_in_own_process("-u MOXIE_SIM_ARCH -u MOXIE_SIM_SMS " + name + "='" + value + "'",
-                                         "SimDeviceProbe.DISABLED_Describe");
+  const Ended ended =
+      run_in_own_process("-u MOXIE_SIM_ARCH -u MOXIE_SIM_SMS -u MOXIE_SIM_DEVICES " + name + "='" + value + "'",
+                         "SimDeviceProbe.DISABLED_Describe");
   std::istringstream said(ended.said);
   std::string text;
   for (std::string line; std::getline(said, line);) {
@@ -112,12 +114,19 @@ std::string device_with(const std::string& name, const std::string& value) {
 }
 
 TEST_F(SimDriver, DeviceFollowsTheEnvironment) {
-  EXPECT_EQ(device_with("MOXIE_SIM_ARCH", "sm_90a"), "Moxie simulator (sm_90a) 9.0 132\n");
-  EXPECT_EQ(device_with("MOXIE_SIM_ARCH", "sm_100a"), "Moxie simulator (sm_100a) 10.0 148\n");
-  EXPECT_EQ(device_with("MOXIE_SIM_SMS", "7"), "Moxie simulator (sm_90a) 9.0 7\n");
+  EXPECT_EQ(device_with("MOXIE_SIM_ARCH", "sm_90a"), "Moxie simulator (sm_90a) 9.0 132 1\n");
+  EXPECT_EQ(device_with("MOXIE_SIM_ARCH", "sm_100a"), "Moxie simulator (sm_100a) 10.0 148 1\n");
+  for (const std::string sms : {"1", "7", "1024"})
+    EXPECT_EQ(device_with("MOXIE_SIM_SMS", sms), "Moxie simulator (sm_90a) 9.0 " + sms + " 1\n");
+  for (const std::string devices : {"1", "2", "64"})
+    EXPECT_EQ(device_with("MOXIE_SIM_DEVICES", devices), "Moxie simulator (sm_90a) 9.0 132 " + devices + "\n");
   EXPECT_EQ(device_with("MOXIE_SIM_ARCH", "sm_86"),
             "MOXIE_SIM_ARCH is 'sm_86'; allowed are sm_90a and sm_100a\ncuInit 100\n");
-  EXPECT_EQ(device_with("MOXIE_SIM_SMS", "many"), "MOXIE_SIM_SMS is 'many'; allowed are 1 to 1024\ncuInit 100\n");
+  for (const std::string sms : {"many", "0", "1025", "7 "})
+    EXPECT_EQ(device_with("MOXIE_SIM_SMS", sms), "MOXIE_SIM_SMS is '" + sms + "'; allowed are 1 to 1024\ncuInit 100\n");
+  for (const std::string devices : {"many", "0", "65", "2 "})
+    EXPECT_EQ(device_with("MOXIE_SIM_DEVICES", devices),
+              "MOXIE_SIM_DEVICES is '" + devices + "'; allowed are 1 to 64\ncuInit 100\n");
   EXPECT_EQ(device_with("MOXIE_SIM_ORDER", "sometimes"),
             "MOXIE_SIM_ORDER is 'sometimes', but must be eager, lazy or random:SEED\ncuInit 100\n");
   EXPECT_EQ(device_with("MOXIE_SIM_THREADS", "0"),

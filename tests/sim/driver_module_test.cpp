@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "tests/sim/refusals.h"
 
@@ -42,6 +44,24 @@ TEST_F(SimDriver, BadPtxIsNamedByLine) {
   EXPECT_EQ(unknown.code, CUDA_ERROR_INVALID_PTX);
   EXPECT_NE(unknown.log.find("frobnicate"), std::string::npos) << unknown.log;
   EXPECT_NE(unknown.log.find("line 7"), std::string::npos) << unknown.log;
+}
+
+// A log ends with a zero byte within the room it was given, and its size does not count that byte.
+TEST_F(SimDriver, ALogIsCutToItsRoom) {
+  const char bad[] = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{\n  mov.u32 ;\n}\n";
+  const std::string whole = load_with_log(bad).log;
+  ASSERT_FALSE(whole.empty());
+  for (const size_t room : {size_t{0}, size_t{1}, size_t{8}, whole.size(), whole.size() + 1, whole.size() + 2}) {
+    const size_t used = room == 0 ? 0 : std::min(whole.size(), room - 1);
+    std::string log(whole.size() + 8, '#'), expected = log;
+    if (room > 0) expected.replace(0, used + 1, whole.substr(0, used) + '\0');
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void* values[] = {log.data(), reinterpret_cast<void*>(room)};
+    CUmodule module = nullptr;
+    FAILS(CUDA_ERROR_INVALID_PTX, CU(cuModuleLoadDataEx)(&module, bad, 2, options, values));
+    EXPECT_EQ(log, expected) << room;
+    EXPECT_EQ(reinterpret_cast<size_t>(values[1]), used) << room;
+  }
 }
 
 // A kernel that cannot be simulated keeps nobody from the other kernels of its module.
@@ -362,6 +382,18 @@ TEST_F(SimImages, AreRefusedInWords) {
     load(kInvalid, damaged, fatbin(1, 0x2011, packed.substr(0, n), unpacked));
   load(kInvalid, "a fat binary whose entries do not fit", fatbin(1, 0x2011, packed, 255 * (packed.size() + 1)));
   load(kInvalid, damaged, fatbin(1, 0x2011, packed, 255 * packed.size() + 254));
+  // A match whose length has a byte more, with which the block would be whole. The byte is behind the block.
+  std::string match = named("sm_90a", "packed") + " ";
+  const std::string literals = match;
+  match.assign(1, '\xff');
+  put_length(match, literals.size());
+  match += literals;
+  put<uint16_t>(match, 1);
+  std::string image = fatbin(1, 0x2011, match + '\0', literals.size() + 19);
+  load(CUDA_SUCCESS, "", image, "packed");
+  const auto without_the_last = static_cast<uint32_t>(match.size());
+  std::memcpy(image.data() + 16 + 16, &without_the_last, sizeof without_the_last);
+  load(kInvalid, damaged, image);
   // A match before the text or of no distance.
   load(kInvalid, damaged,
        fatbin(1, 0x2011,
@@ -654,6 +686,31 @@ TEST_F(SimDriver, VariablesHaveTheirAlignmentAndLeaveWithTheirModule) {
   FAILS(CUDA_ERROR_INVALID_PTX,
         CU(cuModuleLoadData)(&module, (header + ".global .b64 a[4];\n.entry k() { cp.async.banana; ret; }").c_str()));
   EXPECT_EQ(free_memory(), before);
+}
+
+TEST_F(SimDriver, KernelsOfALibraryAreEnumeratedUpToTheRoomForThem) {
+  CUlibrary library = nullptr;
+  OK(CU(cuLibraryLoadData)(&library, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  unsigned count = 0;
+  OK(CU(cuLibraryGetKernelCount)(&count, library));
+  ASSERT_EQ(count, 7u);
+  std::set<CUkernel> all;
+  for (const char* name : {"scale_add", "reverse", "count", "store", "wait_for_nobody", "bounded", "in_pairs"}) {
+    CUkernel kernel = nullptr;
+    OK(CU(cuLibraryGetKernel)(&kernel, library, name));
+    all.insert(kernel);
+  }
+  ASSERT_EQ(all.size(), count);
+  for (const unsigned room : {0u, 1u, count - 1, count, count + 1}) {
+    std::vector<CUkernel> kernels(count + 2);
+    OK(CU(cuLibraryEnumerateKernels)(kernels.data(), room, library));
+    const unsigned given = std::min(room, count);
+    const std::set<CUkernel> first(kernels.begin(), kernels.begin() + given);
+    EXPECT_EQ(first.size(), given) << room;
+    EXPECT_TRUE(std::includes(all.begin(), all.end(), first.begin(), first.end())) << room;
+    EXPECT_EQ(std::count(kernels.begin(), kernels.end(), nullptr), count + 2 - given) << room;
+  }
+  OK(CU(cuLibraryUnload)(library));
 }
 
 TEST_F(SimDriver, LibrariesServeEveryContext) {

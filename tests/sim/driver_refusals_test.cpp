@@ -3,8 +3,10 @@
 // CUDA_LOG_FILE gets. Beside a limit stands what is just within it.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "tests/sim/refusals.h"
 
@@ -418,6 +420,121 @@ TEST_F(SimRefusals, RegisteredMemory) {
   REFUSED(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "", cuMemHostUnregister, begin);
   mine[0] = 7;
   EXPECT_EQ(mine[0], 7u) << "the memory stays the program's";
+}
+
+TEST_F(SimRefusals, VirtualMemory) {
+  constexpr size_t kUnit = 2 << 20;
+  const std::string no_handle = ": the simulated devices belong to one process, so memory has no handle for ";
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemAllocationProp managed = properties, of_the_host = properties, of_no_device = properties, shared = properties;
+  managed.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+  of_the_host.location.type = CU_MEM_LOCATION_TYPE_HOST;
+  of_no_device.location.id = 1;
+  shared.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  size_t unit = 0;
+  for (const auto option : {CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED}) {
+    OK(CU(cuMemGetAllocationGranularity)(&unit, &properties, option));
+    EXPECT_EQ(unit, kUnit);
+  }
+  REFUSED(kInvalidValue, "", cuMemGetAllocationGranularity, nullptr, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  REFUSED(kInvalidValue, "", cuMemGetAllocationGranularity, &unit, &properties,
+          static_cast<CUmemAllocationGranularity_flags>(2));
+
+  CUmemGenericAllocationHandle memory = 0, again = 0;
+  REFUSED(kInvalidValue, "", cuMemCreate, nullptr, kUnit, &properties, 0ull);
+  REFUSED(kInvalidValue, "", cuMemCreate, &memory, kUnit, &properties, 1ull);
+  REFUSED(kInvalidValue, "", cuMemCreate, &memory, size_t{0}, &properties, 0ull);
+  REFUSED(kInvalidValue, "size is 2097153, which is no multiple of 2097152", cuMemCreate, &memory, kUnit + 1,
+          &properties, 0ull);
+  REFUSED(CUDA_ERROR_OUT_OF_MEMORY, "", cuMemCreate, &memory, kUnit << 30, &properties, 0ull);
+  for (const CUmemAllocationProp* wrong : {static_cast<const CUmemAllocationProp*>(nullptr), &std::as_const(managed)})
+    REFUSED(kInvalidValue, "the type of the memory is not CU_MEM_ALLOCATION_TYPE_PINNED", cuMemCreate, &memory, kUnit,
+            wrong, 0ull);
+  REFUSED(CUDA_ERROR_NOT_SUPPORTED, "memory that is not a device's is not simulated here", cuMemCreate, &memory, kUnit,
+          &of_the_host, 0ull);
+  REFUSED(CUDA_ERROR_INVALID_DEVICE, kOneDevice, cuMemCreate, &memory, kUnit, &of_no_device, 0ull);
+  REFUSED(CUDA_ERROR_NOT_SUPPORTED, "requestedHandleTypes is 1" + no_handle + "others; allowed is 0", cuMemCreate,
+          &memory, kUnit, &shared, 0ull);
+  OK(CU(cuMemCreate)(&memory, 2 * kUnit, &properties, 0));
+  REFUSED(CUDA_ERROR_NOT_SUPPORTED, "handleType is 1" + no_handle + "others; give the addresses themselves",
+          cuMemExportToShareableHandle, &again, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0ull);
+  REFUSED(CUDA_ERROR_NOT_SUPPORTED, no_handle.substr(2) + "others", cuMemImportFromShareableHandle, &again, &memory,
+          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUmemAllocationProp got{};
+  OK(CU(cuMemGetAllocationPropertiesFromHandle)(&got, memory));
+  EXPECT_EQ(std::memcmp(&got, &properties, sizeof got), 0);
+  REFUSED(kInvalidValue, "", cuMemGetAllocationPropertiesFromHandle, nullptr, memory);
+
+  CUdeviceptr at = 0;
+  REFUSED(kInvalidValue, "", cuMemAddressReserve, nullptr, kUnit, size_t{0}, CUdeviceptr{0}, 0ull);
+  REFUSED(kInvalidValue, "", cuMemAddressReserve, &at, size_t{0}, size_t{0}, CUdeviceptr{0}, 0ull);
+  REFUSED(kInvalidValue, "", cuMemAddressReserve, &at, kUnit, size_t{0}, CUdeviceptr{0}, 1ull);
+  REFUSED(kInvalidValue, "size is 1, which is no multiple of 2097152", cuMemAddressReserve, &at, size_t{1}, size_t{0},
+          CUdeviceptr{0}, 0ull);
+  for (const size_t alignment : {size_t{3}, 3 * kUnit})
+    REFUSED(kInvalidValue, "alignment is no power of two", cuMemAddressReserve, &at, kUnit, alignment, CUdeviceptr{0},
+            0ull);
+  for (const size_t alignment : {size_t{1}, kUnit, 16 * kUnit}) {
+    OK(CU(cuMemAddressReserve)(&at, kUnit, alignment, 0, 0));
+    EXPECT_EQ(at % std::max(alignment, kUnit), 0u);
+    OK(CU(cuMemAddressFree)(at, kUnit));
+  }
+  OK(CU(cuMemAddressReserve)(&at, 3 * kUnit, 0, 0, 0));
+  REFUSED(kInvalidValue, "", cuMemMap, at, kUnit, size_t{0}, memory, 1ull);
+  REFUSED(kInvalidValue, "ptr is " + std::to_string(at + 1) + ", which is no multiple of 2097152", cuMemMap, at + 1,
+          kUnit, size_t{0}, memory, 0ull);
+  REFUSED(kInvalidValue, "size is 1, which is no multiple of 2097152", cuMemMap, at, size_t{1}, size_t{0}, memory,
+          0ull);
+  REFUSED(kInvalidValue, "offset is 1, which is no multiple of 2097152", cuMemMap, at, kUnit, size_t{1}, memory, 0ull);
+  REFUSED(kInvalidValue, "not a live handle of cuMemCreate", cuMemMap, at, kUnit, size_t{0}, memory + (1 << 20), 0ull);
+  const std::string not_reserved = "the range was not reserved by cuMemAddressReserve";
+  REFUSED(kInvalidValue, not_reserved, cuMemMap, at, 4 * kUnit, size_t{0}, memory, 0ull);
+  REFUSED(kInvalidValue, not_reserved, cuMemMap, at - kUnit, kUnit, size_t{0}, memory, 0ull);
+  REFUSED(kInvalidValue, not_reserved, cuMemMap, at, size_t{0}, size_t{0}, memory, 0ull);
+  REFUSED(kInvalidValue, "2097152 bytes at offset 4194304 of memory of 4194304 bytes", cuMemMap, at, kUnit, 2 * kUnit,
+          memory, 0ull);
+  OK(CU(cuMemMap)(at + kUnit, kUnit, kUnit, memory, 0));
+  for (const CUdeviceptr begin : {at, at + kUnit})
+    REFUSED(kInvalidValue, "something is mapped in the range already", cuMemMap, begin, 2 * kUnit, size_t{0}, memory,
+            0ull);
+  OK(CU(cuMemMap)(at, kUnit, 0, memory, 0));
+  CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}, wrong = access;
+  REFUSED(kInvalidValue, "", cuMemSetAccess, at, kUnit, nullptr, size_t{1});
+  REFUSED(kInvalidValue, "", cuMemSetAccess, at, kUnit, &access, size_t{0});
+  const std::string not_whole = "the range is not made up of whole mappings by cuMemMap";
+  for (const auto& [begin, bytes] : {std::pair{at, 3 * kUnit}, {at + 1, kUnit}, {at, kUnit - 1}, {at, size_t{0}}})
+    REFUSED(kInvalidValue, not_whole, cuMemSetAccess, begin, bytes, &access, size_t{1});
+  wrong.location.type = CU_MEM_LOCATION_TYPE_HOST;
+  REFUSED(CUDA_ERROR_NOT_SUPPORTED, "access by the host is not simulated", cuMemSetAccess, at, kUnit, &wrong,
+          size_t{1});
+  wrong = access, wrong.location.id = 1;
+  REFUSED(CUDA_ERROR_INVALID_DEVICE, kOneDevice, cuMemSetAccess, at, kUnit, &wrong, size_t{1});
+  wrong = access, wrong.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  REFUSED(CUDA_ERROR_NOT_SUPPORTED, "access for reading alone is not simulated", cuMemSetAccess, at, kUnit, &wrong,
+          size_t{1});
+  OK(CU(cuMemSetAccess)(at, 2 * kUnit, &access, 1));
+  unsigned long long flags = 9;
+  for (const CUdeviceptr byte : {at, at + 2 * kUnit - 1}) {
+    OK(CU(cuMemGetAccess)(&flags, &properties.location, byte));
+    EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(CU(cuMemRetainAllocationHandle)(&again, reinterpret_cast<void*>(byte)));
+    EXPECT_EQ(again, memory);
+  }
+  for (const CUdeviceptr byte : {at - 1, at + 2 * kUnit}) {
+    REFUSED(kInvalidValue, "nothing is mapped there", cuMemGetAccess, &flags, &properties.location, byte);
+    REFUSED(kInvalidValue, "nothing is mapped there", cuMemRetainAllocationHandle, &again,
+            reinterpret_cast<void*>(byte));
+  }
+  REFUSED(kInvalidValue, "something is still mapped in the range", cuMemAddressFree, at, 3 * kUnit);
+  REFUSED(kInvalidValue, not_whole, cuMemUnmap, at, 3 * kUnit);
+  OK(CU(cuMemUnmap)(at, 2 * kUnit));
+  for (const auto& [begin, bytes] : {std::pair{at, kUnit}, {at + kUnit, 2 * kUnit}})
+    REFUSED(kInvalidValue, "not a range that cuMemAddressReserve gave", cuMemAddressFree, begin, bytes);
+  OK(CU(cuMemAddressFree)(at, 3 * kUnit));
+  OK(CU(cuMemRelease)(memory));
+  REFUSED(kInvalidValue, "not a live handle of cuMemCreate", cuMemRelease, memory);
 }
 
 TEST_F(SimRefusals, Pools) {

@@ -231,23 +231,25 @@ TEST_F(SimTensorMaps, OfPixelsAreRefusedInWords) {
             a.strides.data(), null == 0 ? nullptr : a.lower.data(), null == 1 ? nullptr : a.upper.data(), a.channels,
             a.pixels, a.steps.data(), a.interleave, a.swizzle, a.l2, a.fill);
   }
-  // The smallest box of pixels has one place.
+  // The smallest box of pixels has one place, and so has the smallest column; the smallest pixel has 16 bytes here.
   a.upper[0] = -64;
   a.rank = 5;
   a.lower = {-1, -16, 15};
   a.upper = {-16, 15, -16};
   a.dims = {128, 64, 8, 32, 6};
-  OK(CU(cuTensorMapEncodeIm2col)(&map, a.type, a.rank, reinterpret_cast<void*>(a.address), a.dims.data(),
-                                 a.strides.data(), a.lower.data(), a.upper.data(), a.channels, a.pixels, a.steps.data(),
-                                 a.interleave, a.swizzle, a.l2, a.fill));
-  const auto fields = sim::decode(reinterpret_cast<const uint8_t*>(&map));
-  ASSERT_TRUE(fields.has_value());
-  EXPECT_EQ(fields->mode, sim::TensorMode::Im2col);
-  EXPECT_EQ(fields->im2col.lower, (std::array<int32_t, 3>{-1, -16, 15}));
-  EXPECT_EQ(fields->im2col.upper, (std::array<int32_t, 3>{-16, 15, -16}));
-  EXPECT_EQ(fields->im2col.channels, 64u);
-  EXPECT_EQ(fields->im2col.pixels, 1024u);
-  EXPECT_EQ(fields->dims[3], 32u);
+  for (const auto& [channels, pixels] : {std::pair{64u, 1024u}, {8u, 1024u}, {64u, 1u}}) {
+    OK(CU(cuTensorMapEncodeIm2col)(&map, a.type, a.rank, reinterpret_cast<void*>(a.address), a.dims.data(),
+                                   a.strides.data(), a.lower.data(), a.upper.data(), channels, pixels, a.steps.data(),
+                                   a.interleave, a.swizzle, a.l2, a.fill));
+    const auto fields = sim::decode(reinterpret_cast<const uint8_t*>(&map));
+    ASSERT_TRUE(fields.has_value());
+    EXPECT_EQ(fields->mode, sim::TensorMode::Im2col);
+    EXPECT_EQ(fields->im2col.lower, (std::array<int32_t, 3>{-1, -16, 15}));
+    EXPECT_EQ(fields->im2col.upper, (std::array<int32_t, 3>{-16, 15, -16}));
+    EXPECT_EQ(fields->im2col.channels, channels);
+    EXPECT_EQ(fields->im2col.pixels, pixels);
+    EXPECT_EQ(fields->dims[3], 32u);
+  }
 }
 
 TEST_F(SimTensorMaps, HaveTheFieldsTheyWereGiven) {
