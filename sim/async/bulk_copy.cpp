@@ -182,7 +182,8 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
         system_copy_access(warp, source, bytes, false, completion_of(targets), true, Reach::Weak, lane);
     }
     for (const Target& target : targets) {
-      SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane).touch(target.offset, bytes);
+      SharedAccess(warp, *target.cta, SharedAccess::Kind::AsyncWrite, target.stamp, lane)
+          .touch_for_write(target.offset, bytes, copy.reduction != Reduction::None);
       cluster.engine.submit(cluster,
                             std::make_unique<BulkLoad>(origin, from, bytes, target, copy.reduction, copy.element));
     }

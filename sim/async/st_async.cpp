@@ -89,7 +89,8 @@ Step execute_async_store(Warp& warp, const Instr& instr, uint32_t mask) {
       undefined = read_values(warp, instr, lane);
     }
     const Target target = targets_of(warp, destination, barrier, form.target(), 0, lane)[0];
-    SharedAccess(warp, *target.cta, SharedAccess::Kind::CpAsyncWrite, target.stamp, lane).touch(target.offset, bytes);
+    SharedAccess(warp, *target.cta, SharedAccess::Kind::CpAsyncWrite, target.stamp, lane)
+        .touch_for_write(target.offset, bytes, form.reduction != Reduction::None);
     cluster.engine.submit(cluster, std::make_unique<AsyncStore>(Origin{&warp, instr.source, lane}, target, value,
                                                                 undefined, bytes, form.reduction, form.element));
   }

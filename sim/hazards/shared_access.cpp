@@ -543,6 +543,23 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
   }
 }
 
+void SharedAccess::touch_for_write(uint32_t offset, uint32_t size, bool reduces) {
+  if (!reduces || offset > owner_.shared.size || size > owner_.shared.size - offset) return touch(offset, size);
+  uint8_t* const place = owner_.shared.bytes + offset;
+  std::vector<uint8_t> undefined(size);
+  load_undefined(warp_, place, undefined.data(), size);
+  touch(offset, size);
+  uint32_t bytes = 0;  // of a granule
+  for (uint32_t i = 0; i < size; ++i) {
+    const uint32_t at = offset + i;
+    bytes |= static_cast<uint32_t>(undefined[i] != 0) << (at & 15);
+    if ((at & 15) != 15 && i + 1 < size) continue;
+    if (bytes != 0) uninitialised(warp_, owner_, at & ~15u, bytes, lane_);
+    bytes = 0;
+  }
+  store_undefined(warp_, place, undefined.data(), size);
+}
+
 void SharedAccess::check(Warp& other, Cta& owner, Kind kind, const std::vector<Met>& met) {
   for (const Met& m : met) check_async(other, owner, m.history, m.offset, -1, kind);
 }

@@ -47,6 +47,8 @@ class SharedAccess {
   enum class Kind { AsyncRead, AsyncWrite, CpAsyncWrite };
   SharedAccess(Warp& warp, Cta& owner, Kind kind, Stamp completion, int lane = -1);
   void touch(uint32_t offset, uint32_t size);  // faults (memory) when it is not all inside the block's memory
+  // A write that may be a reduction, which reads the bytes, too. Those that nobody has written stay undefined.
+  void touch_for_write(uint32_t offset, uint32_t size, bool reduces);
   // 32 aligned bytes that are known to be inside, read.
   void touch_pair(uint32_t offset) {
     SharedHistory::Granule* const two = granules_ + (offset >> 4);

@@ -235,13 +235,30 @@ std::string stored_matrix(int matrices, const std::string& value) {
             std::to_string(128 * i) + "], %r7;\n";
   return loaded(body);
 }
-std::string async_store(const std::string& value) {
-  return loaded(R"(
+std::string async_store(const std::string& value, const std::string& operation = "st.async",
+                        const std::string& before = "") {
+  return loaded(before + R"(
   @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
   @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
   bar.sync 0;
-  st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r5+4096], )" +
-                value + ", [%r2];\n" + kWaited + "ld.shared.u32 %r7, [%r5+4096];\nst.global.u32 [%rd4], %r7;\n");
+  )" + operation +
+                (operation == "st.async" ? "" : ".relaxed.cluster") + ".shared::cluster.mbarrier::complete_tx::bytes" +
+                (operation == "st.async" ? "" : ".add") + ".u32 [%r5+4096], " + value + ", [%r2];\n" + kWaited +
+                "ld.shared.u32 %r7, [%r5+4096];\nst.global.u32 [%rd4], %r7;\n");
+}
+
+// Adds words of shared memory that are written to others of the same block.
+std::string bulk_reduction(const std::string& before) {
+  return loaded("st.shared.u32 [%r5], %r3;\n" + before + R"(
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+  @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  add.u32 %r7, %r1, 4096;
+  mapa.shared::cluster.u32 %r7, %r7, 0;
+  mapa.shared::cluster.u32 %r8, %r2, 0;
+  @%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r7], [%r1], 128, [%r8];
+)" + kWaited + "ld.shared.u32 %r7, [%r5+4096];\nst.global.u32 [%rd4], %r7;\n");
 }
 
 const std::string kAllButOne =
@@ -404,6 +421,11 @@ std::vector<Case> cases() {
       {"the last of two matrices that stmatrix stores", stored_matrix(2, "%r6"), stored_matrix(2, "%r3")},
       {"the last of four matrices that stmatrix stores", stored_matrix(4, "%r6"), stored_matrix(4, "%r3")},
       {"a value that st.async stores", async_store("%r6"), async_store("%r3")},
+      {"a word that red.async adds to", async_store("%r3", "red.async"),
+       async_store("%r3", "red.async", "st.shared.u32 [%r5+4096], %r3;\n")},
+      {"a value that red.async adds", async_store("%r6", "red.async", "st.shared.u32 [%r5+4096], %r3;\n"),
+       async_store("%r3", "red.async", "st.shared.u32 [%r5+4096], %r3;\n")},
+      {"words that a bulk copy adds to", bulk_reduction(""), bulk_reduction("st.shared.u32 [%r5+4096], %r3;\n")},
       // ---- products ----
       {"rows of wgmma", wgmma("mad.wide.u32 %rd5, %r3, 4, %rd4;\nst.global.v2.f32 [%rd5], {%f42, %f43};\n"), "", "",
        128},
@@ -467,6 +489,7 @@ Outcome run_at(const std::string& text, const Case& one, Strictness level, const
   launch.kernel = kernel.get();
   launch.grid = {1, 1, 1};
   launch.block = {one.threads, 1, 1};
+  launch.explicit_cluster = true;
   launch.params = Params().add(in.address()).add(out.address()).add(map.address()).add(six_bit_map.address()).bytes();
   launch.global = &memory;
   launch.arch = one.arch;
