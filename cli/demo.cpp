@@ -259,9 +259,9 @@ int run_layer(const Device& device, std::optional<Progress>& running, int tokens
              simulated ? fmt::format("{:.1f} s to simulate", seconds)
                        : fmt::format("{:.3f} ms\n{:<10} {:.1f}", seconds * 1e3, "TFLOP/s", flops / seconds * 1e-12));
   fmt::print("{:<10} {} of {} choices differ\n", "router", misrouted, pairs);
-  fmt::print("{:<10} {:.2e} of at most {:.0e} (relative, {}); worst element {:.2f} of its bound\n", "error",
-             comparison.relative_error(), reference::kBf16Bound.frobenius,
-             step == 1 ? "whole result" : fmt::format("{} of the tokens", checked), comparison.worst());
+  fmt::print("{:<10} {:.2e} of at most {:.0e} (relative, {} of {} tokens); worst element {:.2f} of its bound\n",
+             "error", comparison.relative_error(), reference::kBf16Bound.frobenius, checked, tokens,
+             comparison.worst());
   const bool pass = comparison.pass() && misrouted == 0;
   fmt::print("{:<10} {}\n", "result",
              pass                ? "PASS"

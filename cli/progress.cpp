@@ -35,25 +35,24 @@ void Progress::step(const std::string& text) {
     fmt::print(stderr, "{} ...\n", text);
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    text_ = text;
-    since_ = std::chrono::steady_clock::now();
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  text_ = text;
+  since_ = std::chrono::steady_clock::now();
+  write_line();
 }
 
 void Progress::detail(const std::string& text) {
   if (terminal_) step(text);
 }
 
+void Progress::write_line() const {
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - since_;
+  fmt::print(stderr, "{}{} ... {:.0f} s", kWipe, text_, taken.count());
+}
+
 void Progress::show() {
   std::unique_lock lock(mutex_);
-  while (!done_) {
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - since_;
-    fmt::print(stderr, "{}{} ... {:.0f} s", kWipe, text_, taken.count());
-    changed_.wait_for(lock, std::chrono::milliseconds(200));
-  }
+  while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return done_; })) write_line();
 }
 
 }  // namespace moxie::cli

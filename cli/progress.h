@@ -17,7 +17,8 @@ class Progress {
   void detail(const std::string& text);  // of the step; on a terminal only
 
  private:
-  void show();
+  void write_line() const;
+  void show();  // runs in the thread
   bool terminal_;
   std::string text_;
   std::chrono::steady_clock::time_point since_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `moxie layer`: a layer of GPT-OSS with its answers, layers of all models that are drawn and computed in double
 // precision, and checkpoints that are wrong.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -890,6 +893,33 @@ INSTANTIATE_TEST_SUITE_P(
                                }},
                           }),
     [](const auto& info) { return info.param.name; });
+
+TEST(Layer, OnATerminalTheStepsShareALine) {
+  const Folder folder;
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  const std::string name = ptsname(terminal);
+  const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);  // what was said stays readable while it is open
+  const Strings arguments = {"layer", kGolden, kGolden + "/tokens.safetensors", folder / "out", "--layer", "0"};
+  EXPECT_EQ(wait_for(start_moxie(arguments, {}, name)), 0);
+  std::string said(1 << 16, '\0');
+  size_t size = 0;
+  for (ssize_t got = 0; (got = read(terminal, said.data() + size, said.size() - size)) > 0;) size += size_t(got);
+  said.resize(size);
+  close(other_end);
+  close(terminal);
+  const std::string wipe = "\r\033[K";
+  size_t at = 0;
+  for (const char* step : {"opening the device", "compiling", "loading weights", "packing weights, 1 of 8",
+                           "packing weights, 8 of 8", "running on the simulator"}) {
+    at = said.find(wipe + step + " ... ", at);
+    EXPECT_NE(at, std::string::npos) << step << " is not in its place: " << said;
+  }
+  EXPECT_THAT(said, testing::EndsWith(" s" + wipe));
+  EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+}
 
 // Of a file that cannot be written to its end nothing is left.
 TEST(Layer, AFullDiskLeavesNothing) {

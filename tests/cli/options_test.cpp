@@ -104,6 +104,9 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
     EXPECT_EQ(help.err, "");
     EXPECT_EQ(options_of(help.out), options) << command;
     EXPECT_TRUE(std::regex_search(all.out, std::regex("\n  " + command + " +\\S+ \\S+"))) << command;
+    if (command == "plan") {
+      EXPECT_THAT(help.out, HasSubstr("What a layer costs whose experts are divided among so many ranks "));
+    }
     EXPECT_GT(lines_of(help.out).at(0).size(), 20u) << command << " says what it does";
     if (!options.contains("--gate")) continue;
     for (const char* activation : {"none", "relu", "relu2", "gelu", "gelu-erf", "silu", "swiglu", "swiglu-oai", "geglu",

@@ -245,7 +245,7 @@ up         .*
 down       .*
 time       .* s to simulate
 router     0 of 4 choices differ
-error      1[.]6[567]e-03 of at most 4e-03 \(relative, whole result\); worst element 0[.]2[345] of its bound
+error      1[.]6[567]e-03 of at most 4e-03 \(relative, 1 of 1 tokens\); worst element 0[.]2[345] of its bound
 result     PASS
 )"))) << finished.out;
 }

@@ -35,6 +35,16 @@ TEST(Tune, TheSimulatorIsRefused) {
   EXPECT_THAT(finished.err, HasSubstr("needs a GPU"));
 }
 
+TEST(Tune, ATableOfPackedProductsIsRefused) {
+  const Folder folder;
+  write_file(folder / "list", "8 64 64 --groups 2\n8 64 64 --groups 2 --format mxfp4\n");
+  const Finished finished = run_moxie({"tune", folder / "list", "--out", folder / "table"}, simulator_as_gpu());
+  EXPECT_EQ(finished.status, 2);
+  EXPECT_EQ(finished.err,
+            "moxie: tune makes a table for products of bf16 alone; --times takes those with --format mxfp4, too\n");
+  EXPECT_FALSE(std::filesystem::exists(folder / "table"));
+}
+
 // Before anything is timed, and so before a GPU is looked for.
 TEST(Tune, AnOutputThatCannotBeWrittenIsRefusedFirst) {
   const Folder folder;

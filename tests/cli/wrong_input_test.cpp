@@ -230,6 +230,24 @@ INSTANTIATE_TEST_SUITE_P(
     }),
     case_name<UsageCase>);
 
+// A file whose tensor has other bytes than its type and shape say would be refused.
+TEST(Safetensors, EveryTypeHasItsSize) {
+  const std::pair<const char*, int> sizes[] = {
+      {"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U16", 2}, {"I16", 2},
+      {"F16", 2},  {"BF16", 2}, {"U32", 4}, {"I32", 4},     {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8}};
+  const Folder folder;
+  for (const auto& [type, size] : sizes) {
+    const std::string fields = R"("shape":[5],"data_offsets":[0,)" + std::to_string(5 * size) + "]";
+    write_file(folder / type, RawFile::with_header(std::string(R"({"a":{"dtype":")") + type + "\"," + fields + "}}",
+                                                   std::string(size_t(5 * size), 'x')));
+    try {
+      EXPECT_EQ(cli::SafetensorsReader(folder / type).find("a")->dtype, type);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+}
+
 struct FileCase {
   std::string name;
   std::string bytes;

@@ -138,6 +138,19 @@ TEST(Ranks, HaveAHostThreadEach) {
   EXPECT_EQ(layers.difference(), "");
 }
 
+// The sums of more columns than the threads of a device's only multiprocessor have at once.
+TEST(Ranks, SumsMayBeWide) {
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(2, 1, 1);
+  d.hidden = 7208, d.width = 8;
+  d.ranks->results = ResultFormat::Sums;
+  RankLayers layers(d, peer_devices(2));
+  layers.bring(call_of({1, 2}, 1, [id = 0](int) mutable { return id++ % 2; }));
+  for (int rank = 0; rank < 2; ++rank) layers.run(rank);
+  for (int rank = 0; rank < 2; ++rank) layers.layer(rank).device().synchronize();
+  EXPECT_EQ(layers.difference(), "");
+}
+
 // A graph of each rank's call serves every routing.
 TEST(Ranks, GraphsAreReplayed) {
   set_order("eager");

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "jit/jit.h"
+#include "jit/search.h"
 #include "jit/source.h"
 #include "jit/source_text.h"
 #include "moxie/error.h"
@@ -534,6 +535,32 @@ TEST_F(ObtainTest, AFileThatIsNoNvrtcIsNamed) {
   const ScopedVariable wrong("MOXIE_NVRTC", file.string());
   EXPECT_EQ(run("ObtainChild.DISABLED_PrintsTheError"), 0) << log();
   EXPECT_THAT(log(), HasSubstr(file.string() + " cannot be loaded"));
+  const ScopedVariable another("MOXIE_NVRTC", MOXIE_SIM_LIBRARY);
+  EXPECT_EQ(run("ObtainChild.DISABLED_PrintsTheError"), 0) << log();
+  EXPECT_THAT(log(), HasSubstr(std::string(MOXIE_SIM_LIBRARY) + " is no NVRTC: it has no nvrtcVersion"));
+}
+
+// The version is kept under the file that was loaded, so not under a better candidate that could not be. A copy of this
+// program looks for the compiler, since this one has it beside itself.
+TEST_F(ObtainTest, ABrokenCandidateHasNoVersion) {
+  const fs::path root = fs::canonical(scratch_.path()), program = root / "program/test",
+                 broken = root / "environment/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13",
+                 good = root / "toolkit/lib64/libnvrtc.so.13";
+  for (const fs::path& file : {program, broken, good}) fs::create_directories(file.parent_path());
+  fs::copy_file("/proc/self/exe", program);
+  fs::create_symlink(Compiler::get().path(), good);
+  const ScopedVariable unnamed("MOXIE_NVRTC", std::optional<std::string>()), home("CUDA_HOME", root / "toolkit");
+  const ScopedVariable environment("VIRTUAL_ENV", root / "environment");
+  const auto versions = [&] {
+    int count = 0;
+    fs::remove_all(folder_);
+    EXPECT_EQ(test::wait_for(test::start_test("ObtainChild.DISABLED_Obtains", log_, program)), 0) << log();
+    for (const auto& file : fs::directory_iterator(folder_)) count += file.path().extension() == ".nvrtc";
+    return count;
+  };
+  EXPECT_EQ(versions(), 1);
+  test::write_file(broken, "not a library");
+  EXPECT_EQ(versions(), 0);
 }
 
 TEST_F(ObtainTest, APackServesAMachineWithoutCompiler) {

@@ -556,6 +556,8 @@ TEST(Plan, ExplainsItself) {
   EXPECT_EQ(info.tiles, plan.tiles);
   EXPECT_EQ(info.stages, plan.config.stages);
   EXPECT_EQ(info.store_buffers, plan.config.store_buffers);
+  const auto needs = sink_needs(s, plan.config);
+  EXPECT_EQ(info.shared_bytes, kernel::shared_bytes(plan.config, needs.data(), int(needs.size())));
   EXPECT_TRUE(info.tuning == Tuning(tuning_of(plan.config)));
   EXPECT_NEAR(info.predicted_seconds, plan.candidates.front().cycles / info.clock, 1e-12);
   ASSERT_EQ(info.candidates.size(), plan.candidates.size());

@@ -84,7 +84,7 @@ TEST(Search, VersionsAreComparedAsNumbers) {
   const ScratchFolder scratch;
   const fs::path libraries = scratch.path() / "lib";
   std::vector<fs::path> promised, found;
-  for (const char* version : {"10", "9.10", "9.2", "9"}) {
+  for (const char* version : {"10", "9.10", "9.2", "9.0", "9"}) {
     promised.push_back(libraries / (std::string("python3.") + version) / "site-packages/nvidia/cu13/lib");
     fs::create_directories(promised.back());
   }
