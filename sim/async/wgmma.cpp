@@ -89,11 +89,8 @@ struct Matrix {
     const uint32_t along_mn = wide == 1 ? piece * stride : piece % wide * 16 + piece / wide * leading;
     return swizzled(start + along_mn + k % 8 * (16 * wide) + k / 8 * (wide == 1 ? leading : stride));
   }
-  uint32_t element(uint32_t mn, uint32_t k) const {
-    const uint32_t per_piece = 16 / static_cast<uint32_t>(bytes);
-    if (mn_major) return piece_mn_major(mn / per_piece, k) + mn % per_piece * static_cast<uint32_t>(bytes);
-    return piece_k_major(mn, k / per_piece) + k % per_piece * static_cast<uint32_t>(bytes);
-  }
+  // The address of byte k of a row. Matrices of single bits, which are asked for it, are K-major.
+  uint32_t byte_k_major(uint32_t mn, uint32_t k) const { return piece_k_major(mn, k / 16) + k % 16; }
 };
 
 // Marks the pieces of `count` rows (of A) or columns (of B) as read.
@@ -332,14 +329,14 @@ void multiply_bits(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& r
     for (int k = 0; k < f.k; ++k) {
       const uint8_t* const at =
           f.registers_a ? fragment_element(*warps[row / 16], f, row % 8, row % 16 / 8, k)
-                        : cta.shared.bytes + ma.element(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
+                        : cta.shared.bytes + ma.byte_k_major(static_cast<uint32_t>(row), static_cast<uint32_t>(k));
       a[static_cast<size_t>(row * f.k + k)] = *at;
     }
   }
   for (int column = 0; column < f.n; ++column) {
     for (int k = 0; k < f.k; ++k)
       b[static_cast<size_t>(column * f.k + k)] =
-          cta.shared.bytes[mb.element(static_cast<uint32_t>(column), static_cast<uint32_t>(k))];
+          cta.shared.bytes[mb.byte_k_major(static_cast<uint32_t>(column), static_cast<uint32_t>(k))];
   }
   for (int w = 0; w < kWarps; ++w) {
     for (int i = 0; i < f.n / 2; ++i) {

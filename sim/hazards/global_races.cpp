@@ -90,6 +90,12 @@ class Judge {
       }
     }
   }
+  // Bytes of all lanes, `size` each, one lane's behind another's.
+  void touch_row(uint64_t address, uint32_t size) {
+    row_ = address;
+    row_size_ = size;
+    touch_range(address, uint64_t{kLanes} * size, 0);
+  }
   // Aligned bytes of one lane, at most 16.
   void touch_piece(uint64_t address, uint32_t bytes, int lane) {
     touch(history_.pages.of(address), granule_of(address), bytes << (address & 15), lane);
@@ -132,6 +138,7 @@ class Judge {
       }
       const uint64_t address =
           (page.number << GlobalPage::kBits) + granule * 16 + static_cast<unsigned>(std::countr_zero(both.bytes));
+      if (row_size_ != 0) lane = static_cast<int>((address - row_) / row_size_);
       deviation(Hazard::Race, warp_, lane, [&] { return race_text(warp_, address, now, other); });
     });
     const uint32_t before = list;
@@ -148,6 +155,8 @@ class Judge {
   const GlobalTouch now_;
   const bool is_store_;
   GlobalSteps::Step* steps_;
+  uint64_t row_ = 0;
+  uint32_t row_size_ = 0;  // 0: it is no row
 };
 
 // The number of what the warp knows of other clusters.
@@ -178,13 +187,12 @@ void judge_global_access(Warp& warp, const uint64_t* address, uint32_t mask, uin
   const bool write = access != Access::Read;
   const bool is_store = write && reach == Reach::Weak;
   if (is_store) warp.cta->cluster->global_stores |= mask;
-  Judge judge(warp,
-              {stamp_of(warp, reach), view_of(warp), static_cast<uint32_t>(warp.pc()), warp.self, 0, write, reach},
+  Judge judge(warp, {stamp_of(warp, reach), view_of(warp), static_cast<uint32_t>(warp.pc()), warp.self, write, reach},
               is_store);
   if (size > 16) {
     each_lane(mask, [&](int lane) { judge.touch_range(address[lane], size, lane); });
   } else if (row && address[0] % 16 == 0) {
-    judge.touch_range(address[0], uint64_t{kLanes} * size, 0);
+    judge.touch_row(address[0], size);
   } else {
     const uint32_t bytes = (1u << size) - 1;
     each_lane(mask, [&](int lane) { judge.touch_piece(address[lane], bytes, lane); });
@@ -193,7 +201,7 @@ void judge_global_access(Warp& warp, const uint64_t* address, uint32_t mask, uin
 
 void judge_global_copy(Warp& warp, uint64_t address, uint64_t bytes, bool write, Reach reach, Stamp completion) {
   if (warp.cta->cluster->global_history == nullptr) return;
-  Judge(warp, {completion, view_of(warp), static_cast<uint32_t>(warp.pc()), warp.self, 0, write, reach}, false)
+  Judge(warp, {completion, view_of(warp), static_cast<uint32_t>(warp.pc()), warp.self, write, reach}, false)
       .touch_range(address, bytes, -1);
 }
 
@@ -248,7 +256,8 @@ void finish_global_stores(Warp& warp, const uint8_t* const* at, const uint8_t* r
       const auto byte = static_cast<uint32_t>(std::countr_zero(rest));
       if (now[byte] == store.before[byte]) continue;
       const uint64_t place = (store.page->number << GlobalPage::kBits) + store.granule * 16 + byte;
-      deviation(Hazard::Race, warp, store.lane, [&] { return race_text(warp, place, store.now, store.other); });
+      const int lane = row == nullptr ? store.lane : static_cast<int>((place - reinterpret_cast<uint64_t>(row)) / size);
+      deviation(Hazard::Race, warp, lane, [&] { return race_text(warp, place, store.now, store.other); });
       break;
     }
   }

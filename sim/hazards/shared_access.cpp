@@ -39,6 +39,11 @@ void uninitialised(Warp& warp, Cta& owner, uint32_t offset, uint32_t unwritten, 
             ", which holds an mbarrier object that was not invalidated");
 }
 
+// Whether bytes of a granule belong to an mbarrier object, which has eight of them.
+bool meets_mbarrier(const SharedHistory::Granule& granule, uint32_t mask) {
+  return granule.mbarrier != 0 && (granule.mbarrier & ((mask & 0xff ? 1 : 0) | (mask >> 8 ? 2 : 0))) != 0;
+}
+
 void check_in_flight(const Warp& warp, const Cta& owner, const SharedHistory::History& h, uint32_t offset, int lane,
                      const char* what, uint32_t mask = 0xffff) {
   if (h.kind < SharedHistory::Write::CpAsync || warp.has_seen(h.write)) return;
@@ -284,8 +289,7 @@ class GenericAccess {
   [[gnu::noinline]] void step(SharedHistory::Granule& g, uint32_t granule, uint32_t mask, int lane) {
     const uint32_t at = granule * 16 + static_cast<uint32_t>(__builtin_ctz(mask));
     const char* const what = kWrite ? "writes to" : "reads";
-    if (g.mbarrier && (g.mbarrier & ((mask & 0xff ? 1 : 0) | (mask >> 8 ? 2 : 0))))
-      touches_mbarrier(warp_, owner_, at, lane, what);
+    if (meets_mbarrier(g, mask)) touches_mbarrier(warp_, owner_, at, lane, what);
     const SharedHistory::History& h = history_.histories[g.history];
     const bool by_word = h.kind == SharedHistory::Write::CpAsync;  // what holds for these bytes need not for others
     const uint32_t before = g.history;
@@ -534,7 +538,7 @@ void SharedAccess::touch(uint32_t offset, uint32_t size) {
     // A part of a granule that this operation has already written beside.
     if (!(write && granule.history == new_)) step(granule, at, mask);
     if (write) {
-      if (granule.mbarrier) touches_mbarrier(warp_, owner_, at, lane_, "writes to");
+      if (meets_mbarrier(granule, mask)) touches_mbarrier(warp_, owner_, at, lane_, "writes to");
       granule.written |= static_cast<uint16_t>(mask);
     } else if ((granule.written & mask) != mask) {
       uninitialised(warp_, owner_, at, mask & ~uint32_t{granule.written}, lane_);

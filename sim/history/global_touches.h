@@ -22,12 +22,12 @@ enum class Reach : uint8_t { Weak, Cta, Cluster, Device, System };
 // grid's `stamp.by` is a number of GridHistory::moments.
 struct GlobalTouch {
   Stamp stamp;
-  uint32_t view = 0;   // in a cluster's history: what the warp knew of other clusters, as the cluster numbers it
-  uint32_t pc = 0;     // of the instruction
-  Agent warp = 0;      // that executed it
-  uint16_t bytes = 0;  // one bit a byte
+  uint32_t view = 0;  // in a cluster's history: what the warp knew of other clusters, as the cluster numbers it
+  uint32_t pc = 0;    // of the instruction
+  Agent warp = 0;     // that executed it
   bool write = false;
   Reach reach = Reach::Weak;
+  uint16_t bytes = 0;  // one bit a byte
   bool is_plain_write() const { return write && reach == Reach::Weak; }
   // Whether it is the same access, perhaps of other bytes.
   bool is_like(const GlobalTouch& other) const {

@@ -108,9 +108,7 @@ Step copy_vector(Warp& warp, const Instr& in, uint32_t mask) {
   alignas(64) Row values[4][kLanes];
   for (int e = 0; e < count; ++e)
     std::memcpy(values[e], warp.row<Row>(in.reg[static_cast<size_t>(count + e)]), sizeof values[e]);
-  for (int e = 0; e < count; ++e) {
-    if (in.reg[e] != kNoReg) store_row(warp, in.reg[e], values[e], mask);
-  }
+  for (int e = 0; e < count; ++e) store_row(warp, in.reg[e], values[e], mask);
   return Step::Next;
 }
 

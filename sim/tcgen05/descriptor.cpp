@@ -32,17 +32,18 @@ const char* mma_kind_name(MmaKind kind) {
 
 namespace {
 
-bool is_between(int n, int low, int high, int step) { return n >= low && n <= high && n % step == 0; }
+// Whether N is a multiple of `step` that is not 0 and at most 256.
+bool in_steps(int n, int step) { return n >= step && n <= 256 && n % step == 0; }
 
 bool shape_fits(const MmaShape& s, MmaKind kind, int group, bool ws) {
   if (ws) return (s.m == 32 || s.m == 64 || s.m == 128) && (s.n == 64 || s.n == 128 || s.n == 256);
   if (group == 1) {
     if (s.m != 128 && (s.m != 64 || is_scaled(kind))) return false;
-    if (kind == MmaKind::I8) return s.n == 8 || s.n == 24 || is_between(s.n, 16, 256, 16);
-    return is_between(s.n, 8, 256, 8);
+    if (kind == MmaKind::I8) return s.n == 8 || s.n == 24 || in_steps(s.n, 16);
+    return in_steps(s.n, 8);
   }
   if (s.m != 128 && s.m != 256) return false;
-  return kind == MmaKind::I8 ? is_between(s.n, 32, 256, 32) : is_between(s.n, 16, 256, 16);
+  return in_steps(s.n, kind == MmaKind::I8 ? 32 : 16);
 }
 
 bool element_of(uint32_t code, MmaKind kind, MmaElement* out) {

@@ -145,6 +145,25 @@ TEST_P(Orders, CpAsyncGroupsAndZeroFill) {
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], 4 * i + 4 + 1000 * (4 * i + 1));
 }
 
+// Lanes 0, 3, 6 ... have zeros instead of their words.
+TEST_P(Orders, CpAsyncIgnoresTheSourceOfTheLanesThatItsPredicateNames) {
+  Buffer<uint32_t> in(memory_, iota(32, 1)), out(memory_, 32, 7u);
+  sim_test::run_ptx(bulk_kernel(R"(
+  mul.wide.u32 %rd10, %r3, 4;
+  add.s64 %rd11, %rd2, %rd10;
+  add.s64 %rd12, %rd3, %rd10;
+  mad.lo.u32 %r11, %r3, 4, %r1;
+  rem.u32 %r12, %r3, 3;
+  setp.eq.u32 %p2, %r12, 0;
+  cp.async.ca.shared.global [%r11], [%rd11], 4, %p2;
+  cp.async.wait_all;
+  ld.shared.u32 %r13, [%r11];
+  st.global.u32 [%rd12], %r13;
+)"),
+                    "k", Params().add(in.address()).add(out.address()), memory_, shape(32));
+  for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i % 3 == 0 ? 0 : i + 1) << i;
+}
+
 TEST_P(Orders, CpAsyncArrivesAtAnMbarrier) {
   Buffer<uint32_t> in(memory_, iota(32, 40)), out(memory_, 32, 0u);
   sim_test::run_ptx(bulk_kernel(R"(

@@ -110,6 +110,11 @@ TEST(Faults, OfAddresses) {
       {"@%p1 st.shared.u32 [%r2], %r3;\n", "mbarrier misuse: *"},
       {"@%p1 st.shared.u32 [%r2+4], %r3;\n", "mbarrier misuse: *"},
       {"@%p1 st.shared.u32 [%r2+8], %r3;\n", "memory: *"},
+      // A row of the warp that ends with the buffer, and one that passes the end of shared memory.
+      {"mad.lo.u32 %r5, %r3, 4, %r1;\nst.shared.u32 [%r5+8064], %r3;\n", ""},
+      {"@%p1 mbarrier.inval.shared::cta.b64 [%r2];\nbar.sync 0;\nmad.lo.u32 %r5, %r3, 4, %r1;\n"
+       "st.shared.u32 [%r5+8160], %r3;\n",
+       "memory: 4 bytes at shared memory at offset 0x2008 pass the end of the block's 8200 bytes"},
       {"@%p1 st.shared.v2.u32 [%r1+4], {%r3, %r3};\n", "memory: misaligned address 0x4, which is not a multiple of 8"},
       {"@%p1 ld.shared.u8 %r6, [%r1+100];\n", "*uninitialised*"},
       {"@%p1 st.shared.u8 [%r1+100], %r3;\n@%p1 ld.shared.u8 %r6, [%r1+100];\n", ""},
@@ -161,6 +166,20 @@ TEST(Faults, OfCopies) {
       {"@%p1 cp.async.ca.shared.global [%r1], [%rd2+4096], 4;\n", "memory: access of 4 bytes at global address"},
       {"@%p1 cp.async.ca.shared.global [%r1], [%rd2+4088], 16, 8;\n", "*source address*16*"},
       {"@%p1 cp.async.ca.shared.global [%r1], [%rd2+4096], 16, 0;\n@%p1 cp.async.wait_all;\n", ""},
+      // The mbarrier has half of a granule, and the other half may be written.
+      {"@%p1 cp.async.ca.shared.global [%r2], [%rd2], 8;\n",
+       "mbarrier misuse: writes to shared memory at offset 0x2000, which holds an mbarrier object that was not "
+       "invalidated"},
+      {"@%p1 mbarrier.init.shared::cta.b64 [%r1+16], 1;\n@%p1 cp.async.ca.shared.global [%r1+16], [%rd2], 8;\n",
+       "mbarrier misuse: writes to shared memory at offset 0x10, "},
+      {"@%p1 mbarrier.init.shared::cta.b64 [%r1+16], 1;\n@%p1 cp.async.ca.shared.global [%r1+24], [%rd2], 8;\n"
+       "@%p1 cp.async.wait_all;\n",
+       ""},
+      {"@%p1 mbarrier.init.shared::cta.b64 [%r1+24], 1;\n@%p1 cp.async.ca.shared.global [%r1+16], [%rd2], 8;\n"
+       "@%p1 cp.async.wait_all;\n",
+       ""},
+      {"@%p1 mbarrier.init.shared::cta.b64 [%r1+24], 1;\n@%p1 cp.async.ca.shared.global [%r1+28], [%rd2], 4;\n",
+       "mbarrier misuse: writes to shared memory at offset 0x1c, "},
       {kOther + "@%p1 cp.async.ca.shared.global [%r5], [%rd2], 4;\n",
        "illegal use: cp.async into the shared memory of another block", 2},
       {kOther + "@%p1 cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r6];\n",

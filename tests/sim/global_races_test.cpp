@@ -95,6 +95,61 @@ TEST(GlobalRaces, ACopyReadsNoMoreThanItsBytes) {
   for (const char* word : {"8", "12"}) expect_order(text(word), 1);
 }
 
+TEST(GlobalRaces, BulkStoresOfOneValueNeedNoOrder) {
+  const auto text = [](const std::string& value) {
+    return "  .shared .align 16 .b8 from[16];\n  @!%p1 bra END;\n"
+           "  st.shared.v4.u32 [from], {" +
+           value + ", 0, 0, 0};\n  fence.proxy.async.shared::cta;\n  mov.u32 %r9, from;\n" +
+           "  cp.async.bulk.global.shared::cta.bulk_group [%rd4], [%r9], 16;\n  cp.async.bulk.commit_group;\n"
+           "  cp.async.bulk.wait_group 0;\nEND:\n";
+  };
+  expect_order(text("7"));
+  expect_race(text("%r2"));
+}
+
+// Warp 1 stores a word of the row that warp 0 loads or stores.
+TEST(GlobalRaces, TheLaneOfARowIsNamed) {
+  for (const char* access : {"st.global.u32 [%rd2], %r1;", "ld.global.u32 %r7, [%rd2];"}) {
+    const std::string body = std::string(
+                                 "  setp.ge.u32 %p2, %r1, 32;\n  @%p2 bra SECOND;\nWAIT:\n"
+                                 "  ld.volatile.global.u32 %r8, [%rd4];\n  setp.eq.u32 %p3, %r8, 0;\n"
+                                 "  @%p3 bra WAIT;\n  ") +
+                             access +
+                             "\n  bra END;\nSECOND:\n  setp.ne.u32 %p4, %r1, 32;\n  @%p4 bra END;\n"
+                             "  st.global.u32 [%rd1+52], 100;\n  st.volatile.global.u32 [%rd4], 1;\nEND:\n";
+    for (const sim::Order& order : sim_test::all_orders())
+      EXPECT_THAT(fault_of(body, shape_of(1, order)), testing::EndsWith("block (0,0,0), warp 0, lane 13")) << access;
+  }
+}
+
+// One instruction of warp 0 loads a row that nobody else uses and then another, which warp 1 stores.
+TEST(GlobalRaces, EveryTurnOfALoopIsJudged) {
+  const auto text = [](const std::string& stored) {
+    return "  setp.ge.u32 %p2, %r1, 32;\n  @%p2 bra SECOND;\n  mov.u32 %r8, 0;\nL:\n"
+           "  ld.global.u32 %r7, [%rd2];\n  add.u64 %rd2, %rd2, 512;\n  add.u32 %r8, %r8, 1;\n"
+           "  setp.lt.u32 %p3, %r8, 2;\n  @%p3 bra L;\n  bra END;\nSECOND:\n  st.global.u32 [%rd2+" +
+           stored + "], 7;\nEND:\n";
+  };
+  expect_race(text("384"), 1);
+  expect_order(text("256"), 1);
+}
+
+TEST(GlobalRaces, VectorsOf32BytesReachTheirEnd) {
+  const auto said = [](const char* offset, const sim::Order& order) {
+    Shape shape = shape_of(1, order);
+    shape.arch = 100;
+    return fault_of(std::string("  @%p1 st.global.v8.b32 [%rd4], {%r1, %r2, %r3, %r1, %r2, %r3, %r1, %r2};\n"
+                                "  setp.eq.u32 %p2, %r1, 32;\n  @%p2 ld.global.u32 %r7, [%rd4+") +
+                        offset + "];\n",
+                    shape);
+  };
+  for (const sim::Order& order : sim_test::all_orders()) {
+    EXPECT_THAT(said("0", order), testing::StartsWith("race: "));
+    EXPECT_THAT(said("28", order), testing::StartsWith("race: "));
+    EXPECT_EQ(said("32", order), "");
+  }
+}
+
 TEST(GlobalRaces, StrongAccessesNeedNoOrder) {
   expect_order(
       "  st.volatile.global.u32 [%rd4], %r2;\n  ld.relaxed.gpu.global.u32 %r7, [%rd4];\n"
@@ -245,6 +300,20 @@ TEST(GlobalRaces, LevelsSayWhatBecomesOfThem) {
   const std::vector<std::string> lines = warnings_of(body, 3, sim::Strictness::Portable);
   ASSERT_EQ(lines.size(), 3u);
   for (const std::string& line : lines) EXPECT_THAT(line, testing::StartsWith("warning: race: "));
+}
+
+// Rows of 128 bytes are judged by 16 bytes at a time.
+TEST(GlobalRaces, ARowIsReportedOnceForEachSixteenBytes) {
+  for (const char* access : {"st.global.u32 [%rd4], %r1;", "ld.global.u32 %r7, [%rd4];"}) {
+    const std::vector<std::string> lines =
+        warnings_of(std::string("  rem.u32 %r6, %r1, 32;\n  mul.wide.u32 %rd5, %r6, 4;\n  add.u64 %rd4, %rd4, %rd5;\n"
+                                "  setp.ge.u32 %p2, %r1, 32;\n  @%p2 bra SECOND;\n  st.global.u32 [%rd4], 100;\n"
+                                "  bra END;\nSECOND:\n  ") +
+                        access + "\nEND:\n",
+                    1, sim::Strictness::Portable);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_THAT(lines[0], testing::EndsWith(", lane 0 (8 times)"));
+  }
 }
 
 // All blocks read a word by one instruction, and the last one writes it.

@@ -184,6 +184,23 @@ TEST(Float, MinMaxRules) {
   }
 }
 
+// 0.75 times 1365 / 1024 of the least normal number is less than that number until rounding lifts it there. 0.75 times
+// 1366 / 1024 of it is not.
+TEST(Float, HalvesAreFlushedBeforeTheyAreRounded) {
+  const std::vector<In> inputs = {{0x3a00, 0x0555}, {0xba00, 0x0555}, {0x3a00, 0x0556}, {0x3c00, 0x0400}};
+  const auto product = [](bool flush) {
+    return [flush](uint64_t a, uint64_t b, uint64_t) -> uint64_t {
+      const double exact = value_of(a, kF16) * value_of(b, kF16);
+      if (flush && std::fabs(exact) < 0x1p-14) return std::signbit(exact) ? 0x8000 : 0;
+      return code_of(static_cast<float>(exact), kF16);
+    };
+  };
+  EXPECT_EQ(product(false)(0x3a00, 0x0555, 0), 0x0400u);
+  check("mul.f16 %d, %a, %b;", "hhh", product(false), inputs);
+  check("mul.ftz.f16 %d, %a, %b;", "hhh", product(true), inputs);
+  check("fma.rn.ftz.f16 %d, %a, %b, 0x0000;", "hhh", product(true), inputs);
+}
+
 TEST(Float, PairsAndMixedPrecision) {
   const auto pair = [](uint64_t a, uint64_t b, uint64_t c, auto op) {
     return op(a, b, c) | op(a >> 32, b >> 32, c >> 32) << 32;

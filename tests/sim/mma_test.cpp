@@ -247,14 +247,16 @@ TEST_P(WarpProduct, IsTheSumOfProducts) {
   std::vector<uint8_t> packed(image.size() * static_cast<size_t>(bytes));
   for (size_t i = 0; i < image.size(); ++i)
     std::memcpy(packed.data() + i * static_cast<size_t>(bytes), &image[i], static_cast<size_t>(bytes));
-  Buffer<uint8_t> in(memory_, packed), out(memory_, static_cast<size_t>(32 * wd * bytes));
+  const int out_words = wd + in_words;  // the operands stand behind D once more, as the instruction leaves them
+  Buffer<uint8_t> in(memory_, packed), out(memory_, static_cast<size_t>(32 * out_words * bytes));
 
   const std::string reg = doubles ? ".f64" : ".b32";
   std::string text =
       ".visible .entry k(.param .u64 p_in, .param .u64 p_out)\n{\n.reg .b64 %rd<4>; .reg .b32 %t; .reg " + reg +
       " a<16>, b<16>, c<16>, d<16>;\nld.param.u64 %rd1, [p_in]; ld.param.u64 %rd2, [p_out]; mov.u32 %t, %tid.x;\n"
       "mad.wide.u32 %rd1, %t, " +
-      std::to_string(in_words * bytes) + ", %rd1;\nmad.wide.u32 %rd2, %t, " + std::to_string(wd * bytes) + ", %rd2;\n";
+      std::to_string(in_words * bytes) + ", %rd1;\nmad.wide.u32 %rd2, %t, " + std::to_string(out_words * bytes) +
+      ", %rd2;\n";
   int at = 0;
   const auto list = [](const char* name, int count) {
     std::string s = "{";
@@ -266,8 +268,11 @@ TEST_P(WarpProduct, IsTheSumOfProducts) {
       text += "ld.global" + reg + " " + name + std::to_string(i) + ", [%rd1+" + std::to_string(at) + "];\n";
   }
   text += c.mnemonic + " " + list("d", wd) + ", " + list("a", wa) + ", " + list("b", wb) + ", " + list("c", wc) + ";\n";
-  for (int i = 0; i < wd; ++i)
-    text += "st.global" + reg + " [%rd2+" + std::to_string(i * bytes) + "], d" + std::to_string(i) + ";\n";
+  at = 0;
+  for (const auto& [name, count] : {std::pair("d", wd), std::pair("a", wa), std::pair("b", wb), std::pair("c", wc)}) {
+    for (int i = 0; i < count; ++i, at += bytes)
+      text += "st.global" + reg + " [%rd2+" + std::to_string(at) + "], " + name + std::to_string(i) + ";\n";
+  }
   sim::Statistics statistics;
   sim_test::Shape shape;
   shape.statistics = &statistics;
@@ -276,6 +281,10 @@ TEST_P(WarpProduct, IsTheSumOfProducts) {
 
   for (int lane = 0; lane < 32; ++lane) {
     const auto product = static_cast<size_t>(c.products == 4 ? lane / 4 % 4 : 0);
+    EXPECT_EQ(std::memcmp(&out[static_cast<size_t>((lane * out_words + wd) * bytes)],
+                          &packed[static_cast<size_t>(lane * in_words * bytes)], static_cast<size_t>(in_words * bytes)),
+              0)
+        << "lane " << lane;
     for (int i = 0; i < in_c; ++i) {
       const Place p = c.layout.d(lane, i);
       double expected = sum[product].at({p.row, p.column});
@@ -288,7 +297,7 @@ TEST_P(WarpProduct, IsTheSumOfProducts) {
       }
       const int each = word_bits / bits_of(c.d);
       uint64_t word = 0;
-      std::memcpy(&word, &out[static_cast<size_t>((lane * wd + i / each) * bytes)], static_cast<size_t>(bytes));
+      std::memcpy(&word, &out[static_cast<size_t>((lane * out_words + i / each) * bytes)], static_cast<size_t>(bytes));
       if (bits_of(c.d) < 64) word = word >> i % each * bits_of(c.d) & ((1ull << bits_of(c.d)) - 1);
       const double got = value_of(c.d, word);
       if (c.d == "s32") {

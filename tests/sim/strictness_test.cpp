@@ -516,6 +516,11 @@ TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
       {"twice, one after the other",
        entry("@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n"),
        {"mbarrier misuse: the mbarrier at shared offset 0x2000 is initialised again"}},
+      {"an initialisation that no barrier comes after",
+       entry("@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nsetp.lt.u32 %p2, %r3, 32;\n@%p2 bra END;\n" + kWaited +
+             "END:\n"),
+       {"mbarrier misuse: the mbarrier at shared offset 0x2000 is "},
+       64},
       {"an initialisation that no barrier separates from the use",
        entry("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n@%p1 "
              "mbarrier.init.shared::cta.b64 [%r2], 1;\nsetp.lt.u32 %p2, %r3, 32;\n@%p2 bra END;\n" +

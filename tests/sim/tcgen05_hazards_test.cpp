@@ -304,6 +304,39 @@ TEST(Tcgen05Hazards, LoadsBehindACopy) {
   }
 }
 
+// Of each 32 lanes a copy of 4 rows writes one. The 16 lanes around it count as written, and the other 16 lanes do not.
+TEST(Tcgen05Hazards, LoadsOfLanesThatACopyDoesNotWrite) {
+  const auto text = [](const std::string& shape, int copied, int loaded) {
+    return kAlloc +
+           ("  @%pe0 bra COPIED;\n  add.u32 %w8, %t, " + std::to_string(copied << 16) +
+            ";\n  tcgen05.cp.cta_group::1." + shape +
+            " [%w8], %sa;\n  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%bar0];\n"
+            "COPIED:\n  bar.sync 0;\n  add.u32 %w9, %q, " +
+            std::to_string(loaded << 16) + ";\n  tcgen05.ld.sync.aligned.16x64b.x1.b32 {%w4}, [%w9];\n") +
+           kWaitLoad + kWaitMma + kAfter + kFree;
+  };
+  const char* const missing = "no tcgen05.commit that covers it has been waited for";
+  expect_clean(text("4x256b", 0, 16));
+  expect_clean(text("4x256b", 31, 0));
+  expect_fault(text("4x256b", 0, 0), Hazard::DataInFlight, missing);
+  expect_fault(text("4x256b", 31, 16), Hazard::DataInFlight, missing);
+  expect_fault(text("128x256b", 0, 0), Hazard::DataInFlight, missing);
+  expect_fault(text("128x256b", 0, 16), Hazard::DataInFlight, missing);
+}
+
+// Warps other than the one that allocates need a fence behind the barrier where the fences are asked for.
+TEST(Tcgen05Hazards, StoresBehindAnAllocation) {
+  std::string unfenced = kAlloc;
+  unfenced.erase(unfenced.find(kAfter), std::string(kAfter).size());
+  expect_clean(unfenced + kStore + kWaitStore + kFree);
+  const Strict strict;
+  expect_clean(kAlloc + std::string(kStore) + kWaitStore + kFree);
+  expect_fault(unfenced + kStore + kWaitStore + kFree, Hazard::TensorMemory,
+               "tcgen05.st.sync.aligned.32x32b.x1.b32 touches column 0 of tensor memory, and no "
+               "tcgen05.fence::after_thread_sync stands between the synchronisation with its tcgen05.alloc and this "
+               "access");
+}
+
 // With .ws the columns of D are divided among the lanes, and each part has to find the same row of A in its own lanes.
 TEST(Tcgen05Hazards, PartsOfATensorMemoryMatrixMustAgree) {
   const auto text = [](const std::string& row) {
@@ -881,6 +914,45 @@ TEST(Tcgen05Faults, OfOperands) {
   expect_fault(mma("  xor.b64 %d8, %d8, 0x400000000000;\n", copy + "128x256b [%t], %d8"), Hazard::IllegalUse,
                "must be 0b001");
   expect_fault(mma(lane1, "tcgen05.shift.cta_group::1.down [%w9]"), Hazard::TensorMemory, "is not a multiple of 32");
+}
+
+// Whether D is read is a predicate or a number, here with D at a column of an odd number.
+TEST(Tcgen05Mma, ANumberMaySayWhetherDIsRead) {
+  const auto text = [](const char* enable) {
+    std::string mma = kMma;
+    mma.replace(mma.find("[%t], %sa, %sb, %idesc, %p0"), 27, std::string("[%w8], %sa, %sb, %idesc, ") + enable);
+    mma.insert(mma.find("  tcgen05.mma"), "  add.u32 %w8, %t, 1;\n");
+    return kAlloc + mma + kWaitMma + kFree;
+  };
+  const char* const unwritten = "reads columns 1 to 64 of tensor memory, in which nothing was written";
+  for (const char* no : {"0", "%p0"}) expect_clean(text(no));
+  for (const char* yes : {"1", "!%p0"}) expect_fault(text(yes), Hazard::TensorMemory, unwritten);
+}
+
+// A transposed matrix is read in its own order alone. In that of a matrix which is not transposed the same descriptor
+// would lead past the end.
+TEST(Tcgen05Mma, TransposedMatricesMayEndWithSharedMemory) {
+  for (const Swizzle swizzle : {kNone, k128}) {
+    for (const bool of_a : {false, true}) {
+      const uint32_t columns = of_a ? 128 : 64;
+      Placement last = place(0, swizzle, true, columns, 2);
+      last.lbo = swizzle == kNone ? columns / 8 * 128 : 2048;
+      uint32_t end = 0;
+      for (uint32_t i = 0; i < columns * 16; ++i) end = std::max(end, last.offset(i / 16, i % 16, 2) + 2);
+      std::vector<Block> blocks(1);
+      ASSERT_EQ(end % 1024, 0u);
+      last.start = static_cast<uint32_t>(blocks[0].shared.size()) - end;
+      const Placement first = place(0, swizzle, true, of_a ? 64 : 128, 2);
+      EXPECT_NO_THROW(
+          run_machine("  mov.u32 %w0, 0;\n  setp.ne.u32 %p0, %w0, 0;\n"
+                      "  tcgen05.mma.cta_group::1.kind::f16 [%t], %a0, %a1, %x2, %p0;\n" +
+                          commit(),
+                      blocks,
+                      {of_a ? last.descriptor() : first.descriptor(), of_a ? first.descriptor() : last.descriptor(),
+                       idesc_f16(128, 64, true, true)}))
+          << swizzle << of_a;
+    }
+  }
 }
 
 // Every way along which operands are read ends at the end of shared memory.

@@ -746,7 +746,7 @@ TEST(Tcgen05Mma, BlockScaledInEveryForm) {
 // The product's paths for different hosts give the same bits.
 TEST(Tcgen05Product, SameBitsOnEveryPath) {
   for (const int columns : {4, 8, 60, 64, 68, 128, 136, 256}) {
-    for (const int rows : {1, 5, 6, 13, 128}) {
+    for (const int rows : {1, 3, 4, 5, 6, 13, 128}) {
       constexpr int kDepth = 24;
       const auto random = [](size_t n) {
         std::vector<float> v(n);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor copies of every rank and swizzle against direct computation, with out-of-bounds fill and reductions; tensor
 // maps, also those that the device rewrites.
+#include <gmock/gmock.h>
+
 #include <numeric>
 #include <random>
 
@@ -263,6 +265,31 @@ TEST_P(Tiles, Load) {
     EXPECT_EQ(statistics.bytes_written, (bytes + 3) / 4 * 4);
     const std::vector<uint8_t> result = out.values();
     EXPECT_TRUE(std::equal(expected.begin(), expected.end(), result.begin() + 32));
+  }
+}
+
+// Three rows of 32 bytes end in the middle of the 128 bytes that a swizzle permutes.
+TEST(TensorLoad, LeavesTheBytesBehindItsBoxToOthers) {
+  sim::GlobalMemory memory;
+  TensorMapFields map = map_of(TensorElement::BF16, {64, 8}, {16, 3}, TensorSwizzle::Bytes32);
+  Buffer<uint8_t> source(memory, tensor_bytes(map), uint8_t{1}), data(memory, size_t{32}, uint8_t{0});
+  map.address = source.address();
+  const auto said = [&](uint32_t offset, const sim::Order& order) {
+    const std::string place = "[%r1+" + std::to_string(offset) + "]";
+    Shape shape;
+    shape.order = order;
+    return sim_test::fault_of(
+        tile_kernel(2, "  @!%p1 bra E;\n  st.shared.u32 " + place +
+                           ", %r3;\n  fence.proxy.async.shared::cta;\n"
+                           "  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 96;\n"
+                           "  cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], "
+                           "[%rd1, {%r20, %r21}], [%r2];\n  ld.shared.u32 %r12, " +
+                           place + ";\n" + wait("%r2", "0", "W") + "E:\n"),
+        "k", Params().add(encoded(map)).add(data.address()), memory, shape);
+  };
+  for (const sim::Order& order : sim_test::all_orders()) {
+    EXPECT_EQ(said(96, order), "");
+    EXPECT_THAT(said(92, order), testing::HasSubstr("offset 0x5c while a copy is writing it"));
   }
 }
 

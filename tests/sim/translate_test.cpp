@@ -83,6 +83,8 @@ TEST(Translate, CallsAreRefusedInWords) {
            Row{"", "call f;", "'f' is not declared"},
            Row{"", "call variable;", "call of 'variable', which is not declared"},
            Row{".entry f() { ret; }", "call f;", "call of 'f', which is a kernel"},
+           Row{"", "call (%w1), %w2, (%w1), proto; " + proto,
+               "'call': the function must be a symbol or a 64-bit register"},
            Row{"", "call %d1, ();", "'call': an indirect call needs a list of targets or a prototype"},
            Row{".extern .func f;", "call f;", "'call': function 'f' has no body"},
            Row{".func (.reg .b32 r) f(.reg .b32 a) { ret; }", "call f;",
