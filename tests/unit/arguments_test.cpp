@@ -363,6 +363,10 @@ TEST(Arguments, PlansAreCheckedToo) {
   GemmDescription description = test::describe(good().problem);
   description.hopper.reset();
   EXPECT_EQ(plan_gemm(description).source, PlanSource::Model);
+  GemmDescription grouped;
+  grouped.groups = Offsets{4}, grouped.n = 256, grouped.k = 128, grouped.out = DataType::Bf16;
+  EXPECT_EQ(plan_gemm(grouped, {}, 4 * 16).mean_rows, 16);
+  EXPECT_EQ(plan_gemm(grouped, {}, 4 * 4096).mean_rows, 4096);
   const auto said_of = [&](const DeviceFigures& device) {
     try {
       plan_gemm(description, device);

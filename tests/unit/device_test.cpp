@@ -331,6 +331,7 @@ TEST_F(DeviceTest, WhatTheDriverSaysOfAnImageIsPassedOn) {
     const size_t name = said.find("CUDA_ERROR_");
     ASSERT_NE(name, std::string::npos) << said;
     EXPECT_GT(name, call.size()) << said;
+    EXPECT_NE(said.find(": ", name), std::string::npos) << said << " does not say what the error's name means";
     EXPECT_THAT(said, HasSubstr("line 4")) << "of the image";
   }
 }

@@ -226,6 +226,15 @@ TEST(Overlaps, OfPermuting) {
   test::expect_no_overlaps(arrays, [&] { permute(device.get(), x); });
 }
 
+// At an address so low that less than nothing would end at the last ones.
+TEST(Overlaps, AMatrixWithoutRowsOverlapsNothing) {
+  const IdleDevice device;
+  ExpertPermutation x;
+  x.tokens = 70, x.top_k = 3, x.width = 40, x.row_count = 0, x.ld_out = 56;
+  placing(x.x)(1 << 20), placing(x.inverse)(2 << 20), placing(x.out)(16);
+  EXPECT_NO_THROW(permute(device.get(), x));
+}
+
 TEST(Overlaps, OfCombining) {
   const IdleDevice device;
   ExpertCombination x;
