@@ -172,7 +172,7 @@ bool target_fits(const std::string& target, int arch) {
   const std::string suffix = target.substr(at);
   if (suffix == "a") return number == arch;
   if (suffix == "f") return number / 10 == arch / 10 && number <= arch;
-  return at > 3 && suffix.empty() && number <= arch;
+  return suffix.empty() && number <= arch;
 }
 
 std::string ptx_of(const void* image, size_t length) {

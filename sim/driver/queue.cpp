@@ -232,7 +232,7 @@ std::vector<ItemPtr> running_kernels() {
   return running;
 }
 
-// Kernels take turns until one ends or all are stuck. The result says whether anything has changed.
+// Kernels take turns for a while, or until one ends. False when all are stuck.
 bool take_turns(const std::vector<ItemPtr>& running) {
   Queue& queue = state().queue;
   const Order order = running[0]->settings.order;
@@ -243,7 +243,6 @@ bool take_turns(const std::vector<ItemPtr>& running) {
   }
   size_t idle = 0;
   int in_a_row = 0;
-  bool worked = false;
   for (int turn = 0; turn < kTurns; ++turn) {
     if (order.mode == Mode::Random && idle == 0) queue.current = queue.rng();
     queue.current %= running.size();
@@ -253,7 +252,6 @@ bool take_turns(const std::vector<ItemPtr>& running) {
     item.kernel->guarded([&] { went = grid.turn(); });
     if (item.kernel->failure || grid.done()) return true;
     if (went) {
-      worked = true;
       idle = 0;
       if (++in_a_row < kInARow) continue;
     } else if (++idle == running.size()) {
@@ -261,7 +259,7 @@ bool take_turns(const std::vector<ItemPtr>& running) {
         const size_t i = (queue.current + n) % running.size();
         if (running[order.mode == Mode::Lazy ? running.size() - 1 - i : i]->grid->perform_pending()) return true;
       }
-      return worked;
+      return false;
     }
     in_a_row = 0;
     ++queue.current;
@@ -331,6 +329,18 @@ void give_up(Call& c) {
   }
 }
 
+// The host may have written to memory that a kernel reads.
+void glance() {
+  ++state().queue.progress.changes;
+  ++state().queue.glances;
+}
+
+// Grows with whatever is enqueued, and with whatever kernels and copies change.
+uint64_t achieved() {
+  const Queue& queue = state().queue;
+  return queue.submissions + queue.progress.changes - queue.glances;
+}
+
 // Runs the devices until `done` says so. Where the caller does not wait it returns false when nothing can go on before.
 template <class Done>
 bool drive(Call& c, Done done, bool waits) {
@@ -342,8 +352,8 @@ bool drive(Call& c, Done done, bool waits) {
   } waiting{queue, waits ? 1 : 0};
   queue.waiting += waiting.count;
   queue.changed.notify_all();
-  ++queue.progress.changes;  // The host may have written to memory that a kernel reads.
-  bool idle = false;
+  glance();
+  uint64_t seen = 0;  // of what was achieved, which is never 0
   std::chrono::steady_clock::time_point idle_since{};
   while (!done()) {
     if (queue.driving) {
@@ -351,21 +361,17 @@ bool drive(Call& c, Done done, bool waits) {
       continue;
     }
     queue.driving = true;
-    const uint64_t submissions = queue.submissions;
     const bool worked = run_devices(c);
     queue.driving = false;
     queue.changed.notify_all();
-    if (worked || queue.submissions != submissions) {
-      idle = false;
-      continue;
-    }
-    if (!waits) return done();
     const auto now = std::chrono::steady_clock::now();
-    if (!idle) idle_since = now;
-    idle = true;
+    const bool more = achieved() != seen;
+    if (more) seen = achieved(), idle_since = now;
+    if (worked || more) continue;
+    if (!waits) return done();
     if (queue.host_threads > queue.waiting && now - idle_since < kPatience) {
       c.wait(queue.changed, kGlance);
-      ++queue.progress.changes;
+      glance();
       continue;
     }
     queue.driving = true;

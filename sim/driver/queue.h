@@ -30,6 +30,8 @@ struct Queue {
   int host_threads = 0, waiting = 0;
   uint64_t submissions = 0;
   Progress progress;
+  // Of the changes in `progress` those that stand for what the host may have written.
+  uint64_t glances = 0;
   // Which work each line ends with: who knows that knows all that is before it in the line.
   std::vector<uint32_t> lines;
   // What the host has waited for, and the ends of what each device has done.

@@ -13,7 +13,6 @@ Agent new_agent(Cluster& cluster, AgentInfo info) {
 }
 
 std::string describe_agent(const Cluster& cluster, Agent agent) {
-  if (agent >= cluster.agents.size()) return "agent " + std::to_string(agent);
   const AgentInfo& info = cluster.agents[agent];
   const std::string block =
       cluster.ctas.size() > 1 && info.cta ? " of block rank " + std::to_string(info.cta->rank) : "";

@@ -119,7 +119,6 @@ bool RunningGrid::turn() {
 }
 
 bool RunningGrid::perform_pending() {
-  enter_device(launch_.device);
   for (size_t n = 0; n < active_.size(); ++n) {
     Cluster& cluster = active_[(current_ + n) % active_.size()]->cluster;
     if (!cluster.engine.perform_one(cluster)) continue;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of several devices run at the same time, whoever launches them and in whichever order.
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "tests/devices/devices.h"
@@ -161,6 +164,90 @@ TEST_P(Concurrent, EveryBlockOfEightDevicesWaitsForEveryOther) {
 }
 
 IN_ALL_ORDERS(Concurrent);
+
+// Tests that take long, in one order.
+class HostThreads : public SimDevicesBase {
+ protected:
+  void SetUp() override { begin(); }
+  void TearDown() override { end(); }
+};
+
+// Answers each of eight numbers, when it comes, by the same number.
+const char kAnswer[] = R"(
+.visible .entry answer(.param .u64 p_asked, .param .u64 p_answer)
+{
+  .reg .b64 %asked, %answer;
+  .reg .b32 %v, %i;
+  .reg .pred %p;
+  ld.param.u64 %asked, [p_asked];
+  ld.param.u64 %answer, [p_answer];
+  mov.u32 %i, 1;
+WAIT:
+  ld.acquire.sys.global.u32 %v, [%asked];
+  setp.lt.u32 %p, %v, %i;
+  @%p bra WAIT;
+  st.release.sys.global.u32 [%answer], %i;
+  add.u32 %i, %i, 1;
+  setp.le.u32 %p, %i, 8;
+  @%p bra WAIT;
+  ret;
+}
+)";
+
+// One thread waits for the kernel, the other writes what the kernel polls and calls nothing.
+TEST_F(HostThreads, MayAskAKernelWhileAnotherWaitsForIt) {
+  const CUfunction answering = function(0, kAnswer, "answer");
+  void* pinned = nullptr;
+  OK(CU(cuMemHostAlloc)(&pinned, 256, 0));
+  std::memset(pinned, 0, 256);
+  std::atomic_ref<uint32_t> asked(static_cast<uint32_t*>(pinned)[0]), answer(static_cast<uint32_t*>(pinned)[32]);
+  std::promise<void> uses_the_driver;
+  bool answered = true;
+  std::thread other([&] {
+    on(0);
+    uses_the_driver.set_value();
+    for (uint32_t i = 1; i <= 8 && answered; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The kernel looks in vain meanwhile.
+      asked = i;
+      // The driver looks twenty times a second.
+      for (int looks = 0; answer != i && looks < 2000; ++looks)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      answered = answer == i;
+    }
+    asked = 8;
+  });
+  uses_the_driver.get_future().wait();
+  const auto address = reinterpret_cast<uint64_t>(pinned);
+  const CUresult launched = launch(0, answering, {address, address + 128}, 1, 1);
+  const CUresult ended = synchronize(0);
+  other.join();
+  EXPECT_EQ(launched, CUDA_SUCCESS);
+  EXPECT_EQ(ended, CUDA_SUCCESS);
+  EXPECT_TRUE(answered);
+  OK(CU(cuMemFreeHost)(pinned));
+}
+
+// The driver believes for 20 seconds that the other thread will launch what the kernel waits for.
+TEST_F(HostThreads, ThatEnqueueNothingHideNoDeadlock) {
+  const CUdeviceptr window = allocate(1, 256), out = allocate(1, 4);
+  const CUfunction take = function(1, kPair, "take");
+  std::promise<void> uses_the_driver, reported;
+  std::future_status status{};
+  std::thread other([&] {
+    on(0);
+    uses_the_driver.set_value();
+    status = reported.get_future().wait_for(std::chrono::minutes(1));
+  });
+  uses_the_driver.get_future().wait();
+  const CUresult launched = launch(1, take, {window, window + 128, out});
+  const CUresult ended = synchronize(1);
+  reported.set_value();
+  other.join();
+  EXPECT_EQ(launched, CUDA_SUCCESS);
+  EXPECT_EQ(ended, CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_THAT(text_of(ended), testing::HasSubstr("deadlock: no warp can go on, 1 warp waits"));
+  EXPECT_TRUE(status == std::future_status::ready) << "the report came only when the other thread had ended";
+}
 
 }  // namespace
 }  // namespace sim_test

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
+#include <utility>
 
 #include "tests/devices/devices.h"
 
@@ -231,6 +233,22 @@ TEST_P(Devices, AFillThatNothingOrdersWithAPeersSignalIsARace) {
                           AnyOf(HasSubstr("kernel 'signal' of device 0"), HasSubstr("device 0, block (0,0,0)"))));
 }
 
+// The fill comes after a kernel that waits until nothing else can go on, so that it is the fill which is reported.
+TEST_P(Devices, AFillOfWhatAPeerHasWrittenIsARace) {
+  enable_peers(2);
+  const CUdeviceptr window = allocate(1, 64), flag = allocate(1, 64), out = allocate(1, 64);
+  OK(run(0, "store", window, 9));
+  OK(run(1, "wait_a_second", flag, out));
+  on(1);
+  OK(CU(cuMemsetD32Async)(window, 0, 16, stream[1]));
+  const CUresult result = synchronize(1);
+  ASSERT_NE(result, CUDA_SUCCESS);
+  EXPECT_THAT(text_of(result),
+              AllOf(HasSubstr("race: a fill of device 1 writes to global memory at "),
+                    HasSubstr("of device 1, which kernel 'store' of device 0 wrote"), HasSubstr("an event")));
+  OK(synchronize(0));
+}
+
 TEST_P(Devices, AFillThatAnEventOrdersIsNone) {
   enable_peers(2);
   const CUdeviceptr flag = allocate(1, 64);
@@ -335,6 +353,83 @@ TEST_P(Devices, AQueryAnswersThatAKernelStillWaits) {
   on(1);
   OK(CU(cuStreamQuery)(stream[1]));
   OK(synchronize(0));
+}
+
+// The host has written to memory that the kernel polls.
+TEST_P(Devices, AQueryAnswersThatAKernelHasSeenWhatTheHostWrote) {
+  on(0);
+  void* pinned = nullptr;
+  OK(CU(cuMemHostAlloc)(&pinned, 64, 0));
+  std::atomic_ref<uint32_t> flag(*static_cast<uint32_t*>(pinned));
+  flag = 0;
+  OK(run(0, "wait", reinterpret_cast<uint64_t>(pinned)));
+  FAILS(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(stream[0]));
+  flag = 1;
+  OK(CU(cuStreamQuery)(stream[0]));
+  OK(CU(cuMemFreeHost)(pinned));
+}
+
+TEST_P(Devices, TheLegacyStreamAndAStreamThatBlocksWaitForEachOther) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64), data = allocate(0, 64);
+  on(0);
+  CUstream blocking = nullptr;
+  OK(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
+  for (const auto& [first, second] : {std::pair<CUstream, CUstream>{nullptr, blocking}, {blocking, nullptr}}) {
+    const CUstream own = std::exchange(stream[0], first);
+    OK(run(0, "wait", flag));
+    stream[0] = own;
+    // The host waits for both, and the second stream's work comes after the first one's.
+    FAILS(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(nullptr));
+    OK(CU(cuMemsetD32Async)(data, 1, 16, second));
+    FAILS(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(second));
+    OK(CU(cuStreamQuery)(own)) << "a stream that does not block waits for neither";
+    OK(run(1, "signal", flag));
+    on(0);
+    OK(CU(cuStreamQuery)(second));
+    OK(CU(cuStreamQuery)(first));
+    OK(synchronize(1));
+    on(1);
+    OK(CU(cuMemsetD32)(flag, 0, 16));
+    OK(CU(cuCtxSynchronize)());
+    on(0);
+  }
+  OK(CU(cuStreamDestroy)(blocking));
+}
+
+// The legacy stream has work behind that of the stream which is asked.
+TEST_P(Devices, AStreamThatBlocksIsAskedForItsOwnWorkAlone) {
+  enable_peers(2);
+  const CUdeviceptr flag = allocate(1, 64), data = allocate(0, 64);
+  on(0);
+  CUstream blocking = nullptr;
+  OK(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
+  OK(CU(cuMemsetD32Async)(data, 1, 16, blocking));
+  const CUstream own = std::exchange(stream[0], nullptr);
+  OK(run(0, "wait", flag));
+  stream[0] = own;
+  OK(CU(cuStreamQuery)(blocking));
+  OK(CU(cuStreamSynchronize)(blocking));
+  FAILS(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(nullptr));
+  OK(run(1, "signal", flag));
+  on(0);
+  OK(CU(cuStreamSynchronize)(nullptr));
+  OK(CU(cuStreamDestroy)(blocking));
+}
+
+TEST_P(Devices, WhoHasWaitedForAnEventFindsWhatWasDoneBeforeIt) {
+  on(0);
+  void* pinned = nullptr;
+  OK(CU(cuMemHostAlloc)(&pinned, 64, 0));
+  std::memset(pinned, 0, 64);
+  CUevent event = nullptr;
+  OK(CU(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING));
+  OK(run(0, "store", reinterpret_cast<uint64_t>(pinned), 9));
+  OK(CU(cuEventRecord)(event, stream[0]));
+  OK(CU(cuEventSynchronize)(event));
+  EXPECT_EQ(*static_cast<uint32_t*>(pinned), 9u);
+  OK(CU(cuEventDestroy)(event));
+  OK(CU(cuMemFreeHost)(pinned));
 }
 
 TEST_P(Devices, AGraphOverTwoDevicesRunsBoth) {

@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "sim/run/grid.h"
 #include "sim/run/turn.h"
 #include "tests/sim/own_process.h"
 #include "tests/sim/tcgen05.h"
@@ -362,6 +363,80 @@ AGAIN:
   EXPECT_EQ(fault(text, shape),
             "deadlock: every warp that can run polls in vain, 1 warp waits, the first at ptx line 15, block (0,0,0), "
             "warp 0\n  block (0,0,0) warp 0: ptx line 15: bra: polls\n  nothing is pending");
+}
+
+// Each warp counts its looks at the word up to a prime of its own, and begins anew. Two seldom do so at the same time.
+TEST(Deadlock, IsSeenWhenEachWarpHasComeBackAtATimeOfItsOwn) {
+  const auto kernel = sim_test::prepare_ptx(R"(
+.entry k(.param .u64 p_word) {
+  .reg .b32 %r<4>; .reg .pred %p<3>; .reg .b64 %d;
+  ld.param.u64 %d, [p_word];
+  mov.u32 %r0, %tid.x;
+  mov.u32 %r1, 101;
+  setp.ge.u32 %p0, %r0, 32;
+  @%p0 mov.u32 %r1, 103;
+  setp.ge.u32 %p0, %r0, 64;
+  @%p0 mov.u32 %r1, 107;
+  mov.u32 %r2, 0;
+AGAIN:
+  ld.relaxed.gpu.global.u32 %r3, [%d];
+  setp.ne.u32 %p1, %r3, 0;
+  @%p1 ret;
+  add.u32 %r2, %r2, 1;
+  setp.eq.u32 %p2, %r2, %r1;
+  @%p2 mov.u32 %r2, 0;
+  not.b32 %r3, %r3;
+  bra AGAIN;
+})",
+                                            "k");
+  for (const sim::Order& order : sim_test::all_orders()) {
+    sim::GlobalMemory memory;
+    Buffer<uint32_t> word(memory, 1);
+    sim::Launch launch;
+    launch.kernel = kernel.get();
+    launch.grid = {1, 1, 1};
+    launch.block = {96, 1, 1};
+    launch.params = Params().add(word.address()).bytes();
+    launch.global = &memory;
+    launch.order = order;
+    sim::Progress progress;
+    sim::RunningGrid grid(launch, progress, false);
+    while (grid.turn()) {
+    }
+    int rounds = 1;
+    while (rounds < 1000 && !grid.comes_back(false)) ++rounds;
+    EXPECT_LT(rounds, 1000);
+    grid.finish();
+  }
+}
+
+// So many instructions may go by without a store, and no more than a turn behind them this kernel stores and ends.
+TEST(Deadlock, IsNoneWhereAWarpComputesFor2To29Instructions) {
+  std::string nothing;
+  for (int i = 0; i < 253; ++i) nothing += "  @%p0 not.b32 %r1, %r1;\n";  // Quickly done, for no lane does it.
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> out(memory, 1);
+  Shape shape;
+  shape.block = {1, 1, 1};
+  const uint32_t rounds = (1u << 29) / 256;
+  const uint64_t instructions = sim_test::run_ptx(R"(
+.entry k(.param .u64 p_out) {
+  .reg .b32 %r<2>; .reg .pred %p<2>; .reg .b64 %d;
+  ld.param.u64 %d, [p_out];
+  mov.u32 %r0, 0;
+  mov.u32 %r1, 0;
+  setp.ne.u32 %p0, %r0, 0;
+AGAIN:
+)" + nothing + R"(  add.u32 %r0, %r0, 1;
+  setp.ne.u32 %p1, %r0, )" + std::to_string(rounds) +
+                                                      R"(;
+  @%p1 bra AGAIN;
+  st.global.u32 [%d], %r0;
+  ret;
+})",
+                                                  "k", Params().add(out.address()), memory, shape);
+  EXPECT_EQ(instructions, uint64_t{rounds} * 256 + 6);
+  EXPECT_EQ(out[0], rounds);
 }
 
 // A warp whose lanes wait for each other alone has taken an instruction for the whole warp apart.

@@ -48,6 +48,27 @@ TEST(Translate, TargetsRunWhereTheISASaysTheyDo) {
   }
 }
 
+// Sums of floats are rounded in the order they are made, and what an atomic operation returns tells who came first.
+TEST(Translate, ItIsKnownWhichKernelsDependOnTheOrderOfTheirClusters) {
+  for (const auto& [instruction, depends] : std::initializer_list<std::pair<std::string, bool>>{
+           {"red.global.add.f32 [%d], %f", true},
+           {"red.global.add.f64 [%d], %g", true},
+           {"red.global.add.noftz.f16 [%d], %h", true},
+           {"red.global.add.noftz.bf16x2 [%d], %r", true},
+           {"red.global.add.u32 [%d], %r", false},
+           {"red.shared.add.f32 [%r], %f", false},
+           {"atom.global.add.u32 %r, [%d], %r", true},
+           {"atom.shared.add.u32 %r, [%r], %r", false},
+           {"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%d], [%r], 16", true},
+           {"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f64 [%d], [%r], 16", true},
+           {"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d], [%r], 16", false},
+           {"cp.async.bulk.global.shared::cta.bulk_group [%d], [%r], 16", false}}) {
+    const std::string text = ".entry k() { .reg .b16 %h; .reg .b32 %r; .reg .b64 %d; .reg .f32 %f; .reg .f64 %g;\n" +
+                             instruction + "; ret; }";
+    EXPECT_EQ(sim_test::prepare_ptx(text, "k")->uses.order_between_clusters, depends) << instruction;
+  }
+}
+
 TEST(Translate, SomeInstructionsNeedATargetWithASuffix) {
   for (const auto& [opcode, arch] : {std::pair<std::string, int>{"wgmma.fence.sync.aligned", 90},
                                      {"setmaxnreg.inc.sync.aligned.u32 64", 90},
