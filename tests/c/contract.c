@@ -248,13 +248,12 @@ void test_sizes(void) {
   const moxie_tuned_hopper row = {.size = 0};
   expect_taken("hopper", give_hopper, &hopper, 8, sizeof hopper);
   static unsigned char large[65544]; /* more than 64 KiB is a size that was never set */
-  for (size_t size = 65536; size <= 65544; size += 8) {
-    memcpy(large, &size, sizeof size);
-    if (size == 65536)
-      EXPECT_OK(give_hopper(large));
-    else
-      EXPECT_REFUSED(give_hopper(large), "hopper.size is 65544");
-  }
+  size_t size = 65536;
+  memcpy(large, &size, sizeof size);
+  EXPECT_OK(give_hopper(large));
+  size += 8;
+  memcpy(large, &size, sizeof size);
+  EXPECT_REFUSED(give_hopper(large), "hopper.size is 65544");
   expect_taken("blackwell", give_blackwell, &blackwell, 8, sizeof blackwell);
   expect_taken("sinks[0]", give_sink, &sink, END(moxie_custom_sink, param_bytes), sizeof sink);
   expect_taken("description", give_description, &world.description, END(moxie_gemm_description, k),

@@ -903,7 +903,7 @@ TEST(Layer, OnATerminalTheStepsShareALine) {
   const std::string name = ptsname(terminal);
   const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);  // what was said stays readable while it is open
   const Strings arguments = {"layer", kGolden, kGolden + "/tokens.safetensors", folder / "out", "--layer", "0"};
-  EXPECT_EQ(wait_for(start_moxie(arguments, {}, name)), 0);
+  EXPECT_EQ(wait_for(start_moxie(arguments, {.environment = {{"MOXIE_DEVICE", "sim"}}}, name)), 0);
   std::string said(1 << 16, '\0');
   size_t size = 0;
   for (ssize_t got = 0; (got = read(terminal, said.data() + size, said.size() - size)) > 0;) size += size_t(got);

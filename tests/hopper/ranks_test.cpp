@@ -451,8 +451,10 @@ TEST(Ranks, LayersThatDifferHaveOtherSignatures) {
   }
   EXPECT_EQ(signatures.size(), size_t(16 * 16));
   signatures.clear();
-  for (d.hidden = 8; d.hidden < 1 << 20; d.hidden += d.hidden == 8 ? 1 << 8 : d.hidden < 1 << 16 ? 1 << 16 : 1 << 20)
+  for (const int64_t hidden : {8, 8 + (1 << 8), 8 + (1 << 16)}) {
+    d.hidden = hidden;
     signatures.insert(ops::Ranks(device(), d).params().signature);
+  }
   EXPECT_EQ(signatures.size(), 3u) << "of numbers that differ in the second or the third byte";
 }
 

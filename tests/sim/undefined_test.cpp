@@ -235,16 +235,16 @@ std::string stored_matrix(int matrices, const std::string& value) {
             std::to_string(128 * i) + "], %r7;\n";
   return loaded(body);
 }
-std::string async_store(const std::string& value, const std::string& operation = "st.async",
-                        const std::string& before = "") {
+const std::string kStoreAsync = "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32",
+                  kAddAsync = "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32",
+                  kStoreSum = "st.shared.u32 [%r5+4096], %r3;\n";
+std::string async_store(const std::string& opcode, const std::string& value, const std::string& before = "") {
   return loaded(before + R"(
   @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
   @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
   bar.sync 0;
-  )" + operation +
-                (operation == "st.async" ? "" : ".relaxed.cluster") + ".shared::cluster.mbarrier::complete_tx::bytes" +
-                (operation == "st.async" ? "" : ".add") + ".u32 [%r5+4096], " + value + ", [%r2];\n" + kWaited +
-                "ld.shared.u32 %r7, [%r5+4096];\nst.global.u32 [%rd4], %r7;\n");
+  )" + opcode + " [%r5+4096], " +
+                value + ", [%r2];\n" + kWaited + "ld.shared.u32 %r7, [%r5+4096];\nst.global.u32 [%rd4], %r7;\n");
 }
 
 // Adds words of shared memory that are written to others of the same block.
@@ -420,12 +420,11 @@ std::vector<Case> cases() {
       {"a matrix that stmatrix stores", stored_matrix(1, "%r6"), stored_matrix(1, "%r3")},
       {"the last of two matrices that stmatrix stores", stored_matrix(2, "%r6"), stored_matrix(2, "%r3")},
       {"the last of four matrices that stmatrix stores", stored_matrix(4, "%r6"), stored_matrix(4, "%r3")},
-      {"a value that st.async stores", async_store("%r6"), async_store("%r3")},
-      {"a word that red.async adds to", async_store("%r3", "red.async"),
-       async_store("%r3", "red.async", "st.shared.u32 [%r5+4096], %r3;\n")},
-      {"a value that red.async adds", async_store("%r6", "red.async", "st.shared.u32 [%r5+4096], %r3;\n"),
-       async_store("%r3", "red.async", "st.shared.u32 [%r5+4096], %r3;\n")},
-      {"words that a bulk copy adds to", bulk_reduction(""), bulk_reduction("st.shared.u32 [%r5+4096], %r3;\n")},
+      {"a value that st.async stores", async_store(kStoreAsync, "%r6"), async_store(kStoreAsync, "%r3")},
+      {"a word that red.async adds to", async_store(kAddAsync, "%r3"), async_store(kAddAsync, "%r3", kStoreSum)},
+      {"a value that red.async adds", async_store(kAddAsync, "%r6", kStoreSum),
+       async_store(kAddAsync, "%r3", kStoreSum)},
+      {"words that a bulk copy adds to", bulk_reduction(""), bulk_reduction(kStoreSum)},
       // ---- products ----
       {"rows of wgmma", wgmma("mad.wide.u32 %rd5, %r3, 4, %rd4;\nst.global.v2.f32 [%rd5], {%f42, %f43};\n"), "", "",
        128},
