@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // `moxie gemm` against the answers in a golden file, and each kind of group sizes against each other.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <regex>
 #include <sstream>
+#include <thread>
 #include <tuple>
 
 #include <gtest/gtest.h>
@@ -404,6 +410,50 @@ TEST(Bench, TheShapeIsTheDefaultOrTheOneGiven) {
                                  std::string(row))))
         << finished.out;
   }
+}
+
+// The kernel comes from a compiler that gives a right kernel with an activation more.
+TEST(Bench, AWrongResultIsToldAndFails) {
+  const Folder folder;
+  Setting setting{.environment = {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_SMS", "2"}, {"MOXIE_CACHE_DIR", folder / "1"}}};
+  const std::vector<std::string> arguments = {"bench", "--groups", "1",  "--m",          "20",  "--n",
+                                              "128",   "--k",      "64", "--activation", "none"};
+  const Finished right = run_moxie(arguments, setting);
+  ASSERT_EQ(right.status, 0) << right.err;
+  std::string ptx;
+  for (const auto& file : std::filesystem::directory_iterator(folder / "1"))
+    if (file.path().extension() == ".ptx") ptx = read_file(file.path());
+  ptx = std::regex_replace(ptx.substr(ptx.find('\n') + 1), std::regex(R"(cvt\.rn\.bf16x2\.f32)"),
+                           "cvt.rn.relu.bf16x2.f32");
+  write_file(folder / "wrong.ptx", ptx);
+  setting.environment["MOXIE_CACHE_DIR"] = folder / "2";
+  setting.environment["MOXIE_NVRTC"] = std::filesystem::canonical(
+      std::filesystem::path(MOXIE_SIM_LIBRARY).parent_path() / "../../libmoxie_idle_nvrtc.so");
+  setting.environment["MOXIE_IDLE_VERSION"] = "1300";
+  setting.environment["MOXIE_IDLE_IMAGE"] = folder / "wrong.ptx";
+  const Finished wrong = run_moxie(arguments, setting);
+  EXPECT_EQ(wrong.status, 1) << wrong.err;
+  EXPECT_NE(wrong.out.find("\nWRONG: "), std::string::npos) << wrong.out;
+}
+
+// Nothing is compiled or timed before every shape has been looked at.
+TEST(Bench, EveryShapeIsLookedAtFirst) {
+  const Folder folder;
+  write_file(folder / "list", "8 64 64 --groups 2\n8 64 63 --groups 2\n");
+  const Finished finished = run_moxie({"bench", "--list", folder / "list"}, {.environment = {{"MOXIE_DEVICE", "sim"}}});
+  EXPECT_EQ(finished.status, 2);
+  EXPECT_EQ(finished.out, "");
+  EXPECT_EQ(finished.err, "moxie: k is 63, but must be a multiple of 8 with bf16 operands\n");
+  // The shapes that a GPU is timed with take a simulator too long, but are not refused.
+  const pid_t process = start_moxie({"bench"}, simulator_as_gpu(), folder / "log");
+  bool has_ended = false;
+  while (!has_ended && read_file(folder / "log").find("\n\n") == std::string::npos) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    has_ended = waitpid(process, nullptr, WNOHANG) != 0;
+  }
+  EXPECT_FALSE(has_ended) << read_file(folder / "log");
+  kill(process, SIGKILL);
+  wait_for(process);
 }
 
 TEST(Bench, OfAGpuSaysWhatIsMissing) {

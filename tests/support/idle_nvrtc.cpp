@@ -2,20 +2,20 @@
 // An NVRTC that compiles nothing: the image is the options that it was given, a line each. It shows what is asked of
 // versions that a machine does not have and what is said when one fails (tests/unit/jit_test.cpp). MOXIE_NVRTC names
 // it, MOXIE_IDLE_VERSION is the version that it reports (major * 100 + minor), MOXIE_IDLE_FAILURE the function that
-// fails.
+// fails, MOXIE_IDLE_LOG what it says, and MOXIE_IDLE_IMAGE a file with another image.
 #pragma GCC visibility push(default)
 #include <nvrtc.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
 
 namespace {
 
 std::string image;
-const char kLog[] = "said\n";
-
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -24,6 +24,8 @@ std::string_view variable(const char* name) {
 nvrtcResult result_of(const char* function) {
   return variable("MOXIE_IDLE_FAILURE") == function ? NVRTC_ERROR_INTERNAL_ERROR : NVRTC_SUCCESS;
 }
+
+std::string log() { return std::getenv("MOXIE_IDLE_LOG") == nullptr ? "said\n" : std::getenv("MOXIE_IDLE_LOG"); }
 
 }  // namespace
 
@@ -42,14 +44,16 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram*) { return NVRTC_SUCCESS; }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram, int options, const char* const* option) {
   image.clear();
   for (int i = 0; i < options; ++i) image += std::string(option[i]) + "\n";
+  if (const char* file = std::getenv("MOXIE_IDLE_IMAGE"))
+    image.assign(std::istreambuf_iterator<char>(std::ifstream(file).rdbuf()), {});
   return result_of("nvrtcCompileProgram");
 }
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram, size_t* bytes) {
-  *bytes = sizeof(kLog);
+  *bytes = log().size() + 1;
   return result_of("nvrtcGetProgramLogSize");
 }
-nvrtcResult nvrtcGetProgramLog(nvrtcProgram, char* log) {
-  std::memcpy(log, kLog, sizeof(kLog));
+nvrtcResult nvrtcGetProgramLog(nvrtcProgram, char* to) {
+  std::memcpy(to, log().c_str(), log().size() + 1);
   return result_of("nvrtcGetProgramLog");
 }
 // PTX ends in a zero byte, machine code does not.

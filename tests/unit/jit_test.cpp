@@ -189,6 +189,7 @@ TEST(Compiler, VersionsAndFailuresOfNvrtc) {
     bool cubin;
     const char* failing;
     std::string said;
+    const char* log = "said\n";
   };
   for (const Case& c : {
            Case{"1207", false, "",
@@ -201,6 +202,9 @@ TEST(Compiler, VersionsAndFailuresOfNvrtc) {
            Case{"1300", true, "nvrtcCreateProgram", "(NVRTC: nvrtcCreateProgram: failed)\n"},
            Case{"1300", true, "nvrtcCompileProgram",
                 "(NVRTC 13.0 (failed) rejects a kernel: no reason given\nsaid\n)\n"},
+           Case{"1300", true, "nvrtcCompileProgram",
+                "(NVRTC 13.0 (failed) rejects a kernel: error: wrong\n\nerror: wrong\nerror: too\n)\n",
+                "\nerror: wrong\nerror: too\n"},
            Case{"1300", true, "nvrtcGetProgramLogSize", "(NVRTC: nvrtcGetProgramLogSize: failed)\n"},
            Case{"1300", true, "nvrtcGetProgramLog", "(NVRTC: nvrtcGetProgramLog: failed)\n"},
            Case{"1300", true, "nvrtcGetCUBINSize", "(NVRTC: nvrtcGetCUBINSize: failed)\n"},
@@ -209,7 +213,7 @@ TEST(Compiler, VersionsAndFailuresOfNvrtc) {
            Case{"1300", false, "nvrtcGetPTX", "(NVRTC: nvrtcGetPTX: failed)\n"},
        }) {
     const ScopedVariable named("MOXIE_NVRTC", file), version("MOXIE_IDLE_VERSION", c.version);
-    const ScopedVariable failing("MOXIE_IDLE_FAILURE", c.failing);
+    const ScopedVariable failing("MOXIE_IDLE_FAILURE", c.failing), said("MOXIE_IDLE_LOG", c.log);
     const ScopedVariable cubin("MOXIE_TEST_CUBIN", c.cubin ? std::optional<std::string>("1") : std::nullopt);
     test::write_file(log, "");
     EXPECT_EQ(test::wait_for(test::start_test("CompilerChild.DISABLED_PrintsTheImageOrTheError", log)), 0);
