@@ -146,7 +146,7 @@ KernelChoices ProductOptions::choices() const {
     int rows = 0, columns = 0;
     const char* end = tile.data() + tile.size();
     const auto first = std::from_chars(tile.data(), end, rows);
-    const auto second = first.ptr < end && *first.ptr == 'x' ? std::from_chars(first.ptr + 1, end, columns) : first;
+    const auto second = *first.ptr == 'x' ? std::from_chars(first.ptr + 1, end, columns) : first;
     if (first.ec != std::errc() || second.ec != std::errc() || second.ptr != end || rows <= 0 || columns <= 0)
       throw InputError(fmt::format("--tile: '{}' is not ROWSxCOLUMNS, such as 128x256", tile));
     choices.tile_m = rows;

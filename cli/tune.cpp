@@ -54,7 +54,7 @@ struct Variant {
 
 // Orders indices of `seconds`, the least first.
 void sort_by_time(std::vector<size_t>& order, const std::vector<double>& seconds) {
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return seconds[a] < seconds[b]; });
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return seconds[i]; });
 }
 
 bool same_choice(const TunedHopper& a, const TunedHopper& b) {

@@ -250,8 +250,7 @@ struct Bfe {
     if (length == 0) return 0;
     // Beyond the top lies the sign or zero. Shifting in two steps keeps shifts below the width.
     const T shifted = position >= kBits<T> ? static_cast<T>(a >> (kBits<T> - 1) >> 1) : static_cast<T>(a >> position);
-    if (length >= kBits<T>) return shifted;
-    const uint32_t spare = kBits<T> - length;
+    const uint32_t spare = kBits<T> - std::min<uint32_t>(length, kBits<T>);
     return static_cast<T>(static_cast<T>(static_cast<Unsigned<T>>(shifted) << spare) >> spare);
   }
 };

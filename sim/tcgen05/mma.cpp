@@ -436,15 +436,15 @@ void Mma::multiply_integers(Cta& cta, const float* a_panel, const float* b_panel
 }
 
 // Scales so large that an element times its scale leaves float32 where the product need not: the two scales of a
-// product are added as exponents and split evenly, which overflows only when the product does.
+// product are added as exponents and split evenly, which overflows only when the product does. Forms with scales disable
+// no lanes (PTX ISA, tcgen05.mma).
 void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a, const float* b_panel,
                            const float* scales_b) const {
   TensorMemory& memory = tensor_memory(cta);
-  const int block = &cta == group.cta[0] ? 0 : 1, count = form.scale_vector, chunk = shape.k / count;
+  const int count = form.scale_vector, chunk = shape.k / count;
   for (int n = 0; n < shape.n; ++n) {
     for (int r = 0; r < layout.rows; ++r) {
       const uint32_t lane = layout.lane(r, n / layout.columns, d_at.lane);
-      if (is_disabled(block, lane)) continue;
       float& d = *memory.floats(lane, d_at.column + static_cast<uint32_t>(n % layout.columns));
       float sum = accumulate ? d : 0.0f;
       for (int k = 0; k < shape.k; ++k) {

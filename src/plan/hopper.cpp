@@ -159,12 +159,12 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
   const bool decode_tile = has_decode_rows(s, work);
   std::vector<Candidate<HopperConfig>> all;
   const bool packed = has_packed_b(s);
+  const bool takes_8_rows = may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8);
   const std::span<const HopperTile> tiles = packed ? std::span<const HopperTile>(kPackedTiles) : kHopperTiles;
   for (const HopperTile& tile : tiles) {
     if (!packed && tile.schedule == WarpSchedule::PingPong && tile.m == 128 && tile.n > widest_pingpong(s)) continue;
     if (!packed && tile.m == 256 && tile.n > widest_of_256(s)) continue;
-    if (!packed && tile.m == 8 && !(may_take_8_rows(s, work) && (tile_of_8_pays(work) || s.hopper.tile_m == 8)))
-      continue;
+    if (!packed && tile.m == 8 && !takes_8_rows) continue;
     if (packed && tile.m < 64 && !may_take_8_rows(s, work)) continue;
     // Two blocks of accumulators and what a group with pointers needs would spill.
     if (packed && tile.m == 128 && tile.n == 256 && s.grouping == Grouping::Pointers) continue;

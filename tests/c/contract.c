@@ -580,6 +580,10 @@ void test_sentences(void) {
   EXPECT_REFUSED(moxie_quantize(world.device, &q), "values is null, but must point to device memory");
   q.offsets = (const int32_t*)16;
   EXPECT_REFUSED(moxie_quantize(world.device, &q), "groups is 0, but must be 1 to 65535");
+  moxie_scale_blocking b = {.size = sizeof b, .rows = 4, .k = 64, .along_k = 2};
+  EXPECT_REFUSED(moxie_block_scales(world.device, &b), "along_k is 2, but must be 0 or 1");
+  b.along_k = 0, b.from_floats = -1;
+  EXPECT_REFUSED(moxie_block_scales(world.device, &b), "from_floats is -1, but must be 0 or 1");
   const moxie_weight_packing w = {.size = sizeof w, .k = 64, .gate = 3};
   EXPECT_REFUSED(moxie_pack_weights(world.device, &w), "gate is 3, but only 0 to 2 have a meaning");
   moxie_expert_routing r = {.size = sizeof r, .tokens = 1, .experts = 8, .top_k = 9};

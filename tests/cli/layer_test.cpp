@@ -534,7 +534,7 @@ std::vector<Model> drawn_models() {
        .sharded = true,
        .experts = 10,
        .top = 3,
-       .config = plain,
+       .config = plain + R"(,"first_k_dense_replace":0)",
        .sigmoid = true,
        .renormalize = false,
        .bf16_correction = true},
@@ -729,6 +729,21 @@ INSTANTIATE_TEST_SUITE_P(
                                  std::filesystem::remove(f / "config.json");
                                  std::filesystem::create_directory(f / "config.json");
                                }},
+                              {"ConfigMayNotBeRead", "mixtral", "DIR/config.json: cannot be opened: Permission denied",
+                               [](Spoiled& s) { s.setting.obeys_permissions = true; }, false,
+                               [](const Folder& f) {
+                                 std::filesystem::permissions(f / "config.json", std::filesystem::perms::none);
+                               }},
+                              {"ConfigOfTheMostBytes", "mixtral", "DIR/config.json: must be a JSON object",
+                               [](Spoiled&) {}, false,
+                               [](const Folder& f) {
+                                 write_file(f / "config.json", "[1]");
+                                 std::filesystem::resize_file(f / "config.json", 100'000'000);
+                               }},
+                              {"ConfigOfTooManyBytes", "mixtral",
+                               "DIR/config.json: has 100000001 bytes, at most 100000000 are allowed", [](Spoiled&) {},
+                               false,
+                               [](const Folder& f) { std::filesystem::resize_file(f / "config.json", 100'000'001); }},
                               {"ConfigIsNoJson", "mixtral", "DIR/config.json: is not valid JSON in UTF-8 (...",
                                [](Spoiled&) {}, false,
                                [](const Folder& f) { write_file(f / "config.json", "{\"model_type\":"); }},

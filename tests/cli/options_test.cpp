@@ -105,7 +105,10 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
     EXPECT_EQ(options_of(help.out), options) << command;
     EXPECT_TRUE(std::regex_search(all.out, std::regex("\n  " + command + " +\\S+ \\S+"))) << command;
     if (command == "plan") {
-      EXPECT_THAT(help.out, HasSubstr("What a layer costs whose experts are divided among so many ranks "));
+      EXPECT_THAT(help.out,
+                  HasSubstr("What a layer costs whose experts are divided among so many ranks (docs/scale.md): M "
+                            "are the tokens of a rank, N and K those of its first product, --groups the "
+                            "experts of all ranks"));
     }
     EXPECT_GT(lines_of(help.out).at(0).size(), 20u) << command << " says what it does";
     if (!options.contains("--gate")) continue;
@@ -182,6 +185,7 @@ TEST(Options, RefusalsAreWholeSentences) {
       {"plan", {"--tile", "128x64 "}, "--tile: '128x64 ' is not ROWSxCOLUMNS, such as 128x256"},
       {"plan", {"--tile", "0x64"}, "--tile: '0x64' is not ROWSxCOLUMNS, such as 128x256"},
       {"plan", {"--tile", "64x0"}, "--tile: '64x0' is not ROWSxCOLUMNS, such as 128x256"},
+      {"plan", {"--tile", "1x1"}, "tile_m is 1, but only 8, 64, 128 and 256 are possible"},
       {"plan", {"--tile", "99999999999x64"}, "--tile: '99999999999x64' is not ROWSxCOLUMNS, such as 128x256"},
       {"plan",
        {"--grouping", "tree"},

@@ -78,6 +78,7 @@ TEST_F(Pack, WrongUseIsRefused) {
     EXPECT_EQ(finished.status, 2) << finished.err;
     EXPECT_EQ(folder_.without_path(finished.err), "moxie: " + says + "\n");
   };
+  refused({"pack", folder_ / "list"}, "FOLDER is required (see moxie pack --help)");
   refused({"pack", folder_ / "missing", folder_ / "pack"}, "DIR/missing: cannot be opened");
   write_file(folder_ / "empty", "# nothing\n");
   refused({"pack", folder_ / "empty", folder_ / "pack"}, "DIR/empty: lists no problem");

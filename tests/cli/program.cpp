@@ -3,6 +3,7 @@
 #include "tests/cli/program.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -46,6 +47,10 @@ pid_t start(const std::vector<std::string>& arguments, const Setting& setting, c
   if (setting.memory_limit != 0) {
     const rlimit limit{setting.memory_limit, setting.memory_limit};
     setrlimit(RLIMIT_AS, &limit);
+  }
+  if (setting.obeys_permissions && geteuid() == 0) {
+    for (const int capability : {CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH})
+      if (prctl(PR_CAPBSET_DROP, capability) != 0) _exit(126);
   }
   execv(argv[0], argv.data());
   _exit(127);

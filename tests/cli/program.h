@@ -21,6 +21,7 @@ struct Setting {
   std::map<std::string, std::string> environment;  // beside this process' own
   uint64_t file_limit = 0;                         // most bytes of a file it writes; 0: no limit
   uint64_t memory_limit = 0;                       // most bytes of address space; 0: no limit
+  bool obeys_permissions = false;                  // those of files, even where root runs it
 };
 
 // A setting in which the program takes the simulator for a GPU.

@@ -22,7 +22,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kTwoProblems = "8 64 64 --groups 2 # small\n40 128 64 --groups 2 --activation swiglu # gated\n";
+constexpr const char* kTwoProblems =
+    "8 64 64 --groups 2 # small\n40 128 64 --groups 2 --activation swiglu --bias # gated\n";
 
 TEST(Tune, TheSimulatorIsRefused) {
   const Folder folder;

@@ -680,6 +680,7 @@ TEST(RoutingOps, WrongPermutationsAreNamed) {
             "out overlaps token_count in memory");
   EXPECT_EQ(permuted([](auto& x) { x.tokens = 0, x.x = x.out = nullptr, x.inverse = nullptr; }), "nothing");
   EXPECT_EQ(permuted([](auto& x) { x.width = 0, x.inverse = nullptr; }), "nothing");
+  EXPECT_EQ(permuted([](auto& x) { x.width = 0, x.ld_x = x.ld_out = 64, x.x = x.out = nullptr; }), "nothing");
 }
 
 TEST(RoutingOps, WrongCombinationsAreNamed) {
@@ -716,6 +717,7 @@ TEST(RoutingOps, WrongCombinationsAreNamed) {
       combined([](auto& x) { x.tokens = 0, x.rows = x.out = nullptr, x.inverse = nullptr, x.residual = nullptr; }),
       "nothing");
   EXPECT_EQ(combined([](auto& x) { x.width = 0, x.inverse = nullptr; }), "nothing");
+  EXPECT_EQ(combined([](auto& x) { x.width = 0, x.ld_rows = x.ld_out = 64, x.rows = x.out = nullptr; }), "nothing");
 }
 
 TEST(RoutingOps, WrongRoutingsAreNamed) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that need more than one set of registers a function: recursion, direct and mutual, calls through addresses,
 // and memory that is taken from the stack.
+#include <bit>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,6 +71,67 @@ END:
                                             64);
   const uint32_t fib[] = {0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 777};
   for (uint32_t t = 0; t < 64; ++t) EXPECT_EQ(out[t], fib[t % 11]) << t;
+}
+
+// Lanes count the bits of their numbers, for which they need different numbers of calls.
+TEST_P(Calls, RecursionKeepsEachCallersPredicates) {
+  const std::vector<uint32_t> out = results(R"(
+.func (.param .b32 r) bits(.param .b32 n)
+{
+  .reg .b32 %r<5>; .reg .pred %p<3>;
+  ld.param.u32 %r1, [n];
+  mov.u32 %r2, 0;
+  setp.eq.u32 %p1, %r1, 0;
+  @%p1 bra END;
+  and.b32 %r3, %r1, 1;
+  setp.eq.u32 %p2, %r3, 1;
+  shr.u32 %r3, %r1, 1;
+  { .param .b32 a; .param .b32 b; st.param.b32 [a], %r3; call (b), bits, (a); ld.param.b32 %r2, [b]; }
+  @%p2 add.u32 %r2, %r2, 1;
+END:
+  st.param.b32 [r], %r2;
+  ret;
+}
+)" + kernel("{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call (b), bits, (a); ld.param.b32 %r1, [b]; }"));
+  for (uint32_t t = 0; t < 32; ++t) EXPECT_EQ(out[t], static_cast<uint32_t>(std::popcount(t))) << t;
+}
+
+// A function that calls itself has the arguments of what it prints on the stack.
+TEST_P(Calls, RecursionPrintsItsOwnArguments) {
+  Buffer<char> format(memory_, std::vector<char>{'%', 'd', '\n', 0});
+  Shape shape;
+  shape.block = {1, 1, 1};
+  shape.order = GetParam();
+  testing::internal::CaptureStdout();
+  sim_test::run_ptx(R"(
+.extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+.func down(.param .b32 n, .param .b64 format)
+{
+  .local .align 8 .b8 number[8];
+  .reg .b32 %r<5>; .reg .b64 %rd<5>; .reg .pred %p;
+  ld.param.u32 %r1, [n];
+  ld.param.u64 %rd1, [format];
+  mov.u64 %rd2, number;
+  cvta.local.u64 %rd3, %rd2;
+  st.local.u32 [%rd2], %r1;
+  { .param .b64 f; .param .b64 a; .param .b32 r;
+    st.param.b64 [f], %rd1; st.param.b64 [a], %rd3; call (r), vprintf, (f, a); ld.param.b32 %r2, [r]; }
+  setp.eq.u32 %p, %r1, 0;
+  @%p ret;
+  sub.u32 %r2, %r1, 1;
+  { .param .b32 a; .param .b64 b; st.param.b32 [a], %r2; st.param.b64 [b], %rd1; call down, (a, b); }
+  ret;
+}
+.visible .entry k(.param .u64 p)
+{
+  .reg .b64 %rd1;
+  ld.param.u64 %rd1, [p];
+  call down, (3, %rd1);
+  ret;
+}
+)",
+                    "k", Params().add(format.address()), memory_, shape);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "3\n2\n1\n0\n");
 }
 
 // Register parameters, a predicate among them; two functions that call each other.
@@ -273,6 +336,10 @@ LOOP: // 400 rounds of up to 128 bytes and more would not fit side by side
 
 TEST_P(Calls, AllocaBeyondTheStackIsAFault) {
   EXPECT_THAT(fault(kernel("mov.u64 %rd3, 1000000; alloca.u64 %rd4, %rd3;")), HasSubstr("stack overflow in alloca"));
+  // The whole stack, behind which no byte is left.
+  const std::string all = "mov.u64 %rd3, " + std::to_string(sim::kStackBytes) + "; alloca.u64 %rd4, %rd3, 1;\n";
+  EXPECT_EQ(fault(kernel(all + "mov.u64 %rd3, 0; alloca.u64 %rd4, %rd3, 1;")), "");
+  EXPECT_THAT(fault(kernel(all + "mov.u64 %rd3, 1; alloca.u64 %rd4, %rd3, 1;")), HasSubstr("stack overflow in alloca"));
   EXPECT_THAT(fault(kernel("mov.u64 %rd3, 12; stackrestore.u64 %rd3;")), HasSubstr("that no stacksave gave"));
 }
 
@@ -293,6 +360,8 @@ TEST(CallForms, WhatCannotBeCalledIsRefusedByLine) {
   EXPECT_THAT(refusal(".func f(.reg .b32 a) { ret; }\n" + kernel("call f;")), HasSubstr("'f' takes 1 arguments"));
   EXPECT_THAT(refusal(".func f(.reg .pred a) { ret; }\n" + kernel("call f, (%r1);")),
               HasSubstr("a predicate on one side"));
+  EXPECT_THAT(refusal(".shared .b32 g;\n.func f(.reg .b32 a) { ret; }\n" + kernel("call f, (g);")),
+              HasSubstr("'g' is not a .param variable"));
 }
 
 }  // namespace

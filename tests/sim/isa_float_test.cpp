@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic of float32 and float64 in the simulator, instruction by instruction.
+#include <bit>
 #include <cstdlib>
+#include <limits>
 
 #include "sim/isa/elementary.h"
 #include "tests/sim/arithmetic.h"
@@ -201,6 +203,37 @@ TEST(Float, HalvesAreFlushedBeforeTheyAreRounded) {
   check("fma.rn.ftz.f16 %d, %a, %b, 0x0000;", "hhh", product(true), inputs);
 }
 
+// The NaN 0x7ff7 stands for an element outside of a tensor.
+TEST(Float, OobIsZeroWhereAFactorIsOutside) {
+  for (const auto& [name, format] : {std::pair(".f16", kF16), std::pair(".bf16", kBF16)}) {
+    const auto code = [&](float value) { return static_cast<uint64_t>(code_of(value, format)); };
+    const std::vector<In> inputs = {{code(1), code(-1), code(0)},  {code(2), code(3), code(0.5f)},
+                                    {0x7ff7, code(2), code(4)},    {code(2), 0xfff7, code(4)},
+                                    {code(-2), code(3), code(-1)}, {code(2), code(3), code(-6)}};
+    for (const bool relu : {false, true}) {
+      for (const bool two : {false, true}) {
+        const auto element = [&](uint64_t a, uint64_t b, uint64_t c) -> uint64_t {
+          if ((a & 0x7fff) == 0x7ff7 || (b & 0x7fff) == 0x7ff7) return 0;
+          const double sum = value_of(a, format) * value_of(b, format) + value_of(c, format);
+          return code(relu && sum < 0 ? 0 : static_cast<float>(sum));
+        };
+        std::vector<In> given = inputs;
+        for (size_t i = 0; two && i < inputs.size(); ++i) {
+          const In& above = inputs[(i + 1) % inputs.size()];
+          given[i] = {inputs[i].a | above.a << 16, inputs[i].b | above.b << 16, inputs[i].c | above.c << 16};
+        }
+        check(
+            std::string("fma.rn.oob") + (relu ? ".relu" : "") + name + (two ? "x2" : "") + " %d, %a, %b, %c;",
+            two ? "wwww" : "hhhh",
+            [&](uint64_t a, uint64_t b, uint64_t c) {
+              return element(a & 0xffff, b & 0xffff, c & 0xffff) | (two ? element(a >> 16, b >> 16, c >> 16) << 16 : 0);
+            },
+            given);
+      }
+    }
+  }
+}
+
 TEST(Float, PairsAndMixedPrecision) {
   const auto pair = [](uint64_t a, uint64_t b, uint64_t c, auto op) {
     return op(a, b, c) | op(a >> 32, b >> 32, c >> 32) << 32;
@@ -259,6 +292,22 @@ void check_approx(const std::string& op, const std::function<double(double)>& ex
     }
   }
 }
+// 1 + 2^-24 lies in the middle of two floats.
+TEST(Float, InDoubtIsWhatLiesNearTheMiddleOfTwoFloats) {
+  const uint64_t middle = std::bit_cast<uint64_t>(1 + 0x1p-24), kDoubt = sim::isa::kDoubt;
+  for (uint64_t off = 0; off < kDoubt; ++off) {
+    EXPECT_TRUE(sim::isa::in_doubt(std::bit_cast<double>(middle + off))) << off;
+    EXPECT_TRUE(sim::isa::in_doubt(std::bit_cast<double>(middle - off))) << off;
+  }
+  for (const uint64_t off : {kDoubt + 1, uint64_t{1} << 10, uint64_t{1} << 28}) {
+    EXPECT_FALSE(sim::isa::in_doubt(std::bit_cast<double>(middle + off))) << off;
+    EXPECT_FALSE(sim::isa::in_doubt(std::bit_cast<double>(middle - off))) << off;
+  }
+  EXPECT_TRUE(sim::isa::in_doubt(std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_TRUE(sim::isa::in_doubt(0x1p-127));
+  EXPECT_FALSE(sim::isa::in_doubt(0));
+}
+
 // The vectorised functions, rounded to float, are the C library's wherever they are not in doubt. MOXIE_TEST_ALL=1: of
 // every float.
 TEST(Float, QuickFunctionsRoundAsTheCLibrary) {

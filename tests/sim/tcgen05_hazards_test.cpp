@@ -929,28 +929,30 @@ TEST(Tcgen05Mma, ANumberMaySayWhetherDIsRead) {
   for (const char* yes : {"1", "!%p0"}) expect_fault(text(yes), Hazard::TensorMemory, unwritten);
 }
 
-// A transposed matrix is read in its own order alone. In that of a matrix which is not transposed the same descriptor
-// would lead past the end.
-TEST(Tcgen05Mma, TransposedMatricesMayEndWithSharedMemory) {
-  for (const Swizzle swizzle : {kNone, k128}) {
-    for (const bool of_a : {false, true}) {
-      const uint32_t columns = of_a ? 128 : 64;
-      Placement last = place(0, swizzle, true, columns, 2);
-      last.lbo = swizzle == kNone ? columns / 8 * 128 : 2048;
-      uint32_t end = 0;
-      for (uint32_t i = 0; i < columns * 16; ++i) end = std::max(end, last.offset(i / 16, i % 16, 2) + 2);
-      std::vector<Block> blocks(1);
-      ASSERT_EQ(end % 1024, 0u);
-      last.start = static_cast<uint32_t>(blocks[0].shared.size()) - end;
-      const Placement first = place(0, swizzle, true, of_a ? 64 : 128, 2);
-      EXPECT_NO_THROW(
-          run_machine("  mov.u32 %w0, 0;\n  setp.ne.u32 %p0, %w0, 0;\n"
-                      "  tcgen05.mma.cta_group::1.kind::f16 [%t], %a0, %a1, %x2, %p0;\n" +
-                          commit(),
-                      blocks,
-                      {of_a ? last.descriptor() : first.descriptor(), of_a ? first.descriptor() : last.descriptor(),
-                       idesc_f16(128, 64, true, true)}))
-          << swizzle << of_a;
+// Nothing behind a matrix is read, in none of the orders: that of a matrix that is not transposed would lead past the
+// end of a transposed one.
+TEST(Tcgen05Mma, MatricesMayEndWithSharedMemory) {
+  for (const bool transposed : {false, true}) {
+    for (const Swizzle swizzle : {kNone, k128}) {
+      for (const bool of_a : {false, true}) {
+        const uint32_t columns = of_a ? 128 : 64;
+        Placement last = place(0, swizzle, transposed, columns, 2);
+        if (transposed) last.lbo = swizzle == kNone ? columns / 8 * 128 : 2048;
+        uint32_t end = 0;
+        for (uint32_t i = 0; i < columns * 16; ++i) end = std::max(end, last.offset(i / 16, i % 16, 2) + 2);
+        std::vector<Block> blocks(1);
+        ASSERT_EQ(end % 1024, 0u);
+        last.start = static_cast<uint32_t>(blocks[0].shared.size()) - end;
+        const Placement first = place(0, swizzle, transposed, of_a ? 64 : 128, 2);
+        EXPECT_NO_THROW(
+            run_machine("  mov.u32 %w0, 0;\n  setp.ne.u32 %p0, %w0, 0;\n"
+                        "  tcgen05.mma.cta_group::1.kind::f16 [%t], %a0, %a1, %x2, %p0;\n" +
+                            commit(),
+                        blocks,
+                        {of_a ? last.descriptor() : first.descriptor(), of_a ? first.descriptor() : last.descriptor(),
+                         idesc_f16(128, 64, transposed, transposed)}))
+            << swizzle << of_a << transposed;
+      }
     }
   }
 }

@@ -278,6 +278,7 @@ std::string over_the_output(const std::string& copy) {
 }
 
 std::vector<Case> cases() {
+  const std::string of_the_last_lanes = "and.b32 %r11, %r3, 31;\nsetp.ge.u32 %p2, %r11, 28;\n";
   std::vector<Case> all = {
       // ---- addresses and decisions ----
       {"an address in shared memory", loaded("and.b32 %r7, %r6, 4;\nadd.u32 %r7, %r5, %r7;\nst.shared.u32 [%r7], 1;\n"),
@@ -428,6 +429,8 @@ std::vector<Case> cases() {
       // ---- products ----
       {"rows of wgmma", wgmma("mad.wide.u32 %rd5, %r3, 4, %rd4;\nst.global.v2.f32 [%rd5], {%f42, %f43};\n"), "", "",
        128},
+      {"the last lanes of wgmma", wgmma(of_the_last_lanes + "@%p2 st.global.f32 [%rd4], %f42;\n"),
+       wgmma(of_the_last_lanes + "@%p2 st.global.f32 [%rd4], %f40;\n"), "", 128},
       {"tensor memory",
        tensor("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r7}, [%r20];\ntcgen05.wait::ld.sync.aligned;\n"
               "st.global.u32 [%rd4], %r7;\n"),
