@@ -66,7 +66,6 @@ class BulkLoad : public AsyncOp {
     reduce_elements(op_, element_, to, source_, bytes_);
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;
@@ -100,7 +99,6 @@ class BulkStore : public AsyncOp {
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
     cluster.engine.submit(cluster, std::move(write));
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;

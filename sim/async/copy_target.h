@@ -86,7 +86,6 @@ class GlobalWrite : public AsyncOp {
     }
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].writing;
   }
-  std::string describe() const override { return "the write to global memory of " + origin_.text(); }
 
  private:
   Origin origin_;

@@ -40,7 +40,6 @@ class CpAsync : public AsyncOp {
       --origin_.warp->async->copy_lanes[p.lane].groups[p.group].pending;
     }
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;
@@ -139,7 +138,6 @@ class CpAsyncArrive : public AsyncOp {
     if (copies_.at > 0) found->second.arriving.seen.raise(copies_.by, copies_.at);
     mbarrier_arrive(origin_, found->second, 1);
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;

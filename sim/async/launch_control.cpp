@@ -28,7 +28,6 @@ class Cancel : public AsyncOp {
       mbarrier_copy_done(cluster, *target.cta, barrier_, target.stamp, kResponseBytes, origin_);
     }
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;

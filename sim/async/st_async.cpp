@@ -33,7 +33,6 @@ class AsyncStore : public AsyncOp {
       write_undefined(origin_, to, undefined_.data(), bytes_, op_ != Reduction::None);
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, bytes_, origin_);
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;

@@ -97,7 +97,6 @@ class TensorLoad : public AsyncOp {
       copy_undefined_rows();
     mbarrier_copy_done(cluster, *target_.barrier_cta, target_.barrier, target_.stamp, tile.counted_bytes(), origin_);
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   void copy_undefined_rows() {
@@ -161,7 +160,6 @@ class TensorStore : public AsyncOp {
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
     cluster.engine.submit(cluster, std::move(write));
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;

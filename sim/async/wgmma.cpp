@@ -417,9 +417,6 @@ class WgmmaGroup : public AsyncOp {
       multiply_all(cluster, cta, warps);
     ++cta.async->warpgroups[warpgroup_].completed;
   }
-  std::string describe() const override {
-    return std::to_string(records_.size()) + " wgmma operations committed by " + origin_.text();
-  }
 
  private:
   void multiply_all(Cluster& cluster, const Cta& cta, Warp* const warps[kWarps]) {

@@ -11,11 +11,7 @@
 
 namespace sim::driver {
 
-CUgraph new_graph() {
-  auto graph = std::make_unique<CUgraph_st>();
-  graph->id = state().next_id++;
-  return state().graphs.add(std::move(graph));
-}
+CUgraph new_graph() { return state().graphs.add(std::make_unique<CUgraph_st>()); }
 
 void destroy_graph(CUgraph handle) {
   for (auto& node : handle->nodes) state().nodes.erase(node.get());
@@ -47,7 +43,6 @@ CUgraphNode add_node(CUgraph_st& graph, CUgraphNodeType type, Work work, std::ve
   node->type = type;
   node->work = std::move(work);
   node->dependencies = std::move(dependencies);
-  node->id = state().next_id++;
   node->context = context;
   CUgraphNode handle = node.get();
   graph.nodes.push_back(std::move(node));

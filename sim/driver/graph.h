@@ -13,7 +13,6 @@ struct CUgraphNode_st {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   sim::driver::Work work;
   std::vector<CUgraphNode> dependencies;
-  uint64_t id = 0;
   // Whose device does the work.
   CUcontext context = nullptr;
   // The memory of a memory allocation node, freed with the last graph that needs it.
@@ -24,7 +23,6 @@ struct CUgraphNode_st {
 };
 
 struct CUgraph_st {
-  uint64_t id = 0;
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };
 

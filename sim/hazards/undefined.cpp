@@ -11,6 +11,7 @@
 
 #include "sim/machine/fault.h"
 #include "sim/machine/launch.h"
+#include "sim/machine/random.h"
 
 namespace sim {
 
@@ -193,12 +194,6 @@ std::vector<uint8_t> undefined_shared(const Warp& warp, const Cta& cta) {
 
 namespace {
 
-uint64_t mixed(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 // Calls visit with the offset of each eight bytes of `size`, and how many there are.
 template <class Visit>
 inline void each_word(size_t size, Visit visit) {
@@ -223,7 +218,7 @@ void fill(const Tried& part, size_t number, int trial, const uint8_t* saved, con
       std::memcpy(&value, compared + i, size);
       if (trial == 4) value += 0x100000001;  // one more, in each half
     } else if (trial != 1) {
-      value = mixed(seed + i);
+      value = splitmix64(seed + i);
     }
     value = (before & ~undefined) | (value & undefined);
     std::memcpy(part.bytes + i, &value, size);

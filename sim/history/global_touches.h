@@ -22,9 +22,9 @@ enum class Reach : uint8_t { Weak, Cta, Cluster, Device, System };
 // grid's `stamp.by` is a number of GridHistory::moments.
 struct GlobalTouch {
   Stamp stamp;
-  uint32_t view = 0;  // in a cluster's history: what the warp knew of other clusters, as the cluster numbers it
-  uint32_t pc = 0;    // of the instruction
-  Agent warp = 0;     // that executed it
+  uint32_t view;  // in a cluster's history: what the warp knew of other clusters, as the cluster numbers it
+  uint32_t pc;    // of the instruction
+  Agent warp;     // that executed it
   bool write = false;
   Reach reach = Reach::Weak;
   uint16_t bytes = 0;  // one bit a byte
@@ -89,7 +89,7 @@ class TouchLists {
   };
   // A transition that was taken: this list with that touch is `made`.
   struct Step {
-    uint32_t list = UINT32_MAX, made = 0;
+    uint32_t list = UINT32_MAX, made;
     GlobalTouch touch;
   };
   static constexpr size_t kSteps = 256, kCollectAt = 1u << 16;

@@ -45,10 +45,4 @@ void AsyncEngine::perform_all(Cluster& cluster) {
   }
 }
 
-std::vector<std::string> AsyncEngine::describe() const {
-  std::vector<std::string> texts;
-  for (const auto& op : ops_) texts.push_back(op->describe());
-  return texts;
-}
-
 }  // namespace sim

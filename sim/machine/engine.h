@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace sim {
@@ -21,7 +20,6 @@ class AsyncOp {
  public:
   virtual ~AsyncOp() = default;
   virtual void perform(Cluster& cluster) = 0;
-  virtual std::string describe() const = 0;
   // Operations of one queue are performed in the order of their submission; 0: unordered.
   uint64_t queue = 0;
 };
@@ -35,7 +33,6 @@ class AsyncEngine {
   void maybe_perform(Cluster& cluster);  // random mode: between quanta
   void perform_all(Cluster& cluster);    // at the end of the cluster
   size_t pending() const { return ops_.size(); }
-  std::vector<std::string> describe() const;
 
  private:
   size_t pick(Cluster& cluster);

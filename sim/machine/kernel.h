@@ -22,8 +22,8 @@ struct Kernel {
   std::string refusal;  // why it cannot be launched, when build_kernel() did not like it
   std::vector<Instr> code;
   std::vector<uint32_t> operand_pool;
-  uint32_t register_bytes = 0;  // size of a warp's register file, constant rows included
-  int entry_pc = 0;             // called functions stand before the entry in `code`
+  uint32_t register_bytes;  // size of a warp's register file, constant rows included
+  int entry_pc = 0;         // called functions stand before the entry in `code`
   uint32_t variable_bytes = 0;
   uint32_t static_shared = 0;   // bytes
   uint32_t dynamic_shared = 0;  // offset at which dynamic shared memory begins

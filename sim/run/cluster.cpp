@@ -9,6 +9,7 @@
 #include "sim/async/state.h"
 #include "sim/hazards/system_access.h"
 #include "sim/machine/launch.h"
+#include "sim/machine/random.h"
 #include "sim/machine/special.h"
 #include "sim/run/turn.h"
 #include "sim/tcgen05/state.h"
@@ -64,13 +65,6 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
 }
 
 }  // namespace
-
-uint64_t splitmix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
 
 void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
   const Kernel& kernel = *launch.kernel;

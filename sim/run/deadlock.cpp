@@ -70,16 +70,13 @@ Waiting describe_waiting(Cluster& cluster) {
     }
   }
   cluster.explaining = false;
-  const std::vector<std::string> pending = cluster.engine.describe();
-  waiting.pending = !pending.empty();
-  for (const std::string& op : pending) list << "\n  pending: " << op;
   waiting.lines = list.str();
   return waiting;
 }
 
 void report_deadlock(Cluster& cluster, const std::string& why) {
   Waiting waiting = describe_waiting(cluster);
-  if (!waiting.pending) waiting.lines += "\n  nothing is pending";
+  waiting.lines += "\n  nothing is pending";
   if (!waiting.lost.empty()) {
     throw Fault(Hazard::IllegalUse, std::string(hazard_name(Hazard::IllegalUse)) + ": divergent .aligned instruction " +
                                         waiting.lost + waiting.lines);

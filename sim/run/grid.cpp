@@ -8,6 +8,7 @@
 
 #include "sim/hazards/global_races.h"
 #include "sim/machine/coverage.h"
+#include "sim/machine/random.h"
 #include "sim/run/schedule.h"
 #include "sim/run/shares.h"
 #include "sim/run/turn.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "sim/machine/launch.h"
 #include "sim/run/turn.h"
@@ -52,8 +53,6 @@ Schedule::Schedule(Cluster& cluster) : cluster_(cluster) {
   if (cluster.order.mode == Mode::Lazy) std::reverse(order_.begin(), order_.end());
   alive_ = order_.size();
   hogged_.assign(order_.size(), 0);
-  seen_events_ = told_events_ = cluster.events;
-  seen_stores_ = told_stores_ = cluster.stores;
 }
 
 void Schedule::round(Turns turns, bool same_length) {
@@ -103,9 +102,8 @@ void Schedule::expire() {
 }
 
 bool Schedule::expire_waits() {
-  if (cluster_.events != expired_events_ || cluster_.stores != expired_stores_) expired_.clear();
-  expired_events_ = cluster_.events;
-  expired_stores_ = cluster_.stores;
+  if (changes() != expired_at_) expired_.clear();
+  expired_at_ = changes();
   uint64_t state = 0;
   for (const auto& cta : cluster_.ctas) {
     for (const auto& warp : cta->warps)
@@ -139,9 +137,8 @@ void Schedule::run() {
     if (polling_rounds == kPatience) expire_waits();
     if (polling_rounds >= kDespair) report_deadlock(cluster_, "every warp that can run polls in vain");
 
-    if (cluster_.events != seen_events_ || cluster_.stores != seen_stores_) {
-      seen_events_ = cluster_.events;
-      seen_stores_ = cluster_.stores;
+    if (changes() != seen_) {
+      seen_ = changes();
       quiet_since = cluster_.instructions;
       patience = kLivelock;
     } else if (cluster_.instructions - quiet_since > kLivelock && cluster_.engine.perform_one(cluster_)) {
@@ -164,9 +161,8 @@ Schedule::State Schedule::run_for(uint32_t rounds) {
       if (!expire_waits()) report_deadlock(cluster_, "no warp can run");
       continue;
     }
-    if (cluster_.events != seen_events_ || cluster_.stores != seen_stores_) {
-      seen_events_ = cluster_.events;
-      seen_stores_ = cluster_.stores;
+    if (changes() != seen_) {
+      seen_ = changes();
       quiet_rounds_ = 0;
     } else if (++quiet_rounds_ >= patience) {
       quiet_rounds_ = 0;
@@ -176,15 +172,10 @@ Schedule::State Schedule::run_for(uint32_t rounds) {
   return State::Going;
 }
 
-bool Schedule::has_changed() {
-  const bool changed = cluster_.events != told_events_ || cluster_.stores != told_stores_;
-  told_events_ = cluster_.events;
-  told_stores_ = cluster_.stores;
-  return changed;
-}
+bool Schedule::has_changed() { return std::exchange(told_, changes()) != changes(); }
 
 bool Schedule::comes_back(uint64_t since, bool time_passes) {
-  if (orbits_since_ != since || orbits_.empty()) {
+  if (orbits_.empty() || orbits_since_ != since) {
     orbits_.assign(order_.size(), {});
     orbits_since_ = since;
     orbit_rounds_ = 0;

@@ -57,12 +57,17 @@ class Schedule {
   bool ran_ = false, worked_ = false,
        quiet_ = false;  // in the last round: executed anything; more than polls; no event
   int quiet_rounds_ = 0;
-  uint64_t seen_events_, seen_stores_;
-  uint64_t told_events_, told_stores_;
+  // What the cluster has done so far that a warp may wait for.
+  struct Changes {
+    uint64_t events, stores;
+    bool operator==(const Changes&) const = default;
+  };
+  Changes changes() const { return {cluster_.events, cluster_.stores}; }
+  Changes seen_ = changes(), told_ = changes(), expired_at_ = changes();
   std::unordered_set<uint64_t> expired_;  // the states of all warps in which waits have expired since anything changed
-  uint64_t expired_events_ = 0, expired_stores_ = 0, expiries_ = 0;
-  uint64_t orbits_since_ = 0, orbits_begin_ = 0, orbit_rounds_ = 0, skipped_ = 0;
-  std::vector<Orbit> orbits_;
+  uint64_t expiries_ = 0;
+  std::vector<Orbit> orbits_;                                      // empty before the first comes_back()
+  uint64_t orbits_since_, orbits_begin_, orbit_rounds_, skipped_;  // of these orbits
 };
 
 }  // namespace sim

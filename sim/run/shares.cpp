@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/async/state.h"
+#include "sim/machine/random.h"
 #include "sim/run/grid.h"
 #include "sim/run/turn.h"
 

@@ -17,16 +17,14 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number);
 // After the last warp has left.
 void finish_cluster(Cluster& cluster);
 
-uint64_t splitmix64(uint64_t x);
-
+// To be called when nothing is pending.
 [[noreturn]] void report_deadlock(Cluster& cluster, const std::string& why);
-// A line for each warp of the cluster that has not left, with what it waits for, and for what is pending.
+// A line for each warp of the cluster that has not left, with what it waits for.
 struct Waiting {
   std::string lines;
   int warps = 0;
   std::string first;  // where the first of them stands
   std::string lost;   // where one stands that waits for none but its own lanes
-  bool pending = false;
 };
 Waiting describe_waiting(Cluster& cluster);
 

@@ -266,7 +266,6 @@ class Mma : public AsyncOp {
     if (form.a_in_tensor) columns.push_back({a_at.column, kOperandBytes / 4});
     perform_operation(cluster, origin, group, columns, reads_unwritten, [&] { multiply(cluster); });
   }
-  std::string describe() const override { return origin.text(); }
 
  private:
   void multiply(Cluster& cluster);

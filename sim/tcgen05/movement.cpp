@@ -106,7 +106,6 @@ class Copy : public AsyncOp {
   void perform(Cluster& cluster) override {
     perform_operation(cluster, origin_, group_, {{at_.column, 4 * form_.pieces()}}, reads_unwritten_, [&] { move(); });
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   void move() {
@@ -152,7 +151,6 @@ class Shift : public AsyncOp {
       }
     });
   }
-  std::string describe() const override { return origin_.text(); }
 
  private:
   Origin origin_;

@@ -74,7 +74,6 @@ class Commit : public AsyncOp {
       mbarrier_arrive(origin_, found->second, 1);
     }
   }
-  std::string describe() const override { return "the arrival of " + origin_.text(); }
 
  private:
   Origin origin_;

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/sim/run_ptx.h"
 
 namespace {
@@ -286,6 +288,18 @@ TEST_P(Calls, AnAddressThatIsNoFunctionIsNamed) {
   { .param .b32 a; .param .b32 c; st.param.b32 [a], %r1; call (c), %rd3, (a, a), proto;
     proto: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _); })")),
               HasSubstr("an indirect call takes what is no function that it may call at ptx line"));
+}
+
+// Addresses of functions are multiples of 16, so that the low bits of a pointer to a member say what they say in C++.
+TEST(FunctionAddresses, AreApartAndAligned) {
+  const auto module = sim_test::parse_ptx(".func a() { ret; }\n.func b() { ret; }\n.func c() { ret; }\n" + kernel(""));
+  std::set<uint64_t> all = {0};
+  for (const char* name : {"a", "b", "c"}) {
+    const uint64_t address = sim::function_address(*module, name);
+    EXPECT_TRUE(all.insert(address).second) << name;
+    EXPECT_EQ(address % 16, 0u) << name;
+  }
+  for (const char* name : {"k", "d"}) EXPECT_EQ(sim::function_address(*module, name), 0u) << name;
 }
 
 TEST_P(Calls, EndlessRecursionOverflowsTheStack) {

@@ -302,6 +302,32 @@ TEST(GlobalRaces, LevelsSayWhatBecomesOfThem) {
   for (const std::string& line : lines) EXPECT_THAT(line, testing::StartsWith("warning: race: "));
 }
 
+// The last block and one of another cluster store to one word.
+TEST(GlobalRaces, BlocksOfClustersAreNamed) {
+  for (const auto& [grid, cluster] : {std::pair<sim::Dim3, sim::Dim3>{{4, 8, 2}, {2, 4, 1}}, {{2, 4, 4}, {2, 2, 2}}}) {
+    Shape shape;
+    shape.grid = grid;
+    shape.cluster = cluster;
+    const auto last = static_cast<uint32_t>(grid.count() - 1);
+    for (uint32_t block = 0; block < last; ++block) {
+      const uint32_t x = block % grid.x, y = block / grid.x % grid.y, z = block / grid.x / grid.y;
+      if (x + cluster.x >= grid.x && y + cluster.y >= grid.y && z + cluster.z >= grid.z) continue;
+      const std::string said = fault_of(
+          "  mov.u32 %r10, %ctaid.y;\n  mov.u32 %r11, %ctaid.z;\n  mov.u32 %r12, %nctaid.y;\n"
+          "  mad.lo.u32 %r10, %r11, %r12, %r10;\n  mad.lo.u32 %r10, %r10, %r3, %r2;\n  setp.eq.u32 %p2, %r10, " +
+              std::to_string(block) + ";\n  setp.eq.or.u32 %p2, %r10, " + std::to_string(last) +
+              ", %p2;\n  @%p2 st.global.u32 [%rd4], %r10;\n",
+          shape);
+      const auto name = [](uint32_t i, uint32_t j, uint32_t k) {
+        return "block (" + std::to_string(i) + "," + std::to_string(j) + "," + std::to_string(k) + ")";
+      };
+      EXPECT_THAT(said,
+                  testing::AllOf(testing::HasSubstr("which " + name(x, y, z) + " wrote at "),
+                                 testing::EndsWith(", " + name(grid.x - 1, grid.y - 1, grid.z - 1) + ", warp 0")));
+    }
+  }
+}
+
 // Rows of 128 bytes are judged by 16 bytes at a time.
 TEST(GlobalRaces, ARowIsReportedOnceForEachSixteenBytes) {
   for (const char* access : {"st.global.u32 [%rd4], %r1;", "ld.global.u32 %r7, [%rd4];"}) {

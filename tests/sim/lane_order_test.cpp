@@ -39,10 +39,11 @@ std::string kernel(const std::string& body) {
          "  ret;\n}\n";
 }
 
-std::string fault_of(const std::string& body, sim::Order order, Hazard* kind = nullptr) {
+std::string fault_of(const std::string& body, sim::Order order, Hazard* kind = nullptr, uint32_t blocks = 1) {
   sim::GlobalMemory memory;
   Buffer<uint32_t> out(memory, 256);
   Shape shape;
+  shape.grid = {blocks, 1, 1};
   shape.order = order;
   return sim_test::fault_of(kernel(body), "k", Params().add(out.address()), memory, shape, kind);
 }
@@ -80,6 +81,26 @@ TEST(LaneOrder, AnMbarrierOrdersLanes) {
   expect_order(kWrite + "  mbarrier.arrive.shared::cta.b64 _, [%r2];\n" + kWait + kRead);
   // Arrivals alone bring nothing back.
   expect_race(kWrite + "  mbarrier.arrive.shared::cta.b64 _, [%r2];\n" + kRead + kWait);
+}
+
+// Block 0 has read by a relaxed operation what was released, and left before a fence. Block 1, which runs where block 0
+// has run, has read nothing that its fence could bring.
+TEST(LaneOrder, AFenceBringsNothingOfTheBlockBefore) {
+  const std::string body = R"(
+  mov.u32 %r7, %ctaid.x;
+  setp.ne.u32 %p4, %r7, 0;
+  @%p4 bra SECOND;
+  st.release.cta.shared.u32 [%r1+512], 1;
+  ld.relaxed.cta.shared.u32 %r6, [%r1+512];
+  bra END;
+SECOND:
+)" + kWrite + "  st.release.cta.shared.u32 [%r1+512], 1;\n  fence.acq_rel.cta;\n" +
+                           kRead + "END:\n";
+  for (const sim::Order& order : sim_test::all_orders()) {
+    const std::string text = fault_of(body, order, nullptr, 2);
+    EXPECT_NE(text.find("of the same warp wrote"), std::string::npos) << text;
+    EXPECT_NE(text.find("block (1,0,0)"), std::string::npos) << text;
+  }
 }
 
 // Every lane reads its own word, vector or half of a word, and another lane has stored one of them.

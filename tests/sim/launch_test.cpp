@@ -12,8 +12,8 @@
 #include <set>
 #include <sstream>
 
+#include "sim/machine/random.h"
 #include "sim/run/grid.h"
-#include "sim/run/turn.h"
 #include "tests/sim/own_process.h"
 #include "tests/sim/tcgen05.h"
 
@@ -235,6 +235,44 @@ TEST(Launch, AFaultSaysWhereItIs) {
            {"", ".loc 5 42 7", " (file 5:42)"}}) {
     EXPECT_EQ(fault(text(files, loc), shape),
               "illegal use: trap at ptx line 11" + source + ", block (1,2,1), warp 2, lane 6");
+  }
+}
+
+// It does so whether it reads by strong operations or not, and whatever device the host thread has worked for before.
+TEST(Launch, ReachesTheMemoryOfItsOwnDevice) {
+  sim::GlobalMemory memory;
+  std::vector<uint64_t> words;
+  for (const int device : {0, 1}) {
+    sim::Residence residence;
+    residence.device = device;
+    words.push_back(memory.allocate(4, residence));
+  }
+  for (const int device : {0, 1, 0}) {
+    for (const char* load : {"ld.volatile.global.u32", "ld.global.u32"}) {
+      const auto kernel = sim_test::prepare_ptx(
+          ".entry k(.param .u64 p) { .reg .b32 %r; .reg .b64 %d; "
+          "ld.param.u64 %d, [p]; " +
+              std::string(load) + " %r, [%d]; ret; }",
+          "k");
+      for (const int owner : {device, 1 - device}) {
+        sim::Launch launch;
+        launch.kernel = kernel.get();
+        launch.grid = launch.block = {1, 1, 1};
+        launch.params = Params().add(words[static_cast<size_t>(owner)]).bytes();
+        launch.global = &memory;
+        launch.device = device;
+        launch.threads = 1;
+        std::string said;
+        try {
+          sim::run(launch);
+        } catch (const sim::Fault& fault) {
+          said = fault.what();
+        }
+        const std::string other = "belongs to device " + std::to_string(owner);
+        EXPECT_EQ(said.find(other) != std::string::npos, owner != device) << load << ": " << said;
+        EXPECT_EQ(said.empty(), owner == device) << load << ": " << said;
+      }
+    }
   }
 }
 

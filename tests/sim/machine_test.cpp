@@ -907,6 +907,47 @@ TEST(Machine, PrintsEveryConversion) {
   }
 }
 
+// Warp 1 leaves long after warp 0 has come to the barrier. Warp 0 can go on then, and so the copy that it has issued is
+// not performed yet in lazy order.
+TEST_P(MachineOrders, ABarrierEndsWhenTheLastWarpLeaves) {
+  Shape shape;
+  shape.block = {64, 1, 1};
+  const std::vector<uint32_t> landed = run(kernel(R"(
+  .shared .align 16 .b8 buffer[16];
+  .shared .align 8 .b64 bar;
+  mov.u32 %r10, buffer;
+  mov.u32 %r11, bar;
+  setp.ge.u32 %p1, %r2, 32;
+  @%p1 bra LEAVE;
+  setp.eq.u32 %p2, %r2, 0;
+  @!%p2 bra READY;
+  mbarrier.init.shared::cta.b64 [%r11], 1;
+  fence.mbarrier_init.release.cluster;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r11], 16;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10], [%rd1], 16, [%r11];
+READY:
+  bar.sync 0;
+  @!%p2 ret;
+  mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r11], 0;
+  selp.u32 %r12, 1, 0, %p3;
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r11], 0;
+  @!%p3 bra WAIT;
+  st.global.u32 [%rd1+64], %r12;
+  ret;
+LEAVE:
+  mov.u32 %r12, 5000;
+COUNT:
+  sub.u32 %r12, %r12, 1;
+  setp.ne.u32 %p3, %r12, 0;
+  @%p3 bra COUNT;
+  ret;
+)"),
+                                           0, shape);
+  if (GetParam().mode == sim::Mode::Random) return;
+  EXPECT_EQ(landed[16], GetParam().mode == sim::Mode::Eager ? 1u : 0u);
+}
+
 TEST(Machine, NamesTheAllocationThatAnAddressMisses) {
   sim::GlobalMemory memory;
   Buffer<uint32_t> out(memory, 40);
@@ -1103,7 +1144,15 @@ TEST(Memory, ExplainsAddresses) {
   EXPECT_EQ(memory.explain(a, 4), "was freed: it belonged to " + name);
   EXPECT_EQ(memory.explain(a + 999, 4), "was freed: it belonged to " + name);
   EXPECT_EQ(memory.explain(a + 1000, 4), "belongs to no allocation");
+}
+
+TEST(Memory, AnAllocationHasBytesAndNoMoreThanAreLeft) {
+  sim::GlobalMemory memory;
+  EXPECT_EQ(memory.allocate(0), 0u);
   EXPECT_EQ(memory.allocate(memory.limit() + 1), 0u);
+  EXPECT_NE(memory.allocate(1000), 0u);
+  EXPECT_EQ(memory.allocate(memory.limit() - 999), 0u);
+  EXPECT_EQ(memory.used(), 1000u);
 }
 
 }  // namespace

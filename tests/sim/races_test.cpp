@@ -178,6 +178,34 @@ THIRD:
   }
 }
 
+// Warp 1 reads what warp 0 has stored, in order. Warp 2 reads it after warp 1, but nothing orders it after the store.
+TEST(Races, AStoreIsStillKnownWhenAnotherHasReadIt) {
+  const std::string body = R"(
+  setp.ge.u32 %p4, %r3, 64;
+  @%p4 bra THIRD;
+  @%p1 bra SECOND;
+  @%p3 st.shared.u32 [%r1+512], 7;
+  @%p3 st.release.cta.shared.u32 [%r2], 1;
+  bra END;
+SECOND:
+  ld.acquire.cta.shared.u32 %r7, [%r2];
+  setp.eq.u32 %p5, %r7, 0;
+  @%p5 bra SECOND;
+  ld.shared.u32 %r8, [%r1+512];
+  st.relaxed.cta.shared.u32 [%r2], 2;
+  bra END;
+THIRD:
+  ld.relaxed.cta.shared.u32 %r7, [%r2];
+  setp.ne.u32 %p5, %r7, 2;
+  @%p5 bra THIRD;
+  ld.shared.u32 %r8, [%r1+512];
+END:
+)";
+  for (const sim::Order& order : sim_test::all_orders())
+    EXPECT_THAT(fault_of(body, order, 96),
+                testing::AllOf(testing::StartsWith("race: reads "), testing::HasSubstr(", which warp 0 wrote at ")));
+}
+
 // What a read has told is not lost behind later reads by others of the same bytes.
 TEST(Races, EveryReaderCounts) {
   const std::string both_read = "  ld.shared.u32 %r7, [%r2];\n", store = "  @%p3 st.shared.u32 [%r2], 1;\n";
