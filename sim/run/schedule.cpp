@@ -182,7 +182,7 @@ bool Schedule::comes_back(uint64_t since, bool time_passes) {
     orbits_begin_ = cluster_.instructions;
     skipped_ = 1 << 16;
   }
-  if (orbit_rounds_ < kSettled / 2) expire();
+  if (orbit_rounds_ < 2 * kInVain) expire();  // The answer of a wait and the next wait take two rounds.
   round({4096, 4096}, true);
   ++orbit_rounds_;
   if (cluster_.reads_clock) {

@@ -108,7 +108,7 @@ AHEAD:
   mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2+8], 0;
   @%p3 bra END;
   add.u32 %r7, %r7, 1;
-  setp.lt.u32 %p4, %r7, 5;
+  setp.lt.u32 %p4, %r7, 500;
   @%p4 bra AHEAD;
   @%p1 st.global.u32 [%rd3], %r7;
   @%p1 st.release.gpu.global.u32 [%rd2], 1;
@@ -128,9 +128,9 @@ END:
     sim_test::run_ptx(body(others), "k", Params().add(in.address()).add(out.address()), memory_, shape(96));
     return out[0];
   };
-  EXPECT_EQ(run(""), 5u);
-  EXPECT_EQ(run("P: mbarrier.test_wait.parity.shared::cta.b64 %p5, [%r2+8], 0;\n  @!%p5 bra P;\n"), 5u);
-  EXPECT_EQ(run("P: ld.acquire.gpu.global.u32 %r8, [%rd2];\n  setp.eq.u32 %p5, %r8, 0;\n  @%p5 bra P;\n"), 5u);
+  EXPECT_EQ(run(""), 500u);
+  EXPECT_EQ(run("P: mbarrier.test_wait.parity.shared::cta.b64 %p5, [%r2+8], 0;\n  @!%p5 bra P;\n"), 500u);
+  EXPECT_EQ(run("P: ld.acquire.gpu.global.u32 %r8, [%rd2];\n  setp.eq.u32 %p5, %r8, 0;\n  @%p5 bra P;\n"), 500u);
 }
 
 // Where some warp always rests in random order.
