@@ -70,7 +70,7 @@ test-vllm: ready $(BUILD)/CMakeCache.txt
 nightly: build
 	@scripts/setup --test-tools
 	@status=0; export MOXIE_TEST_ALL=1 MOXIE_CACHE_DIR=$(CURDIR)/$(BUILD)/test-cache; \
-	for program in unit sim hopper blackwell cli; do \
+	for program in unit sim devices hopper blackwell ranks cli; do \
 	  $(BUILD)/bin/test_$$program --gtest_brief=1 --gtest_filter='-*FullSize*' || status=$$?; \
 	done; \
 	MOXIE_SIM_SMS=148 $(BUILD)/bin/test_blackwell --gtest_filter='*FullSize*' || status=$$?; \

@@ -435,8 +435,8 @@ void Mma::multiply_integers(Cta& cta, const float* a_panel, const float* b_panel
 }
 
 // Scales so large that an element times its scale leaves float32 where the product need not: the two scales of a
-// product are added as exponents and split evenly, which overflows only when the product does. Forms with scales disable
-// no lanes (PTX ISA, tcgen05.mma).
+// product are added as exponents and split evenly, which overflows only when the product does. Forms with scales
+// disable no lanes (PTX ISA 9.7.16.10.9).
 void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a, const float* b_panel,
                            const float* scales_b) const {
   TensorMemory& memory = tensor_memory(cta);
