@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a kernel's configuration and its sinks to the text of its translation unit. Equal arguments give equal text.
 #pragma once
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ inline constexpr int kSortKernels = 2;
 std::string sort_source(SortKernel kernel, IdType type, bool table);
 
 // The kernel of route(), whose argument is RouteParams. There is one for every power of two of experts a lane has.
-inline constexpr int kRouteSizes = 6;
+inline constexpr int kRouteSizes = std::bit_width(unsigned(kMaxRoutedExperts - 1) / 32) + 1;
 std::string route_source(DataType logits, RouterScore score, int size);
 
 // The kernel of permute(), whose argument is PermuteParams.

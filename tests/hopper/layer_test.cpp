@@ -935,6 +935,10 @@ TEST(ExpertLayer, WrongScalesAreNamedAndNothingIsTouched) {
             "out overlaps up.tensor_scale in memory");
   EXPECT_EQ(ran([](auto& t) { t.out.data = const_cast<float*>(t.down.tensor_scale); }),
             "out overlaps down.tensor_scale in memory");
+  // The scales of four experts, and the output behind them.
+  const Buffer both(std::vector<float>(4 + 8 * 64 / 2, 1));
+  EXPECT_EQ(ran([&](auto& t) { t.up.tensor_scale = both.get<float>(), t.out.data = both.get<float>() + 4; }),
+            "nothing");
   EXPECT_THAT(ran([](auto& t) { t.up.scales = static_cast<const uint8_t*>(t.up.scales) + 4; }),
               ::testing::HasSubstr("must be aligned to 16 bytes"));
   device().synchronize();

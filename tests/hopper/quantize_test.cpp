@@ -229,16 +229,19 @@ INSTANTIATE_TEST_SUITE_P(Formats, Quantize,
                                               std::get<1>(info.param) == DataType::Bf16 ? "Bf16" : "F32");
                          });
 
-TEST(QuantizeNvfp4, ATensorOfZerosHasAScaleOfOne) {
-  const Buffer zeros(std::vector<float>(4 * 32, 0)), found(std::vector<float>{-1});
-  Quantization x;
-  x.format = DataType::Nvfp4, x.type = DataType::F32;
-  x.rows = 4, x.k = 32, x.values = zeros.get();
-  find_tensor_scale(device(), x, found.get<float>());
-  device().synchronize();
-  float scale = 0;
-  device().download(&scale, found.get(), 4);
-  EXPECT_EQ(scale, 1);
+TEST(QuantizeNvfp4, ATensorOfZerosOrOfNothingHasAScaleOfOne) {
+  const Buffer zeros(std::vector<float>(4 * 32, 0));
+  for (const int64_t rows : {4, 0}) {
+    const Buffer found(std::vector<float>{-1});
+    Quantization x;
+    x.format = DataType::Nvfp4, x.type = DataType::F32;
+    x.rows = rows, x.k = 32, x.values = zeros.get();
+    find_tensor_scale(device(), x, found.get<float>());
+    device().synchronize();
+    float scale = 0;
+    device().download(&scale, found.get(), 4);
+    EXPECT_EQ(scale, 1) << rows;
+  }
 }
 
 // A block of NVFP4 is half as long as that of the others.

@@ -143,6 +143,13 @@ void make_scaled(Call& call) {
   call.arguments.pointers.a.scales = at<const void*>(11), call.arguments.pointers.b.scales = at<const void*>(12);
 }
 
+// With an output `pre` in NVFP4 besides, whose scales are missing.
+void make_quantized_pre(Call& call) {
+  make_scaled(call);
+  call.problem.activation = Activation::None;
+  call.problem.pre = DataType::Nvfp4;
+}
+
 struct Misuse {
   const char* name;
   const char* words;  // of the sentence
@@ -269,6 +276,9 @@ const Misuse kMisuses[] = {
      Grouping::Pointers},
     {"ArraysTensorScale", "b.tensor_scale is 0xd00002, but must be aligned to 4 bytes",
      [](Call& c) { make_scaled(c), c.arguments.b_tensor_scale = at<const float>(13, 2); }, Grouping::Pointers},
+    {"ArraysPreTensorScale", "pre.tensor_scale is 0xd00002, but must be aligned to 4 bytes",
+     [](Call& c) { make_quantized_pre(c), c.arguments.pre_tensor_scale = at<const float>(13, 2); }, Grouping::Pointers},
+    {"ArraysPreScales", "pre.scales is null", [](Call& c) { make_quantized_pre(c); }, Grouping::Pointers},
 };
 
 class ArgumentsMisuse : public ::testing::TestWithParam<Misuse> {};

@@ -172,6 +172,15 @@ TEST_F(DeviceTest, MemoryGoesThereAndBack) {
   std::fill_n(bytes.begin() + 10, 20, uint8_t{0xa5});
   device_.download(back.data(), memory, back.size());
   EXPECT_EQ(back, bytes);
+  uint8_t byte = 0x5a;
+  device_.upload(memory, &byte, 1);
+  device_.fill(static_cast<uint8_t*>(memory) + 1, 0x5b, 1);
+  for (const uint8_t expected : {0x5a, 0x5b, 62}) {
+    device_.download(&byte, memory, 1);
+    EXPECT_EQ(byte, expected);
+    memory = static_cast<uint8_t*>(memory) + 1;
+  }
+  memory = static_cast<uint8_t*>(memory) - 3;
   device_.synchronize();
   device_.free(memory);
   device_.free(nullptr);
