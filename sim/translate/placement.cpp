@@ -2,6 +2,7 @@
 // Where variables, parameters, constants and registers live.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <unordered_set>
 
 #include "sim/translate/kernel_builder.h"
@@ -16,9 +17,13 @@ using ptx::Type;
 // Only the shared variables that the kernel names count, as in a linked program.
 void KernelBuilder::collect_shared(const std::vector<const ptx::Function*>& order) {
   std::unordered_set<std::string> used;
+  const std::function<void(const Operand&)> visit = [&](const Operand& operand) {
+    if (!operand.name.empty()) used.insert(operand.name);
+    for (const Operand& element : operand.elements) visit(element);
+  };
   for (const ptx::Function* f : order) {
     for (const ptx::Instruction& in : f->body) {
-      for (const Operand& operand : in.operands) used.insert(operand.name);
+      for (const Operand& operand : in.operands) visit(operand);
     }
   }
   uint64_t end = 0;

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `moxie gemm` against the answers in a golden file, and each kind of group sizes against each other.
-#include <signal.h>
-#include <sys/wait.h>
-
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <random>
 #include <regex>
 #include <sstream>
-#include <thread>
 #include <tuple>
 
 #include <gtest/gtest.h>
@@ -446,14 +441,7 @@ TEST(Bench, EveryShapeIsLookedAtFirst) {
   EXPECT_EQ(finished.err, "moxie: k is 63, but must be a multiple of 8 with bf16 operands\n");
   // The shapes that a GPU is timed with take a simulator too long, but are not refused.
   const pid_t process = start_moxie({"bench"}, simulator_as_gpu(), folder / "log");
-  bool has_ended = false;
-  while (!has_ended && read_file(folder / "log").find("\n\n") == std::string::npos) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    has_ended = waitpid(process, nullptr, WNOHANG) != 0;
-  }
-  EXPECT_FALSE(has_ended) << read_file(folder / "log");
-  kill(process, SIGKILL);
-  wait_for(process);
+  EXPECT_TRUE(kill_when_it_says(process, folder / "log", "from the cache\n\n")) << read_file(folder / "log");
 }
 
 TEST(Bench, OfAGpuSaysWhatIsMissing) {

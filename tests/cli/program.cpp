@@ -10,10 +10,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -75,6 +78,16 @@ int wait_for(pid_t process) {
   int status = 0;
   if (process < 0 || waitpid(process, &status, 0) != process) return -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool kill_when_it_says(pid_t process, const std::string& log, const std::string& expression) {
+  while (!std::regex_search(read_file(log), std::regex(expression))) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (waitpid(process, nullptr, WNOHANG) != 0) return false;
+  }
+  kill(process, SIGKILL);
+  wait_for(process);
+  return true;
 }
 
 Finished run_moxie(const std::vector<std::string>& arguments, const Setting& setting) {

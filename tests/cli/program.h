@@ -32,6 +32,8 @@ Finished run_moxie(const std::vector<std::string>& arguments, const Setting& set
 // Starts it without waiting; its output goes to `log`.
 pid_t start_moxie(const std::vector<std::string>& arguments, const Setting& setting, const std::string& log);
 int wait_for(pid_t process);  // exit status, -1 when it was killed
+// Waits until its output has what the regular expression finds, and kills it then. False when it ended before.
+bool kill_when_it_says(pid_t process, const std::string& log, const std::string& expression);
 
 // A folder that is gone at the end.
 class Folder {

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // moxie tune on a machine without a GPU and with the simulator in place of one, and the table that MOXIE_TUNED names.
-#include <signal.h>
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <chrono>
 #include <regex>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -191,14 +186,7 @@ TEST(Tune, TellsOfAProblemBeforeTheNextIsTimed) {
   for (const char* option : {"--times", "--out"}) {
     const std::string log = folder / std::string("log") + option;
     const pid_t process = start_moxie({"tune", folder / "list", option, folder / "result"}, simulator_as_gpu(), log);
-    bool has_ended = false;
-    while (!has_ended && !std::regex_search(read_file(log), std::regex("(^|\n|: )small *[\n ]"))) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      has_ended = waitpid(process, nullptr, WNOHANG) != 0;
-    }
-    ASSERT_FALSE(has_ended) << read_file(log);
-    kill(process, SIGKILL);
-    wait_for(process);
+    EXPECT_TRUE(kill_when_it_says(process, log, "(^|\n|: )small *[\n ]")) << read_file(log);
   }
 }
 

@@ -627,6 +627,21 @@ TEST_P(MachineOrders, DynamicSharedMemoryFollowsTheStaticPart) {
   EXPECT_EQ(out, iota(32, 1, 100));
 }
 
+// ptxas takes a variable's name as an element of a vector.
+TEST_P(MachineOrders, AVectorMayNameASharedVariable) {
+  const auto out = run(kernel(R"(
+  st.global.v2.u32 [%rd1], {word, 7};
+  ld.global.u32 %r6, [%rd1];
+  st.shared.u32 [%r6], %r2;
+  ld.shared.u32 %r7, [%r6];
+  st.global.u32 [%rd1+4], %r7;
+  ret;)",
+                              ".shared .align 16 .b32 word;"),
+                       0, {{1}, {1, 1, 1}}, 2);
+  EXPECT_EQ(out[0] % 16, 0u);
+  EXPECT_EQ(out[1], 0u);
+}
+
 TEST_P(MachineOrders, BlocksOfAClusterReadEachOther) {
   Shape shape;
   shape.grid = {4, 1, 1};
