@@ -61,15 +61,14 @@ bool same_choice(const TunedHopper& a, const TunedHopper& b) {
   return a.schedule == b.schedule && a.tile_m == b.tile_m && a.tile_n == b.tile_n && a.multicast == b.multicast;
 }
 
-// Returns the `most` candidates that the cost model likes best, whatever a tuned table has put in front.
+// Returns the `most` candidates that the cost model likes best, whatever a tuned table has put in front. All are
+// possible, since only sinks of the caller's own can take so much shared memory that one is not.
 std::vector<Variant> variants_of(const GemmDescription& description, const DeviceFigures& device, size_t most) {
   std::vector<PlanCandidate> candidates = plan_gemm(description, device).candidates;
-  std::stable_sort(candidates.begin(), candidates.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
-    return a.possible != b.possible ? a.possible : a.cycles < b.cycles;
-  });
+  std::ranges::stable_sort(candidates, {}, &PlanCandidate::cycles);
   std::vector<Variant> variants;
   for (const PlanCandidate& candidate : candidates) {
-    if (!candidate.possible || variants.size() == most) break;
+    if (variants.size() == most) break;
     const auto& tuning = std::get<HopperTuning>(candidate.tuning);
     Variant variant{description, {}, {}};
     variant.description.hopper = tuning;

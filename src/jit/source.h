@@ -43,8 +43,10 @@ enum class SortKernel { Count, Place };
 inline constexpr int kSortKernels = 2;
 std::string sort_source(SortKernel kernel, IdType type, bool table);
 
-// The kernel of route(), whose argument is RouteParams. There is one for every power of two of experts a lane has.
-inline constexpr int kRouteSizes = std::bit_width(unsigned(kMaxRoutedExperts - 1) / 32) + 1;
+// The kernel of route(), whose argument is RouteParams. There is one for every power of two of experts a lane has, and
+// `size` is its logarithm.
+constexpr int route_size(int experts) { return std::bit_width(unsigned(experts - 1) / 32); }
+inline constexpr int kRouteSizes = route_size(kMaxRoutedExperts) + 1;
 std::string route_source(DataType logits, RouterScore score, int size);
 
 // The kernel of permute(), whose argument is PermuteParams.

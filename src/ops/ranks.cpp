@@ -3,7 +3,6 @@
 #include "ops/ranks.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -85,10 +84,7 @@ Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
   detail::DeviceState& state = device.state();
   for (int kernel = 0; kernel < jit::kSortKernels; ++kernel)
     state.sort_kernel(jit::SortKernel(kernel), d.id_type, true);
-  if (d.router) {
-    const int log2 = std::bit_width(unsigned(all_experts_of(d) - 1) / 32);
-    state.route_kernel(d.router->logits_type, d.router->score, log2);
-  }
+  if (d.router) state.route_kernel(d.router->logits_type, d.router->score, jit::route_size(int(all_experts_of(d))));
   state.exchange_kernel(), state.meet_kernel();
   state.dispatch_kernel(d.id_type, r.format), state.send_few_kernel(d.id_type, r.format);
   state.gather_rows_kernel(r.format);

@@ -3,7 +3,6 @@
 #include "moxie/routing.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "device_state.h"
@@ -122,9 +121,8 @@ void route(const Device& device, const ExpertRouting& x, const LaunchOptions& op
   params.expert_groups = x.expert_groups, params.chosen_groups = x.chosen_groups;
   params.renormalize = x.renormalize;
   params.scaling_factor = x.scaling_factor;
-  const int log2 = std::bit_width(unsigned(x.experts - 1) / 32);
   constexpr int kTokens = kernel::kRouteThreads / 32;
-  launch(device, device.state().route_kernel(x.logits_type, x.score, log2),
+  launch(device, device.state().route_kernel(x.logits_type, x.score, jit::route_size(x.experts)),
          {.grid = (x.tokens + kTokens - 1) / kTokens, .threads = kernel::kRouteThreads}, params, options);
 }
 

@@ -450,7 +450,10 @@ TEST(Bench, OfAGpuSaysWhatIsMissing) {
   const Finished finished = run_moxie({"bench", "--groups", "1", "--m", "1", "--n", "64", "--k", "8"}, setting);
   EXPECT_EQ(finished.status, 0) << finished.err;
   EXPECT_NE(finished.out.find("\ncuBLASLt: libcublasLt lacks functions\nshape "), std::string::npos) << finished.out;
-  EXPECT_TRUE(std::regex_search(finished.out, std::regex(R"(\ngiven +1 x \(1 x 64 x 8\) )"))) << finished.out;
+  std::smatch line;
+  ASSERT_TRUE(std::regex_search(finished.out, line, std::regex(R"(\ngiven +1 x \(1 x 64 x 8\) +(\S+) ms )")))
+      << finished.out;
+  EXPECT_LT(std::stod(line[1]), 900) << "1024 operations";
 }
 
 TEST(Bench, ChecksFourBitOperandsInTheSimulator) {

@@ -88,14 +88,18 @@ TEST(Tune, TheTableHasTheKernelsThatArePrinted) {
   for (const std::string name : {"small", "gated"}) {
     std::getline(lines, line);
     const std::regex found(name +
-                           R"( +(\S+) ms +\S+ TFLOP/s +\S+ GB/s  (\w+ \d+x\d+)\b.*\(4 tried; the model's first )" +
+                           R"( +(\S+) ms +\S+ TFLOP/s +(\S+) GB/s  (\w+ \d+x\d+)\b.*\(4 tried; the model's first )" +
                            R"((\S+) of it\))");
     std::smatch parts;
     ASSERT_TRUE(std::regex_match(line, parts, found)) << line;
-    EXPECT_GT(std::stod(parts[1]), 0);
-    EXPECT_GE(std::stod(parts[3]), 1) << "another one is faster than the best";
+    const double ms = std::stod(parts[1]);
+    EXPECT_GT(ms, 0);
+    // Two groups of B, with its bias, and the rows of A and of the result.
+    const int bytes = name == "small" ? 2 * (2 * 64 * 64 + 16 * (64 + 64)) : 2 * (2 * 128 * 65 + 80 * (64 + 64));
+    EXPECT_NEAR(std::stod(parts[2]), bytes * 1e-6 / ms, 1);
+    EXPECT_GE(std::stod(parts[4]), 1) << "another one is faster than the best";
     EXPECT_TRUE(std::regex_search(table, std::regex("\noffsets " + std::string(name == "small" ? "64 64 " : "128 64 ") +
-                                                    ".* " + parts[2].str() + " ")))
+                                                    ".* " + parts[3].str() + " ")))
         << line << '\n'
         << table;
   }

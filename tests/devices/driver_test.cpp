@@ -298,6 +298,36 @@ TEST_P(Devices, ADeadlockNamesAllDevicesThatWait) {
                     HasSubstr("of device 1, which nobody changes")));
 }
 
+// Kernels that wait are looked at one after the other, each as one of its own device.
+TEST_P(Devices, ADeadlockOfDevicesThatReachNoOther) {
+  const CUdeviceptr here = allocate(0, 64), there = allocate(1, 64);
+  testing::internal::CaptureStderr();
+  OK(run(0, "wait", here));
+  OK(run(1, "wait", there));
+  EXPECT_EQ(synchronize(0), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(synchronize(1), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("deadlock: no warp can go on, 2 warps wait"));
+}
+
+// A context answers with what failed first: here that ends none of the kernels that run beside it.
+TEST_P(Devices, ADeadlockBehindAFaultIsNotAnswered) {
+  const CUdeviceptr flag = allocate(0, 64), there = allocate(1, 64);
+  CUstream other = nullptr;
+  on(0);
+  OK(CU(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
+  testing::internal::CaptureStderr();
+  OK(run(0, "wait", flag));
+  const CUstream own = std::exchange(stream[0], other);
+  OK(run(0, "store", flag + 64));
+  FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, synchronize(0));
+  stream[0] = own;
+  OK(run(1, "wait", there));
+  FAILS(CUDA_ERROR_LAUNCH_FAILED, synchronize(1));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("memory: "), HasSubstr("deadlock: no warp can go on, 2 warps wait")));
+  FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, synchronize(0));
+}
+
 TEST_P(Devices, ADeadlockShowsSixteenClustersOfAKernel) {
   enable_peers(2);
   const CUdeviceptr there = allocate(1, 64);

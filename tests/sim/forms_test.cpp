@@ -416,6 +416,30 @@ TEST(Forms, TrapExitAndActiveLanes) {
 
 // ---- addresses of shared memory in a cluster ---------------------------------------------------
 
+// Each lane gets the address of a variable that stands in an instruction by its name.
+TEST(Forms, ASharedVariableIsMappedByItsName) {
+  const auto in = random_words(512);
+  const auto got = run_plain(R"(
+  .shared .align 16 .b8 before[16];
+  .shared .align 16 .b8 named[128];
+  mov.u32 %r0, before;
+  mov.u32 %r1, named;
+  mapa.shared::cluster.u32 %r2, named, 0;
+  mapa.shared::cluster.u32 %r3, named+12, 0;
+  getctarank.shared::cluster.u32 %r4, named;
+  sub.u32 %r2, %r2, %r1;
+  sub.u32 %r3, %r3, %r1;
+  min.u32 %r1, %r1, 1;
+  st.global.v4.u32 [%to], {%r1, %r2, %r3, %r4};
+)",
+                             in);
+  for (uint32_t t = 0; t < 128; ++t) {
+    EXPECT_EQ((std::vector<uint32_t>(got.begin() + 4 * t, got.begin() + 4 * t + 4)),
+              (std::vector<uint32_t>{1, 0, 12, 0}))
+        << t;
+  }
+}
+
 // They carry the rank of their block from bit 24 on, whoever asks for them.
 TEST(Forms, SharedAddressesCarryTheRankOfTheirBlock) {
   const std::string text = R"(

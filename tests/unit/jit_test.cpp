@@ -305,6 +305,18 @@ TEST(Source, AHeaderOfSeveralSinksIsIncludedOnce) {
   }
 }
 
+// A warp has 32 lanes, each with 1, 2, 4, ... experts.
+TEST(Source, OfRoutersDiffersByTheExpertsOfALane) {
+  for (const auto& [experts, size] :
+       {std::pair{1, 0}, {32, 0}, {33, 1}, {64, 1}, {65, 2}, {128, 2}, {129, 3}, {992, 5}}) {
+    EXPECT_EQ(route_size(experts), size) << experts;
+    EXPECT_GE(32 << route_size(experts), experts);
+  }
+  EXPECT_EQ(route_size(kMaxRoutedExperts), 5);
+  EXPECT_EQ(kRouteSizes, 6);
+  EXPECT_THAT(route_source(DataType::F32, RouterScore::Softmax, 5), HasSubstr("Softmax, 32>"));
+}
+
 // Without bounds a kernel computes the same, with as many registers as ptxas likes.
 TEST(Source, EveryKernelHasBounds) {
   std::vector<std::string> sources = {block_scales_source(), pack_weights_source(false), pack_weights_source(true),
