@@ -45,7 +45,7 @@ constexpr Model kModels[] = {
     {"mixtral-8x7b", 8, 8, 2, 4096, 14336, kBf16, Activation::Swiglu, false},
     {"deepseek-v3", 32, 256, 8, 7168, 2048, kBf16, Activation::Swiglu, false},  // experts spread over 8 GPUs
 };
-constexpr int64_t kTokens[] = {1, 16, 64, 256, 1024, 4096, 16384};
+constexpr int64_t kTokens[] = {1, 16, 64, 256, 512, 1024, 2048, 4096, 16384};
 constexpr int kTurns = 6;
 
 // Memory of so many bytes, filled with copies of what `some` holds.
