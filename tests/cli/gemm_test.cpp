@@ -453,7 +453,7 @@ TEST(Bench, OfAGpuSaysWhatIsMissing) {
   std::smatch line;
   ASSERT_TRUE(std::regex_search(finished.out, line, std::regex(R"(\ngiven +1 x \(1 x 64 x 8\) +(\S+) ms )")))
       << finished.out;
-  EXPECT_LT(std::stod(line[1]), 900) << "1024 operations";
+  EXPECT_LT(std::stod(line[1]), 900) << "milliseconds, for 1024 operations";
 }
 
 TEST(Bench, ChecksFourBitOperandsInTheSimulator) {

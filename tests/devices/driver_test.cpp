@@ -119,6 +119,16 @@ class Devices : public SimDevices {
   CUresult run(int device, const char* name, uint64_t a, uint64_t b = 0) {
     return launch(device, function(device, kKernels, name), {a, b}, 1, 1);
   }
+
+  // A kernel on each of devices 0 and 1 waits for a flag that nobody sets. Returns what the driver prints.
+  std::string report_of_waiting(CUdeviceptr flag_of_0, CUdeviceptr flag_of_1) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(run(0, "wait", flag_of_0), CUDA_SUCCESS);
+    EXPECT_EQ(run(1, "wait", flag_of_1), CUDA_SUCCESS);
+    EXPECT_EQ(synchronize(0), CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQ(synchronize(1), CUDA_ERROR_LAUNCH_FAILED);
+    return testing::internal::GetCapturedStderr();
+  }
 };
 IN_ALL_ORDERS(Devices);
 
@@ -286,30 +296,21 @@ TEST_P(Devices, MemoryIsFreedWhetherAPeerHasUsedItOrNot) {
 TEST_P(Devices, ADeadlockNamesAllDevicesThatWait) {
   enable_peers(2);
   const CUdeviceptr here = allocate(0, 64), there = allocate(1, 64);
-  testing::internal::CaptureStderr();
-  OK(run(0, "wait", there));
-  OK(run(1, "wait", here));
-  EXPECT_EQ(synchronize(0), CUDA_ERROR_LAUNCH_FAILED);
-  EXPECT_EQ(synchronize(1), CUDA_ERROR_LAUNCH_FAILED);
-  const std::string report = testing::internal::GetCapturedStderr();
+  const std::string report = report_of_waiting(there, here);
   EXPECT_THAT(report,
               AllOf(HasSubstr("deadlock: no warp can go on, 2 warps wait"), HasSubstr("kernel 'wait' of device 0:"),
                     HasSubstr("kernel 'wait' of device 1:"), HasSubstr("of device 0, which nobody changes"),
                     HasSubstr("of device 1, which nobody changes")));
 }
 
-// Kernels that wait are looked at one after the other, each as one of its own device.
+// No device reaches the other's memory. One host thread looks at the waiting kernels of both, one after the other.
 TEST_P(Devices, ADeadlockOfDevicesThatReachNoOther) {
-  const CUdeviceptr here = allocate(0, 64), there = allocate(1, 64);
-  testing::internal::CaptureStderr();
-  OK(run(0, "wait", here));
-  OK(run(1, "wait", there));
-  EXPECT_EQ(synchronize(0), CUDA_ERROR_LAUNCH_FAILED);
-  EXPECT_EQ(synchronize(1), CUDA_ERROR_LAUNCH_FAILED);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("deadlock: no warp can go on, 2 warps wait"));
+  const std::string report = report_of_waiting(allocate(0, 64), allocate(1, 64));
+  EXPECT_THAT(report, HasSubstr("deadlock: no warp can go on, 2 warps wait"));
 }
 
-// A context answers with what failed first: here that ends none of the kernels that run beside it.
+// A kernel that faults ends no other kernel of its context. When another one is stuck later, the context still answers
+// with the fault.
 TEST_P(Devices, ADeadlockBehindAFaultIsNotAnswered) {
   const CUdeviceptr flag = allocate(0, 64), there = allocate(1, 64);
   CUstream other = nullptr;

@@ -63,6 +63,31 @@ std::vector<SinkNeeds> needs(const Shape& s, const HopperConfig& c) {
   return all;
 }
 
+// Only sinks of the caller's own can need so much shared memory that a candidate is not possible. `moxie tune` relies
+// on it.
+TEST(Plan, WithoutCustomSinksEveryCandidateIsPossible) {
+  size_t candidates = 0;
+  for (Shape s : grid()) {
+    s.custom_sinks.clear();
+    for (const bool packed : {false, true}) {
+      if (packed) s.b_format = OperandFormat::Mxfp4, s.k = s.k / 32 * 32;
+      for (size_t type = 0; type < names<DataType>().size(); ++type) {
+        if (s.out) s.out = DataType(type);
+        if (s.pre && !is_gated(s.activation)) s.pre = DataType(type);
+        try {
+          for (const auto& candidate : make_hopper_plan(s, DeviceFigures()).candidates) {
+            EXPECT_TRUE(candidate.possible) << describe(candidate.config);
+            ++candidates;
+          }
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::InvalidArgument) << error.what();
+        }
+      }
+    }
+  }
+  EXPECT_GT(candidates, 50000u);
+}
+
 TEST(Plan, EveryPossibleConfigurationFits) {
   const DeviceFigures device;
   int checked = 0, impossible = 0;
