@@ -71,10 +71,17 @@ void check_layer(const ExpertLayerDescription& d) {
   ops::check_router("router.", all_experts(d), d.top_k, *d.router);
 }
 
+// Of all pairs those that meet experts here, if every expert is as popular and every rank has as many tokens.
+int64_t rows_here(const ExpertLayerDescription& d, int64_t tokens) {
+  const int64_t pairs = tokens * d.top_k, all = d.ranks ? d.experts : all_experts(d);
+  return std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
+}
+
 // Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the
 // measurements.
 bool permutes(const ExpertLayerDescription& d, int64_t tokens) {
-  return quantizes(d) || (d.ranks && d.ranks->format != RowFormat::Bf16) || d.permute.value_or(tokens > 512);
+  return quantizes(d) || (d.ranks && d.ranks->format != RowFormat::Bf16) ||
+         d.permute.value_or(rows_here(d, tokens) >= 32 * d.experts);
 }
 
 DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
@@ -82,9 +89,7 @@ DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? Da
 // The descriptions of the two products, for calls of about `tokens`.
 GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription up;
-  // Of all pairs those that meet experts here, if every expert is as popular and every rank has as many tokens.
-  const int64_t pairs = tokens * d.top_k, all = d.ranks ? d.experts : all_experts(d);
-  const int64_t rows = std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
+  const int64_t rows = rows_here(d, tokens);
   up.groups = Offsets{d.experts, rows};
   up.expected_rows = (rows + d.experts - 1) / d.experts;  // a total alone is planned for 16 rows an expert at least
   up.n = up_rows(d), up.k = d.hidden;

@@ -541,24 +541,27 @@ TEST(ExpertLayer, IsTheSameForAnyNumberOfThreads) {
   }
 }
 
-// Few tokens are gathered and many permuted, unless the description says otherwise.
+// Tokens are gathered where an expert has fewer than 32 of them and permuted where it has more, unless the description
+// says otherwise.
 TEST(ExpertLayer, ManyTokensArePermuted) {
   for (const OperandFormat weights : {OperandFormat::Bf16, OperandFormat::Mxfp4}) {
     ExpertLayerDescription d = small();
-    d.width = 96, d.weights = weights, d.max_tokens = 600;
+    d.width = 96, d.weights = weights, d.max_tokens = 100;
     const auto gathers = [](const ExpertLayer& layer, std::optional<int64_t> tokens = {}) {
       return layer.plan(tokens).up.kernel.find("gathered rows") != std::string::npos;
     };
     const ExpertLayer any(device(), d);
-    EXPECT_TRUE(gathers(any, 512));
-    EXPECT_FALSE(gathers(any, 513));
-    d.expected_tokens = 512;
+    EXPECT_TRUE(gathers(any, 32));   // planned for 16 tokens: 8 an expert
+    EXPECT_FALSE(gathers(any, 33));  // planned for 64
+    d.expected_tokens = 63;
     EXPECT_TRUE(gathers(ExpertLayer(device(), d)));
     d.permute = true;
     EXPECT_FALSE(gathers(ExpertLayer(device(), d)));
-    d.expected_tokens = 513, d.permute.reset();
+    d.expected_tokens = 64, d.permute.reset();
     EXPECT_FALSE(gathers(ExpertLayer(device(), d), 1));
     d.permute = false;
+    EXPECT_TRUE(gathers(ExpertLayer(device(), d)));
+    d.all_experts = 8, d.permute.reset();  // half of the pairs meet experts that are not here
     EXPECT_TRUE(gathers(ExpertLayer(device(), d)));
   }
 }
