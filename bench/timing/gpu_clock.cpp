@@ -149,16 +149,17 @@ std::vector<double> GpuClock::seconds(const std::vector<Contender>& contenders, 
                                       double graph_seconds) const {
   std::vector<std::unique_ptr<Replay>> replays;
   for (const Contender& contender : contenders) {
+    const int own_turns = contender.turns > 0 ? contender.turns : turns;
     double once = contender.rough_seconds;
     if (once <= 0) {
       for (int i = 0; i < 3; ++i) contender.launch(i, stream_);
       device_.synchronize(stream_);
-      const Replay rough(*driver_, stream_, contender, turns);
+      const Replay rough(*driver_, stream_, contender, own_turns);
       rough.run();
       once = std::max(rough.seconds(), 1e-7);
     }
-    const int repeats = static_cast<int>(std::clamp(std::round(graph_seconds / once / turns), 1.0, 50.0));
-    replays.push_back(std::make_unique<Replay>(*driver_, stream_, contender, repeats * turns));
+    const int repeats = static_cast<int>(std::clamp(std::round(graph_seconds / once / own_turns), 1.0, 50.0));
+    replays.push_back(std::make_unique<Replay>(*driver_, stream_, contender, repeats * own_turns));
     replays.back()->run();
     device_.synchronize(stream_);
   }
