@@ -53,6 +53,7 @@ void initialize(State& s) {
     // Every launch reads these again. Checking them here reports a wrong value early.
     order_from_environment();
     threads_from_environment();
+    patience_from_environment();
     rules_from_environment();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -11,6 +11,7 @@
 #include "sim/driver/event.h"
 #include "sim/driver/execute.h"
 #include "sim/hazards/system_access.h"
+#include "sim/machine/environment.h"
 
 namespace sim::driver {
 
@@ -42,8 +43,6 @@ namespace {
 
 using ItemPtr = std::shared_ptr<Item>;
 
-// How long a host thread may do other things before it enqueues what a kernel waits for.
-constexpr std::chrono::seconds kPatience{20};
 constexpr std::chrono::milliseconds kGlance{50};
 constexpr int kTurns = 256;     // turns of kernels until newly enqueued work is looked at
 constexpr int kInARow = 64;     // turns that a kernel may have while others wait
@@ -353,6 +352,7 @@ bool drive(Call& c, Done done, bool waits) {
   queue.waiting += waiting.count;
   queue.changed.notify_all();
   glance();
+  const std::chrono::seconds patience = patience_from_environment();
   uint64_t seen = 0;  // of what was achieved, which is never 0
   std::chrono::steady_clock::time_point idle_since{};
   while (!done()) {
@@ -369,7 +369,7 @@ bool drive(Call& c, Done done, bool waits) {
     if (more) seen = achieved(), idle_since = now;
     if (worked || more) continue;
     if (!waits) return done();
-    if (queue.host_threads > queue.waiting && now - idle_since < kPatience) {
+    if (queue.host_threads > queue.waiting && now - idle_since < patience) {
       c.wait(queue.changed, kGlance);
       glance();
       continue;

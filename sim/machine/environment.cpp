@@ -30,16 +30,18 @@ Order order_from_environment() {
   throw std::invalid_argument("MOXIE_SIM_ORDER is '" + text + "', but must be eager, lazy or random:SEED");
 }
 
-int threads_from_environment() {
-  const char* value = std::getenv("MOXIE_SIM_THREADS");
-  if (value == nullptr || *value == 0) return 0;
-  char* end = nullptr;
-  const long threads = std::strtol(value, &end, 10);
-  if (*end == 0 && threads >= 1 && threads <= 1024) return static_cast<int>(threads);
-  throw std::invalid_argument("MOXIE_SIM_THREADS is '" + std::string(value) + "', but must be a number from 1 to 1024");
-}
-
 namespace {
+
+// What the variable says, or `usual` where it is not set.
+int number(const char* name, int usual, int least, int most) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == 0) return usual;
+  char* end = nullptr;
+  const long said = std::strtol(value, &end, 10);
+  if (*end == 0 && said >= least && said <= most) return static_cast<int>(said);
+  throw std::invalid_argument(std::string(name) + " is '" + value + "', but must be a number from " +
+                              std::to_string(least) + " to " + std::to_string(most));
+}
 
 // True when the variable is `other`, false when it is `usual` or not set.
 bool chosen(const char* name, const char* usual, const char* other) {
@@ -51,6 +53,10 @@ bool chosen(const char* name, const char* usual, const char* other) {
 
 }  // namespace
 
+int threads_from_environment() { return number("MOXIE_SIM_THREADS", 0, 1, 1024); }
+std::chrono::seconds patience_from_environment() {
+  return std::chrono::seconds(number("MOXIE_SIM_PATIENCE", 20, 0, 86400));
+}
 bool statistics_from_environment() { return chosen("MOXIE_SIM_STATISTICS", "0", "1"); }
 
 Rules rules_from_environment() {

@@ -227,8 +227,10 @@ TEST_F(HostThreads, MayAskAKernelWhileAnotherWaitsForIt) {
   OK(CU(cuMemFreeHost)(pinned));
 }
 
-// The driver believes for 20 seconds that the other thread will launch what the kernel waits for.
+// The driver believes for two seconds, or 20 where nobody says so, that the other thread will launch what the kernel
+// waits for.
 TEST_F(HostThreads, ThatEnqueueNothingHideNoDeadlock) {
+  setenv("MOXIE_SIM_PATIENCE", "2", 1);
   const CUdeviceptr window = allocate(1, 256), out = allocate(1, 4);
   const CUfunction take = function(1, kPair, "take");
   std::promise<void> uses_the_driver, reported;
@@ -239,12 +241,16 @@ TEST_F(HostThreads, ThatEnqueueNothingHideNoDeadlock) {
     status = reported.get_future().wait_for(std::chrono::minutes(1));
   });
   uses_the_driver.get_future().wait();
+  const auto begin = std::chrono::steady_clock::now();
   const CUresult launched = launch(1, take, {window, window + 128, out});
   const CUresult ended = synchronize(1);
+  const auto end = std::chrono::steady_clock::now();
   reported.set_value();
   other.join();
+  unsetenv("MOXIE_SIM_PATIENCE");
   EXPECT_EQ(launched, CUDA_SUCCESS);
   EXPECT_EQ(ended, CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_GE(end - begin, std::chrono::seconds(2));
   EXPECT_THAT(text_of(ended), testing::HasSubstr("deadlock: no warp can go on, 1 warp waits"));
   EXPECT_TRUE(status == std::future_status::ready) << "the report came only when the other thread had ended";
 }

@@ -132,6 +132,8 @@ TEST_F(SimDriver, DeviceFollowsTheEnvironment) {
             "MOXIE_SIM_ORDER is 'sometimes', but must be eager, lazy or random:SEED\ncuInit 100\n");
   EXPECT_EQ(device_with("MOXIE_SIM_THREADS", "0"),
             "MOXIE_SIM_THREADS is '0', but must be a number from 1 to 1024\ncuInit 100\n");
+  EXPECT_EQ(device_with("MOXIE_SIM_PATIENCE", "long"),
+            "MOXIE_SIM_PATIENCE is 'long', but must be a number from 0 to 86400\ncuInit 100\n");
 }
 
 TEST_F(SimDriver, DeviceAttributes) {

@@ -88,6 +88,18 @@ TEST(Environment, Threads) {
     EXPECT_EQ(threads(value), "MOXIE_SIM_THREADS is '" + value + "', but must be a number from 1 to 1024");
 }
 
+TEST(Environment, Patience) {
+  const auto seconds = [](std::optional<std::string> value) {
+    return with("MOXIE_SIM_PATIENCE", std::move(value),
+                [] { return std::to_string(sim::patience_from_environment().count()); });
+  };
+  EXPECT_EQ(seconds(std::nullopt), "20");
+  EXPECT_EQ(seconds(""), "20");
+  for (const char* value : {"0", "1", "86400"}) EXPECT_EQ(seconds(value), value);
+  for (const std::string value : {"-1", "86401", "1.5", "1 s"})
+    EXPECT_EQ(seconds(value), "MOXIE_SIM_PATIENCE is '" + value + "', but must be a number from 0 to 86400");
+}
+
 TEST(Environment, Rules) {
   struct Rule {
     const char *name, *usual, *other;
