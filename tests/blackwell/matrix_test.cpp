@@ -99,15 +99,13 @@ void add_tiles(std::vector<Point>& all) {
 constexpr int64_t kDepths[] = {0, 32, 64, 96, 128, 160, 736, 2880};
 
 void add_depths(std::vector<Point>& all) {
-  int turn = 0;
-  for (int64_t k : kDepths) {
-    for (int grouping = 0; grouping < 7; ++grouping, ++turn) {
-      for (int swap : {0, 2}) {
-        Point p = point("C", grouping, swap + (turn & 1) + 4 * (turn / 2 & 1));
-        p.name += fmt::format("_K{}", k);
-        p.k = k;
-        all.push_back(p);
-      }
+  for (int depth = 0; depth < int(std::size(kDepths)); ++depth) {
+    for (int grouping = 0; grouping < 7; ++grouping) {
+      // Each grouping has all eight combinations, each depth seven.
+      Point p = point("C", grouping, (3 * depth + grouping) % 8);
+      p.name += fmt::format("_K{}", kDepths[depth]);
+      p.k = kDepths[depth];
+      all.push_back(p);
     }
   }
 }
