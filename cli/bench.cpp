@@ -232,7 +232,7 @@ void time_on_gpu(const Device& device, const std::vector<NamedShape>& shapes) {
     const BenchmarkCase work(GroupedGemm(device, shape.description));
     const Launch ours = [&](int turn, Stream stream) { work.launch(turn, stream); };
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
-    std::vector<Contender> contenders = {{ours}, {copies, /*graph=*/false, 0, 1}};
+    std::vector<Contender> contenders = {{ours}, {.launch = copies, .graph = false, .turns = 1}};
     std::unique_ptr<DenseProduct> dense;
     if (cublaslt != nullptr && !shape.description.b_format &&
         !has_scales(shape.description.format)) {  // CublasLt multiplies bf16 alone

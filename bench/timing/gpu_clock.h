@@ -17,7 +17,7 @@ struct Contender {
   Launch launch;
   bool graph = true;         // false for copies: a graph gives them to the copy engine, which is slower than the SMs
   double rough_seconds = 0;  // of a launch, where the caller has timed one already; 0: the clock does
-  int turns = 0;             // how many it has; 0: as many as the clock is told
+  int turns = 0;             // numbers that its launches are given; 0: as many as the clock is told
 };
 
 class GpuClock {

@@ -50,7 +50,7 @@ void initialize(State& s) {
     device.sm_count = static_cast<int>(count);
   }
   try {
-    // Every launch reads these again. Checking them here reports a wrong value early.
+    // Launches, and calls that wait, read these again. Checking them here reports a wrong value early.
     order_from_environment();
     threads_from_environment();
     patience_from_environment();

@@ -77,8 +77,8 @@ int64_t rows_here(const ExpertLayerDescription& d, int64_t tokens) {
   return std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
 }
 
-// Whether the tokens of calls of about `tokens` are permuted before the first product. docs/layer.md has the
-// measurements.
+// Whether the tokens of calls of about `tokens` are permuted before the first product. bench/notes/hopper.md has the
+// measurements ("Gathered rows").
 bool permutes(const ExpertLayerDescription& d, int64_t tokens) {
   return quantizes(d) || (d.ranks && d.ranks->format != RowFormat::Bf16) ||
          d.permute.value_or(rows_here(d, tokens) >= 32 * d.experts);

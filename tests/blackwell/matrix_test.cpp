@@ -347,7 +347,7 @@ TEST(MatrixTable, ChecksNoticeAnyWrongByte) {
 TEST(MatrixTable, HoldsWhatItClaims) {
   const std::vector<Point> all = points();
   EXPECT_GE(all.size(), 300u);
-  std::set<std::tuple<Grouping, int, bool, TileSource>> combinations;
+  std::set<std::tuple<Grouping, int, bool, TileSource>> combinations, depth_combinations;
   std::set<std::tuple<int, bool, int>> tiles;
   std::set<int64_t> depths, shares;
   std::set<std::tuple<Grouping, Rows>> rows;
@@ -356,6 +356,7 @@ TEST(MatrixTable, HoldsWhatItClaims) {
   for (const Point& p : all) {
     combinations.insert({p.grouping, p.cluster, p.swap, p.scheduling});
     depths.insert(p.k);
+    if (p.name[0] == 'C') depth_combinations.insert({p.grouping, p.cluster, p.swap, p.scheduling});
     rows.insert({p.grouping, p.rows});
     if (p.rows == Rows::Share) shares.insert(p.share);
     scales.insert({p.grouping, p.scales});
@@ -365,6 +366,7 @@ TEST(MatrixTable, HoldsWhatItClaims) {
     EXPECT_NE(p.n % (p.swap ? 128 * p.cluster : p.tile), 0) << p.name;
   }
   EXPECT_EQ(combinations.size(), 7u * 2 * 2 * 2);
+  EXPECT_EQ(depth_combinations.size(), 7u * 2 * 2 * 2);
   EXPECT_EQ(tiles.size(), 16u + 8 + 2 * 5);
   for (int64_t k : kDepths) EXPECT_TRUE(depths.count(k)) << k;
   EXPECT_GE(rows.size(), 5u * 4);

@@ -227,8 +227,8 @@ TEST_F(HostThreads, MayAskAKernelWhileAnotherWaitsForIt) {
   OK(CU(cuMemFreeHost)(pinned));
 }
 
-// The driver believes for two seconds, or 20 where nobody says so, that the other thread will launch what the kernel
-// waits for.
+// With a patience of two seconds the driver believes for as long that the other thread will launch what the kernel
+// waits for, and no longer.
 TEST_F(HostThreads, ThatEnqueueNothingHideNoDeadlock) {
   setenv("MOXIE_SIM_PATIENCE", "2", 1);
   const CUdeviceptr window = allocate(1, 256), out = allocate(1, 4);

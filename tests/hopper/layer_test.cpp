@@ -541,7 +541,7 @@ TEST(ExpertLayer, IsTheSameForAnyNumberOfThreads) {
   }
 }
 
-// Tokens are gathered where an expert has fewer than 32 of them and permuted where it has more, unless the description
+// Tokens are gathered where an expert has fewer than 32 of them on average, and else permuted, unless the description
 // says otherwise.
 TEST(ExpertLayer, ManyTokensArePermuted) {
   for (const OperandFormat weights : {OperandFormat::Bf16, OperandFormat::Mxfp4}) {
