@@ -56,7 +56,7 @@ bool has_decode_rows(const Shape& s, const RowEstimate& work) {
 // Tiles of 8 rows: B's stages then take nearly all shared memory, and more of it is on its way. A group with more rows
 // would read its weights again.
 bool may_take_8_rows(const Shape& s, const RowEstimate& work) {
-  return has_decode_rows(s, work) && scaled_columns(s) == 1 && s.custom_sinks.empty();
+  return has_decode_rows(s, work) && scaled_columns(s) == 1 && !has_wide_sinks(s);
 }
 bool tile_of_8_pays(const RowEstimate& work) {
   return mean_rows(work) <= kMostMeanRowsOf8 &&
@@ -168,6 +168,8 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
     if (packed && tile.m < 64 && !may_take_8_rows(s, work)) continue;
     // Two blocks of accumulators and what a group with pointers needs would spill.
     if (packed && tile.m == 128 && tile.n == 256 && s.grouping == Grouping::Pointers) continue;
+    // So would two outputs beside the 104 registers of four consumers.
+    if (packed && tile.m == 16 && tile.n == 256 && s.pre && s.out) continue;
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (packed && multicast != Multicast::None && (multicast != Multicast::A || tile.m < 64)) continue;
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
