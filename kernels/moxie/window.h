@@ -59,8 +59,9 @@ struct WindowLayout {
   int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours, where they
                        // have their number
   int64_t scales = 0;  // Fp8, Mxfp8: four bytes [ranks][tokens][ceil(hidden / 128)]
-  // ResultFormat::Rows: bf16 [rows][hidden], what our experts made of each row.
-  int64_t rows = 0;
+  // ResultFormat::Rows: RowPlace [rows], of each row of our experts the rank and the pair that it belongs to, and bf16
+  // [tokens][top_k][hidden], what experts made of each pair of our own tokens, which their ranks write.
+  int64_t origins = 0, rows = 0;
   // Else: of each token in `tokens` its record, and float or bf16 [ranks][tokens][hidden], the weighted sums of the
   // rows that each rank's experts made of our own tokens, which that rank writes.
   int64_t records = 0, sums = 0;
@@ -83,12 +84,13 @@ constexpr WindowLayout window_layout(const WindowSizes& of) {
   WindowLayout at;
   at.counts = at.flags + of.ranks * kSumFlags * 4;
   at.order = at.counts + up(of.ranks * of.ranks * of.experts * 4);
-  at.records = at.order + up(of.rows * 4);
+  at.origins = at.order + up(of.rows * 4);
+  at.records = at.origins + (sums ? 0 : up(of.rows * 8));
   at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
   at.tokens = at.scales + (scaled ? up(tokens * row_scales(of.hidden) * 4) : 0);
   at.sums = at.tokens + up(tokens * of.hidden * (scaled ? 1 : 2));
   at.rows = at.sums + up(tokens * of.hidden * sum_bytes);
-  at.bytes = at.rows + (sums ? 0 : up(of.rows * of.hidden * 2));
+  at.bytes = at.rows + (sums ? 0 : up(of.tokens * of.top_k * of.hidden * 2));
   return at;
 }
 
@@ -127,7 +129,8 @@ struct MeetParams {
 };
 constexpr int kMeetThreads = 32;
 
-// Where the row of a pair lies: row r of rank's experts is 2^32 rank + r, and what is below 0 nowhere.
+// Where the row of a pair lies: row r of rank's experts is 2^32 rank + r, and what is below 0 nowhere. In the same way
+// 2^32 rank + p is pair p of rank's tokens.
 using RowPlace = int64_t;
 
 // Argument of ranks/dispatch.cuh and ranks/send_few.cuh: copies each token to the ranks of its experts.
@@ -144,7 +147,7 @@ struct DispatchParams {
   int64_t ld_from = 0;                   // elements
   int32_t tokens = 0, top_k = 1, columns = 0;
   int32_t ids_here = 1;
-  int32_t records = 0;  // 1: they are written
+  int32_t records = 0;  // 1: records are written, 0: origins of rows
 };
 constexpr int kDispatchThreads = 128;  // a thread has eight columns of a token
 // ranks/send_few.cuh takes the place of dispatch and the meeting behind it for tokens of so many elements.
@@ -160,7 +163,21 @@ struct GatherRowsParams {
 };
 constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
 
-// Argument of ranks/combine.cuh: `sum` but for rows and inverse, which lie in the windows and in `rows`.
+// Argument of ranks/row_sink.cuh, a sink of the second product, and what it needs of the kernel.
+struct RowSinkParams {
+  RankParams ranks;
+  int32_t top_k = 1, columns = 0;
+};
+// Through staging each of a warp group's four warps brings 16 rows of so many columns together, so many bytes apart that
+// rows lie in different banks of shared memory.
+constexpr int kRowSinkColumns = 64;
+constexpr int kRowSinkStride = kRowSinkColumns * 2 + 16;
+constexpr SinkNeeds row_sink_needs(bool staged) {
+  return {.staging_bytes = staged ? 4 * 16 * kRowSinkStride : 0, .narrow = true};
+}
+
+// Argument of ranks/combine.cuh: `sum` but for rows and inverse. A pair's row lies in our window, where `rows` says that
+// it has any.
 struct CombineRanksParams {
   CombineParams sum;
   RankParams ranks;

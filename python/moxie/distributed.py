@@ -136,7 +136,7 @@ class Experts(nn.Experts):
     ranks. max_experts: with windows, the most experts of a rank after a move; None: those of placement. row_format:
     with windows, of tokens on their way, "bf16", "fp8" or "mxfp8". results: with windows, what travels back: "rows", a
     row for each pair, or "sums" or "bf16_sums", of each token and rank the sum of its rows in float32 or bf16; None:
-    "rows" or "sums", whichever is less.
+    "rows", or "sums" where many choices and narrow experts make those faster.
     timeout: seconds after which a rank that has not come is an error on the others.
 
     Ranks that disagree on any of these are found when the object is made: ValueError, on all of them.

@@ -77,11 +77,13 @@ int64_t rows_here(const ExpertLayerDescription& d, int64_t tokens) {
   return std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
 }
 
-// Whether the tokens of calls of about `tokens` are permuted before the first product. bench/notes/hopper.md has the
-// measurements ("Gathered rows").
+// In calls of about `tokens`. bench/notes/hopper.md has the measurements ("Gathered rows", "Rows that travel").
+bool has_many_rows(const ExpertLayerDescription& d, int64_t tokens) { return rows_here(d, tokens) >= 32 * d.experts; }
+
+// Whether the tokens of calls of about `tokens` are permuted before the first product.
 bool permutes(const ExpertLayerDescription& d, int64_t tokens) {
   return quantizes(d) || (d.ranks && d.ranks->format != RowFormat::Bf16) ||
-         d.permute.value_or(rows_here(d, tokens) >= 32 * d.experts);
+         d.permute.value_or(has_many_rows(d, tokens));
 }
 
 DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
@@ -101,6 +103,7 @@ GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   if (quantizes(d)) up.out = quantized_type(d.activations);
   return up;
 }
+// Where rows travel back to other ranks, a sink sends them and takes the output's place.
 GemmDescription down_of(const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription down = up_of(d, tokens);
   down.n = d.hidden, down.k = d.width;
@@ -108,6 +111,10 @@ GemmDescription down_of(const ExpertLayerDescription& d, int64_t tokens) {
   down.bias = d.down_bias;
   down.activation = Activation::None, down.gate = GateLayout::Interleaved;
   down.out = DataType::Bf16;
+  if (d.ranks && ops::results_of(d) == ResultFormat::Rows) {
+    down.out = std::nullopt;
+    down.sinks = {ops::row_sink(has_many_rows(d, tokens))};
+  }
   return down;
 }
 
@@ -184,7 +191,9 @@ struct ExpertLayer::Impl {
   Parts parts(int64_t tokens) const {
     const int64_t pairs = tokens * description.top_k, rows = rows_of(tokens);
     size_t scratch = sort_workspace_bytes(tokens, description.top_k, places(description));
+    bool permutes = false;
     for (size_t i = 0; i < products.size(); ++i) {
+      permutes = permutes || products[i].permutes;
       for (const GroupedGemm* product : {&products[i].up, &products[i].down})
         scratch = std::max(scratch, product->workspace_bytes(rows));
       if (&products[i] == &products_for(tokens)) break;
@@ -210,8 +219,9 @@ struct ExpertLayer::Impl {
     take(at.inner, size_t(rows * description.width * element_bits / 8));
     take(at.inner_scales, row_scale_bytes(description, pairs, description.width));
     if (ranks) {
-      // Where sums travel, rows stay here; else they lie in the window.
-      if (ranks->sums()) take(at.rows, size_t(rows * description.hidden) * 2);
+      // The rows that sums are made of. Rows that travel leave the second product for the other ranks, and what lies
+      // here is the first one's operand, where it is a copy.
+      take(at.rows, ranks->sums() || permutes ? size_t(rows * description.hidden) * 2 : 0);
       return at;
     }
     // The first product's operand, where it is a copy, lies where the second product's rows come to lie.
@@ -468,7 +478,7 @@ struct ExpertLayer::Impl {
     }
 
     uint8_t* const window = params.windows[params.rank];
-    uint8_t* const rows = ranks->sums() ? base + at.rows : window + params.at.rows;
+    uint8_t* const rows = base + at.rows;
     if (steps.has(2)) {
       const Products& of = products_for(t.tokens);
       GemmTensors up;
@@ -489,7 +499,12 @@ struct ExpertLayer::Impl {
       of.up.run(up, scratch, early);
       GemmTensors down;
       down.a = up.out, down.b = t.down, down.bias = t.down_bias;
-      down.out.data = rows;
+      const kernel::RowSinkParams to_ranks{params, d.top_k, int32_t(d.hidden)};
+      const SinkParams sinks[] = {{&to_ranks, sizeof to_ranks}};
+      if (ranks->sums())
+        down.out.data = rows;
+      else
+        down.sinks = sinks;
       down.rows = up.rows;
       of.down.run(down, scratch, early);
     }

@@ -12,6 +12,16 @@ namespace moxie::ops {
 // Description::ranks, which is present, and what of the layer depends on it.
 void check_ranks(const ExpertLayerDescription& description);
 
+// What travels back in such a layer.
+ResultFormat results_of(const ExpertLayerDescription& description);
+
+// Whether sums keep a step waiting for less time than rows do, which travel while the second product, of `width`
+// columns, computes others. `rows` and `sums` are the bytes of a token that travel, over those of one row's columns.
+bool sums_wait_less(double rows, double sums, int top_k, int64_t width);
+
+// The sink of the second product where rows travel back. staged: for experts that have many rows.
+CustomSink row_sink(bool staged);
+
 class Ranks {
  public:
   // The description is one that check_ranks() has let pass. Compiles the kernels of all calls, those of the sort and

@@ -16,6 +16,7 @@
 
 #include "jit/jit.h"
 #include "jit/source.h"
+#include "ops/ranks.h"
 #include "tests/support/planned.h"
 #include "tests/support/row_max_sink.h"
 
@@ -216,6 +217,22 @@ std::vector<Kernel> shipped() {
       p.activation = Activation::Situ;
       add(p);
     }
+  }
+  // Rows that leave for other ranks.
+  const struct {
+    bool packed, staged;
+    int schedule, m, n;
+  } leaving[] = {{false, true, 0, 128, 256}, {false, true, 1, 128, 160}, {false, true, 0, 256, 128},
+                 {false, false, 1, 64, 256}, {true, true, 0, 256, 128},  {true, false, 0, 32, 256}};
+  for (const auto& [has_packed, staged, schedule, m, n] : leaving) {
+    ProductSpec p = problem_of(Grouping::Offsets, {}, {});
+    if (has_packed) p.b_format = OperandFormat::Mxfp4;
+    p.activation = Activation::None;
+    p.schedule = WarpSchedule(schedule), p.tile_m = m, p.tile_n = n, p.cluster.reset();
+    p.expected_rows = staged ? 1000 : 8;
+    const CustomSink sink = ops::row_sink(staged);
+    p.sinks = {{sink.type, sink.source, std::vector<uint8_t>(sink.param_bytes), sink.needs}};
+    add(p);
   }
   // Packed weights: every tile with accumulators of 128 registers, and the epilogues that need most. For few rows, the
   // tiles whose loader needs most.

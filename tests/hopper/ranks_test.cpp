@@ -254,6 +254,47 @@ TEST(Ranks, ManyPairs) {
   check_steps(layers, call_of({600, 530}, 16, [&](int) { return random.between(0, 9); }));
 }
 
+// Kernels for many rows: with two blocks of accumulators one below the other, and with steps of 64 columns.
+TEST(Ranks, ManyRows) {
+  const bool hopper = device().info().arch == 90;
+  for (const auto& [hidden, tile] : {std::pair(264, "128x160"), std::pair(256, "64x256")}) {
+    ExpertLayerDescription d = small_layer(2, 1, 1);
+    d.hidden = hidden, d.width = 16, d.max_tokens = 150, d.expected_tokens = 200000;
+    RankLayers layers(d, on_one(2));
+    EXPECT_THAT(layers.layer(0).plan().down.kernel, HasSubstr(hopper ? tile : ""));
+    check_steps(layers, call_of({150, 117}, 1, [](int) { return 1; }));
+  }
+}
+
+// Whatever lies where the rows of experts say where they belong, none is written beside the windows' rows.
+TEST(Ranks, RowsThatBelongNowhereAreLeftOut) {
+  const int64_t tokens = 12;
+  for (const int64_t expected : {4, 2000}) {
+    ExpertLayerDescription d = small_layer(2, 2, 2);
+    d.expected_tokens = expected, d.ranks->max_rows = 48, d.ranks->results = ResultFormat::Rows;
+    RankLayers layers(d, on_one(2));
+    layers.bring(call_of({tokens, tokens}, 2, [id = 0](int) mutable { return id++ % 2; }));
+    for (const ops::LayerSteps& steps : {ops::LayerSteps{0, 0}, ops::LayerSteps{1, 1}}) {
+      for (int rank = 0; rank < 2; ++rank) layers.run(rank, steps);
+    }
+    const kernel::WindowLayout at =
+        kernel::window_layout({2, 2, tokens, 2, d.hidden, 48, RowFormat::Bf16, ResultFormat::Rows});
+    ASSERT_EQ(size_t(at.bytes), layers.layer(0).window_bytes());
+    std::vector<kernel::RowPlace> nowhere(48, -1);
+    for (size_t i = 0; i < nowhere.size(); ++i) {
+      const int64_t none[] = {-1, 2LL << 32, 24, 1LL << 32 | 24, 1LL << 32 | 0xffffffff, 1LL << 62};
+      nowhere[i] = none[i % std::size(none)];
+    }
+    device().upload(static_cast<uint8_t*>(layers.window(0)) + at.origins, nowhere.data(), nowhere.size() * 8);
+    const std::vector<uint8_t> before[] = {window_bytes(layers, 0), window_bytes(layers, 1)};
+    for (int rank = 0; rank < 2; ++rank) layers.run(rank, {2, 2});
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::vector<uint8_t> after = window_bytes(layers, rank);
+      EXPECT_TRUE(std::equal(after.begin() + at.counts, after.end(), before[rank].begin() + at.counts)) << rank;
+    }
+  }
+}
+
 // So many tokens that chunks of sums have two of them, and every block several chunks, where one rank has few.
 TEST(Ranks, ManySums) {
   ExpertLayerDescription d = small_layer(2, 2, 2);
@@ -327,15 +368,19 @@ TEST(Ranks, AMeetingThatThereIsNotHasAName) {
   }
 }
 
-// Of rows and sums what takes less of the links, sums by a quarter at least: with two ranks from five choices on.
+// Of rows and sums what keeps a step waiting for less time: with two ranks sums from four choices on. Where the second
+// product is wide, rows travel behind it.
 TEST(Ranks, RowsOrSumsTravelByWhatIsLess) {
-  const auto bytes = [](int ranks, int top_k, std::optional<ResultFormat> results) {
+  int64_t width = 40;
+  const auto bytes = [&](int ranks, int top_k, std::optional<ResultFormat> results) {
     ExpertLayerDescription d = small_layer(ranks, 12, top_k);
+    d.width = width;
     d.ranks->results = results;
     return ExpertLayer(device(), d).window_bytes();
   };
-  constexpr struct { int ranks, most_rows; } kCases[] = {{1, 16}, {2, 4}, {4, 9}, {8, 16}};
-  for (const auto& [ranks, most_rows] : kCases) {
+  constexpr struct { int ranks, most_rows, width = 40; } kCases[] = {{1, 16}, {2, 3}, {4, 5}, {8, 11}, {2, 6, 512}};
+  for (const auto& [ranks, most_rows, of] : kCases) {
+    width = of;
     for (const int top_k : {1, most_rows, most_rows + 1}) {
       if (top_k > 16) continue;
       SCOPED_TRACE(fmt::format("{} ranks, top {}", ranks, top_k));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums the rows of each token where they lie, in the windows of their experts' ranks.
+// Sums the rows of each token, which their experts' ranks have written into our window.
 #pragma once
 #include "moxie/ranks/meet.cuh"
 #include "moxie/routing/combine.cuh"
@@ -7,14 +7,15 @@
 
 namespace moxie::kernel {
 
-// As RowsOfMatrix: rows in the windows of all ranks.
+// As RowsOfMatrix: the row of a pair has the pair's number.
 struct RowsOfRanks {
   const CombineRanksParams& params;
 
-  MOXIE_DEVICE RowPlace row_of_lane(int64_t pair, bool exists) const { return exists ? params.rows[pair] : -1; }
-  MOXIE_DEVICE const void* first_byte(RowPlace at) const {
-    const auto row = static_cast<uint32_t>(at);
-    return params.ranks.windows[at >> 32] + params.ranks.at.rows + int64_t{row} * params.sum.columns * 2;
+  MOXIE_DEVICE int32_t row_of_lane(int64_t pair, bool exists) const {
+    return exists && params.rows[pair] >= 0 ? static_cast<int32_t>(pair) : -1;
+  }
+  MOXIE_DEVICE const void* first_byte(int32_t row) const {
+    return params.ranks.windows[params.ranks.rank] + params.ranks.at.rows + int64_t{row} * params.sum.columns * 2;
   }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies each token into the windows of the ranks that have experts which it chose, to each of them once, and writes
-// for each pair which token the expert's row is made of, and where sums travel back the token's record. A thread has
-// eight columns of a token, which it reads once.
+// for each pair which token the expert's row is made of, and where rows travel back which pair it belongs to, where sums
+// do the token's record. A thread has eight columns of a token, which it reads once.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -31,7 +31,12 @@ MOXIE_DEVICE void send_columns(const DispatchParams& params, int32_t token, int3
     if (thread == lane) {
       const bool goes = rank_of_lane >= 0;
       params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
-      if (goes) reinterpret_cast<int32_t*>(ranks.windows[rank_of_lane] + ranks.at.order)[row] = there;
+      if (goes) {
+        uint8_t* const theirs = ranks.windows[rank_of_lane];
+        reinterpret_cast<int32_t*>(theirs + ranks.at.order)[row] = there;
+        if (params.records == 0)
+          reinterpret_cast<RowPlace*>(theirs + ranks.at.origins)[row] = RowPlace{ranks.rank} << 32 | pair;
+      }
     }
   }
   // One lane for each rank that gets the token.
