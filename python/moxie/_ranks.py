@@ -517,8 +517,9 @@ class Windows:
         return begin
 
     def note(self) -> None:
-        """Has the window's status copied to the host behind the work of the current stream."""
-        if self.status is not None:
+        """Has the window's status copied to the host behind the work of the current stream. Not by a graph, each of
+        whose replays the copy would keep waiting for some ten microseconds."""
+        if self.status is not None and not torch.cuda.is_current_stream_capturing():
             self.status.copy_(self.memory[:32].view(torch.int32), non_blocking=True)
 
     def failed(self) -> bool:

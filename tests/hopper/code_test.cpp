@@ -168,6 +168,7 @@ TEST(Code, KernelsOfALayerLetTheNextBegin) {
       jit::exchange_source(),
       jit::meet_source(),
       jit::dispatch_source(IdType::Int32, RowFormat::Fp8),
+      jit::send_few_source(IdType::Int32, RowFormat::Fp8),
       jit::gather_rows_source(RowFormat::Fp8),
       jit::combine_ranks_source(kBf16),
       jit::combine_sums_source(kBf16, ResultFormat::Sums),

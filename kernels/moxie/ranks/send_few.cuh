@@ -22,6 +22,8 @@ MOXIE_DEVICE void send_few(const DispatchParams& params) {
   __syncthreads();
   if (threadIdx.x >= 32) return;
   tell(params.ranks, Meeting::Tokens, own.call);
+  // As in meet().
+  griddepcontrol_launch_dependents();
   wait(params.ranks, Meeting::Tokens, own.call);
 }
 
