@@ -13,9 +13,11 @@ namespace moxie {
 
 // Between ranks. Rates are bytes a second in each direction at once, latencies seconds.
 struct RankLinks {
-  double store_rate = 0;          // a kernel's stores into peers' windows: tokens and sums
-  double load_rate = 0;           // its loads from them: rows
-  double window_latency = 0;      // of a dispatch or a combine through windows: launch, flags of the peers
+  double token_rate = 0;          // a kernel's stores into peers' windows: tokens
+  double row_rate = 0;            // rows, in pieces of 128 bytes
+  double sum_rate = 0;            // sums, the reading of their rows included
+  double window_latency = 0;      // of a dispatch through windows: launches, flags of the peers
+  double combine_latency = 0;     // of a combine
   double all_to_all_rate = 0;     // NCCL inside an NVLink domain
   double all_to_all_latency = 0;  // between two ranks
   double peer_latency = 0;        // more for each further rank
@@ -41,15 +43,16 @@ struct RankedLayer {
   std::optional<int64_t> domain = {};  // ranks of an NVLink domain; absent: ranks, or fewer by nvlink_domain()
 };
 
-// A step of one rank, where experts are chosen evenly, in seconds and bytes.
+// A step, where experts are chosen evenly, in seconds, and the bytes of a rank. Products are those of the rank that gets
+// most pairs.
 struct RankCosts {
-  double dispatch_bytes = 0;                                      // of tokens that a rank sends to others
-  double combine_bytes = 0;                                       // of results that it sends to others
-  double dispatch = 0;                                            // the way of the tokens
-  double combine = 0;                                             // the way of the results
-  double up = 0;                                                  // the first product
-  double down = 0;                                                // the second product
-  double around = 0;                                              // sort, permute and sum on the rank itself
+  double dispatch_bytes = 0;  // of tokens that a rank sends to others
+  double combine_bytes = 0;   // of results that it sends to others
+  double dispatch = 0;        // the way of the tokens
+  double combine = 0;         // the way of the results; of rows through windows what `down` does not hide
+  double up = 0;              // the first product
+  double down = 0;            // the second product
+  double around = 0;          // sort, permute and sum on the rank itself
   double products() const { return up + down + around; }          // all that a rank computes
   double sum() const { return dispatch + products() + combine; }  // of the step
   // In two halves, where the second half's tokens travel while the first is multiplied. Absent: one token has none.

@@ -6,6 +6,7 @@
 #include "moxie/ranks.h"
 #include "moxie/window.h"
 #include "ops/check.h"
+#include "ops/ranks.h"
 
 namespace moxie {
 namespace {
@@ -39,7 +40,8 @@ void check_layer_over_ranks(const RankedLayer& layer, const DeviceFigures& devic
   if (layer.windows && domain_of(layer, device) < layer.ranks)
     reject("windows is true, but {} ranks are more than the {} of an NVLink domain", layer.ranks,
            domain_of(layer, device));
-  for (const double rate : {links.store_rate, links.load_rate, links.all_to_all_rate, links.network_rate}) {
+  for (const double rate :
+       {links.token_rate, links.row_rate, links.sum_rate, links.all_to_all_rate, links.network_rate}) {
     if (!(rate > 0)) reject("a rate of links is {}, but must be more than 0", rate);
   }
 }
@@ -59,15 +61,20 @@ double share_of_network(const RankedLayer& layer) {
   return static_cast<double>(layer.ranks - *layer.domain) / static_cast<double>(layer.ranks - 1);
 }
 
-// layer.domain is there. window_rate: of windows, in this direction.
-double transfer(const RankedLayer& layer, const RankLinks& links, double window_rate, double bytes) {
-  if (layer.ranks == 1) return 0;
-  if (layer.windows) return links.window_latency + bytes / window_rate;
+// layer.domain is there.
+double all_to_all(const RankedLayer& layer, const RankLinks& links, double bytes) {
   const double network = bytes * share_of_network(layer);
   const double latency = links.all_to_all_latency + static_cast<double>(layer.ranks - 2) * links.peer_latency;
   if (network == 0) return latency + bytes / links.all_to_all_rate;
   return latency + links.network_latency +
          std::max((bytes - network) / links.all_to_all_rate, network / links.network_rate);
+}
+
+// Pairs of the rank that gets most of them, on average: all wait for it. They are binomial, and of `ranks` normal
+// numbers the largest is about 0.8 (ln ranks)^0.75 deviations above the mean (within 8% from 2 to 512 ranks).
+double most_pairs(double mean, int64_t ranks) {
+  const auto count = static_cast<double>(ranks);
+  return mean + 0.8 * std::pow(std::log(count), 0.75) * std::sqrt(mean * (1 - 1 / count));
 }
 
 double product(GemmDescription d, int64_t experts, double rows, const DeviceFigures& device) {
@@ -77,6 +84,9 @@ double product(GemmDescription d, int64_t experts, double rows, const DeviceFigu
   const int64_t groups = std::llround(chosen), total = std::llround(rows);
   d.groups = Offsets{groups, total};
   d.expected_rows = total / groups;
+  // Of few rows a plan takes some experts to have none, but those are left out already.
+  for (int64_t i = 0; i < groups && total < 4 * groups; ++i)
+    d.known_rows.push_back(total * (i + 1) / groups - total * i / groups);
   return plan_gemm(d, device).predicted_seconds;
 }
 
@@ -87,11 +97,6 @@ RankCosts undivided(const RankedLayer& layer, const DeviceFigures& device, const
   const double pairs = tokens * layer.top_k;
   const double away = static_cast<double>(layer.ranks - 1) / static_cast<double>(layer.ranks);
   RankCosts costs;
-  costs.combine_bytes = pairs * away * kElement * hidden;
-  // Through windows float32 sums of a token's rows come back where they are clearly less (RankDescription::results).
-  const double sums = tokens * other_ranks_of_a_token(layer) * 2 * kElement * hidden;
-  const bool brings_sums = layer.windows && 1.25 * sums < costs.combine_bytes;
-  if (brings_sums) costs.combine_bytes = sums;
   // A token goes once to each rank, by all_to_all with the slots of its experts there; a row comes back for each pair.
   // Scaled elements of one byte travel with four bytes of scales for every 128.
   double token = kElement * hidden + 4.0 * layer.top_k;
@@ -99,16 +104,27 @@ RankCosts undivided(const RankedLayer& layer, const DeviceFigures& device, const
   if (layer.windows && layer.format != RowFormat::Bf16)
     token = hidden + 4.0 * static_cast<double>(kernel::row_scales(layer.up.k));
   costs.dispatch_bytes = tokens * other_ranks_of_a_token(layer) * token;
-  costs.dispatch = transfer(layer, links, links.store_rate, costs.dispatch_bytes);
-  costs.combine = transfer(layer, links, brings_sums ? links.store_rate : links.load_rate, costs.combine_bytes);
 
   const int64_t own = (layer.experts + layer.ranks - 1) / layer.ranks;
   GemmDescription down = layer.up;
   down.n = layer.up.k;
   down.k = is_gated(layer.up.activation.function) ? layer.up.n / 2 : layer.up.n;
   down.activation = Activation::None, down.gate = GateLayout::Interleaved;
-  costs.up = product(layer.up, own, pairs, device);
-  costs.down = product(down, own, pairs, device);
+  const double most = most_pairs(pairs, layer.ranks);
+  costs.up = product(layer.up, own, most, device);
+  costs.down = product(down, own, most, device);
+  // Through windows rows travel while others are computed, or float32 sums come back (RankDescription::results).
+  const double rows = layer.top_k * away * kElement, sums = other_ranks_of_a_token(layer) * 2 * kElement;
+  const bool brings_sums = layer.windows && ops::sums_wait_less(rows, sums, layer.top_k, down.k);
+  costs.combine_bytes = tokens * (brings_sums ? sums : rows) * hidden;
+  if (layer.ranks > 1 && layer.windows) {
+    costs.dispatch = links.window_latency + costs.dispatch_bytes / links.token_rate;
+    const double way = costs.combine_bytes / (brings_sums ? links.sum_rate : links.row_rate);
+    costs.combine = links.combine_latency + (brings_sums ? way : std::max(0.0, way - costs.down));
+  } else if (layer.ranks > 1) {
+    costs.dispatch = all_to_all(layer, links, costs.dispatch_bytes);
+    costs.combine = all_to_all(layer, links, costs.combine_bytes);
+  }
   // Rows are written and read once more in their sorted order, and read and summed for each token.
   costs.around = kLaunches + (3 * pairs + tokens) * kElement * hidden / (kMemoryShare * device.memory_rate);
   return costs;
@@ -122,9 +138,11 @@ RankLinks rank_links(int arch, double network) {
   // Measured between two H100 of one host (docs/scale.md): NVLink 4 with 450 GB/s in each direction. NVLink 5 has twice
   // that, and is assumed to reach the same share of it.
   const double generation = arch == 100 ? 2 : 1;
-  return {.store_rate = generation * 361e9,
-          .load_rate = generation * 372e9,
+  return {.token_rate = generation * 350e9,
+          .row_rate = generation * 295e9,
+          .sum_rate = generation * 310e9,
           .window_latency = 11e-6,
+          .combine_latency = 6e-6,
           .all_to_all_rate = generation * 278e9,
           .all_to_all_latency = 26e-6,
           .peer_latency = 0.5e-6,
