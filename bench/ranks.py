@@ -13,11 +13,13 @@ routing it writes, in microseconds, the longest of all ranks:
     windows_shared      the same with a shared expert as wide as the others, and `shared` that expert alone (--shared)
     steps               of that, by torch.profiler: from the end of the kernel before to that of a step's last one, on
                         the rank that waits least for the others in it
-    dispatch, combine   likewise of exchange, dispatch and meet, and of meet and combine or of combine_sums
+    dispatch, combine   likewise: exchange, dispatch and meet; meet and combine, to whom rows have come while the
+                        second product ran, or combine_sums
     local               moxie.experts on one rank with the tokens that come to it, which sends nothing
     all_to_all          moxie.distributed.Experts over all_to_all, called; whole, halves: with tokens that travel so
     planned             what the cost model of docs/scale.md says of these, for even routing, and whether halves pay
     nccl dispatch, combine  all_to_all_single alone with the bytes of windows between each two ranks, from a CUDA graph
+    deep_ep_...         DeepEP's, where its package is there: see rivals_deep_ep.py
 
 and beside each transfer GB/s: of the bytes that the rank with most of them sends to others, or gets. copy_rate is
 that of copies to a neighbor's memory and from it, all ranks at once. Every result is compared with that of one rank
@@ -43,6 +45,7 @@ os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from rivals_deep_ep import beside, loaded_nccl
 from shapes import MODELS, UNSEEN_MODELS, ZIPF, Model
 
 import moxie
@@ -84,7 +87,7 @@ class Bench:
             "device": "simulator" if SIMULATED else torch.cuda.get_device_name(),
             "ranks": ranks,
             "torch": torch.__version__,
-            "nccl": None if SIMULATED else ".".join(map(str, torch.cuda.nccl.version())),
+            "nccl": None if SIMULATED else ".".join(map(str, loaded_nccl())),
             "moxie": moxie.__version__,
             "layers": [],
         }
@@ -229,17 +232,22 @@ class Bench:
             )
         for module in modules.values():
             module.load_state_dict(full)
+        peer = None
+        if self.options.deep_ep and not SIMULATED:
+            peer = beside(dist.group.WORLD, model.hidden, model.experts, model.top, most)
         for tokens in self.options.tokens:
             for routing in ("balanced", "skewed"):
-                result = self.step(model, full, modules, tokens, routing)
+                result = self.step(model, full, modules, tokens, routing, peer)
                 self.results["layers"].append({"model": name, "tokens": tokens, "routing": routing, **result})
                 if self.rank == 0:
                     print(name, tokens, routing, json.dumps(result), flush=True)
                     if self.options.out:
                         with open(self.options.out, "w") as file:
                             json.dump(self.results, file, indent=1)
+        if peer:
+            peer.close()
 
-    def step(self, model, full, modules, tokens, routing):
+    def step(self, model, full, modules, tokens, routing, peer=None):
         generator = torch.Generator(self.device).manual_seed(100 * tokens + self.rank)
         x = torch.randn(tokens, model.hidden, generator=generator, device=self.device).bfloat16()
         # The same experts are popular on all ranks.
@@ -279,7 +287,7 @@ class Bench:
         dist.all_gather_object(pairs_of, pairs)
         row = 2 * model.hidden
         back = [list(each) for each in zip(*pairs_of, strict=True)], row
-        results = self.options.results or results_of(model.top, self.ranks)
+        results = self.options.results or results_of(model.top, self.ranks, model.intermediate)
         if results != "rows":
             back = [list(each) for each in zip(*goes_of, strict=True)], row * (2 if results == "sums" else 1)
         result["results"] = results
@@ -327,8 +335,13 @@ class Bench:
                     )
                 )
             for name in (phase, f"nccl_{phase}"):
-                if times.get(name):
+                # Rows travel with the second product, and combine is what is left.
+                if times.get(name) and (name, results) != ("combine", "rows"):
                     result[f"{name}_GBps"] = nbytes / times[name] * 1e-3
+        if peer:
+            found = peer.measure(x, ids, weights, self.graph_time)
+            times |= found.pop("us")
+            result |= found
         result["us"] = times
         return result
 
@@ -380,11 +393,12 @@ class Bench:
                     torch.cuda.empty_cache()
 
 
-def results_of(top, ranks):
-    """What travels back where the caller does not say (RankDescription::results in moxie/layer.h)."""
+def results_of(top, ranks, width):
+    """What travels back where the caller does not say (sums_wait_less() in src/ops/ranks.cpp)."""
     others = ranks - 1
     rows, sums = 2 * top * others / ranks, 4 * others * (1 - (others / ranks) ** top)
-    return "sums" if 1.25 * sums < rows else "rows"
+    wait = max(0, 1.25 * rows - 0.0014 * top * width) + 0.25 * top
+    return "sums" if rows and 1.25 * sums < wait else "rows"
 
 
 def steps_of(kernels, count, sums):
@@ -442,6 +456,7 @@ def main():
     parser.add_argument("--results", choices=["rows", "sums", "bf16_sums"], help="what travels back through windows")
     parser.add_argument("--row-format", choices=["bf16", "fp8", "mxfp8"], default="bf16", help="of tokens in windows")
     parser.add_argument("--shared", action="store_true", help="times a shared expert beside windows, too")
+    parser.add_argument("--no-deep-ep", dest="deep_ep", action="store_false", help="leaves out DeepEP, if it is there")
     parser.add_argument("--small", action="store_true", help="a tiny layer, for the simulator")
     options = parser.parse_args()
     options.tokens = options.tokens or ([1, 5] if options.small else [1, 16, 64, 256, 1024, 4096])
