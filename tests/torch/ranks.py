@@ -335,9 +335,13 @@ def steps(group, count, top_k, options):
     return results, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held)
 
 
-def until_failure(group, timeout, late=None, at_step=0):
+def until_failure(group, timeout, late=None, at_step=0, options=None):
     """Steps until one is an error: its sentence, when it came (of the system's clock), and that of the next call."""
-    module = make(group, 2, timeout=timeout)
+    begin = time.monotonic()
+    try:
+        module = make(group, 2, timeout=timeout, **(options or {}))
+    except RuntimeError as error:
+        return str(error), time.time(), time.monotonic() - begin, str(error)
     rank = dist.get_rank(group)
     x, ids, weights = on_device(tokens_of(rank, 4, 2))
     for step in itertools.count():

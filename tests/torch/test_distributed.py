@@ -396,17 +396,21 @@ def check_failures(answers, culprit, timeout, since=None):
         assert since is None or ended - since < timeout + 5
 
 
+@pytest.mark.parametrize("transport", ["all_to_all"] + ["windows"] * (ranks.DEVICE == "cuda"))
 @pytest.mark.parametrize("store", ["file", "tcp"])
 @pytest.mark.parametrize("number", range(5 if ALL else 1))
-def test_a_killed_rank_is_named(store, number):
-    """At a random moment; with a store that rank 0 holds, that rank."""
+def test_a_killed_rank_is_named(transport, store, number):
+    """At a random moment; with a store that rank 0 holds, that rank. On GPUs one of as many ranks as there are."""
     size, timeout, generator = min(3, MOST), 6.0, random.Random(f"{store}{number}")
+    if ranks.DEVICE == "cuda":
+        size = MOST
     if size < 2:
         pytest.skip("needs 2 GPUs")
     culprit = 0 if store == "tcp" else generator.randrange(size)
     with Ranks(size, store) as world:
         world.run(ranks.layer, None, [2] * size, 2)
-        world.start(ranks.until_failure, None, timeout)
+        options = {"transport": transport, "max_tokens": 4 if transport == "windows" else None}
+        world.start(ranks.until_failure, None, timeout, None, 0, options)
         time.sleep(generator.uniform(0.05, 1.0))
         os.kill(world.processes[culprit].pid, signal.SIGKILL)
         since = time.time()
