@@ -56,8 +56,8 @@ struct RankDescription {
   RowFormat format = RowFormat::Bf16;  // of tokens on their way to their experts
   // What travels back. Absent: Rows or Sums, whichever keeps many tokens waiting for less time if every expert is as
   // popular. Rows travel while the second product computes others, so that a width of 768 or more makes it Rows but
-  // where two or four ranks have tokens with more than eleven choices. Rows are added in the order of a token's choices,
-  // as on one rank. Sums are added in the order in which the choices name their ranks.
+  // where two or four ranks have tokens with more than eleven choices. Rows are added in the order of a token's
+  // choices, as on one rank. Sums are added in the order in which the choices name their ranks.
   std::optional<ResultFormat> results = {};
   // Seconds that a kernel waits for another rank: more than 0, at most 3,600. When they have passed, this and all later
   // calls end without touching another rank, outputs are NaN, and ExpertLayer::check_ranks() says who did not come.

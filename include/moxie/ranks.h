@@ -43,8 +43,8 @@ struct RankedLayer {
   std::optional<int64_t> domain = {};  // ranks of an NVLink domain; absent: ranks, or fewer by nvlink_domain()
 };
 
-// A step, where experts are chosen evenly, in seconds, and the bytes of a rank. Products are those of the rank that gets
-// most pairs.
+// A step, where experts are chosen evenly, in seconds, and the bytes of a rank. Products are those of the rank that
+// gets most pairs.
 struct RankCosts {
   double dispatch_bytes = 0;  // of tokens that a rank sends to others
   double combine_bytes = 0;   // of results that it sends to others

@@ -168,16 +168,16 @@ struct RowSinkParams {
   RankParams ranks;
   int32_t top_k = 1, columns = 0;
 };
-// Through staging each of a warp group's four warps brings 16 rows of so many columns together, so many bytes apart that
-// rows lie in different banks of shared memory.
+// Through staging each of a warp group's four warps brings 16 rows of so many columns together, so many bytes apart
+// that rows lie in different banks of shared memory.
 constexpr int kRowSinkColumns = 64;
 constexpr int kRowSinkStride = kRowSinkColumns * 2 + 16;
 constexpr SinkNeeds row_sink_needs(bool staged) {
   return {.staging_bytes = staged ? 4 * 16 * kRowSinkStride : 0, .narrow = true};
 }
 
-// Argument of ranks/combine.cuh: `sum` but for rows and inverse. A pair's row lies in our window, where `rows` says that
-// it has any.
+// Argument of ranks/combine.cuh: `sum` but for rows and inverse. A pair's row lies in our window, where `rows` says
+// that it has any.
 struct CombineRanksParams {
   CombineParams sum;
   RankParams ranks;

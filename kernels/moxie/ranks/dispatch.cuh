@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies each token into the windows of the ranks that have experts which it chose, to each of them once, and writes
-// for each pair which token the expert's row is made of, and where rows travel back which pair it belongs to, where sums
-// do the token's record. A thread has eight columns of a token, which it reads once.
+// for each pair which token the expert's row is made of, and where rows travel back which pair it belongs to, where
+// sums do the token's record. A thread has eight columns of a token, which it reads once.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
