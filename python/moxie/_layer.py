@@ -68,7 +68,8 @@ class Ranks:
     rank's experts get in a call; None: room for all. time_limit: seconds that a kernel waits for another rank. format:
     of tokens on their way, "bf16", "fp8" or "mxfp8". results: what travels back, "rows", a row for each pair, which are
     summed as on one rank, or "sums" or "bf16_sums", for each token and rank the weighted sum of its rows there, in
-    float32 or bf16; None: "rows", or "sums" where these are faster. All but rank and time_limit are the same on all ranks.
+    float32 or bf16; None: "rows", or "sums" where these are faster. All but rank and time_limit are the same on all
+    ranks.
     """
 
     ranks: int

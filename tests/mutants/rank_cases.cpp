@@ -123,7 +123,7 @@ std::string run_over_ranks(const char* order) {
     ExpertLayerDescription crowded = layer_of(ResultFormat::Rows);
     crowded.ranks->max_rows = 12;
     layers.crowded = std::make_unique<test::RankLayers>(crowded, test::peer_devices(kRanks));
-    layers.sums->share_windows(*layers.rows), layers.crowded->share_windows(*layers.rows);
+    layers.rows->share_windows(*layers.sums), layers.crowded->share_windows(*layers.sums);
   }
   const uint64_t seed = std::hash<std::string>()(order) % 1000;
   layers.rows->bring(draw(seed)), layers.sums->bring(draw(seed + 1));

@@ -109,6 +109,11 @@ RankLayers::RankLayers(const ExpertLayerDescription& layer, const std::vector<De
   prepare();
 }
 
+void RankLayers::share_windows(const RankLayers& other) {
+  if (other.layer(0).window_bytes() < layer(0).window_bytes()) throw std::logic_error("these windows are too small");
+  windows_ = other.windows_;
+}
+
 void RankLayers::prepare() const {
   for (int rank = 0; rank < ranks(); ++rank) layer(rank).prepare_window(window(rank));
 }

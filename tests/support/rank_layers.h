@@ -41,7 +41,7 @@ class RankLayers {
   void* window(int rank) const { return windows_[size_t(rank)]; }
   const ExpertLayerTensors& tensors(int rank) const { return ranks_[size_t(rank)].tensors; }  // of the last bring()
   // Uses the windows of other layers, which have as many bytes or more, and must outlive this.
-  void share_windows(const RankLayers& other) { windows_ = other.windows_; }
+  void share_windows(const RankLayers& other);
   void prepare() const;  // all windows
 
   // Puts tokens, ids, weights, residuals and poisoned outputs on the devices: to where those of the last call were, if
