@@ -171,15 +171,15 @@ def test_nothing_to_do(device, random):
 
 def test_costs_of_ranks():
     layer = {"experts": 256, "top_k": 8, "n": 4096, "k": 7168, "activation": "swiglu", "gate": "split"}
-    few, many = (moxie.rank_costs(tokens=tokens, ranks=8, **layer) for tokens in (64, 4096))
+    few, many = (moxie.rank_costs(tokens=tokens, ranks=8, **layer) for tokens in (64, 16384))
     assert many.halves_pay and not few.halves_pay
     assert np.isclose(many.sum, many.dispatch + many.combine + many.up + many.down + many.around)
-    assert many.combine_bytes == 4096 * 7 * 2 * 7168
-    near = moxie.rank_costs(tokens=4096, ranks=8, windows=True, row_format="mxfp8", **layer)
+    assert many.combine_bytes == 16384 * 7 * 2 * 7168
+    near = moxie.rank_costs(tokens=16384, ranks=8, windows=True, row_format="mxfp8", **layer)
     assert near.dispatch < many.dispatch / 2 and near.up == many.up
-    far = moxie.rank_costs(tokens=4096, ranks=8, domain=4, network=25e9, **layer)
+    far = moxie.rank_costs(tokens=16384, ranks=8, domain=4, network=25e9, **layer)
     assert far.dispatch > many.dispatch and far.up == many.up
-    assert moxie.rank_costs(tokens=4096, ranks=8, arch=100, **layer).up < many.up
+    assert moxie.rank_costs(tokens=16384, ranks=8, arch=100, **layer).up < many.up
     assert not moxie.rank_costs(tokens=1, ranks=8, **layer).halves_pay
     with pytest.raises(ValueError, match="ranks is 0, but must be 1 to 1024"):
         moxie.rank_costs(tokens=1, ranks=0, **layer)
