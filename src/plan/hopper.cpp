@@ -168,8 +168,6 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
     if (packed && tile.m < 64 && !may_take_8_rows(s, work)) continue;
     // Two blocks of accumulators and what a group with pointers needs would spill.
     if (packed && tile.m == 128 && tile.n == 256 && s.grouping == Grouping::Pointers) continue;
-    // So would two outputs beside the 104 registers of four consumers.
-    if (packed && tile.m == 16 && tile.n == 256 && s.pre && s.out) continue;
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (packed && multicast != Multicast::None && (multicast != Multicast::A || tile.m < 64)) continue;
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
