@@ -13,8 +13,8 @@ routing it writes, in microseconds, the longest of all ranks:
     windows_shared      the same with a shared expert as wide as the others, and `shared` that expert alone (--shared)
     steps               of that, by torch.profiler: from the end of the kernel before to that of a step's last one, on
                         the rank that waits least for the others in it
-    dispatch, combine   likewise: exchange, dispatch and meet; meet and combine, to whom rows have come while the
-                        second product ran, or combine_sums
+    dispatch, combine   likewise: exchange, dispatch and meet; meet and combine, without the way of the rows, which is
+                        in the step of the second product, or combine_sums
     local               moxie.experts on one rank with the tokens that come to it, which sends nothing
     all_to_all          moxie.distributed.Experts over all_to_all, called; whole, halves: with tokens that travel so
     planned             what the cost model of docs/scale.md says of these, for even routing, and whether halves pay

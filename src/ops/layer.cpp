@@ -77,7 +77,9 @@ int64_t rows_here(const ExpertLayerDescription& d, int64_t tokens) {
   return std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
 }
 
-// In calls of about `tokens`. bench/notes/hopper.md has the measurements ("Gathered rows", "Rows that travel").
+// Whether experts have many rows in calls of about `tokens`: so many that permuting tokens takes less time than
+// gathering their rows (bench/notes/hopper.md, "Gathered rows"). Rows that leave for other ranks go through staging
+// from as many on, which was not measured apart.
 bool has_many_rows(const ExpertLayerDescription& d, int64_t tokens) { return rows_here(d, tokens) >= 32 * d.experts; }
 
 // Whether the tokens of calls of about `tokens` are permuted before the first product.

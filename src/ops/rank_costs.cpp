@@ -135,8 +135,8 @@ RankCosts undivided(const RankedLayer& layer, const DeviceFigures& device, const
 int64_t nvlink_domain(int arch) { return arch == 100 ? 72 : 8; }
 
 RankLinks rank_links(int arch, double network) {
-  // Measured between two H100 of one host (docs/scale.md): NVLink 4 with 450 GB/s in each direction. NVLink 5 has twice
-  // that, and is assumed to reach the same share of it.
+  // Measured between two and four H100 and H200 of one host (docs/scale.md): NVLink 4 with 450 GB/s in each direction.
+  // NVLink 5 has twice that, and is assumed to reach the same share of it.
   const double generation = arch == 100 ? 2 : 1;
   return {.token_rate = generation * 350e9,
           .row_rate = generation * 295e9,

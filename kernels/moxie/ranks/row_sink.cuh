@@ -5,7 +5,8 @@
 //
 // A warp's fragment has neighboring columns in other lanes, two by two, and links carry long stores best. Through
 // staging a warp brings 64 columns of a row together, 128 bytes. Where experts have few rows the four lanes of a row
-// swap what they have, and store 64 bytes together: kernels for few rows need no barriers then, and all shared memory.
+// swap what they have, and store 64 bytes together: so kernels for few rows need no barriers in their epilogue, and
+// keep all shared memory for weights.
 #pragma once
 #include "moxie/epilogue/sink.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -98,7 +99,7 @@ class RowsToRanks {
   MOXIE_DEVICE uint16_t* row_of(int32_t row) const {
     const RankParams& ranks = params_.ranks;
     const uint8_t* const own = ranks.windows[ranks.rank];
-    // Neither changes while this kernel runs, so the compiler may read them once a tile.
+    // The outcome and the origins do not change while this kernel runs, so the compiler may read them once a tile.
     if (__ldg(reinterpret_cast<const int32_t*>(own + offsetof(WindowHeader, outcome))) !=
         static_cast<int32_t>(Outcome::Fine))
       return nullptr;
