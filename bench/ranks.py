@@ -13,8 +13,8 @@ routing it writes, in microseconds, the longest of all ranks:
     windows_shared      the same with a shared expert as wide as the others, and `shared` that expert alone (--shared)
     steps               of that, by torch.profiler: from the end of the kernel before to that of a step's last one, on
                         the rank that waits least for the others in it
-    dispatch, combine   likewise: exchange, dispatch and meet; meet and combine, without the way of the rows, which is
-                        in the step of the second product, or combine_sums
+    dispatch, combine   likewise: exchange, dispatch and meet, or send_few, which sorts, too; meet and combine, without
+                        the way of the rows, which is in the step of the second product, or combine_sums
     local               moxie.experts on one rank with the tokens that come to it, which sends nothing
     all_to_all          moxie.distributed.Experts over all_to_all, called; whole, halves: with tokens that travel so
     planned             what the cost model of docs/scale.md says of these, for even routing, and whether halves pay
@@ -112,8 +112,16 @@ class Bench:
                 call()
         return graph
 
-    def graph_time(self, call, count=10, turns=9):
-        """Microseconds of a call, by replays that all ranks begin together."""
+    def graph_time(self, call, turns=9):
+        """Microseconds of a call, by replays that all ranks begin together, as far as their hosts can."""
+        time = self.replay_time(call, 10, 3)
+        if time is None:
+            return None
+        # The hosts are some ten microseconds apart, which is to be a small part of a replay.
+        return self.replay_time(call, min(max(10, math.ceil(5000 / time)), 100), turns)
+
+    def replay_time(self, call, count, turns):
+        """Microseconds of a call of a graph of so many."""
         graph = self.graph_of(call, count)
         if graph is None:
             return None
@@ -404,26 +412,29 @@ def results_of(top, ranks, width):
 def steps_of(kernels, count, sums):
     """The steps of each of so many calls, from (begin, end, grid, block) of their kernels in any order.
 
-    A call is sort..., exchange, dispatch and meet or send_few, gather_rows or none, up, down, and meet and combine or,
-    where sums travel, combine_sums. The meeting is one block of 32 threads (kMeetThreads), send_few one of 1024
-    (kSendFewThreads). Kernels begin before those in front of them have ended, so only their ends count.
+    A call is sort..., exchange, dispatch and meet, or send_few, then gather_rows or none, up, down, and combine, for
+    many tokens with a meeting in front, or, where sums travel, combine_sums. The meeting is one block of 32 threads
+    (kMeetThreads), send_few one of 1024 (kSendFewThreads). Kernels begin before those in front of them have ended, so
+    only their ends count, but for the very first.
     """
     kernels = sorted(kernels)
     ends = [end for _, end, _, _ in kernels]
+    befores = [kernels[0][0], *ends]
     alone = [block[0] if grid[0] == 1 else 0 for _, _, grid, block in kernels]  # threads of kernels of one block
     each, rest = divmod(len(kernels), count)
     if rest:
         raise SystemExit(f"{len(kernels)} kernels are not {count} calls")
     found = []
     for first in range(0, len(kernels), each):
-        steps = ["up", "down"] + (["combine sums"] if sums else ["meet results", "combine"])
+        meets = alone[first + each - 2] == 32
+        steps = ["up", "down", *(["meet results"] if meets else []), "combine sums" if sums else "combine"]
         up = first + each - len(steps)
         if alone[up - 1] not in (32, 1024):
             steps.insert(0, "gather")
             up -= 1
-        steps = ["exchange", *(["send few"] if alone[up - 1] == 1024 else ["dispatch", "meet tokens"]), *steps]
+        steps = [*(["send few"] if alone[up - 1] == 1024 else ["exchange", "dispatch", "meet tokens"]), *steps]
         places = range(first + each - len(steps), first + each)
-        found.append({name: ends[i] - ends[i - 1] for name, i in zip(steps, places, strict=True)})
+        found.append({name: ends[i] - befores[i] for name, i in zip(steps, places, strict=True)})
     return found
 
 

@@ -169,8 +169,8 @@ const driver::LoadedKernel& DeviceState::gather_rows_kernel(RowFormat format) {
   return keep(gather_rows_[size_t(format)], [=] { return jit::gather_rows_source(format); });
 }
 
-const driver::LoadedKernel& DeviceState::combine_ranks_kernel(DataType out) {
-  return keep(combine_ranks_[size_t(out)], [=] { return jit::combine_ranks_source(out); });
+const driver::LoadedKernel& DeviceState::combine_ranks_kernel(DataType out, bool meets) {
+  return keep(combine_ranks_[size_t(out)][meets], [=] { return jit::combine_ranks_source(out, meets); });
 }
 
 const driver::LoadedKernel& DeviceState::combine_sums_kernel(DataType out, ResultFormat results) {

@@ -41,7 +41,7 @@ class DeviceState {
   const driver::LoadedKernel& dispatch_kernel(IdType type, RowFormat format);
   const driver::LoadedKernel& send_few_kernel(IdType type, RowFormat format);
   const driver::LoadedKernel& gather_rows_kernel(RowFormat format);
-  const driver::LoadedKernel& combine_ranks_kernel(DataType out);
+  const driver::LoadedKernel& combine_ranks_kernel(DataType out, bool meets);
   const driver::LoadedKernel& combine_sums_kernel(DataType out, ResultFormat results);
 
  private:
@@ -68,7 +68,7 @@ class DeviceState {
   Kept dispatch_[names<IdType>().size()][names<RowFormat>().size()];
   Kept send_few_[names<IdType>().size()][names<RowFormat>().size()];
   Kept gather_rows_[names<RowFormat>().size()];
-  Kept combine_ranks_[names<DataType>().size()];
+  Kept combine_ranks_[names<DataType>().size()][2];
   Kept combine_sums_[names<DataType>().size()][names<ResultFormat>().size()];
 };
 

@@ -34,17 +34,29 @@ struct WindowHeader {
   int32_t most_tokens;  // of a rank, in that call
   uint32_t unused[17];
   // Written by rank r alone: the call in which it was at each meeting last, what it takes the layer for, and how many
-  // tokens it has.
+  // tokens it has, with what it has sent of them by then.
   uint32_t met[kMeetings][kMaxRanks];
   uint32_t signatures[kMaxRanks];
   int32_t told_tokens[kMaxRanks];
   int32_t tokens[kMaxRanks];  // of each rank in this rank's call, while others are on their way to the next one
 };
 constexpr int kWindowHeaderBytes = 2048;
+// In told_tokens beside the number: the rank has sent what FewPair says of all of its pairs, and its tokens.
+constexpr int32_t kPairsSent = 1 << 30, kTokensSent = 1 << 29;
 static_assert(sizeof(RankStatus) == 48 && sizeof(WindowHeader) <= kWindowHeaderBytes);
 
 // Where sums travel back: the flags of a rank in every window, one for each chunk of tokens and block of columns.
 constexpr int kSumFlags = 8192;
+
+// ranks/send_few.cuh sends so many pairs of a rank at most, and tokens of so many elements.
+constexpr int kFewPairs = 128;
+constexpr int64_t kFewElements = 16384;
+// What it says of a pair in the window of each rank: which of the rank's experts the pair is for, times kFewPairs, and
+// how many earlier pairs of the sender are for the same one; below 0: the pair is for no expert of the rank.
+struct FewPair {
+  int32_t expert_and_number;
+  float weight;
+};
 
 // Columns whose scales take four bytes: a float with RowFormat::Fp8, with Mxfp8 a code for every 32.
 constexpr int kRowScaleColumns = 128;
@@ -54,7 +66,12 @@ struct WindowLayout {
   // uint32_t [ranks][kSumFlags]: written by rank r alone, the call in which it sent these sums last. All layers have
   // them here, so that those that share windows find flags of earlier calls at worst.
   int64_t flags = kWindowHeaderBytes;
-  int64_t counts = 0;  // int32 [ranks][places]: the pairs of each rank's tokens for the expert in each place
+  // FewPair [ranks][kFewPairs]: written by rank r alone, in front of the first meeting. All layers have them here, too:
+  // another rank may still be at the end of a call of another layer.
+  int64_t pairs = 0;
+  // int32 [ranks][places]: the pairs of each rank's tokens for the expert in each place. With room for the most places,
+  // so that what other layers have behind it lies elsewhere.
+  int64_t counts = 0;
   int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: its place in `tokens`
   int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours, where they
                        // have their number
@@ -82,8 +99,9 @@ constexpr WindowLayout window_layout(const WindowSizes& of) {
   const int64_t tokens = of.ranks * of.tokens;
   const int64_t sum_bytes = !sums ? 0 : of.results == ResultFormat::Sums ? 4 : 2;
   WindowLayout at;
-  at.counts = at.flags + of.ranks * kSumFlags * 4;
-  at.order = at.counts + up(of.ranks * of.ranks * of.experts * 4);
+  at.pairs = at.flags + of.ranks * kSumFlags * 4;
+  at.counts = at.pairs + of.ranks * kFewPairs * 8;
+  at.order = at.counts + of.ranks * kMaxRoutedExperts * 4;
   at.origins = at.order + up(of.rows * 4);
   at.records = at.origins + (sums ? 0 : up(of.rows * 8));
   at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
@@ -117,7 +135,8 @@ struct ExchangeParams {
   int32_t* shifts = nullptr;             // [places]: what leads from a sorted pair to its row where the expert is
   int32_t* ends = nullptr;               // [experts]: of the rows of ours, from all ranks
   const int32_t* token_count = nullptr;  // or null
-  int32_t tokens = 0;
+  int32_t tokens = 0, top_k = 1;
+  int32_t records = 0;  // as in DispatchParams
   int32_t halves = kTell | kWait;
 };
 
@@ -133,7 +152,7 @@ constexpr int kMeetThreads = 32;
 // 2^32 rank + p is pair p of rank's tokens.
 using RowPlace = int64_t;
 
-// Argument of ranks/dispatch.cuh and ranks/send_few.cuh: copies each token to the ranks of its experts.
+// Argument of ranks/dispatch.cuh: copies each token to the ranks of its experts.
 struct DispatchParams {
   RankParams ranks;
   const void* from = nullptr;            // bf16 [tokens][columns]
@@ -150,8 +169,13 @@ struct DispatchParams {
   int32_t records = 0;  // 1: records are written, 0: origins of rows
 };
 constexpr int kDispatchThreads = 128;  // a thread has eight columns of a token
-// ranks/send_few.cuh takes the place of dispatch and the meeting behind it for tokens of so many elements.
-constexpr int64_t kFewElements = 16384;
+
+// Argument of ranks/send_few.cuh, which does for few tokens what sort, exchange, dispatch and the meeting behind it do:
+// `send` but for inverse and shifts, and ExchangeParams::ends.
+struct SendFewParams {
+  DispatchParams send;
+  int32_t* ends = nullptr;  // [experts]
+};
 constexpr int kSendFewThreads = 1024;
 
 // Argument of ranks/gather_rows.cuh: copies received tokens in the order of our experts' rows.
@@ -182,7 +206,9 @@ struct CombineRanksParams {
   CombineParams sum;
   RankParams ranks;
   const RowPlace* rows = nullptr;  // [tokens][top_k]
+  int32_t halves = kTell | kWait;  // of the meeting for results, where it is in this launch
 };
+constexpr int kCombineRanksBlocks = 4;  // of a multiprocessor, where they meet the other ranks: all run at once
 
 // Argument of ranks/combine_sums.cuh: `sum.from` has the rows of our experts, bf16 [max_rows][columns]; the others'
 // sums come into the windows.

@@ -154,7 +154,7 @@ std::string dispatch_source(IdType type, RowFormat format) {
 std::string send_few_source(IdType type, RowFormat format) {
   // One block: ptxas otherwise keeps room for a second one, and spills.
   return small_source_with(
-      "ranks/send_few.cuh", "__launch_bounds__(moxie::kernel::kSendFewThreads, 1)", "DispatchParams",
+      "ranks/send_few.cuh", "__launch_bounds__(moxie::kernel::kSendFewThreads, 1)", "SendFewParams",
       fmt::format("send_few<{}, {}>", type == IdType::Int32 ? "int32_t" : "int64_t", spell(format)));
 }
 
@@ -163,9 +163,12 @@ std::string gather_rows_source(RowFormat format) {
                       fmt::format("gather_rows<{}>", spell(format)));
 }
 
-std::string combine_ranks_source(DataType out) {
-  return small_source("ranks/combine.cuh", "kCombineThreads", "CombineRanksParams",
-                      fmt::format("combine_over_ranks<{}>", spell(out)));
+std::string combine_ranks_source(DataType out, bool meets) {
+  const std::string call = fmt::format("combine_over_ranks<{}, {}>", spell(out), meets);
+  if (!meets) return small_source("ranks/combine.cuh", "kCombineThreads", "CombineRanksParams", call);
+  return small_source_with("ranks/combine.cuh",
+                           "__launch_bounds__(moxie::kernel::kCombineThreads, moxie::kernel::kCombineRanksBlocks)",
+                           "CombineRanksParams", call);
 }
 
 std::string combine_sums_source(DataType out, ResultFormat results) {

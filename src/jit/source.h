@@ -61,7 +61,7 @@ std::string send_few_source(IdType type, RowFormat format);
 std::string meet_source();
 std::string dispatch_source(IdType type, RowFormat format);
 std::string gather_rows_source(RowFormat format);
-std::string combine_ranks_source(DataType out);
+std::string combine_ranks_source(DataType out, bool meets);
 std::string combine_sums_source(DataType out, ResultFormat results);
 
 }  // namespace moxie::jit

@@ -452,17 +452,6 @@ struct ExpertLayer::Impl {
       ranks->meet(params, meeting, steps.halves(step - 1), launch_before(step));
     };
 
-    if (steps.has(0)) {
-      ExpertSort sort;
-      sort.tokens = t.tokens, sort.top_k = d.top_k;
-      sort.experts = places(d);
-      sort.id_type = d.id_type, sort.ids = ids, sort.token_count = t.token_count;
-      sort.ends = ints(at.place_ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
-      ops::sort_by_place(device, sort, all_experts(d), t.places, scratch, launch);
-    }
-    ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends), t.token_count, t.tokens},
-                    steps.halves(0), launch);
-
     auto* const row_places = reinterpret_cast<kernel::RowPlace*>(base + at.row_places);
     kernel::DispatchParams dispatch;
     dispatch.ranks = params;
@@ -472,9 +461,20 @@ struct ExpertLayer::Impl {
     dispatch.token_count = t.token_count, dispatch.rows = row_places;
     dispatch.records = ranks->sums(), dispatch.weights = weights;
     dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
-    if (steps.has(1) && steps.has(2) && ops::Ranks::are_few(dispatch)) {
-      ranks->send_few(dispatch, launch);
+    const bool few = steps.has(0) && steps.has(2) && ops::Ranks::are_few(dispatch);
+    if (few) {
+      ranks->send_few({dispatch, ints(at.ends)}, launch);
     } else {
+      if (steps.has(0)) {
+        ExpertSort sort;
+        sort.tokens = t.tokens, sort.top_k = d.top_k;
+        sort.experts = places(d);
+        sort.id_type = d.id_type, sort.ids = ids, sort.token_count = t.token_count;
+        sort.ends = ints(at.place_ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
+        ops::sort_by_place(device, sort, all_experts(d), t.places, scratch, launch);
+      }
+      ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends), t.token_count, t.tokens, d.top_k},
+                      steps.halves(0), launch);
       if (steps.has(1) && t.tokens > 0) ranks->dispatch(dispatch, launch);
       meet(Meeting::Tokens, 2);
     }
@@ -498,7 +498,8 @@ struct ExpertLayer::Impl {
         up.gather = {reinterpret_cast<const int32_t*>(window + params.at.order), 1,
                      int64_t{params.ranks} * params.tokens};
       }
-      of.up.run(up, scratch, early);
+      // send_few() writes `ends`.
+      of.up.run(up, scratch, few && !of.permutes ? launch : early);
       GemmTensors down;
       down.a = up.out, down.b = t.down, down.bias = t.down_bias;
       const kernel::RowSinkParams to_ranks{params, d.top_k, int32_t(d.hidden)};
@@ -522,8 +523,10 @@ struct ExpertLayer::Impl {
       ranks->combine_sums({sum, params, row_places, steps.halves(2)}, launch_before(3));
       return;
     }
-    meet(Meeting::Results, 3);
-    if (steps.has(3) && t.tokens > 0) ranks->combine({sum, params, row_places}, launch);
+    const bool meets = steps.has(3) && ranks->may_combine_and_meet(t.tokens, d.hidden);
+    if (!meets) meet(Meeting::Results, 3);
+    if (steps.has(3) && t.tokens > 0)
+      ranks->combine({sum, params, row_places, steps.halves(2)}, meets, meets ? launch_before(3) : launch);
   }
 
   const Device device;

@@ -105,7 +105,7 @@ Ranks::Ranks(const Device& device, const ExpertLayerDescription& d)
   if (sums())
     state.combine_sums_kernel(d.out, results_);
   else
-    state.combine_ranks_kernel(d.out);
+    state.combine_ranks_kernel(d.out, false), state.combine_ranks_kernel(d.out, true);
 }
 
 kernel::RankParams Ranks::params(void* const* windows) const {
@@ -170,6 +170,7 @@ void Ranks::exchange(const kernel::RankParams& params, const Exchanged& of, int 
   exchange.ranks = params;
   exchange.place_ends = of.place_ends, exchange.shifts = of.shifts, exchange.ends = of.ends;
   exchange.token_count = of.token_count, exchange.tokens = int32_t(of.tokens);
+  exchange.top_k = of.top_k, exchange.records = sums();
   exchange.halves = halves;
   const int64_t places = int64_t{params.ranks} * params.experts;
   launch(device_, device_.state().exchange_kernel(), {.threads = (places + 31) / 32 * 32}, exchange, options);
@@ -189,10 +190,11 @@ void Ranks::dispatch(const kernel::DispatchParams& params, const LaunchOptions& 
 }
 
 bool Ranks::are_few(const kernel::DispatchParams& params) {
-  return int64_t{params.tokens} * params.columns <= kernel::kFewElements;
+  return int64_t{params.tokens} * params.columns <= kernel::kFewElements &&
+         int64_t{params.tokens} * params.top_k <= kernel::kFewPairs;
 }
 
-void Ranks::send_few(const kernel::DispatchParams& params, const LaunchOptions& options) const {
+void Ranks::send_few(const kernel::SendFewParams& params, const LaunchOptions& options) const {
   launch(device_, device_.state().send_few_kernel(id_type_, format_), {.threads = kernel::kSendFewThreads}, params,
          options);
 }
@@ -212,8 +214,13 @@ void Ranks::gather_rows(const kernel::GatherRowsParams& params, const LaunchOpti
          filling_blocks(params.ranks.max_rows, params.columns / 8, kernel::kGatherRowsThreads), params, options);
 }
 
-void Ranks::combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const {
-  launch(device_, device_.state().combine_ranks_kernel(out_),
+bool Ranks::may_combine_and_meet(int64_t tokens, int64_t columns) const {
+  const Blocks blocks = blocks_of(tokens, columns / 8, kernel::kCombineThreads);
+  return tokens > 0 && blocks.grid * blocks.grid_y <= device_.info().sm_count * kernel::kCombineRanksBlocks;
+}
+
+void Ranks::combine(const kernel::CombineRanksParams& params, bool meets, const LaunchOptions& options) const {
+  launch(device_, device_.state().combine_ranks_kernel(out_, meets),
          blocks_of(params.sum.tokens, params.sum.columns / 8, kernel::kCombineThreads), params, options);
 }
 

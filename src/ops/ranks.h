@@ -42,16 +42,19 @@ class Ranks {
     int32_t *shifts, *ends;
     const int32_t* token_count;
     int64_t tokens;
+    int top_k;
   };
   // Where halves is 0 these launch nothing.
   void exchange(const kernel::RankParams& params, const Exchanged& of, int halves, const LaunchOptions& options) const;
   void meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves, const LaunchOptions& options) const;
   void dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const;
-  // Whether one block may do what dispatch and the meeting behind it do, which is send_few().
+  // Whether send_few() may do what sort, exchange, dispatch and the meeting behind it do.
   static bool are_few(const kernel::DispatchParams& params);
-  void send_few(const kernel::DispatchParams& params, const LaunchOptions& options) const;
+  void send_few(const kernel::SendFewParams& params, const LaunchOptions& options) const;
   void gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const;
-  void combine(const kernel::CombineRanksParams& params, const LaunchOptions& options) const;
+  // Whether combine() may meet the other ranks itself: all its blocks run at once. Without tokens there are none.
+  bool may_combine_and_meet(int64_t tokens, int64_t columns) const;
+  void combine(const kernel::CombineRanksParams& params, bool meets, const LaunchOptions& options) const;
   void combine_sums(const kernel::CombineSumsParams& params, const LaunchOptions& options) const;
 
  private:

@@ -170,7 +170,8 @@ TEST(Code, KernelsOfALayerLetTheNextBegin) {
       jit::dispatch_source(IdType::Int32, RowFormat::Fp8),
       jit::send_few_source(IdType::Int32, RowFormat::Fp8),
       jit::gather_rows_source(RowFormat::Fp8),
-      jit::combine_ranks_source(kBf16),
+      jit::combine_ranks_source(kBf16, false),
+      jit::combine_ranks_source(kBf16, true),
       jit::combine_sums_source(kBf16, ResultFormat::Sums),
       jit::quantize_source(jit::QuantizeKernel::GatherAndQuantize, DataType::Mxfp4, kBf16),
   };
@@ -327,7 +328,7 @@ void add_routing(std::vector<Kernel>& kernels, const std::vector<int>& architect
     add(jit::gather_rows_source(format));
   }
   for (const DataType out : {kBf16, DataType::F32}) {
-    add(jit::combine_ranks_source(out));
+    for (const bool meets : {false, true}) add(jit::combine_ranks_source(out, meets));
     for (const ResultFormat results : {ResultFormat::Sums, ResultFormat::Bf16Sums})
       add(jit::combine_sums_source(out, results));
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <thread>
 
+#include "moxie/window.h"
 #include "tests/sim/driver.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_layers.h"
@@ -64,7 +65,8 @@ struct Kind {
   ResultFormat results;
   int64_t hidden = 136;
 };
-// With 2,400 columns send_few sends the tokens of a rank that has six or fewer, and dispatch those of the others.
+// With 2,400 columns send_few sends the tokens of a rank that has six or fewer, with 16 choices those of one that has
+// eight or fewer. Dispatch sends those of the others.
 const Kind kKinds[] = {
     {"Two", 2, 3, 2, RowFormat::Bf16, ResultFormat::Rows, 2400},
     {"TwoSums", 2, 4, 8, RowFormat::Bf16, ResultFormat::Sums},
@@ -107,11 +109,12 @@ TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
           random.next() % 1000));
     };
     draw(layers, 0), draw(others, 1);
-    for (int round = 0; round < 2; ++round) {
-      for (const RankLayers* of : {&layers, &others}) {
-        // The ranks' hosts are not in step.
-        for (int rank = 0; rank < ranks; ++rank) of->run((rank + round) % ranks);
-      }
+    // Behind a call of the same layer tokens may come earlier.
+    int call = 0;
+    for (const RankLayers* of : {&layers, &others, &others}) {
+      // The ranks' hosts are not in step.
+      for (int rank = 0; rank < ranks; ++rank) of->run((rank + call) % ranks);
+      ++call;
     }
     for (const Device& each : peer_devices(ranks)) each.synchronize();
     set_order("eager");
@@ -281,6 +284,63 @@ TEST(Ranks, ResidualsAreMadeMeanwhile) {
   }
   layers.check_all();
   ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
+}
+
+kernel::WindowHeader header_of(const RankLayers& layers, int rank) {
+  kernel::WindowHeader header;
+  layers.layer(rank).device().download(&header, layers.window(rank), sizeof header);
+  return header;
+}
+
+// Rank 0 is at the next call, of another layer, while rank 1 has not yet added the rows that came to its window. Where
+// these lie the next layer has tokens.
+TEST(Ranks, TokensComeEarlyBehindTheSameLayerAlone) {
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(2, 3, 2);
+  d.hidden = 2400;
+  RankLayers wide(d, peer_devices(2));
+  d.hidden = 40;
+  RankLayers narrow(d, peer_devices(2));
+  narrow.share_windows(wide);
+  const auto tokens_to = [](int64_t first) {
+    return call_of({6, 5}, 2, [first, id = int64_t{0}](int) mutable { return first + id++ % 3; });
+  };
+  wide.bring(tokens_to(3)), narrow.bring(tokens_to(0));
+  narrow.run(1, {0, 2});
+  narrow.run(0), wide.run(0);
+  // Until nothing can go on.
+  CUcontext context = nullptr;
+  ASSERT_EQ(CU(cuDevicePrimaryCtxRetain)(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuCtxSetCurrent)(context), CUDA_SUCCESS);
+  ASSERT_EQ(CU(cuStreamQuery)(nullptr), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
+  // A copy would be in a race with rank 0. Memory of the simulator is memory of this process.
+  const auto& header = *static_cast<const kernel::WindowHeader*>(wide.window(1));
+  ASSERT_EQ(header.met[size_t(kernel::Meeting::Counts)][0], 2u);
+  narrow.run(1, {3, 3}), wide.run(1);
+  for (const Device& each : peer_devices(2)) each.synchronize();
+  EXPECT_EQ(narrow.difference(), "");
+  EXPECT_EQ(wide.difference(), "");
+  wide.check_all();
+}
+
+// No rank may be at the next call before all others have read what it has told in this one, which a meeting tells it
+// where no results do.
+TEST(Ranks, FewTokensThatDoNotFitAreMetFor) {
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(2, 3, 2);
+  d.ranks->max_rows = 8, d.ranks->results = ResultFormat::Sums;
+  RankLayers layers(d, peer_devices(2));
+  layers.bring(call_of({3, 2}, 2, [](int) { return 1; }));
+  for (uint32_t call = 1; call <= 3; ++call) {
+    layers.run_at_once();
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(layers.is_nan(rank));
+      const kernel::WindowHeader header = header_of(layers, rank);
+      EXPECT_EQ(header.outcome, kernel::Outcome::TooManyRows);
+      for (int other = 0; other < 2; ++other) EXPECT_EQ(header.met[size_t(kernel::Meeting::Tokens)][other], call);
+    }
+  }
 }
 
 // A rank that ends in the middle of a call, wherever it has come to, is named by all others, which end.

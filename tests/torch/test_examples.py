@@ -51,22 +51,25 @@ def test_the_measurement_of_ranks(tmp_path):
         assert 0 <= each["dispatch_bytes"] <= 128 * each["tokens"] and each["combine_bytes"] <= 384 * each["tokens"]
     expected = {"exchange": 3, "dispatch": 50, "meet tokens": 5, "send few": 9, "gather": 20, "up": 100, "down": 60,
                 "meet results": 4, "combine": 70, "combine sums": 90}  # fmt: skip
-    few, many = ("dispatch", "meet tokens"), ("send few",)
-    for sends, sums in itertools.product((few, (*few, "gather"), many, (*many, "gather")), (False, True)):
-        missing = (*sends, *(("meet results", "combine") if sums else ("combine sums",)))
+    few, many = ("exchange", "dispatch", "meet tokens"), ("send few",)
+    rows, few_rows, sums = ("combine sums",), ("combine sums", "meet results"), ("combine", "meet results")
+    ends = (rows, few_rows, sums)
+    for sends, returns in itertools.product((few, (*few, "gather"), many, (*many, "gather")), ends):
+        missing = (*sends, *returns)
         steps = {name: duration for name, duration in expected.items() if name not in missing}
-        script = f"import ranks; print(ranks.steps_of({_calls_over_windows(steps)!r}, 2, {sums}) == [{steps!r}] * 2)"
+        calls = f"ranks.steps_of({_calls_over_windows(steps)!r}, 2, {returns is sums})"
+        script = f"import ranks; print({calls} == [{steps!r}] * 2)"
         run = subprocess.run([sys.executable, "-c", script], cwd=bench, capture_output=True, text=True)
         assert run.stdout == "True\n", run.stderr
 
 
 def _calls_over_windows(steps):
-    """Kernels of two calls of so many microseconds, with a sort in front."""
+    """Kernels of two calls of so many microseconds, with a sort in front where tokens are many."""
     threads = {"sort": 1024, "exchange": 256, "meet tokens": 32, "send few": 1024, "meet results": 32, "up": 384,
                "down": 384}  # fmt: skip
     kernels, now = [], 0
-    for name, duration in 2 * [("sort", 2), *steps.items()]:
+    for name, duration in 2 * [*([] if "send few" in steps else [("sort", 2)]), *steps.items()]:
         block = threads.get(name, 128)
-        kernels.append((now - 1, now + duration, [64 if block in (128, 384) else 1, 1, 1], [block, 1, 1]))
+        kernels.append((max(now - 1, 0), now + duration, [64 if block in (128, 384) else 1, 1, 1], [block, 1, 1]))
         now += duration
     return kernels[::-1]

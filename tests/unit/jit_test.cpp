@@ -332,7 +332,7 @@ TEST(Source, EveryKernelHasBounds) {
   sources.push_back(dispatch_source(IdType::Int32, RowFormat::Bf16));
   sources.push_back(send_few_source(IdType::Int32, RowFormat::Bf16));
   sources.push_back(gather_rows_source(RowFormat::Bf16));
-  sources.push_back(combine_ranks_source(DataType::F32));
+  for (const bool meets : {false, true}) sources.push_back(combine_ranks_source(DataType::F32, meets));
   sources.push_back(combine_sums_source(DataType::F32, ResultFormat::Sums));
   sources.push_back(hopper_source({}, {}));
   sources.push_back(blackwell_source({}, {}));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums the rows of each token, which their experts' ranks have written into our window.
+// Sums the rows of each token, which their experts' ranks have written into our window. kMeets, for few tokens: the
+// first block tells the other ranks that their rows are there, and all wait for those of ours. All blocks run at once,
+// so the first runs, whoever waits.
 #pragma once
 #include "moxie/ranks/meet.cuh"
 #include "moxie/routing/combine.cuh"
@@ -29,14 +31,30 @@ MOXIE_DEVICE void store_nan(const CombineParams& params, int32_t token, int32_t 
   store_eight(params.out, token * params.ld_out + column, nans, kOut);
 }
 
-template <DataType kOut>
+template <DataType kOut, bool kMeets>
 MOXIE_DEVICE void combine_over_ranks(const CombineRanksParams& params) {
   griddepcontrol_wait();
+  // Every block of ours runs by when the grid behind begins, so it takes nobody's place.
   griddepcontrol_launch_dependents();
-  if (header_of(params.ranks, params.ranks.rank).outcome == Outcome::Fine)
-    return sum_rows<DataType::Bf16, kOut>(params.sum, RowsOfRanks{params});
-  const int32_t token = blockIdx.x, column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
-  if (token < real_tokens(params.sum.token_count, params.sum.tokens)) store_nan<kOut>(params.sum, token, column);
+  const RankParams& ranks = params.ranks;
+  WindowHeader& own = header_of(ranks, ranks.rank);
+  const Outcome outcome = own.outcome;
+  bool come = true;
+  if constexpr (kMeets) {
+    if (outcome != Outcome::Failed && threadIdx.x < 32) {
+      const auto flag_of = [&](int rank) { return &own.met[static_cast<int>(Meeting::Results)][rank]; };
+      if ((params.halves & kTell) && blockIdx.x + blockIdx.y == 0) tell(ranks, Meeting::Results, own.call);
+      if (params.halves & kWait) come = wait_for_results(ranks, own, flag_of);
+    }
+    // Behind the barrier all threads have what the first warp has acquired.
+    come = __syncthreads_and(come);
+  }
+  const int32_t token = blockIdx.x;
+  if (token >= real_tokens(params.sum.token_count, params.sum.tokens)) return;
+  if (come && outcome == Outcome::Fine)
+    sum_rows<DataType::Bf16, kOut>(params.sum, RowsOfRanks{params}, token);
+  else
+    store_nan<kOut>(params.sum, token, (blockIdx.y * blockDim.x + threadIdx.x) * 8);
 }
 
 }  // namespace moxie::kernel

@@ -124,32 +124,6 @@ MOXIE_DEVICE void tell_chunk(const RankParams& ranks, const WindowHeader& own, i
   }
 }
 
-// By each warp for itself: waits until all ranks have sent a chunk of our tokens. False when one is late, which the
-// status has then. Other blocks may find the same, or that others are late.
-MOXIE_DEVICE bool wait_for_chunk(const RankParams& ranks, WindowHeader& own, int32_t chunk) {
-  const int lane = threadIdx.x % 32;
-  const uint64_t begin = globaltimer();
-  bool come = true;
-#pragma unroll 1
-  for (int first = 0; first < ranks.ranks; first += 32) {
-    const int rank = first + lane;
-    const bool comes = rank >= ranks.ranks || rank == ranks.rank ||
-                       has_come(sum_flag(ranks, ranks.rank, rank, chunk), own.call, begin, ranks.time_limit);
-    const unsigned late = __ballot_sync(~0u, !comes);
-    if (late == 0) continue;
-    come = false;
-    if (lane == 0) atomicOr(&own.status.late[first / 32], late);
-  }
-  if (!come && lane == 0) {
-    atomicExch(&own.status.call, own.call);
-    atomicExch(reinterpret_cast<int*>(&own.status.meeting), static_cast<int>(Meeting::Results));
-    atomicExch(reinterpret_cast<int*>(&own.status.failure), static_cast<int>(RankFailure::Late));
-  }
-  // All lanes have what each has acquired.
-  __syncwarp();
-  return come;
-}
-
 // Adds to our rows of a chunk of our own tokens what the other ranks have sent, one sum of each rank that has any of a
 // token's experts, in the order of its first choice there. False when a rank is late.
 template <DataType kSums, DataType kOut>
@@ -177,7 +151,10 @@ MOXIE_DEVICE bool add_chunk(const CombineSumsParams& params, WindowHeader& own, 
     const int32_t row = rank_of_lane == ranks.rank ? static_cast<int32_t>(at) : -1;
     add_our_rows(ours, params, row, weight, exists, column);
     // The flags may come meanwhile.
-    if (token == first && go_on) go_on = wait_for_chunk(ranks, own, chunk);
+    if (token == first && go_on) {
+      go_on = wait_for_results(ranks, own, [&](int rank) { return sum_flag(ranks, ranks.rank, rank, chunk); });
+      __syncwarp();
+    }
     if (token >= end) break;
     if (!go_on) {
       store_nan<kOut>(params.sum, token, column);

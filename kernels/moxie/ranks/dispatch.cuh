@@ -12,14 +12,57 @@
 
 namespace moxie::kernel {
 
+// One of a warp's lanes for each rank that lane j has for choice j, where that is not below 0.
+MOXIE_DEVICE unsigned lanes_of_ranks(int32_t rank_of_lane) {
+  const unsigned same = __match_any_sync(~0u, rank_of_lane);
+  return __ballot_sync(~0u, rank_of_lane >= 0 && static_cast<int>(threadIdx.x % 32) == __ffs(same) - 1);
+}
+
+// By a warp: the eight columns of a token that `thread`, of this lane, has into the windows of its experts' ranks. Lane
+// j has that of choice j, or a number below 0.
+template <RowFormat kFormat>
+MOXIE_DEVICE void send_columns(const DispatchParams& params, int32_t token, int32_t thread, int32_t rank_of_lane) {
+  const RankParams& ranks = params.ranks;
+  const int32_t column = thread * 8;
+  const bool exists = column < params.columns;
+  uint4 words = {};
+  if (exists)
+    words =
+        *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) + token * params.ld_from + column);
+  const TravelingColumns<kFormat> columns(words);
+  for (unsigned left = lanes_of_ranks(rank_of_lane); left != 0; left &= left - 1) {
+    const int32_t rank = __shfl_sync(~0u, rank_of_lane, __ffs(left) - 1);
+    if (exists) columns.store(ranks, rank, ranks.rank * ranks.tokens + token, column, params.columns);
+  }
+}
+
+// By a warp: a token's record into the windows of its experts' ranks. Lane j has the rank and the row of choice j.
+MOXIE_DEVICE void send_record(const DispatchParams& params, int32_t token, int32_t rank_of_lane, int32_t row) {
+  const RankParams& ranks = params.ranks;
+  const int lane = threadIdx.x % 32;
+  float weight = 1;
+  if (params.weights != nullptr && rank_of_lane >= 0) weight = params.weights[int64_t{token} * params.top_k + lane];
+  for (unsigned left = lanes_of_ranks(rank_of_lane); left != 0; left &= left - 1) {
+    const int32_t rank = __shfl_sync(~0u, rank_of_lane, __ffs(left) - 1);
+    if (lane >= params.top_k) continue;
+    auto* const record = reinterpret_cast<int32_t*>(ranks.windows[rank] + ranks.at.records) +
+                         (ranks.rank * ranks.tokens + token) * record_words(params.top_k);
+    if (lane == 0) {
+      record[0] = static_cast<int32_t>(header_of(ranks, ranks.rank).call);
+      record[1] = static_cast<int32_t>(ranks.signature);
+    }
+    record[2 + lane] = rank_of_lane == rank ? row : -1;
+    record[2 + params.top_k + lane] = __float_as_int(weight);
+  }
+}
+
 // By a warp, for a token that exists, in a call that goes on. `thread`, of this lane, is one of the token's.
 template <typename Id, RowFormat kFormat>
-MOXIE_DEVICE void send_columns(const DispatchParams& params, int32_t token, int32_t thread) {
+MOXIE_DEVICE void send_token(const DispatchParams& params, int32_t token, int32_t thread) {
   const RankParams& ranks = params.ranks;
   // Lane j has the rank and the row of pair j; a rank of -1: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
-  const int32_t there = ranks.rank * ranks.tokens + token;  // the token's place in every window
   int32_t rank_of_lane = -1, row = -1;
   if (lane < params.top_k) {
     const int32_t places = ranks.ranks * ranks.experts;
@@ -33,41 +76,14 @@ MOXIE_DEVICE void send_columns(const DispatchParams& params, int32_t token, int3
       params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
       if (goes) {
         uint8_t* const theirs = ranks.windows[rank_of_lane];
-        reinterpret_cast<int32_t*>(theirs + ranks.at.order)[row] = there;
+        reinterpret_cast<int32_t*>(theirs + ranks.at.order)[row] = ranks.rank * ranks.tokens + token;
         if (params.records == 0)
           reinterpret_cast<RowPlace*>(theirs + ranks.at.origins)[row] = RowPlace{ranks.rank} << 32 | pair;
       }
     }
   }
-  // One lane for each rank that gets the token.
-  const unsigned same = __match_any_sync(~0u, rank_of_lane);
-  unsigned senders = __ballot_sync(~0u, rank_of_lane >= 0 && lane == __ffs(same) - 1);
-
-  const int32_t column = thread * 8;
-  const bool exists = column < params.columns;
-  uint4 words = {};
-  if (exists)
-    words =
-        *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(params.from) + token * params.ld_from + column);
-  const TravelingColumns<kFormat> columns(words);
-  const bool writes_records = params.records != 0 && thread < 32;
-  float weight = 1;
-  if (writes_records && params.weights != nullptr && rank_of_lane >= 0) weight = params.weights[pair];
-  while (senders != 0) {
-    const int32_t rank = __shfl_sync(~0u, rank_of_lane, __ffs(senders) - 1);
-    senders &= senders - 1;
-    if (exists) columns.store(ranks, rank, there, column, params.columns);
-    if (writes_records && lane < params.top_k) {
-      auto* const record =
-          reinterpret_cast<int32_t*>(ranks.windows[rank] + ranks.at.records) + there * record_words(params.top_k);
-      if (lane == 0) {
-        record[0] = static_cast<int32_t>(header_of(ranks, ranks.rank).call);
-        record[1] = static_cast<int32_t>(ranks.signature);
-      }
-      record[2 + lane] = rank_of_lane == rank ? row : -1;
-      record[2 + params.top_k + lane] = __float_as_int(weight);
-    }
-  }
+  send_columns<kFormat>(params, token, thread, rank_of_lane);
+  if (params.records != 0 && thread < 32) send_record(params, token, rank_of_lane, row);
 }
 
 template <typename Id, RowFormat kFormat>
@@ -77,7 +93,7 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   const int32_t token = blockIdx.x;
   if (token >= real_tokens(params.token_count, params.tokens)) return;
   if (header_of(params.ranks, params.ranks.rank).outcome != Outcome::Fine) return;
-  send_columns<Id, kFormat>(params, token, blockIdx.y * blockDim.x + threadIdx.x);
+  send_token<Id, kFormat>(params, token, blockIdx.y * blockDim.x + threadIdx.x);
 }
 
 }  // namespace moxie::kernel

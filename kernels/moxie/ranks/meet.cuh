@@ -71,6 +71,32 @@ MOXIE_DEVICE bool wait(const RankParams& ranks, Meeting meeting, uint32_t call) 
   return false;
 }
 
+// By a warp, of which a grid may have many: waits until every other rank has stored the call's number at flag_of(rank).
+// False when one is late, which the status has then. Other warps may find the same, or that others are late. A lane has
+// what it has acquired, and the others behind a barrier.
+template <class FlagOf>
+MOXIE_DEVICE bool wait_for_results(const RankParams& ranks, WindowHeader& own, const FlagOf& flag_of) {
+  const int lane = threadIdx.x % 32;
+  const uint64_t begin = globaltimer();
+  bool come = true;
+#pragma unroll 1
+  for (int first = 0; first < ranks.ranks; first += 32) {
+    const int rank = first + lane;
+    const bool comes =
+        rank >= ranks.ranks || rank == ranks.rank || has_come(flag_of(rank), own.call, begin, ranks.time_limit);
+    const unsigned late = __ballot_sync(~0u, !comes);
+    if (late == 0) continue;
+    come = false;
+    if (lane == 0) atomicOr(&own.status.late[first / 32], late);
+  }
+  if (!come && lane == 0) {
+    atomicExch(&own.status.call, own.call);
+    atomicExch(reinterpret_cast<int*>(&own.status.meeting), static_cast<int>(Meeting::Results));
+    atomicExch(reinterpret_cast<int*>(&own.status.failure), static_cast<int>(RankFailure::Late));
+  }
+  return come;
+}
+
 // One warp. The grid behind begins when the others have been told, and not before: what it reads early, a product its
 // weights, would keep our flags waiting.
 MOXIE_DEVICE void meet(const MeetParams& params) {

@@ -1,30 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatch and the meeting behind it in one block, for few tokens: a launch less, and no end of a grid that waits until
-// its stores have come to the other ranks before the flags are stored.
+// Sort, exchange, dispatch and the meeting behind it in one block, for few tokens. A rank sends its tokens, and what
+// each of its pairs is for, with the numbers of its rows. Where all ranks do, one meeting suffices: whoever has the
+// expert of a pair finds the pair's row by itself (place_few_pairs() in exchange.cuh).
+//
+// Tokens may come that early only behind a call of the same layer: at its end the other rank may still add the rows
+// that came to its window, and where tokens of this layer lie may be where another layer has rows. Pairs lie where no
+// layer has anything else.
 #pragma once
 #include "moxie/ranks/dispatch.cuh"
-#include "moxie/ranks/meet.cuh"
+#include "moxie/ranks/exchange.cuh"
 
 namespace moxie::kernel {
 
 template <typename Id, RowFormat kFormat>
-MOXIE_DEVICE void send_few(const DispatchParams& params) {
+MOXIE_DEVICE void send_few(const SendFewParams& params) {
+  __shared__ ExchangeMemory shared;
+  __shared__ int32_t counts[kMaxRoutedExperts];  // of our pairs for each place, then the first's row there
+  __shared__ int32_t place_of_pair[kFewPairs];
+  const DispatchParams& send = params.send;
+  const RankParams& ranks = send.ranks;
+  const int32_t thread = threadIdx.x, places = ranks.ranks * ranks.experts;
+  if (thread < places) counts[thread] = 0;
   griddepcontrol_wait();
-  const WindowHeader& own = header_of(params.ranks, params.ranks.rank);
-  if (own.outcome == Outcome::Failed) return;
-  if (own.outcome == Outcome::Fine) {
-    const int32_t warps_of_token = (params.columns + 255) / 256;
-    const int32_t warps = real_tokens(params.token_count, params.tokens) * warps_of_token;
-    for (int32_t i = threadIdx.x / 32; i < warps; i += blockDim.x / 32)
-      send_columns<Id, kFormat>(params, i / warps_of_token, i % warps_of_token * 32 + threadIdx.x % 32);
-  }
-  // All tokens come before the flags, and all threads have looked at the outcome before it may become another.
+  WindowHeader& own = header_of(ranks, ranks.rank);
+  const uint32_t call = own.call + 1;
+  const bool is_same_layer = own.signatures[ranks.rank] == ranks.signature;
+  const bool failed = has_failed(ranks);
+  // All threads have looked at the outcome before it may become another.
   __syncthreads();
-  if (threadIdx.x >= 32) return;
-  tell(params.ranks, Meeting::Tokens, own.call);
-  // As in meet().
-  griddepcontrol_launch_dependents();
-  wait(params.ranks, Meeting::Tokens, own.call);
+  if (failed) return fail(ranks, params.ends);
+
+  const int32_t tokens = real_tokens(send.token_count, send.tokens), pairs = tokens * send.top_k;
+  int32_t place = places, number = 0;  // of this thread's pair
+  if (thread < pairs) {
+    place = place_of(static_cast<const Id*>(send.ids)[thread], 0, send.ids_here, send.places, places);
+    place_of_pair[thread] = place;
+    if (place < places) atomicAdd(&counts[place], 1);
+  }
+  __syncthreads();
+  if (thread < pairs) {
+#pragma unroll 8
+    for (int32_t i = 0; i < thread; ++i) number += place_of_pair[i] == place ? 1 : 0;
+    const float weight = send.records != 0 && send.weights != nullptr ? send.weights[thread] : 1;
+    for (int rank = 0; rank < ranks.ranks; ++rank) {
+      const bool goes = place < places && place / ranks.experts == rank;
+      pairs_of(ranks, rank)[ranks.rank * kFewPairs + thread] = {goes ? place % ranks.experts * kFewPairs + number : -1,
+                                                                weight};
+    }
+  }
+  const auto send_tokens = [&] {
+    const int32_t warps_of_token = (send.columns + 255) / 256, lane = thread % 32;
+    for (int32_t i = thread / 32; i < tokens * warps_of_token; i += blockDim.x / 32) {
+      const int32_t token = i / warps_of_token;
+      int32_t rank = -1;
+      if (lane < send.top_k) {
+        const int32_t of_lane = place_of_pair[token * send.top_k + lane];
+        if (of_lane < places) rank = of_lane / ranks.experts;
+      }
+      send_columns<kFormat>(send, token, i % warps_of_token * 32 + lane, rank);
+    }
+  };
+  if (is_same_layer) send_tokens();
+  tell_numbers(ranks, thread < places ? counts[thread] : 0, tokens | kPairsSent | (is_same_layer ? kTokensSent : 0));
+  // All of it comes before the flags.
+  __syncthreads();
+  bool go_on = true;
+  if (thread < 32) {
+    tell(ranks, Meeting::Counts, call);
+    // As in meet().
+    griddepcontrol_launch_dependents();
+    go_on = wait(ranks, Meeting::Counts, call);
+  }
+  // Behind the barrier all threads have what the first warp has acquired.
+  if (!__syncthreads_and(go_on)) return fail(ranks, params.ends);
+  const PlaceRows rows = find_rows(ranks, shared, call, params.ends);
+  if (thread < places) counts[thread] = rows.first_row;
+  if (rows.fit) place_few_pairs(ranks, shared, call, send.top_k, send.records != 0);
+  __syncthreads();
+  if (thread < pairs && rows.fit)
+    send.rows[thread] = place < places ? RowPlace{place / ranks.experts} << 32 | (counts[place] + number) : -1;
+  if (shared.tokens_sent != 0 && rows.fit) return;
+
+  // Also where rows do not fit: so no rank is at the next call before all have read these numbers.
+  if (!is_same_layer && rows.fit) send_tokens();
+  __syncthreads();
+  if (thread >= 32) return;
+  tell(ranks, Meeting::Tokens, call);
+  wait(ranks, Meeting::Tokens, call);
 }
 
 }  // namespace moxie::kernel

@@ -82,10 +82,9 @@ MOXIE_DEVICE void add_rows(float (&sum)[8], const Rows& rows, Row row_of_lane, f
   }
 }
 
+// By a block: a token that exists.
 template <DataType kRows, DataType kOut, class Rows>
-MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows) {
-  const int32_t token = blockIdx.x;
-  if (token >= real_tokens(params.token_count, params.tokens)) return;
+MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_t token) {
   // Lane j has what pair j says; below 0: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
@@ -110,7 +109,9 @@ template <DataType kRows, DataType kOut>
 MOXIE_DEVICE void combine(const CombineParams& params) {
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params});
+  const int32_t token = blockIdx.x;
+  if (token < real_tokens(params.token_count, params.tokens))
+    sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params}, token);
 }
 
 }  // namespace moxie::kernel
