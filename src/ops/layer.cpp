@@ -461,9 +461,9 @@ struct ExpertLayer::Impl {
     dispatch.token_count = t.token_count, dispatch.rows = row_places;
     dispatch.records = ranks->sums(), dispatch.weights = weights;
     dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
-    const bool few = steps.has(0) && steps.has(2) && ops::Ranks::are_few(dispatch);
+    const bool few = steps.send_at_once() && ops::Ranks::are_few(dispatch);
     if (few) {
-      ranks->send_few({dispatch, ints(at.ends)}, launch);
+      if (steps.has(0)) ranks->send_few({dispatch, ints(at.ends)}, launch);
     } else {
       if (steps.has(0)) {
         ExpertSort sort;
@@ -491,7 +491,7 @@ struct ExpertLayer::Impl {
         kernel::GatherRowsParams copy;
         copy.ranks = params, copy.ends = up.rows.ends, copy.columns = int32_t(d.hidden);
         copy.out = rows;  // which the second product writes when the first has read them
-        ranks->gather_rows(copy, launch);
+        ranks->gather_rows(copy, few ? launch_before(2) : launch);
         up.a = {copy.out};
       } else {
         up.a = {window + params.at.tokens};
@@ -499,7 +499,7 @@ struct ExpertLayer::Impl {
                      int64_t{params.ranks} * params.tokens};
       }
       // send_few() writes `ends`.
-      of.up.run(up, scratch, few && !of.permutes ? launch : early);
+      of.up.run(up, scratch, few && !of.permutes ? launch_before(2) : early);
       GemmTensors down;
       down.a = up.out, down.b = t.down, down.bias = t.down_bias;
       const kernel::RowSinkParams to_ranks{params, d.top_k, int32_t(d.hidden)};

@@ -17,6 +17,9 @@ struct LayerSteps {
   int first = 0, last = 3;
   bool joins = false;  // the caller may have had the stream wait for an event before: the first launch is a plain one
   bool has(int step) const { return step >= first && step <= last; }
+  // Whether steps 0 and 1 are taken together, or have been by the part before. Few tokens are then sent in one launch,
+  // which waits for those of the other ranks, too.
+  bool send_at_once() const { return has(0) ? has(1) : joins; }
   // Of the meeting between `step` and the next.
   int halves(int step) const { return (has(step) ? kernel::kTell : 0) | (has(step + 1) ? kernel::kWait : 0); }
 };

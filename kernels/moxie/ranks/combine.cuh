@@ -39,22 +39,30 @@ MOXIE_DEVICE void combine_over_ranks(const CombineRanksParams& params) {
   const RankParams& ranks = params.ranks;
   WindowHeader& own = header_of(ranks, ranks.rank);
   const Outcome outcome = own.outcome;
-  bool come = true;
-  if constexpr (kMeets) {
-    if (outcome != Outcome::Failed && threadIdx.x < 32) {
-      const auto flag_of = [&](int rank) { return &own.met[static_cast<int>(Meeting::Results)][rank]; };
-      if ((params.halves & kTell) && blockIdx.x + blockIdx.y == 0) tell(ranks, Meeting::Results, own.call);
-      if (params.halves & kWait) come = wait_for_results(ranks, own, flag_of);
+  const bool is_first = blockIdx.x + blockIdx.y == 0;
+  bool all_come = outcome == Outcome::Fine;
+  const auto come = [&] {
+    if constexpr (kMeets) {
+      if (outcome != Outcome::Failed && (params.halves & kWait) && threadIdx.x < 32) {
+        const auto flag_of = [&](int rank) { return &own.met[static_cast<int>(Meeting::Results)][rank]; };
+        all_come = wait_for_results(ranks, own, flag_of) && all_come;
+      }
+      // Behind the barrier all threads have what the first warp has acquired.
+      all_come = __syncthreads_and(all_come);
     }
-    // Behind the barrier all threads have what the first warp has acquired.
-    come = __syncthreads_and(come);
+    return all_come;
+  };
+  if constexpr (kMeets) {
+    if (outcome != Outcome::Failed && (params.halves & kTell) && is_first && threadIdx.x < 32)
+      tell(ranks, Meeting::Results, own.call);
   }
   const int32_t token = blockIdx.x;
-  if (token >= real_tokens(params.sum.token_count, params.sum.tokens)) return;
-  if (come && outcome == Outcome::Fine)
-    sum_rows<DataType::Bf16, kOut>(params.sum, RowsOfRanks{params}, token);
-  else
-    store_nan<kOut>(params.sum, token, (blockIdx.y * blockDim.x + threadIdx.x) * 8);
+  if (token >= real_tokens(params.sum.token_count, params.sum.tokens)) {
+    if (is_first) come();
+    return;
+  }
+  sum_rows<DataType::Bf16, kOut>(params.sum, RowsOfRanks{params}, token, come);
+  if (!all_come) store_nan<kOut>(params.sum, token, (blockIdx.y * blockDim.x + threadIdx.x) * 8);
 }
 
 }  // namespace moxie::kernel

@@ -62,6 +62,7 @@ MOXIE_DEVICE PlaceRows find_rows(const RankParams& ranks, ExchangeMemory& shared
   const int32_t rank = place / ranks.experts, number = place % ranks.experts;
   const bool is_ours = exists && rank == ranks.rank;
   if (place == 0) shared.crowded = ranks.ranks, shared.most_tokens = 0, shared.tokens_sent = 1;
+  const int32_t told = place < ranks.ranks ? own.told_tokens[place] : 0;
   // Of this place: the rows of all ranks, and of those before this one.
   int32_t rows = 0, before = 0;
   if (exists) {
@@ -78,10 +79,10 @@ MOXIE_DEVICE PlaceRows find_rows(const RankParams& ranks, ExchangeMemory& shared
   if (exists) shared.ends[place] = end;
   __syncthreads();
   if (place < ranks.ranks) {
-    const int32_t told = own.told_tokens[place], tokens = told & (kTokensSent - 1);
+    const int32_t tokens = min(told & (kTokensSent - 1), ranks.tokens);
     shared.told[place] = told;
-    own.tokens[place] = min(tokens, ranks.tokens);
-    atomicMax(&shared.most_tokens, own.tokens[place]);
+    own.tokens[place] = tokens;
+    atomicMax(&shared.most_tokens, tokens);
     if ((told & kTokensSent) == 0) atomicAnd(&shared.tokens_sent, 0);
   }
   const int32_t first = exists && rank > 0 ? shared.ends[rank * ranks.experts - 1] : 0;  // the rank's first row
@@ -103,9 +104,16 @@ MOXIE_DEVICE PlaceRows find_rows(const RankParams& ranks, ExchangeMemory& shared
   return {end - rows - first + before, fit};
 }
 
+// By a thread: the first pair that it has in place_few_pairs(), asked for before anybody knows where rows lie, and
+// whether the pair is of this call.
+MOXIE_DEVICE FewPair load_few_pair(const RankParams& ranks) {
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  return i < ranks.ranks * kFewPairs ? pairs_of(ranks, ranks.rank)[i] : FewPair{};
+}
+
 // By the whole block, in a call that goes on: writes what dispatch would of the pairs of ranks that have few tokens.
-MOXIE_DEVICE void place_few_pairs(const RankParams& ranks, const ExchangeMemory& shared, uint32_t call, int32_t top_k,
-                                  bool records) {
+MOXIE_DEVICE void place_few_pairs(const RankParams& ranks, const ExchangeMemory& shared, const FewPair& first,
+                                  uint32_t call, int32_t top_k, bool records) {
   uint8_t* const window = ranks.windows[ranks.rank];
   const int32_t first_place = ranks.rank * ranks.experts;
   const int32_t first_row = first_place > 0 ? shared.ends[first_place - 1] : 0;
@@ -113,7 +121,7 @@ MOXIE_DEVICE void place_few_pairs(const RankParams& ranks, const ExchangeMemory&
   for (int32_t i = threadIdx.x; i < ranks.ranks * kFewPairs; i += blockDim.x) {
     const int32_t rank = i / kFewPairs, pair = i % kFewPairs, told = shared.told[rank];
     if ((told & kPairsSent) == 0 || pair >= min(told & (kTokensSent - 1), ranks.tokens) * top_k) continue;
-    const FewPair said = pairs_of(ranks, ranks.rank)[i];
+    const FewPair said = i == static_cast<int32_t>(threadIdx.x) ? first : pairs_of(ranks, ranks.rank)[i];
     const int32_t expert = said.expert_and_number / kFewPairs, token = pair / top_k;
     int32_t row = -1;
     if (said.expert_and_number >= 0 && expert < ranks.experts) {
@@ -160,9 +168,10 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   if (go_on && place < 32) go_on = wait(ranks, Meeting::Counts, call);
   // Behind the barrier all threads have what the first warp has acquired.
   if (!__syncthreads_and(go_on)) return fail(ranks, params.ends);
+  const FewPair pair = load_few_pair(ranks);
   const PlaceRows rows = find_rows(ranks, shared, call, params.ends);
   if (exists) params.shifts[place] = rows.first_row - begin;
-  if (rows.fit) place_few_pairs(ranks, shared, call, params.top_k, params.records != 0);
+  if (rows.fit) place_few_pairs(ranks, shared, pair, call, params.top_k, params.records != 0);
 }
 
 }  // namespace moxie::kernel

@@ -73,9 +73,10 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
   }
   // Behind the barrier all threads have what the first warp has acquired.
   if (!__syncthreads_and(go_on)) return fail(ranks, params.ends);
+  const FewPair pair = load_few_pair(ranks);
   const PlaceRows rows = find_rows(ranks, shared, call, params.ends);
   if (thread < places) counts[thread] = rows.first_row;
-  if (rows.fit) place_few_pairs(ranks, shared, call, send.top_k, send.records != 0);
+  if (rows.fit) place_few_pairs(ranks, shared, pair, call, send.top_k, send.records != 0);
   __syncthreads();
   if (thread < pairs && rows.fit)
     send.rows[thread] = place < places ? RowPlace{place / ranks.experts} << 32 | (counts[place] + number) : -1;

@@ -82,9 +82,10 @@ MOXIE_DEVICE void add_rows(float (&sum)[8], const Rows& rows, Row row_of_lane, f
   }
 }
 
-// By a block: a token that exists.
-template <DataType kRows, DataType kOut, class Rows>
-MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_t token) {
+// By a block: a token that exists. come() returns when its rows are there, or false when they will not be; the block
+// then stores nothing.
+template <DataType kRows, DataType kOut, class Rows, class Come>
+MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_t token, const Come& come) {
   // Lane j has what pair j says; below 0: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
@@ -100,6 +101,7 @@ MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum[i] = residual[i];
   }
+  if (!come()) return;
   add_rows<kRows>(sum, rows, row_of_lane, weight_of_lane, params.top_k, exists, column);
   if (!exists) return;
   store_eight(params.out, token * params.ld_out + column, sum, kOut);
@@ -111,7 +113,7 @@ MOXIE_DEVICE void combine(const CombineParams& params) {
   griddepcontrol_launch_dependents();
   const int32_t token = blockIdx.x;
   if (token < real_tokens(params.token_count, params.tokens))
-    sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params}, token);
+    sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params}, token, [] { return true; });
 }
 
 }  // namespace moxie::kernel
