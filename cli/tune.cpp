@@ -41,7 +41,7 @@ struct TuneOptions {
   std::string list, out = "moxie-tuned.txt", times, set = "drawn";
   int top = 12, sample = 0;
   uint64_t seed = 1;
-  bool exhaustive = false, include = false;
+  bool exhaustive = false, include = false, scattered = false;
   double slack = 0.01, limit = 0;
 };
 
@@ -233,6 +233,10 @@ std::string short_name(const TunedHopper& c) {
   return name;
 }
 
+const char* name_of(Popularity popularity) {
+  return popularity == Popularity::Skewed ? "skewed" : popularity == Popularity::Scattered ? "scattered" : "balanced";
+}
+
 // Times every variant for one routing, the better ones precisely, and the best one launched plainly as well. Returns
 // the record as one line of JSON, with the times in the order of `kernels`: null where the problem lacks the kernel,
 // negative where it was timed roughly. `again` has two kernels with later times: the model's choice and the best one.
@@ -289,10 +293,9 @@ std::string record_times(const GpuClock& clock, const std::vector<Variant>& vari
     met = clock.seconds(both, work.turns(), is_long ? 5 : 11, 1e-3);
   }
 
-  std::string line =
-      fmt::format(R"({{"set":"{}","problem":"{}","routing":"{}","turns":{},"plain":["{}",{:.5g}],)", options.set,
-                  timing::words_of(first.description()), popularity == Popularity::Skewed ? "skewed" : "balanced",
-                  work.turns(), short_name(variants[plain].choice), plain_seconds);
+  std::string line = fmt::format(R"({{"set":"{}","problem":"{}","routing":"{}","turns":{},"plain":["{}",{:.5g}],)",
+                                 options.set, timing::words_of(first.description()), name_of(popularity), work.turns(),
+                                 short_name(variants[plain].choice), plain_seconds);
   line += fmt::format(R"("again":["{}",{:.5g},"{}",{:.5g}],"seconds":[)", short_name(variants[kModelsChoice].choice),
                       met.front(), short_name(variants[best].choice), met.back());
   for (const std::string& kernel : kernels) {
@@ -329,8 +332,9 @@ void print_times(const TuneOptions& options, const Device& device, const std::ve
       fmt::print("{} of {}: {}: not timed, since the limit has passed\n", i + 1, variants.size(), names[i]);
       continue;
     }
-    for (const Popularity popularity : {Popularity::Equal, Popularity::Skewed}) {
-      if (popularity == Popularity::Skewed && timing::rows_of(variants[i].front().description) < 2) continue;
+    for (const Popularity popularity : {Popularity::Equal, Popularity::Skewed, Popularity::Scattered}) {
+      if (popularity != Popularity::Equal && timing::rows_of(variants[i].front().description) < 2) continue;
+      if (popularity == Popularity::Scattered && !options.scattered) continue;
       file.write((any ? ",\n" : "") + record_times(clock, variants[i], popularity, options, kernels));
       any = true;
     }
@@ -417,6 +421,8 @@ Run add_tune(CLI::App& command) {
   command.add_option("--times", options->times,
                      "Write the times of all kernels to this file, as JSON, for balanced and for skewed groups, in "
                      "place of a table; results are checked first");
+  command.add_flag("--scattered", options->scattered,
+                   "With --times: time groups of scattered rows, too, each row's group drawn by itself");
   command.add_option("--set", options->set, "With --times: what the records call their problems")
       ->capture_default_str();
   command.add_option("--limit", options->limit, "With --times: begin no further problem after so many seconds");

@@ -45,6 +45,13 @@ std::vector<int64_t> skewed_rows(int64_t groups, int64_t total, int turn) {
   return counts;
 }
 
+std::vector<int64_t> scattered_rows(int64_t groups, int64_t total, int turn) {
+  std::mt19937_64 random(static_cast<uint64_t>(turn));
+  std::vector<int64_t> counts(static_cast<size_t>(groups));
+  for (int64_t row = 0; row < total; ++row) ++counts[random() % static_cast<uint64_t>(groups)];
+  return counts;
+}
+
 constexpr int64_t kBlock = 1 << 22;
 
 // Fills buffers of a device with random values. A block of values repeats, since making all weights of a large model
@@ -147,6 +154,7 @@ std::vector<uint16_t> download_packed(const Device& device, const GemmDescriptio
 }
 
 std::vector<int64_t> rows_of_groups(Popularity popularity, int64_t groups, int64_t total, int turn) {
+  if (popularity == Popularity::Scattered) return scattered_rows(groups, total, turn);
   return (popularity == Popularity::Skewed ? skewed_rows : equal_rows)(groups, total, turn);
 }
 
@@ -173,9 +181,10 @@ BenchmarkCase::BenchmarkCase(const GroupedGemm& product, Popularity popularity, 
     };
     pre.push_back(results(d.pre, d.n));
     out.push_back(results(d.out, out_columns(d)));
-    const bool skewed = popularity == Popularity::Skewed || (popularity == Popularity::Mixed && i % 2 == 1);
-    ends.emplace_back(device, ends_from(rows_of_groups(skewed ? Popularity::Skewed : Popularity::Equal, groups, rows,
-                                                       static_cast<int>(i))));
+    const Popularity of_turn = popularity != Popularity::Mixed ? popularity
+                               : i % 2 == 1                    ? Popularity::Skewed
+                                                               : Popularity::Equal;
+    ends.emplace_back(device, ends_from(rows_of_groups(of_turn, groups, rows, static_cast<int>(i))));
     workspaces_.emplace_back(device, gemm.workspace_bytes());
   }
   bias = fill.random(3, d.bias ? groups * d.n : 0, 1.0f);

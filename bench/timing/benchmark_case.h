@@ -11,8 +11,9 @@
 namespace moxie::timing {
 
 // How rows are spread over the groups. Skewed: the group of popularity r has rows in proportion to 1 / sqrt(r), as a
-// router's experts may; every turn has another order of popularity. Mixed: equal and skewed by turns.
-enum class Popularity { Equal, Skewed, Mixed };
+// router's experts may; every turn has another order of popularity. Scattered: each row is of a group drawn by itself,
+// all groups being as popular. Mixed: equal and skewed by turns.
+enum class Popularity { Equal, Skewed, Scattered, Mixed };
 
 // The rows of each group in a turn. Where there are fewer rows than groups, every turn gives them to other groups, so
 // that not always the same weights are read. Not for Mixed.

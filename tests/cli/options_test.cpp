@@ -90,7 +90,7 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
       {"pack", joined({}, target, {"LIST", "FOLDER", "--image=code", "--threads=0"})},
       {"bench", bench},
       {"tune", joined({}, {"LIST", "--exhaustive", "--include", "--limit", "--out=moxie-tuned.txt", "--sample",
-                           "--seed=1", "--set=drawn", "--slack=0.01", "--times", "--top=12"})},
+                           "--scattered", "--seed=1", "--set=drawn", "--slack=0.01", "--times", "--top=12"})},
   };
   const Finished all = run_moxie({"--help"});
   EXPECT_EQ(all.status, 0);

@@ -125,24 +125,24 @@ TEST(Tune, KernelsAreCounted) {
 TEST(Tune, TimesAreThoseOfTheKernelsNamed) {
   const Folder folder;
   write_file(folder / "list", kTwoProblems);
-  const Finished finished =
-      run_moxie({"tune", folder / "list", "--times", folder / "times", "--top", "3"}, simulator_as_gpu());
+  const Finished finished = run_moxie(
+      {"tune", folder / "list", "--times", folder / "times", "--top", "3", "--scattered"}, simulator_as_gpu());
   ASSERT_EQ(finished.status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("1 of 2: small\n2 of 2: gated\n"));
   const auto found = nlohmann::json::parse(read_file(folder / "times"));
   EXPECT_EQ(found["sm_count"], 2);
   const auto kernels = found["kernels"].get<std::vector<std::string>>();
   EXPECT_EQ(std::set(kernels.begin(), kernels.end()).size(), kernels.size()) << "a kernel is named twice";
-  ASSERT_EQ(found["times"].size(), 4u);
-  for (size_t i = 0; i < 4; ++i) {
+  ASSERT_EQ(found["times"].size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
     const auto& record = found["times"][i];
-    EXPECT_EQ(record["routing"], i % 2 == 0 ? "balanced" : "skewed");
+    EXPECT_EQ(record["routing"], i % 3 == 0 ? "balanced" : i % 3 == 1 ? "skewed" : "scattered");
     ASSERT_EQ(record["seconds"].size(), kernels.size()) << record;
     EXPECT_EQ(std::count(record["seconds"].begin(), record["seconds"].end(), nullptr),
               std::ptrdiff_t(kernels.size()) - 3)
         << record;
     // The model's kernels stand in its order; the first problem's come first.
-    if (i < 2) {
+    if (i < 3) {
       EXPECT_EQ(record["again"][0], kernels[0]);
     }
     for (const auto& named : {record["plain"][0], record["again"][0], record["again"][2]})

@@ -156,6 +156,19 @@ TEST(GpuClock, EveryTurnOfEveryContenderIsLaunched) {
   EXPECT_EQ(seconds.size(), 2u);
 }
 
+TEST(BenchmarkCase, ScatteredRowsAreDrawnAnewEachTurn) {
+  const auto rows = [](int turn) { return timing::rows_of_groups(timing::Popularity::Scattered, 64, 64 * 64, turn); };
+  EXPECT_EQ(rows(1), rows(1));
+  EXPECT_NE(rows(1), rows(2));
+  for (const int turn : {0, 1, 2}) {
+    double squares = 0;
+    int64_t total = 0;
+    for (const int64_t r : rows(turn)) total += r, squares += double((r - 64) * (r - 64));
+    EXPECT_EQ(total, 64 * 64);
+    EXPECT_NEAR(squares / 64, 64, 40) << "the variance of a group's rows is their mean";
+  }
+}
+
 TEST(BenchmarkCase, CountsCompulsoryTrafficOfGroupsThatHaveRows) {
   GemmDescription description;
   description.groups = Offsets{8, 3};
