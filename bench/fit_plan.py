@@ -8,8 +8,8 @@ model is the library's own, in libmoxie_plan_costs.so. Needs numpy and scipy.
     python3 bench/fit_plan.py --out src/plan/hopper_costs.inc                 # fit them anew
 
 The regret of a choice is its time over that of the best candidate, less 1. The plan does not know the routing, so it
-takes one kernel for balanced and for skewed groups, and both are counted. Sets called unseen take no part in the
-fit."""
+takes one kernel for balanced, scattered and skewed groups, and all that were measured are counted. Sets called unseen
+take no part in the fit."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from scipy.optimize import minimize
 
 HERE = pathlib.Path(__file__).resolve().parent
 MULTICAST = {"none": 0, "a": 1, "b": 2, "either": 3}
+ROUTING = {"balanced": 0, "skewed": 1, "scattered": 2}
 FILES = ("times-h100.json", "times-h200.json", "again-h100.json", "again-h200.json")
 
 
@@ -37,8 +38,8 @@ def scalar_names() -> list[str]:
 
 
 class Times:
-    """Measured times of all candidates. A problem is measured under one routing or two; `units` has the places of the
-    one or two records that share a choice."""
+    """Measured times of all candidates. A problem is measured under one routing or several; `units` has the places of
+    the records that share a choice."""
 
     def __init__(self, library: str, files: list[pathlib.Path]) -> None:
         lib = self.lib = ctypes.CDLL(library)
@@ -64,7 +65,7 @@ class Times:
                     int(option["--groups"]),
                     int(option["--expected-rows"]),
                     int(option["--activation"] == "swiglu"),
-                    int(record["routing"] == "skewed"),
+                    ROUTING[record["routing"]],
                 )
                 names = []
                 for name, time in zip(device["kernels"], record["seconds"], strict=True):
@@ -92,12 +93,13 @@ class Times:
             assert all(self.records[i]["names"] == self.records[places[0]]["names"] for i in places)
             self.units.append(places)
 
-    def predict(self, constants: np.ndarray) -> np.ndarray:
+    def predict(self, constants: np.ndarray, planned: bool = False) -> np.ndarray:
+        """The logarithms of the times under the routings measured, or of those by which the plan chooses."""
         found = np.empty(len(self.seconds))
         values = np.ascontiguousarray(constants, dtype=np.float64)
         pointer = lambda a: a.ctypes.data_as(ctypes.c_void_p)
-        self.lib.costs_predict(pointer(values), pointer(found))
-        return found
+        self.lib.costs_predict(pointer(values), int(planned), pointer(found))
+        return np.log(found)
 
     def constants(self) -> np.ndarray:
         values = np.empty(self.lib.costs_count())
@@ -120,7 +122,7 @@ def fit_scalars(times: Times, x: np.ndarray, count: int, train: np.ndarray, step
     first = np.log(x[:count])
 
     def residuals(y: np.ndarray) -> np.ndarray:
-        error = np.log(times.predict(np.concatenate([np.exp(y), x[count:]]))) - measured
+        error = times.predict(np.concatenate([np.exp(y), x[count:]])) - measured
         mean = np.add.reduceat(weight * error, times.start[:-1])
         spread = np.sqrt(weight) * (error - mean[times.record])
         return np.concatenate([spread, 0.3 * mean * train, 0.02 * (y - first)])
@@ -155,22 +157,24 @@ class Tables:
     def __init__(self, times: Times, x: np.ndarray, count: int) -> None:
         self.times = times
         bare = np.concatenate([x[:count], np.zeros(len(x) - count)])
-        base = np.log(times.predict(bare))
-        features = []
+        base, planned = times.predict(bare), times.predict(bare, planned=True)
+        features, of_choice = [], []
         for i in range(count, len(x)):
             moved = bare.copy()
             moved[i] = 1
-            features.append(times.of_units(np.log(times.predict(moved)) - base))
-        self.features = np.array(features).T
-        self.base = times.of_units(base)
-        self.error = times.of_units(np.log(times.seconds)) - self.base
+            features.append(times.of_units(times.predict(moved) - base))
+            of_choice.append(times.of_units(times.predict(moved, planned=True) - planned))
+        self.features, self.of_choice = np.array(features).T, np.array(of_choice).T
+        self.base = times.of_units(planned)
+        self.error = times.of_units(np.log(times.seconds) - base)
         self.regret = times.of_units(times.regret)
         self.lengths = np.array([times.start[u[0] + 1] - times.start[u[0]] for u in times.units])
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
 
     def fit(self, train: np.ndarray, temperature: float = 0.01, ridge: float = 0.1, errors: float = 1.0) -> np.ndarray:
         rows = np.repeat(train, self.lengths)
-        features, base, error = self.features[rows], self.base[rows], self.error[rows]
+        features, of_choice = self.features[rows], self.of_choice[rows]
+        base, error = self.base[rows], self.error[rows]
         regret = np.minimum(self.regret[rows], 0.5)
         lengths, units = self.lengths[train], train.sum()
         at = np.concatenate([[0], np.cumsum(lengths)])[:-1]
@@ -179,11 +183,11 @@ class Tables:
         weight /= np.add.reduceat(weight, at)[unit]
 
         def loss(c: np.ndarray) -> tuple[float, np.ndarray]:
-            score = base + features @ c
+            score = base + of_choice @ c
             chance = np.exp(-(score - np.minimum.reduceat(score, at)[unit]) / temperature)
             chance /= np.add.reduceat(chance, at)[unit]
             mean = np.add.reduceat(chance * regret, at)
-            slope = features.T @ (-chance * (regret - mean[unit]) / temperature)
+            slope = of_choice.T @ (-chance * (regret - mean[unit]) / temperature)
             left = error - features @ c
             left -= np.add.reduceat(weight * left, at)[unit]
             total = mean.sum() + errors * (weight * left**2).sum() + ridge * (c @ c)
@@ -193,7 +197,7 @@ class Tables:
 
     def chosen(self, c: np.ndarray) -> np.ndarray:
         """The candidate that each unit gets, counted from the unit's first."""
-        score = self.base + self.features @ c
+        score = self.base + self.of_choice @ c
         return np.array([np.argmin(score[a:b]) for a, b in itertools.pairwise(self.starts)])
 
 

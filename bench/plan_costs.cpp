@@ -30,9 +30,10 @@ int32_t costs_count() { return kConstants; }
 
 void costs_default(double* values) { std::memcpy(values, &kHopperCosts, sizeof(HopperCosts)); }
 
-// Adds a problem with groups by offsets, one bf16 output and, where it is gated, SwiGLU.
+// Adds a problem with groups by offsets, one bf16 output and, where it is gated, SwiGLU. `routing`: 0 for balanced
+// rows, 1 for skewed, 2 for scattered ones.
 void costs_add_problem(int32_t sm_count, double l2_bytes, double memory_rate, double clock, int64_t total, int64_t n,
-                       int64_t k, int64_t groups, int64_t expected_rows, int32_t gated, int32_t skewed) {
+                       int64_t k, int64_t groups, int64_t expected_rows, int32_t gated, int32_t routing) {
   Candidates c;
   c.device.sm_count = sm_count;
   c.device.l2_bytes = static_cast<int64_t>(l2_bytes);
@@ -44,7 +45,8 @@ void costs_add_problem(int32_t sm_count, double l2_bytes, double memory_rate, do
   c.shape.expected_rows = expected_rows;
   c.shape.activation = gated != 0 ? Activation::Swiglu : Activation::None;
   c.shape.out = DataType::Bf16;
-  c.rows = skewed != 0 ? skewed_rows(total, groups) : balanced_rows(total, groups);
+  constexpr RowEstimate (*kRoutings[])(int64_t, int64_t) = {balanced_rows, skewed_rows, scattered_rows};
+  c.rows = kRoutings[routing](total, groups);
   problems.push_back(std::move(c));
 }
 
@@ -61,13 +63,18 @@ int32_t costs_add_candidate(int32_t schedule, int32_t tile_m, int32_t tile_n, in
   return 1;
 }
 
-// The seconds of all candidates of all problems, in the order in which they were added.
-void costs_predict(const double* values, double* seconds) {
+// The seconds of all candidates of all problems, in the order in which they were added: for the routing that was
+// measured, or, where `planned`, those by which a plan that knows no routing chooses.
+void costs_predict(const double* values, int32_t planned, double* seconds) {
   HopperCosts costs;
   std::memcpy(&costs, values, sizeof(costs));
   for (const Candidates& c : problems) {
-    for (const kernel::HopperConfig& config : c.configs)
-      *seconds++ = time_of(c.shape, c.device, c.rows, config, hopper_panel(c.shape, c.device, config), costs).total;
+    const std::vector<RowEstimate> routings = planned != 0 ? estimate_routings(c.shape) : std::vector{c.rows};
+    for (const kernel::HopperConfig& config : c.configs) {
+      const int panel = hopper_panel(c.shape, c.device, config);
+      *seconds++ = mean_seconds(
+          routings, [&](const RowEstimate& w) { return time_of(c.shape, c.device, w, config, panel, costs).total; });
+    }
   }
 }
 

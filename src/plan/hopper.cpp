@@ -23,20 +23,17 @@ double count_tiles(const Shape& s, const RowEstimate& w, const HopperConfig& c) 
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A candidate's time is the geometric mean over the routings that the product may meet, so that each counts by how much
-// slower a choice makes it.
 void score(const Shape& s, const DeviceFigures& d, const std::vector<RowEstimate>& routings,
            Candidate<HopperConfig>& candidate) {
   const int panel = hopper_panel(s, d, candidate.config);
-  double logarithms = 0;
   HopperTime first;
-  for (const RowEstimate& w : routings) {
+  const auto seconds_of = [&](const RowEstimate& w) {
     const HopperTime time =
         has_packed_b(s) ? packed_time_of(s, d, w, candidate.config) : time_of(s, d, w, candidate.config, panel);
     if (&w == &routings.front()) first = time;
-    logarithms += std::log(time.total);
-  }
-  candidate.cycles = std::exp(logarithms / double(routings.size())) * d.clock;
+    return time.total;
+  };
+  candidate.cycles = mean_seconds(routings, seconds_of) * d.clock;
   candidate.reason = fmt::format("{}; {:.4g} tiles, {:.3g} a SM; compute {:.1f} us, L2 {:.1f}, HBM {:.1f}", first.limit,
                                  first.tiles, first.waves, first.compute * 1e6, first.l2 * 1e6, first.memory * 1e6);
 }

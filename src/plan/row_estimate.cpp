@@ -10,6 +10,9 @@
 namespace moxie::plan {
 namespace {
 
+// Classes of equal groups that stand for many different ones. Scattered groups differ less than skewed ones.
+constexpr int64_t kScatteredClasses = 8, kSkewedClasses = 16;
+
 // What the extents tell of a group whose rows only the device knows. Rounded to a power of four, so that the choices
 // for all values of m are few: a model needs a handful of kernels, not one for every batch size. With row groups m
 // follows from the alignment, which follows from the plan, so there m tells nothing.
@@ -54,8 +57,29 @@ RowEstimate balanced_rows(int64_t total, int64_t groups) {
   return w;
 }
 
+RowEstimate scattered_rows(int64_t total, int64_t groups) {
+  const double mean = double(total) / double(groups), share = 1 / double(groups);
+  RowEstimate w;
+  w.exact = true;
+  const int64_t classes = std::min(kScatteredClasses, groups);
+  for (int64_t i = 0; i < classes; ++i) {
+    const int64_t from = i * groups / classes, to = (i + 1) * groups / classes;
+    // A quantile of the binomial distribution: that of the normal one, by Tukey's lambda, and the first term of what
+    // skewness adds to it (Cornish and Fisher).
+    const double below = double(from + to) / 2 / double(groups);
+    const double z = 4.91 * (std::pow(below, 0.14) - std::pow(1 - below, 0.14));
+    const double exact = mean + z * std::sqrt(mean * (1 - share)) + (1 - 2 * share) * (z * z - 1) / 6;
+    const double rows = std::max(0.0, std::round(exact)), of_class = double(to - from);
+    if (!w.rows.empty() && w.rows.back().rows == rows) {
+      w.rows.back().groups += of_class;
+    } else {
+      w.rows.push_back({rows, of_class});
+    }
+  }
+  return w;
+}
+
 RowEstimate skewed_rows(int64_t total, int64_t groups) {
-  constexpr int64_t kClasses = 16;
   double sum = 0;
   for (int64_t r = 1; r <= groups; ++r) sum += 1 / std::sqrt(double(r));
   std::vector<int64_t> rows;
@@ -70,7 +94,7 @@ RowEstimate skewed_rows(int64_t total, int64_t groups) {
   std::sort(rows.begin(), rows.end());
   RowEstimate w;
   w.exact = true;
-  const int64_t classes = std::min(kClasses, groups);
+  const int64_t classes = std::min(kSkewedClasses, groups);
   for (int64_t i = 0; i < classes; ++i) {
     const int64_t from = i * groups / classes, to = (i + 1) * groups / classes;
     w.rows.push_back({double(rows[size_t((from + to) / 2)]), double(to - from)});
@@ -86,7 +110,10 @@ std::vector<RowEstimate> estimate_routings(const Shape& s) {
   if (groups < 2) return {w};
   const auto total = int64_t(w.rows.front().rows * double(groups));
   // A mean that nobody has given is that of a range of totals.
-  return {s.expected_rows ? balanced_rows(total, groups) : w, skewed_rows(total, groups)};
+  std::vector<RowEstimate> routings = {s.expected_rows ? balanced_rows(total, groups) : w,
+                                       scattered_rows(total, groups), skewed_rows(total, groups)};
+  routings[0].weight = routings[1].weight = 0.5;
+  return routings;
 }
 
 int64_t most_cluster_tiles(const ProblemShape& s, int cluster_rows, int cluster_columns) {

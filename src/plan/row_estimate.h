@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -24,18 +25,30 @@ struct EqualGroups {
 struct RowEstimate {
   std::vector<EqualGroups> rows;
   bool exact = false;  // the rows are known, not estimated
+  double weight = 1;   // beside other routings that a product may meet
 };
 
 RowEstimate estimate_rows(const Shape& shape);
 double mean_rows(const RowEstimate& work);
 
-// The rows of groups that share `total` rows evenly, and those where the group of popularity r has rows in proportion
-// to 1 / sqrt(r), as the experts of real routers show. Of many different groups, some stand for the others.
+// The rows of groups that share `total` rows evenly, those where each row is of any group with the same chance, and
+// those where the group of popularity r has rows in proportion to 1 / sqrt(r), as the experts of real routers show. Of
+// many different groups, some stand for the others.
 RowEstimate balanced_rows(int64_t total, int64_t groups);
+RowEstimate scattered_rows(int64_t total, int64_t groups);
 RowEstimate skewed_rows(int64_t total, int64_t groups);
 
-// What a product may meet: its rows where the host knows them, else groups of equal rows and skewed ones.
+// What a product may meet: its rows where the host knows them, else groups that are equally popular, of equal rows and
+// of scattered ones, and skewed groups, which count as much as these two.
 std::vector<RowEstimate> estimate_routings(const Shape& shape);
+
+// The geometric mean of times over routings, so that each counts by how much slower a choice makes it.
+template <class SecondsOf>
+double mean_seconds(const std::vector<RowEstimate>& routings, const SecondsOf& seconds_of) {
+  double logarithms = 0, weights = 0;
+  for (const RowEstimate& w : routings) logarithms += w.weight * std::log(seconds_of(w)), weights += w.weight;
+  return std::exp(logarithms / weights);
+}
 
 // The rows a group for which Offsets are planned when a call has `total` rows of `groups` groups: 16, 64, 256, 1024 or
 // 4096. planned_range() numbers them.

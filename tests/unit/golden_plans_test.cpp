@@ -363,6 +363,7 @@ void add_rows(Lines& lines) {
     for (const int64_t total : {1, 7, 1000, 65536}) {
       if (groups <= 40)
         lines.push_back(fmt::format("balanced {} {} = {}", groups, total, text_of(balanced_rows(total, groups))));
+      lines.push_back(fmt::format("scattered {} {} = {}", groups, total, text_of(scattered_rows(total, groups))));
       lines.push_back(fmt::format("skewed {} {} = {}", groups, total, text_of(skewed_rows(total, groups))));
     }
   }

@@ -501,23 +501,67 @@ TEST(Plan, ShippedTableNamesPossibleConfigurations) {
   }
 }
 
-// Groups of 64 rows are of one tile of 64 rows when they are equal, but most have two where they are not.
+// Groups of 64 rows are of one tile of 64 rows when they are equal, but half of them have two where they are not.
 TEST(Plan, ExpectedRowsAreAMean) {
   Shape s = dense(128 * 64, 4096, 4096);
   s.grouping = Grouping::Offsets;
   s.groups = 128;
   const auto routings = [&] { return estimate_routings(s); };
-  EXPECT_EQ(routings().size(), 2u);
+  EXPECT_EQ(routings().size(), 3u);
   s.expected_rows = 64;
-  ASSERT_EQ(routings().size(), 2u);
+  ASSERT_EQ(routings().size(), 3u);
   for (const RowEstimate& w : routings()) EXPECT_NEAR(mean_rows(w), 64, 4);
   EXPECT_EQ(routings()[0].rows.back().rows, 64);
-  EXPECT_GT(routings()[1].rows.back().rows, 128);
-  EXPECT_LE(routings()[1].rows.size(), 16u);
+  EXPECT_EQ(count_cluster_tiles(s, routings()[1], 64, 4096), 128 + 64);
+  EXPECT_LE(routings()[1].rows.size(), 8u);
+  EXPECT_GT(routings()[2].rows.back().rows, 128);
+  EXPECT_LE(routings()[2].rows.size(), 16u);
   s.expected_rows.reset();
   s.known_rows.assign(128, 64);
   ASSERT_EQ(routings().size(), 1u);
   EXPECT_TRUE(routings()[0].exact);
+}
+
+TEST(Plan, AMeanOfATilesHeightIsNoReasonForThatTile) {
+  Shape s = dense(32 * 64, 3072, 4096);
+  s.grouping = Grouping::Offsets;
+  s.groups = 32;
+  s.activation = Activation::Swiglu;
+  const auto chosen = [&] { return make_hopper_plan(s, *named_device("h200"), {}).config; };
+  s.known_rows.assign(32, 64);
+  const HopperConfig equal = chosen();
+  EXPECT_EQ(equal.block_m, 64);
+  s.known_rows.clear(), s.expected_rows = 64;
+  EXPECT_NE(describe(chosen()), describe(equal));
+}
+
+// Rows of groups that are drawn one by one: the rows below which there are so many groups.
+TEST(Plan, ScatteredRowsAreQuantilesOfDrawnOnes) {
+  std::mt19937 random(3);
+  for (const int groups : {2, 3, 8, 128}) {
+    for (const double mean : {0.5, 3.0, 64.0, 1000.0}) {
+      const auto total = int64_t(mean * groups);
+      const RowEstimate w = scattered_rows(total, groups);
+      double listed = 0, rows = 0;
+      for (const EqualGroups& r : w.rows) listed += r.groups, rows += r.groups * r.rows;
+      EXPECT_EQ(listed, groups);
+      EXPECT_NEAR(rows, double(total), 0.02 * double(total) + 0.5 * groups * (mean < 1 ? 0.5 : 0.25));
+      std::vector<int64_t> drawn;
+      std::binomial_distribution<int64_t> of_a_group(total, 1.0 / groups);
+      for (int i = 0; i < 20000; ++i) drawn.push_back(of_a_group(random));
+      double below = 0;
+      for (const EqualGroups& r : w.rows) {
+        const double middle = (below + r.groups / 2) / groups;
+        below += r.groups;
+        const auto up_to = [&](double x) {
+          return double(std::count_if(drawn.begin(), drawn.end(), [&](int64_t d) { return double(d) <= x; })) / 20000;
+        };
+        // A class of equal rows may hold the quantiles beside its middle.
+        EXPECT_LE(up_to(r.rows - 1), middle + 0.04) << mean << " rows of " << groups << " groups, " << r.rows;
+        EXPECT_GE(up_to(r.rows), middle - 0.04) << mean << " rows of " << groups << " groups, " << r.rows;
+      }
+    }
+  }
 }
 
 TEST(Plan, RowsOfARoutingAddUp) {
