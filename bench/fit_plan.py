@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 HERE = pathlib.Path(__file__).resolve().parent
 MULTICAST = {"none": 0, "a": 1, "b": 2, "either": 3}
 ROUTING = {"balanced": 0, "skewed": 1, "scattered": 2}
-FILES = ("times-h100.json", "times-h200.json", "again-h100.json", "again-h200.json")
+FILES = [f"{run}-{gpu}.json" for run in ("times", "again", "scattered") for gpu in ("h100", "h200")]
 
 
 def scalar_names() -> list[str]:
@@ -201,9 +201,13 @@ class Tables:
         return np.array([np.argmin(score[a:b]) for a, b in itertools.pairwise(self.starts)])
 
 
-def regrets(times: Times, chosen: np.ndarray, which: np.ndarray) -> np.ndarray:
+def regrets(times: Times, chosen: np.ndarray, which: np.ndarray, routings=tuple(ROUTING)) -> np.ndarray:
     return np.array([
-        times.regret[times.start[i] + chosen[u]] for u, unit in enumerate(times.units) if which[u] for i in unit
+        times.regret[times.start[i] + chosen[u]]
+        for u, unit in enumerate(times.units)
+        if which[u]
+        for i in unit
+        if times.records[i]["routing"] in routings
     ])
 
 
@@ -221,7 +225,10 @@ def report(times: Times, chosen: np.ndarray, worst: int) -> None:
         for name in sorted({r["set"] for r in times.records}):
             firsts = [times.records[unit[0]] for unit in times.units]
             which = np.array([first["gpu"] == gpu and first["set"] == name for first in firsts])
-            print(f"{gpu:24} {name:12} {describe(regrets(times, chosen, which))}")
+            print(f"{gpu:24} {name:13} {describe(regrets(times, chosen, which))}")
+            if len(regrets(times, chosen, which, ["scattered"])) > 0:
+                for routing in ROUTING:
+                    print(f"{'':27} {routing:10} {describe(regrets(times, chosen, which, [routing]))}")
     listed = sorted(
         ((times.regret[times.start[i] + chosen[u]], i, u) for u, unit in enumerate(times.units) for i in unit),
         reverse=True,
@@ -242,7 +249,7 @@ def again(times: Times, chosen: np.ndarray) -> None:
             if "again" in r and r["again"][0] == r["names"][chosen[u]]:
                 found[r["gpu"], r["set"]].append(r["again"][1] / r["again"][3] - 1)
     for (gpu, name), values in sorted(found.items()):
-        print(f"{gpu:24} {name:12} timed again: {describe(np.array(values))}")
+        print(f"{gpu:24} {name:13} timed again: {describe(np.array(values))}")
 
 
 def write_regrets(path: pathlib.Path, times: Times, chosen: np.ndarray) -> None:
