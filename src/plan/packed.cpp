@@ -16,13 +16,14 @@ using kernel::HopperConfig;
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
-// Fitted to the times of 26 products with balanced and skewed groups on an H100 and an H200 (bench/notes/hopper.md). In
-// cycles of 0.8 times the device's highest clock, of one multiprocessor.
+// Fitted to the times of 26 products with balanced and skewed groups on an H100 and an H200, unpack_strips to those of
+// six with scattered ones besides (bench/notes/hopper.md). In cycles of 0.8 times the device's highest clock, of one
+// multiprocessor.
 struct PackedCosts {
   double tensor = 0.958;  // of the tensor cores: times the cycles that wgmma has at its highest rate
   // To unpack 64 rows by 64 columns: by two warp groups; by four, and besides for each row of the tile; and a factor
-  // where two of the four share the columns.
-  double unpack_two = 213, unpack_four = 93, unpack_row = 0.957, unpack_shared = 1.158;
+  // where two of the four share the columns, or where each of two has two strips of them and 64 rows.
+  double unpack_two = 213, unpack_four = 93, unpack_row = 0.957, unpack_shared = 1.158, unpack_strips = 0.93;
   double stage = 9;          // to wait for a stage and hand it back
   double chunk = 1228;       // to bring 64 x 64 accumulators through shared memory to the sinks; fewer rows: half
   double tile = 3112;        // besides, of a tile
@@ -77,8 +78,9 @@ HopperTime packed_time_of(const Shape& s, const DeviceFigures& d, const RowEstim
   const double slabs = std::max(1.0, std::ceil(double(s.k) / kernel::kPackColumns));
   const double tensor = strips * 4 * std::max(m / 2, 16.0) * kCosts.tensor;
   const double shared = kernel::k_parts(c) > 1 ? kCosts.unpack_shared : 1;
+  const double wide = m == 64 && strips > 2 ? kCosts.unpack_strips : 1;
   const double unpack =
-      strips * (kernel::consumer_warp_groups(c) == 2 ? kCosts.unpack_two
+      strips * (kernel::consumer_warp_groups(c) == 2 ? kCosts.unpack_two * wide
                                                      : (kCosts.unpack_four + kCosts.unpack_row * m) * shared);
   const double stages = std::ceil(slabs * kernel::kPackColumns / c.block_k);
   // The tensor cores and unpacking overlap, and are seldom both at their limit.
