@@ -430,8 +430,8 @@ struct ExpertLayer::Impl {
     combine(device, sum, launch);
   }
 
-  // The same over ranks. Kernels that wait for other ranks have one block each, and wait only for what kernels before
-  // them tell, so none that others wait for can lack a place to run.
+  // The same over ranks. All blocks of a kernel that waits for other ranks run at once. What it waits for is told by
+  // kernels before it, or by itself before it waits. So none that others wait for can lack a place to run.
   void run_over_ranks(const ExpertLayerTensors& t, const Parts& at, uint8_t* base, const LaunchOptions& launch,
                       const ops::LayerSteps& steps) const {
     using kernel::Meeting;
@@ -442,7 +442,7 @@ struct ExpertLayer::Impl {
     const auto [ids, weights] = choose(t, at, base, launch, steps.has(0));
     LaunchOptions early = launch;  // as in run()
     early.weights_ready = true;
-    // Of what waits for the other ranks in front of `step`.
+    // Of the first launch of `step`.
     const auto launch_before = [&](int step) {
       LaunchOptions own = launch;
       if (steps.joins && steps.first == step) own.programmatic = false;

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "moxie/window.h"
@@ -74,6 +75,7 @@ const Kind kKinds[] = {
     {"FourSums", 4, 5, 16, RowFormat::Fp8, ResultFormat::Bf16Sums},
     {"FourMxfp8", 4, 3, 5, RowFormat::Mxfp8, ResultFormat::Sums, 2400},
     {"Eight", 8, 2, 1, RowFormat::Bf16, ResultFormat::Rows},
+    {"AllPlaces", 2, kMaxRoutedExperts / 2, 3, RowFormat::Bf16, ResultFormat::Rows},
 };
 void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
 
@@ -86,16 +88,19 @@ TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
   ExpertLayerDescription d = small_layer(ranks, kind.experts, kind.top_k);
   d.hidden = kind.hidden;
   d.ranks->format = kind.format, d.ranks->results = kind.results;
+  if (kind.results != ResultFormat::Rows) d.id_type = IdType::Int64;
   Random random(run_seed() ^ std::hash<std::string>()(kind.name));
+  const int64_t all = ranks * kind.experts;
+  std::vector<int32_t> table;
+  for (int64_t e = 0; e < all; ++e) table.push_back(int32_t(random.between(-1, all)));
   set_order("eager");
-  RankLayers layers(d, peer_devices(ranks), {}, random.next() % 1000);
+  RankLayers layers(d, peer_devices(ranks), table, random.next() % 1000);
   // Another layer in the same windows, whose tokens and places are others.
   ExpertLayerDescription smaller = d;
   smaller.hidden = kind.format == RowFormat::Mxfp8 ? 32 : 40;
   smaller.residual = true, smaller.permute = kind.format != RowFormat::Bf16;
   RankLayers others(smaller, peer_devices(ranks), {}, 7);
   others.share_windows(layers);
-  const int64_t all = ranks * kind.experts;
   const std::string drawn = fmt::format("random:{}", random.next() % 1000);
   for (const std::string& order : {std::string("eager"), std::string("lazy"), drawn}) {
     SCOPED_TRACE(fmt::format("{}, MOXIE_TEST_SEED={}", order, run_seed()));
@@ -103,10 +108,16 @@ TEST_P(RanksAtOnce, ComputeWhatOneDoes) {
     const auto draw = [&](RankLayers& of, int64_t skew) {
       std::vector<int64_t> tokens;
       for (int rank = 0; rank < ranks; ++rank) tokens.push_back(random.one_in(4) ? 0 : random.between(1, 12));
-      of.bring(call_of(
+      RankCall call = call_of(
           tokens, kind.top_k,
-          [&](int) { return skew == 0 ? random.between(-1, all) : random.between(0, kind.experts - 1); },
-          random.next() % 1000));
+          [&](int) -> int64_t {
+            if (skew != 0) return random.between(0, kind.experts - 1);
+            return random.one_in(8) ? std::numeric_limits<int32_t>::min() : random.between(-1, all);
+          },
+          random.next() % 1000);
+      for (const int64_t most : tokens)
+        call.counts.push_back(random.one_in(3) ? std::optional(int32_t(random.between(-1, most + 1))) : std::nullopt);
+      of.bring(call);
     };
     draw(layers, 0), draw(others, 1);
     // Behind a call of the same layer tokens may come earlier.
@@ -199,12 +210,12 @@ TEST(Ranks, GraphsAreReplayed) {
 
 // The residual of each rank is written by another stream while its tokens are on their way, as shared experts would.
 // Launched and from a graph.
-TEST(Ranks, ResidualsAreMadeMeanwhile) {
+void make_residuals_meanwhile(int64_t hidden) {
   constexpr int kRanks = 2;
   constexpr LayerPart kParts[] = {LayerPart::Send, LayerPart::Multiply, LayerPart::Sum};
   set_order("eager");
   ExpertLayerDescription d = small_layer(kRanks, 3, 4);
-  d.residual = true;
+  d.hidden = hidden, d.residual = true;
   RankLayers layers(d, peer_devices(kRanks));
   Random random(run_seed());
   const size_t bytes = size_t(d.max_tokens * d.hidden) * 2;
@@ -286,6 +297,9 @@ TEST(Ranks, ResidualsAreMadeMeanwhile) {
   ASSERT_EQ(CU(cuCtxSetCurrent)(nullptr), CUDA_SUCCESS);
 }
 
+TEST(Ranks, ResidualsAreMadeMeanwhile) { make_residuals_meanwhile(136); }
+TEST(Ranks, ResidualsOfManyTokensAreMadeMeanwhile) { make_residuals_meanwhile(1400); }
+
 kernel::WindowHeader header_of(const RankLayers& layers, int rank) {
   kernel::WindowHeader header;
   layers.layer(rank).device().download(&header, layers.window(rank), sizeof header);
@@ -322,6 +336,28 @@ TEST(Ranks, TokensComeEarlyBehindTheSameLayerAlone) {
   EXPECT_EQ(narrow.difference(), "");
   EXPECT_EQ(wide.difference(), "");
   wide.check_all();
+}
+
+// Behind a call of the same layer few tokens come with the numbers, and nobody meets for them.
+TEST(Ranks, FewTokensMeetOnce) {
+  for (const ResultFormat results : {ResultFormat::Rows, ResultFormat::Sums}) {
+    set_order("eager");
+    ExpertLayerDescription d = small_layer(3, 2, 2);
+    d.ranks->results = results;
+    RankLayers layers(d, peer_devices(3));
+    RankCall few = call_of({3, 0, 12}, 2, [id = 0](int) mutable { return id++ % 6; });
+    few.counts = {2, std::nullopt, 13};
+    layers.bring(few);
+    for (int call = 1; call <= 3; ++call) {
+      layers.run_at_once();
+      EXPECT_EQ(layers.difference(), "");
+      for (int rank = 0; rank < 3; ++rank) {
+        const kernel::WindowHeader header = header_of(layers, rank);
+        EXPECT_EQ(header.call, uint32_t(call));
+        for (int other = 0; other < 3; ++other) EXPECT_EQ(header.met[size_t(kernel::Meeting::Tokens)][other], 1u);
+      }
+    }
+  }
 }
 
 // No rank may be at the next call before all others have read what it has told in this one, which a meeting tells it

@@ -106,6 +106,8 @@ MOXIE_DEVICE void send_chunk(const CombineSumsParams& params, const WindowHeader
       if (!now.has_come(ranks, call)) continue;
       const bool is_row = static_cast<int>(threadIdx.x % 32) < top_k &&
                           static_cast<uint32_t>(now.word) < static_cast<uint32_t>(ranks.max_rows);
+      // Ranks with few tokens have a record of each on every rank.
+      if (!__any_sync(~0u, is_row)) continue;
       float sum[8] = {};
       add_our_rows(sum, params, is_row ? now.word : -1, now.weight, exists, column);
       const int64_t place = int64_t{ranks.rank} * ranks.tokens + token;

@@ -4,8 +4,8 @@
 // order of the ranks that they come from, and of one rank in the order of its pairs. One block, a thread for each
 // place; its first warp meets the other ranks.
 //
-// A rank with few tokens says at the same time what each of its pairs is for (send_few.cuh). Where the pair's row lies
-// finds the rank that has the expert.
+// A rank with few tokens says at the same time what each of its pairs is for (send_few.cuh), and the rank that has the
+// expert finds where the pair's row lies.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -42,7 +42,7 @@ MOXIE_DEVICE void tell_numbers(const RankParams& ranks, int32_t count, int32_t t
   if (place < ranks.ranks) header_of(ranks, place).told_tokens[ranks.rank] = told;
 }
 
-// By the whole block: no rows, and nothing that comes may go on.
+// By the whole block: no rows, and no later kernel of the call may go on.
 MOXIE_DEVICE void fail(const RankParams& ranks, int32_t* ends) {
   if (threadIdx.x < ranks.experts) ends[threadIdx.x] = 0;
   if (threadIdx.x == 0) header_of(ranks, ranks.rank).outcome = Outcome::Failed;

@@ -78,8 +78,11 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
   if (thread < places) counts[thread] = rows.first_row;
   if (rows.fit) place_few_pairs(ranks, shared, pair, call, send.top_k, send.records != 0);
   __syncthreads();
-  if (thread < pairs && rows.fit)
-    send.rows[thread] = place < places ? RowPlace{place / ranks.experts} << 32 | (counts[place] + number) : -1;
+  if (thread < pairs && rows.fit) {
+    const int32_t row = place < places ? counts[place] + number : -1;
+    const bool goes = static_cast<uint32_t>(row) < static_cast<uint32_t>(ranks.max_rows);
+    send.rows[thread] = goes ? RowPlace{place / ranks.experts} << 32 | row : -1;
+  }
   if (shared.tokens_sent != 0 && rows.fit) return;
 
   // Also where rows do not fit: so no rank is at the next call before all have read these numbers.
