@@ -147,6 +147,17 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
   return t;
 }
 
+// What a ping-pong kernel of 128 rows and more takes longer because its blocks drift apart, so that L2 serves fewer of
+// them at once. It shows on an H100, not on an H200, whose memory has more bytes for a multiprocessor's cycle, and in
+// products that take milliseconds (bench/notes/hopper.md). `seconds`: without it.
+double drift(const DeviceFigures& d, double seconds) {
+  constexpr double kMost = 0.06, kBegin = 1.5e-3, kFull = 4.5e-3;  // a share of the time; seconds
+  constexpr double kAmple = 18.4, kScarce = 12.8;                  // bytes a cycle of a multiprocessor: H200, H100
+  const double bytes = d.memory_rate / (d.sm_count * d.clock);
+  return kMost * std::clamp((kAmple - bytes) / (kAmple - kScarce), 0.0, 1.0) *
+         std::clamp(std::log(seconds / kBegin) / std::log(kFull / kBegin), 0.0, 1.0);
+}
+
 }  // namespace
 
 HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w, const HopperConfig& c, int panel,
@@ -227,6 +238,7 @@ HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w,
   // The tables are fitted to products that take longer than a launch. They say nothing of shorter ones.
   left *= std::min(1.0, total / time.total);
   time.total = (time.total + total) * std::exp(left);
+  if (pingpong && c.block_m >= 128) time.total *= 1 + drift(d, time.total);
   if (time.memory > busy) {
     time.limit = "HBM";
   } else if (time.l2 > time.compute) {

@@ -74,6 +74,7 @@ bool has_wide_sinks(const Shape& shape);
 template <class Config>
 std::vector<SinkNeeds> sink_needs(const Shape& s, const Config& c) {
   std::vector<SinkNeeds> needs;
+  needs.reserve(2 + s.custom_sinks.size());
   if (s.pre) needs.push_back(kernel::store_needs(c, true, *s.pre));
   if (s.out) needs.push_back(kernel::store_needs(c, false, *s.out));
   needs.insert(needs.end(), s.custom_sinks.begin(), s.custom_sinks.end());

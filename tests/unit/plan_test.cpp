@@ -535,6 +535,21 @@ TEST(Plan, AMeanOfATilesHeightIsNoReasonForThatTile) {
   EXPECT_NE(describe(chosen()), describe(equal));
 }
 
+// Where memory is scarce, ping-pong kernels of many rows take longer in products of milliseconds.
+TEST(Plan, BlocksThatDriftApartCostTimeOnAnH100) {
+  Shape s = dense(444352, 2624, 2688);
+  s.grouping = Grouping::Offsets;
+  s.groups = 101, s.expected_rows = 4400;
+  s.activation = Activation::Swiglu;
+  const auto schedule = [&](const char* device) {
+    return make_hopper_plan(s, *named_device(device), {}).config.schedule;
+  };
+  EXPECT_EQ(schedule("h100-sxm"), WarpSchedule::Cooperative);
+  EXPECT_EQ(schedule("h200"), WarpSchedule::PingPong);
+  s.groups = 5, s.m = 22000;
+  EXPECT_EQ(schedule("h100-sxm"), WarpSchedule::PingPong) << "of less than a millisecond";
+}
+
 // Rows of groups that are drawn one by one: the rows below which there are so many groups.
 TEST(Plan, ScatteredRowsAreQuantilesOfDrawnOnes) {
   std::mt19937 random(3);
