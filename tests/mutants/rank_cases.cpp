@@ -127,12 +127,16 @@ std::string run_over_ranks(const char* order) {
     layers.sums->share_windows(*layers.rows), layers.crowded->share_windows(*layers.rows);
   }
   const uint64_t seed = std::hash<std::string>()(order) % 1000;
-  layers.rows->bring(draw(seed)), layers.sums->bring(draw(seed + 1, 8));
+  // In all orders but one all ranks have few tokens, of which the device says that the last rank has none.
+  const bool all_few = std::string(order) != "eager";
+  test::RankCall rows = draw(seed, all_few ? 8 : 9);
+  if (all_few) rows.counts = {std::nullopt, std::nullopt, 0};
+  layers.rows->bring(rows), layers.sums->bring(draw(seed + 1, 8));
   test::set_order(order);
   // Each behind a call of the same layer and behind one of the other.
   int call = 0;
   for (const test::RankLayers* of :
-       {layers.rows.get(), layers.sums.get(), layers.sums.get(), layers.rows.get(), layers.rows.get()}) {
+       {layers.rows.get(), layers.rows.get(), layers.sums.get(), layers.sums.get(), layers.rows.get()}) {
     for (int rank = 0; rank < kRanks; ++rank) of->run((rank + call / 2) % kRanks);
     ++call;
   }
