@@ -21,7 +21,7 @@ namespace {
 using sim_test::symbol;  // for CU
 
 // Before anything asks for a device. A multiprocessor each, so that a block that combines sums has several chunks.
-const bool kHasDevices = setenv("MOXIE_SIM_DEVICES", "8", 1) == 0 && setenv("MOXIE_SIM_SMS", "1", 1) == 0;
+const bool kHasDevices = setenv("MOXIE_SIM_DEVICES", "9", 1) == 0 && setenv("MOXIE_SIM_SMS", "1", 1) == 0;
 
 ExpertLayerDescription small_layer(int ranks, int64_t experts, int top_k) {
   ExpertLayerDescription d;
@@ -67,14 +67,14 @@ struct Kind {
   int64_t hidden = 136;
 };
 // With 2,400 columns send_few sends the tokens of a rank that has six or fewer, with 16 choices those of one that has
-// eight or fewer. Dispatch sends those of the others.
+// eight or fewer. Dispatch sends those of the others. Nine ranks may have more few pairs than send_few has threads.
 const Kind kKinds[] = {
     {"Two", 2, 3, 2, RowFormat::Bf16, ResultFormat::Rows, 2400},
     {"TwoSums", 2, 4, 8, RowFormat::Bf16, ResultFormat::Sums},
     {"Four", 4, 2, 3, RowFormat::Fp8, ResultFormat::Rows},
     {"FourSums", 4, 5, 16, RowFormat::Fp8, ResultFormat::Bf16Sums},
     {"FourMxfp8", 4, 3, 5, RowFormat::Mxfp8, ResultFormat::Sums, 2400},
-    {"Eight", 8, 2, 1, RowFormat::Bf16, ResultFormat::Rows},
+    {"Nine", 9, 1, 2, RowFormat::Bf16, ResultFormat::Rows},
     {"AllPlaces", 2, kMaxRoutedExperts / 2, 3, RowFormat::Bf16, ResultFormat::Rows},
 };
 void PrintTo(const Kind& kind, std::ostream* stream) { *stream << kind.name; }
