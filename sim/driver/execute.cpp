@@ -230,7 +230,7 @@ KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* str
     launch.predecessors.unfinished_writes.push_back(stream->last->written);
     early_ = stream->last->before;
   }
-  grid_.written = std::make_shared<ByteSet>();
+  grid_.written = std::make_shared<WrittenBytes>();
   launch.written = grid_.written.get();
 }
 

@@ -19,9 +19,9 @@ struct Item;
 
 // The last kernel of a stream, for the dependent grid behind it.
 struct Grid {
-  std::shared_ptr<ByteSet> written;
+  std::shared_ptr<WrittenBytes> written;
   // What earlier grids may have left unfinished, because this one did not wait for them.
-  std::vector<std::shared_ptr<const ByteSet>> unfinished;
+  std::vector<std::shared_ptr<const WrittenBytes>> unfinished;
   // What has happened before it for certain, where there are several devices.
   Knowledge before;
 };

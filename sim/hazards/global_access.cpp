@@ -38,11 +38,11 @@ void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
   }
 }
 
-void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
+void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane, Reach reach) {
   const Cluster& cluster = *warp.cta->cluster;
   if (warp.view.seen[cluster.predecessor_grids] > 0) return;
   for (const auto& grid : cluster.launch->predecessors.unfinished_writes) {
-    if (!grid->touches(address, bytes)) continue;
+    if (!(reaches_grids(reach) ? grid->plain.touches(address, bytes) : grid->touches(address, bytes))) continue;
     fault(Hazard::DataInFlight, warp, lane,
           std::string(write ? "writes to" : "reads") + " global memory at " + hex(address) +
               ", which the grid before may still be writing, and no griddepcontrol.wait stands before it");

@@ -23,8 +23,11 @@ void global_warp_access(Warp& warp, const uint64_t* address, uint32_t mask, uint
 bool is_uncaused(const Warp& warp, Stamp write);
 [[noreturn]] void fault_uncaused(const Warp& warp, Stamp write, int lane, const std::string& place);
 
-// Faults when the bytes belong to what an unfinished predecessor grid has written.
-void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane);
+// Whether threads of other grids are within the scope of an access. Two such accesses are morally strong (PTX ISA
+// 8.7.1).
+inline bool reaches_grids(Reach reach) { return reach >= Reach::Device; }
+// Faults when the bytes belong to what an unfinished predecessor grid has written, if either access may race.
+void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane, Reach reach);
 // Counts the bytes that an instruction, or a copy that it issues, reads and writes, for MOXIE_SIM_STATISTICS.
 inline void count_global(const Cluster& cluster, uint64_t bytes, bool read, bool write) {
   if (cluster.statistics == nullptr) return;
@@ -32,10 +35,12 @@ inline void count_global(const Cluster& cluster, uint64_t bytes, bool read, bool
   if (write) cluster.statistics->bytes_written += bytes;
 }
 // Called when a warp touches global memory, itself or by a copy that it issues.
-inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane) {
+inline void note_global(Warp& warp, uint64_t address, uint64_t bytes, bool write, int lane, Reach reach = Reach::Weak) {
   Cluster& cluster = *warp.cta->cluster;
-  if (write && cluster.logs_writes) cluster.written.add(address, bytes);
-  if (!cluster.launch->predecessors.unfinished_writes.empty()) check_unfinished(warp, address, bytes, write, lane);
+  if (write && cluster.logs_writes)
+    (reaches_grids(reach) ? cluster.written.strong : cluster.written.plain).add(address, bytes);
+  if (!cluster.launch->predecessors.unfinished_writes.empty())
+    check_unfinished(warp, address, bytes, write, lane, reach);
 }
 
 }  // namespace sim

@@ -71,9 +71,9 @@ void resolve_global(Warp& warp, const uint64_t* at, uint32_t mask, uint32_t size
   if ((access != Access::Read && cluster.logs_writes) || !cluster.launch->predecessors.unfinished_writes.empty()) {
     if (mask == kFullMask && high - low == uint64_t{kLanes - 1} * size &&
         cluster.launch->predecessors.unfinished_writes.empty()) {
-      cluster.written.add(low, uint64_t{kLanes} * size);
+      (reaches_grids(reach) ? cluster.written.strong : cluster.written.plain).add(low, uint64_t{kLanes} * size);
     } else {
-      each_lane(mask, [&](int lane) { note_global(warp, at[lane], size, access != Access::Read, lane); });
+      each_lane(mask, [&](int lane) { note_global(warp, at[lane], size, access != Access::Read, lane, reach); });
     }
   }
   if (access != Access::Read && cluster.tensor_maps.may_hold(low, high + size - low)) {

@@ -226,7 +226,7 @@ struct Cluster {
   uint64_t instructions = 0;   // warp instructions executed
   Statistics* statistics = nullptr;  // counted where it is not null
   bool logs_writes = false;          // this cluster's writes to global memory, copies included, are kept in `written`
-  ByteSet written;
+  WrittenBytes written;
   // The agent of the predecessor grids. Its clock is 1 for those behind a griddepcontrol.wait.
   Agent predecessor_grids = 0;
   uint64_t stores = 0;  // with `events`, what tells work from a livelock

@@ -21,8 +21,9 @@ namespace sim {
 
 // Programmatic dependent launch: the grids that may still run when this one starts.
 struct PredecessorGrids {
-  // What they may still be writing. An access to these bytes before a griddepcontrol.wait is a hazard.
-  std::vector<std::shared_ptr<const ByteSet>> unfinished_writes;
+  // What they may still be writing. An access to these bytes before a griddepcontrol.wait is a hazard, unless it and
+  // all that writes them are strong: so may grids that run at the same time speak to each other.
+  std::vector<std::shared_ptr<const WrittenBytes>> unfinished_writes;
   // What they still have to do to memory.
   std::function<void()> remaining_work;
   // Does the remaining work, once. The first thread that executes griddepcontrol.wait calls it, or the end of the
@@ -65,7 +66,7 @@ struct Launch {
   Statistics statistics;
   PredecessorGrids predecessors;
   std::unique_ptr<GridHistory> grid_history;  // where races for global memory are looked for
-  ByteSet* written = nullptr;                 // what this grid writes, when somebody wants to know
+  WrittenBytes* written = nullptr;            // what this grid writes, when somebody wants to know
 };
 
 }  // namespace sim

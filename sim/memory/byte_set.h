@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of bytes of global memory. It holds what a grid has written.
+// Sets of bytes of global memory.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -23,6 +23,16 @@ class ByteSet {
   std::unordered_map<uint64_t, std::unique_ptr<Chunk>> chunks_;
   uint64_t last_number_ = 0;
   Chunk* last_ = nullptr;
+};
+
+// What a grid writes: by plain accesses and copies, and by strong accesses whose scope holds other grids.
+struct WrittenBytes {
+  ByteSet plain, strong;
+  void add(const WrittenBytes& other) { plain.add(other.plain), strong.add(other.strong); }
+  bool touches(uint64_t address, uint64_t bytes) const {
+    return plain.touches(address, bytes) || strong.touches(address, bytes);
+  }
+  void clear() { plain.clear(), strong.clear(); }
 };
 
 }  // namespace sim

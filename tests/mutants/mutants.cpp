@@ -126,13 +126,13 @@ class Problem {
   // Nothing of an earlier run may help: outputs, what the kernel writes for itself, and inputs are wiped out.
   virtual void poison() const = 0;
   // The grid before this one writes what is in flight. It may do so until griddepcontrol.wait.
-  const std::shared_ptr<sim::ByteSet>& in_flight() const { return in_flight_; }
+  const std::shared_ptr<sim::WrittenBytes>& in_flight() const { return in_flight_; }
   virtual void reveal() const = 0;
   virtual bool is_right() const = 0;
 
  protected:
   CUDA_KERNEL_NODE_PARAMS node_{};
-  std::shared_ptr<sim::ByteSet> in_flight_ = std::make_shared<sim::ByteSet>();
+  std::shared_ptr<sim::WrittenBytes> in_flight_ = std::make_shared<sim::WrittenBytes>();
 };
 
 // One product of a case, whatever its operands' format. In flight are the inputs, but for weights said to be ready,
@@ -156,10 +156,11 @@ class ProductProblem : public Problem {
       }
     }
     if (sink_) outputs_.push_back({sink_->get<uint8_t>(), std::vector<uint8_t>(sink_->size())});
-    for (const auto& [address, bytes] : inputs_) in_flight_->add(reinterpret_cast<uint64_t>(address), bytes.size());
+    for (const auto& [address, bytes] : inputs_)
+      in_flight_->plain.add(reinterpret_cast<uint64_t>(address), bytes.size());
     for (const Output& output : outputs_)
-      in_flight_->add(reinterpret_cast<uint64_t>(output.address), output.expected.size());
-    in_flight_->add(reinterpret_cast<uint64_t>(x.workspace), x.workspace_bytes);
+      in_flight_->plain.add(reinterpret_cast<uint64_t>(output.address), output.expected.size());
+    in_flight_->plain.add(reinterpret_cast<uint64_t>(x.workspace), x.workspace_bytes);
   }
 
   const ProductSpec& problem() const { return product_.problem(); }
@@ -215,7 +216,7 @@ class CallProblem : public Problem {
       if (others_.count(address)) continue;
       if (std::count(call_.ready.begin(), call_.ready.end(), address)) continue;
       buffers_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes), {}});
-      in_flight_->add(reinterpret_cast<uint64_t>(address), bytes);
+      in_flight_->plain.add(reinterpret_cast<uint64_t>(address), bytes);
     }
   }
 

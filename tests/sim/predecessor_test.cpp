@@ -17,6 +17,7 @@ struct Access {
   uint32_t bytes;  // of global memory, from byte 256 of p_data on
   std::string text;
   uint32_t threads = 1;
+  bool strong = false;  // with a scope that holds other grids
 };
 void PrintTo(const Access& access, std::ostream* out) { *out << access.name; }
 
@@ -76,9 +77,18 @@ std::vector<Access> accesses() {
       {"st_v4_of_a_warp", true, 512,
        "  mad.wide.u32 %place, %t, 16, %at;\n  st.global.v4.u32 [%place], {%r0, %r0, %r0, %r0};\n", 32},
       {"atom_of_a_warp", true, 256,
-       "  mad.wide.u32 %place, %t, 8, %at;\n  mov.u64 %map, 1;\n  red.global.add.u64 [%place], %map;\n", 32},
-      {"atom", true, 4, "  atom.global.add.u32 %r3, [%at], %r2;\n"},
-      {"red", true, 4, "  red.global.add.u32 [%at], %r2;\n"},
+       "  mad.wide.u32 %place, %t, 8, %at;\n  mov.u64 %map, 1;\n  red.global.add.u64 [%place], %map;\n", 32, true},
+      {"atom", true, 4, "  atom.global.add.u32 %r3, [%at], %r2;\n", 1, true},
+      {"red", true, 4, "  red.global.add.u32 [%at], %r2;\n", 1, true},
+      {"atom_cta", true, 4, "  atom.relaxed.cta.global.add.u32 %r3, [%at], %r2;\n"},
+      {"ld_acquire", false, 4, "  ld.acquire.gpu.global.u32 %r3, [%at];\n", 1, true},
+      {"ld_acquire_cluster", false, 4, "  ld.acquire.cluster.global.u32 %r3, [%at];\n"},
+      {"ld_volatile", false, 4, "  ld.volatile.global.u32 %r3, [%at];\n", 1, true},
+      {"st_release", true, 4, "  st.release.sys.global.u32 [%at], 7;\n", 1, true},
+      {"st_relaxed_of_a_warp", true, 128,
+       "  mad.wide.u32 %place, %t, 4, %at;\n  st.relaxed.gpu.global.u32 [%place], 7;\n", 32, true},
+      {"st_relaxed_cta_of_a_warp", true, 128,
+       "  mad.wide.u32 %place, %t, 4, %at;\n  st.relaxed.cta.global.u32 [%place], 7;\n", 32},
       {"cp_async", false, 16,
        "  cp.async.cg.shared.global [%buffer], [%at], 16;\n  cp.async.commit_group;\n  cp.async.wait_group 0;\n"},
       {"bulk_load", false, 128,
@@ -110,11 +120,12 @@ class Predecessor : public testing::TestWithParam<Access> {
     sim::encode(fields, map_.data());
   }
   // The report, while the grid before may still be writing `bytes` bytes from the `first` of the access on.
-  std::string run(bool waits, int first, uint64_t bytes, const sim::Order& order, sim::ByteSet* written = nullptr) {
+  std::string run(bool waits, int first, uint64_t bytes, const sim::Order& order, sim::WrittenBytes* written = nullptr,
+                  bool strongly = false) {
     const auto compiled = prepare_ptx(kernel(GetParam().text, waits), "k");
     const Params params = Params().add(data_.address()).add(map_.address());
-    const auto unfinished = std::make_shared<sim::ByteSet>();
-    unfinished->add(begin() + uint64_t(int64_t{first}), bytes);
+    const auto unfinished = std::make_shared<sim::WrittenBytes>();
+    (strongly ? unfinished->strong : unfinished->plain).add(begin() + uint64_t(int64_t{first}), bytes);
     sim::Launch launch;
     launch.kernel = compiled.get();
     launch.block = {GetParam().threads, 1, 1};
@@ -153,15 +164,27 @@ TEST_P(Predecessor, IsWaitedForBeforeItsWritesAreTouched) {
   }
 }
 
+// So may grids that run at the same time tell each other something (PTX ISA 8.7.1).
+TEST_P(Predecessor, StrongAccessesMayMeet) {
+  const int last = int(GetParam().bytes) - 1;
+  for (const sim::Order& order : all_orders()) {
+    for (const int touched : {0, last}) {
+      EXPECT_EQ(run(false, touched, 1, order, nullptr, true) == "", GetParam().strong) << touched;
+      EXPECT_EQ(run(true, touched, 1, order, nullptr, true), "");
+    }
+  }
+}
+
 TEST_P(Predecessor, ItsOwnWritesAreNoted) {
   for (const sim::Order& order : all_orders()) {
-    sim::ByteSet written;
+    sim::WrittenBytes written;
     EXPECT_EQ(run(true, 0, 0, order, &written), "");
     const uint64_t size = GetParam().bytes;
     EXPECT_EQ(written.touches(begin(), 1), GetParam().writes);
     EXPECT_EQ(written.touches(begin() + size - 1, 1), GetParam().writes);
     EXPECT_FALSE(written.touches(begin() - 16, 16));
     EXPECT_FALSE(written.touches(begin() + size, 16));
+    EXPECT_EQ(written.strong.touches(begin(), size), GetParam().writes && GetParam().strong);
   }
 }
 
