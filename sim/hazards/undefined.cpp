@@ -319,14 +319,8 @@ Kind kind_of(const Instr& in) {
   return Kind::Decides;
 }
 
-// How many of the instruction's first rows it writes, of those that are not Moves.
-size_t written_rows(const ptx::Instruction& in) {
-  static const std::unordered_set<std::string_view> kWriters = {"activemask",   "alloca",   "clusterlaunchcontrol",
-                                                                "createpolicy", "elect",    "getctarank",
-                                                                "mapa",         "mbarrier", "stacksave"};
-  const bool reduces = (in.parts[0] == "bar" || in.parts[0] == "barrier") && in.parts.size() > 2 &&
-                       std::find(in.parts.begin(), in.parts.end(), "red") != in.parts.end();
-  if (kWriters.count(in.parts[0]) == 0 && !reduces) return 0;
+// How many of the instruction's first rows are destinations, of those that have any.
+size_t destination_rows(const ptx::Instruction& in) {
   size_t rows = 0;
   for (size_t i = 0; i < (in.dual_destination ? 2u : 1u) && i < in.operands.size(); ++i) {
     using Operand = ptx::Operand;
@@ -337,6 +331,48 @@ size_t written_rows(const ptx::Instruction& in) {
       ++rows;
   }
   return rows;
+}
+
+// The same, 0 of those that have none, of those that Decide.
+size_t written_rows(const ptx::Instruction& in) {
+  static const std::unordered_set<std::string_view> kWriters = {"activemask",   "alloca",   "clusterlaunchcontrol",
+                                                                "createpolicy", "elect",    "getctarank",
+                                                                "mapa",         "mbarrier", "stacksave"};
+  const bool reduces = (in.parts[0] == "bar" || in.parts[0] == "barrier") && in.parts.size() > 2 &&
+                       std::find(in.parts.begin(), in.parts.end(), "red") != in.parts.end();
+  return kWriters.count(in.parts[0]) == 0 && !reduces ? 0 : destination_rows(in);
+}
+
+// Whether the instruction is a branch over some that only compute, from registers and constants to registers: ptxas
+// makes guards of such branches.
+bool skips_computation(const Warp& warp, const Instr& in) {
+  constexpr ptrdiff_t kMost = 64;
+  if (in.target < 0 || in.source->opcode != "bra") return false;
+  const Instr* const end = kernel_of(warp).code.data() + in.target;
+  if (end <= &in || end - &in > kMost) return false;
+  return std::all_of(&in + 1, end, [](const Instr& each) {
+    const std::vector<std::string>& parts = each.source->parts;
+    const bool carries = parts[0] == "addc" || parts[0] == "subc" || parts[0] == "madc" ||
+                         std::find(parts.begin(), parts.end(), "cc") != parts.end();
+    const bool constant = parts[0] == "ld" && (parts[1] == "param" || parts[1] == "const");
+    return (kind_of(each) == Kind::Computes && !carries) || constant;
+  });
+}
+
+void undefine_row(Warp& warp, uint32_t row, uint32_t lanes) {
+  if (row == kNoReg) return;
+  const size_t size = row_size(warp, row);
+  uint8_t* const bits = warp.undefined->registers.get() + row;
+  if (size == 64) {  // a predicate
+    uint32_t undefined;
+    std::memcpy(&undefined, bits, 4);
+    undefined |= lanes;
+    std::memcpy(bits, &undefined, 4);
+  } else {
+    each_lane(lanes,
+              [&](int lane) { std::memset(bits + static_cast<size_t>(lane) * (size / kLanes), 0xff, size / kLanes); });
+  }
+  note_undefined(warp, row);
 }
 
 // Whether an operand in the row, at a place in Instr::reg, may be undefined: of wgmma.mma_async all but the descriptors
@@ -409,7 +445,8 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
   } else {
     const Kind kind = kind_of(in);
     const std::string& name = in.source->opcode;
-    if (guard != 0 && kind != Kind::Computes) reaches(warp, guard, "whether " + name + " is executed");
+    if (guard != 0 && kind != Kind::Computes && !skips_computation(warp, in))
+      reaches(warp, guard, "whether " + name + " is executed");
     if (kind == Kind::Computes) {
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Meets) {
@@ -433,6 +470,17 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
   // An exited warp keeps its last values.
   if (undefined.none()) warp.attention &= static_cast<uint8_t>(~Warp::kUndefined);
   return step;
+}
+
+uint32_t take_undefined_branch(Warp& warp, const Instr& in, uint32_t lanes) {
+  lanes &= undefined_lanes(warp, in.guard);
+  if (lanes == 0 || !skips_computation(warp, in)) return 0;
+  const Instr* const end = kernel_of(warp).code.data() + in.target;
+  for (const Instr* each = &in + 1; each != end; ++each) {
+    const size_t rows = std::min<size_t>(destination_rows(*each->source), each->reg_count);
+    for (size_t i = 0; i < rows; ++i) undefine_row(warp, each->reg[i], lanes);
+  }
+  return lanes;
 }
 
 void skip_with_undefined(Warp& warp, const Instr& in, uint32_t lanes) {

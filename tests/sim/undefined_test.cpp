@@ -64,6 +64,12 @@ Case decided(const std::string& name, const std::string& bad, const std::string&
   return {name, loaded(bad + branch), loaded(good + branch), "whether bra is executed depends on "};
 }
 
+// Computes by a branch that an undefined value decides.
+std::string skipped(const std::string& branch, const std::string& behind = "") {
+  return "mov.u32 %r7, 1;\nmov.u32 %r10, 3;\nsetp.eq.u32 %p3, %r3, 99;\nsetp.eq.u32 %p2, %r6, 1;\n" + branch +
+         "\nadd.u32 %r11, %r3, 1;\n" + (behind.empty() ? "mov.u32 %r7, %r11;" : "") + "\nOVER:\n" + behind + "\n";
+}
+
 // Of the fragments of four matrices of 8 rows of 16 bytes, rows 0 to 7 are written and rows 8 to 15 are not.
 const std::string kFragments = R"(
   mad.lo.u32 %r7, %r3, 16, %r1;
@@ -152,7 +158,9 @@ std::string copied(const std::string& copy, const std::string& load) {
       "st.global.u32 [%rd4], %r3;\n@%p1 st.global.u32 [%rd4+16], %r6;\nbar.sync 0;\n@%p1 "
       "mbarrier.init.shared::cta.b64 [%r2], 1;\n@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], "
       "1024;\nbar.sync 0;\n" +
-      copy + load + "setp.eq.u32 %p2, %r7, 99;\n@%p2 bra OVER;\nOVER:\nst.global.u32 [%rd3+16], 1;\n");
+      copy + load +
+      "setp.eq.u32 %p2, %r7, 99;\n@%p2 bra OVER;\nst.global.u32 [%rd4], 1;\nOVER:\nst.global.u32 [%rd3+16], "
+      "1;\n");
 }
 const std::string kWaited = "W: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;\n @!%p9 bra W;\n";
 
@@ -391,11 +399,33 @@ std::vector<Case> cases() {
        loaded("st.local.u32 [depot+4], %r6;\nld.local.u32 %r7, [depot+8];\nst.global.u32 [%rd4], %r7;\n")},
       {"global memory",
        loaded("st.global.u32 [%rd4], %r6;\nld.global.u32 %r7, [%rd4];\nsetp.eq.u32 %p2, %r7, 1;\n@%p2 "
-              "bra OVER;\nOVER:\n"),
+              "bra OVER;\nst.global.u32 [%rd4], %r3;\nOVER:\n"),
        loaded("st.global.u32 [%rd4], %r6;\nst.global.u32 [%rd4], %r3;\nld.global.u32 %r7, [%rd4];\nsetp.eq.u32 %p2, "
-              "%r7, 1;\n@%p2 bra OVER;\nOVER:\n"),
+              "%r7, 1;\n@%p2 bra OVER;\nst.global.u32 [%rd4], %r3;\nOVER:\n"),
        "whether bra is executed depends on "},
       {"an argument", call("%r6"), call("%r3")},
+      // ptxas makes a guard of a branch over what only computes.
+      computed("a branch over computation", skipped("@%p2 bra OVER;"), skipped("@%p2 bra OVER;") + "mov.u32 %r7, 1;\n"),
+      computed("a branch of one lane over computation", "selp.u32 %r6, %r6, 0, %p1;\n" + skipped("@%p2 bra OVER;"),
+               "selp.u32 %r6, 0, %r6, %p1;\n" + skipped("@%p2 bra OVER;") + "selp.u32 %r7, %r7, 1, %p1;\n"),
+      computed("a negated branch over computation", skipped("@!%p2 bra OVER;"),
+               skipped("@!%p2 bra OVER;") + "mov.u32 %r7, 1;\n"),
+      computed("a branch over a predicate", skipped("@%p2 bra OVER;\nsetp.eq.u32 %p3, %r3, 1;", "@%p3 mov.u32 %r7, 2;"),
+               skipped("@%p2 bra OVER;\nsetp.eq.u32 %p3, %r3, 1;") + "mov.u32 %r7, 1;\n"),
+      computed("a branch over both halves",
+               skipped("@%p2 bra OVER;\nmov.b64 {%r8, %r7}, %rd3;", "add.u32 %r7, %r7, 1;"),
+               skipped("@%p2 bra OVER;\nmov.b64 {%r8, %r9}, %rd3;", "mov.u32 %r7, %r10;")),
+      computed("a branch over a parameter",
+               skipped("@%p2 bra OVER;\nld.param.u32 %r7, [p_out];", "add.u32 %r7, %r7, 1;"),
+               skipped("@%p2 bra OVER;\nld.param.u32 %r8, [p_out];") + "mov.u32 %r7, 1;\n"),
+      {"a branch that lanes have in common", loaded(skipped("@%p2 bra.uni OVER;")), loaded(skipped("bra.uni OVER;")),
+       "whether bra.uni is executed depends on "},
+      {"a branch back", loaded("AGAIN:\nadd.u32 %r6, %r6, 1;\nsetp.eq.u32 %p2, %r6, 1;\n@%p2 bra AGAIN;\n"),
+       loaded("AGAIN:\nadd.u32 %r6, %r6, 1;\nsetp.eq.u32 %p2, %r3, 77;\n@%p2 bra AGAIN;\n"),
+       "whether bra is executed depends on "},
+      {"a branch over a carry", loaded("setp.eq.u32 %p2, %r6, 1;\n@%p2 bra OVER;\nadd.cc.u32 %r7, %r3, %r3;\nOVER:\n"),
+       loaded("setp.eq.u32 %p2, %r6, 1;\n@%p2 bra OVER;\nadd.u32 %r7, %r3, %r3;\nOVER:\n"),
+       "whether bra is executed depends on "},
       {"a counter", entry("atom.shared.add.u32 %r7, [%r1+64], 1;\nst.global.u32 [%rd4], %r7;\n"),
        entry("@%p1 atom.shared.exch.b32 %r7, [%r1+64], 1;\nbar.warp.sync -1;\natom.shared.add.u32 %r7, [%r1+64], "
              "1;\nst.global.u32 [%rd4], %r7;\n")},
