@@ -69,20 +69,28 @@ void note_undefined(Warp& warp, uint32_t row) {
   if (row != kNoReg) warp.undefined->note(row, row_size(warp, row));
 }
 
-void define_row(Warp& warp, uint32_t row, uint32_t lanes) {
-  if (row == kNoReg || !warp.undefined->has(row)) return;
+namespace {
+
+void mark_row(Warp& warp, uint32_t row, uint32_t lanes, bool undefined) {
   const size_t size = row_size(warp, row);
   uint8_t* const bits = warp.undefined->registers.get() + row;
-  if (size == 64) {
-    uint32_t undefined;
-    std::memcpy(&undefined, bits, 4);
-    undefined &= ~lanes;
-    std::memcpy(bits, &undefined, 4);
+  if (size == 64) {  // a predicate
+    uint32_t marked;
+    std::memcpy(&marked, bits, 4);
+    marked = undefined ? marked | lanes : marked & ~lanes;
+    std::memcpy(bits, &marked, 4);
   } else {
+    const size_t each = size / kLanes;
     each_lane(lanes,
-              [&](int lane) { std::memset(bits + static_cast<size_t>(lane) * (size / kLanes), 0, size / kLanes); });
+              [&](int lane) { std::memset(bits + static_cast<size_t>(lane) * each, undefined ? 255 : 0, each); });
   }
   note_undefined(warp, row);
+}
+
+}  // namespace
+
+void define_row(Warp& warp, uint32_t row, uint32_t lanes) {
+  if (row != kNoReg && warp.undefined->has(row)) mark_row(warp, row, lanes, false);
 }
 
 void check_defined(const Warp& warp, const Instr& in, uint32_t row, uint32_t lanes, const char* what) {
@@ -319,7 +327,7 @@ Kind kind_of(const Instr& in) {
   return Kind::Decides;
 }
 
-// How many of the instruction's first rows are destinations, of those that have any.
+// How many of its first rows an instruction with a destination writes.
 size_t destination_rows(const ptx::Instruction& in) {
   size_t rows = 0;
   for (size_t i = 0; i < (in.dual_destination ? 2u : 1u) && i < in.operands.size(); ++i) {
@@ -333,7 +341,7 @@ size_t destination_rows(const ptx::Instruction& in) {
   return rows;
 }
 
-// The same, 0 of those that have none, of those that Decide.
+// How many of its first rows an instruction that Decides writes.
 size_t written_rows(const ptx::Instruction& in) {
   static const std::unordered_set<std::string_view> kWriters = {"activemask",   "alloca",   "clusterlaunchcontrol",
                                                                 "createpolicy", "elect",    "getctarank",
@@ -357,22 +365,6 @@ bool skips_computation(const Warp& warp, const Instr& in) {
     const bool constant = parts[0] == "ld" && (parts[1] == "param" || parts[1] == "const");
     return (kind_of(each) == Kind::Computes && !carries) || constant;
   });
-}
-
-void undefine_row(Warp& warp, uint32_t row, uint32_t lanes) {
-  if (row == kNoReg) return;
-  const size_t size = row_size(warp, row);
-  uint8_t* const bits = warp.undefined->registers.get() + row;
-  if (size == 64) {  // a predicate
-    uint32_t undefined;
-    std::memcpy(&undefined, bits, 4);
-    undefined |= lanes;
-    std::memcpy(bits, &undefined, 4);
-  } else {
-    each_lane(lanes,
-              [&](int lane) { std::memset(bits + static_cast<size_t>(lane) * (size / kLanes), 0xff, size / kLanes); });
-  }
-  note_undefined(warp, row);
 }
 
 // Whether an operand in the row, at a place in Instr::reg, may be undefined: of wgmma.mma_async all but the descriptors
@@ -478,7 +470,9 @@ uint32_t take_undefined_branch(Warp& warp, const Instr& in, uint32_t lanes) {
   const Instr* const end = kernel_of(warp).code.data() + in.target;
   for (const Instr* each = &in + 1; each != end; ++each) {
     const size_t rows = std::min<size_t>(destination_rows(*each->source), each->reg_count);
-    for (size_t i = 0; i < rows; ++i) undefine_row(warp, each->reg[i], lanes);
+    for (size_t i = 0; i < rows; ++i) {
+      if (each->reg[i] != kNoReg) mark_row(warp, each->reg[i], lanes, true);
+    }
   }
   return lanes;
 }
