@@ -351,20 +351,48 @@ size_t written_rows(const ptx::Instruction& in) {
   return kWriters.count(in.parts[0]) == 0 && !reduces ? 0 : destination_rows(in);
 }
 
-// Whether the instruction is a branch over some that only compute, from registers and constants to registers: ptxas
-// makes guards of such branches.
-bool skips_computation(const Warp& warp, const Instr& in) {
+// What a branch forward leads to where all instructions before both its sides meet only compute, from registers and
+// constants to registers, or branch forward as well. ptxas makes guards or selections of such branches.
+struct Sides {
+  const Instr* meet = nullptr;          // null: the branch is no such one
+  std::vector<const Instr*> computing;  // on either side
+};
+
+bool only_computes(const Instr& in) {
+  const std::vector<std::string>& parts = in.source->parts;
+  const bool carries = parts[0] == "addc" || parts[0] == "subc" || parts[0] == "madc" ||
+                       std::find(parts.begin(), parts.end(), "cc") != parts.end();
+  const bool constant = parts[0] == "ld" && (parts[1] == "param" || parts[1] == "const");
+  return (kind_of(in) == Kind::Computes && !carries) || constant;
+}
+
+Sides sides_of(const Warp& warp, const Instr& branch) {
   constexpr ptrdiff_t kMost = 64;
-  if (in.target < 0 || in.source->opcode != "bra") return false;
-  const Instr* const end = kernel_of(warp).code.data() + in.target;
-  if (end <= &in || end - &in > kMost) return false;
-  return std::all_of(&in + 1, end, [](const Instr& each) {
-    const std::vector<std::string>& parts = each.source->parts;
-    const bool carries = parts[0] == "addc" || parts[0] == "subc" || parts[0] == "madc" ||
-                         std::find(parts.begin(), parts.end(), "cc") != parts.end();
-    const bool constant = parts[0] == "ld" && (parts[1] == "param" || parts[1] == "const");
-    return (kind_of(each) == Kind::Computes && !carries) || constant;
-  });
+  const Instr* const code = kernel_of(warp).code.data();
+  const auto begin = &branch - code + 1;
+  ptrdiff_t meet = branch.target;
+  if (branch.source->opcode != "bra" || meet < begin || meet - begin > kMost) return {};
+  std::array<bool, kMost + 1> reached = {};  // the instructions from `begin` on
+  const auto reach = [&](ptrdiff_t pc) { reached[static_cast<size_t>(pc - begin)] = true; };
+  reach(begin), reach(meet);
+  Sides sides;
+  for (ptrdiff_t pc = begin; pc < meet; ++pc) {
+    if (!reached[static_cast<size_t>(pc - begin)]) continue;
+    const Instr& in = code[pc];
+    const bool branches = in.source->parts[0] == "bra";
+    if (branches) {
+      if (in.target <= pc || in.target - begin > kMost) return {};
+      reach(in.target);
+      meet = std::max<ptrdiff_t>(meet, in.target);
+    } else if (only_computes(in)) {
+      sides.computing.push_back(&in);
+    } else {
+      return {};
+    }
+    if (!branches || in.guard != UINT32_MAX) reach(pc + 1);
+  }
+  sides.meet = code + meet;
+  return sides;
 }
 
 // Whether an operand in the row, at a place in Instr::reg, may be undefined: of wgmma.mma_async all but the descriptors
@@ -437,8 +465,7 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
   } else {
     const Kind kind = kind_of(in);
     const std::string& name = in.source->opcode;
-    if (guard != 0 && kind != Kind::Computes && !skips_computation(warp, in))
-      reaches(warp, guard, "whether " + name + " is executed");
+    if (guard != 0 && kind != Kind::Computes) reaches(warp, guard, "whether " + name + " is executed");
     if (kind == Kind::Computes) {
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Meets) {
@@ -464,17 +491,26 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
   return step;
 }
 
-uint32_t take_undefined_branch(Warp& warp, const Instr& in, uint32_t lanes) {
-  lanes &= undefined_lanes(warp, in.guard);
-  if (lanes == 0 || !skips_computation(warp, in)) return 0;
-  const Instr* const end = kernel_of(warp).code.data() + in.target;
-  for (const Instr* each = &in + 1; each != end; ++each) {
+bool skip_undefined_branch(Warp& warp, const Instr& in) {
+  Warp::Split& split = warp.splits[warp.current];
+  const uint32_t lanes = undefined_lanes(warp, in.guard) & split.mask;
+  if (lanes == 0) return false;
+  const Sides sides = sides_of(warp, in);
+  if (sides.meet == nullptr) return false;
+  for (const Instr* const each : sides.computing) {
     const size_t rows = std::min<size_t>(destination_rows(*each->source), each->reg_count);
     for (size_t i = 0; i < rows; ++i) {
       if (each->reg[i] != kNoReg) mark_row(warp, each->reg[i], lanes, true);
     }
   }
-  return lanes;
+  const auto meet = static_cast<int>(sides.meet - kernel_of(warp).code.data());
+  if (split.mask == lanes) {
+    split.pc = meet;
+  } else {
+    split.mask &= ~lanes;
+    warp.splits.push_back({meet, lanes, 0, false});
+  }
+  return true;
 }
 
 void skip_with_undefined(Warp& warp, const Instr& in, uint32_t lanes) {

@@ -29,9 +29,10 @@ void note_undefined_read(Warp& warp);
 Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_t mask);
 // For an instruction whose guard no lane passes.
 void skip_with_undefined(Warp& warp, const Instr& in, uint32_t lanes);
-// For a branch: the lanes that take it because its guard is undefined in them and it skips what only computes, as a
-// guard on each of these instructions would. What they would write is undefined in these lanes from now on.
-uint32_t take_undefined_branch(Warp& warp, const Instr& in, uint32_t lanes);
+// For a branch: lanes whose guard is undefined go where its sides meet, if all before only computes. What either side
+// computes is undefined in them from now on. False when there are none; else the warp goes on with what is left of its
+// current lanes, or there.
+bool skip_undefined_branch(Warp& warp, const Instr& in);
 
 // Faults when the row of an operand is undefined in one of the lanes. `what`: "the address".
 void check_defined(const Warp& warp, const Instr& in, uint32_t row, uint32_t lanes, const char* what);

@@ -62,8 +62,14 @@ Turn run_warp(Warp& warp, uint32_t quantum, uint32_t* executed) {
       uint32_t allowed;
       std::memcpy(&allowed, file + in.guard, 4);
       mask &= in.guard_negated ? ~allowed : allowed;
-      if (in.target >= 0 && holds_undefined(warp)) [[unlikely]]
-        mask |= take_undefined_branch(warp, in, split->mask);
+      if (in.target >= 0 && holds_undefined(warp) && skip_undefined_branch(warp, in)) [[unlikely]] {
+        if (!warp.settle()) {
+          turn = Turn::Blocked;
+          break;
+        }
+        split = &warp.splits[warp.current];
+        continue;
+      }
       if (mask == 0) {
         if (holds_undefined(warp)) [[unlikely]]
           skip_with_undefined(warp, in, split->mask);

@@ -70,6 +70,16 @@ std::string skipped(const std::string& branch, const std::string& behind = "") {
          "\nadd.u32 %r11, %r3, 1;\n" + (behind.empty() ? "mov.u32 %r7, %r11;" : "") + "\nOVER:\n" + behind + "\n";
 }
 
+// One of two sides, as nvcc writes it. It is undefined which, where the predicate is %p2.
+std::string chosen(const std::string& predicate, const std::string& nearer, const std::string& farther) {
+  return "mov.u32 %r7, 1;\nsetp.eq.u32 %p3, %r3, 99;\nsetp.eq.u32 %p2, %r6, 1;\n@" + predicate +
+         " bra FARTHER;\nbra.uni NEARER;\nNEARER:\n" + nearer + "\nbra.uni OVER;\nFARTHER:\n" + farther + "\nOVER:\n";
+}
+// A side that chooses in its turn.
+std::string within(const std::string& farther, const std::string& predicate = "%p3") {
+  return "@" + predicate + " bra IN;\nmov.u32 %r8, 2;\nbra.uni OVER;\nIN:\n" + farther;
+}
+
 // Of the fragments of four matrices of 8 rows of 16 bytes, rows 0 to 7 are written and rows 8 to 15 are not.
 const std::string kFragments = R"(
   mad.lo.u32 %r7, %r3, 16, %r1;
@@ -418,6 +428,25 @@ std::vector<Case> cases() {
       computed("a branch over a parameter",
                skipped("@%p2 bra OVER;\nld.param.u32 %r7, [p_out];", "add.u32 %r7, %r7, 1;"),
                skipped("@%p2 bra OVER;\nld.param.u32 %r8, [p_out];") + "mov.u32 %r7, 1;\n"),
+      // As nvcc writes the two sides of a condition.
+      computed("the nearer side of a choice", chosen("%p2", "mov.u32 %r7, 2;", "mov.u32 %r8, 4;"),
+               chosen("%p2", "mov.u32 %r9, 2;", "mov.u32 %r8, 4;")),
+      computed("the farther side of a choice", chosen("%p2", "mov.u32 %r8, 2;", "mov.u32 %r7, 4;"),
+               chosen("%p2", "mov.u32 %r8, 2;", "mov.u32 %r9, 4;")),
+      computed("a choice within a choice", chosen("%p2", within("mov.u32 %r7, 2;"), "mov.u32 %r8, 4;"),
+               chosen("%p2", within("mov.u32 %r9, 2;"), "mov.u32 %r8, 4;")),
+      computed("a choice of one lane", "selp.u32 %r6, %r6, 0, %p1;\n" + chosen("%p2", "mov.u32 %r7, 2;", ""),
+               "selp.u32 %r6, 0, %r6, %p1;\n" + chosen("%p2", "mov.u32 %r7, 2;", "") + "selp.u32 %r7, %r7, 1, %p1;\n"),
+      computed("the side that is taken", chosen("%p1", "mov.u32 %r7, %r6;", "mov.u32 %r7, 4;"),
+               chosen("%p1", "mov.u32 %r7, %r6;", "mov.u32 %r7, 4;") + "selp.u32 %r7, %r7, 1, %p1;\n"),
+      computed("what the other side computes", chosen("%p1", within("mov.u32 %r7, 2;", "%p2"), "mov.u32 %r7, 4;"),
+               chosen("%p1", within("mov.u32 %r8, 2;", "%p2"), "mov.u32 %r7, 4;")),
+      {"a choice that stores", loaded(chosen("%p2", "mov.u32 %r7, 2;", "st.global.u32 [%rd4], %r3;")),
+       loaded(chosen("%p1", "mov.u32 %r7, 2;", "st.global.u32 [%rd4], %r3;")), "whether bra is executed depends on "},
+      {"a choice that goes back", loaded("AGAIN:\n" + chosen("%p2", "@%p3 bra AGAIN;", "")),
+       loaded("AGAIN:\n" + chosen("%p1", "@%p3 bra AGAIN;", "")), "whether bra is executed depends on "},
+      {"a choice that ends", loaded(chosen("%p2", "ret;", "")), loaded(chosen("%p1", "ret;", "")),
+       "whether bra is executed depends on "},
       {"a branch that lanes have in common", loaded(skipped("@%p2 bra.uni OVER;")), loaded(skipped("bra.uni OVER;")),
        "whether bra.uni is executed depends on "},
       {"a branch back", loaded("AGAIN:\nadd.u32 %r6, %r6, 1;\nsetp.eq.u32 %p2, %r6, 1;\n@%p2 bra AGAIN;\n"),
