@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp.async.bulk, cp.reduce.async.bulk, cp.async.bulk.prefetch (PTX ISA 9.7.9.25.4), and the bulk groups of a thread
 // (9.7.9.25.5), which tensor copies use, too.
+#include <bit>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,24 +31,48 @@ struct BulkWait {
   int64_t newest = 0;      // so many groups may still be pending
 };
 
+// How many of a lane's groups the wait is for. Negative: of none.
+int64_t groups_until(const BulkLane& bulk, const BulkWait& wait) { return int64_t{bulk.committed()} - wait.newest; }
+
+bool are_pending(BulkLane& bulk, const BulkWait& wait) {
+  const int64_t until = groups_until(bulk, wait);
+  uint32_t& first = wait.read_only ? bulk.first_reading : bulk.first_writing;
+  for (; first < until; ++first) {
+    const BulkLane::Group& group = bulk.groups[first];
+    if ((wait.read_only ? group.reading : group.writing) != 0) return true;
+  }
+  return false;
+}
+
+void observe_groups(Warp& warp, const BulkLane& bulk, const BulkWait& wait) {
+  const int64_t until = groups_until(bulk, wait);
+  if (until <= 0) return;
+  warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
+  if (!wait.read_only) warp.view.seen.raise(bulk.written, static_cast<uint32_t>(until));
+}
+
+// A group is of one thread, but on GPUs the wait is for those of the warp: ptxas makes one for a scoreboard of it.
+// CUTLASS lets all lanes issue a store, and one lane wait for it before the tensor map is rewritten.
 Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   const auto& form = instr.form<BulkWait>();
-  const bool read_only = form.read_only;
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    const auto found = warp.async->bulk.find(first_lane(rest));
-    if (found == warp.async->bulk.end()) continue;
-    BulkLane& bulk = found->second;
-    const int64_t until = int64_t{bulk.committed()} - form.newest;
-    uint32_t& first = read_only ? bulk.first_reading : bulk.first_writing;
-    for (; first < until; ++first) {
-      const BulkLane::Group& group = bulk.groups[first];
-      if ((read_only ? group.reading : group.writing) == 0) continue;
-      return wait_for(
-          warp, [&] { return "bulk group " + std::to_string(first) + " of lane " + std::to_string(found->first); });
-    }
-    if (until <= 0) continue;
-    warp.view.seen.raise(bulk.read, static_cast<uint32_t>(until));
-    if (!read_only) warp.view.seen.raise(bulk.written, static_cast<uint32_t>(until));
+  const bool of_warp = warp.cta->cluster->launch->rules.strictness != Strictness::Isa;
+  const ptx::Instruction* copy = nullptr;  // the last one of a lane that waits
+  for (auto& [lane, bulk] : warp.async->bulk) {
+    const bool waits = (mask >> lane & 1) != 0;
+    if (waits) copy = bulk.last.source;
+    if ((waits || of_warp) && are_pending(bulk, form))
+      return wait_for(warp, [&, at = lane, first = form.read_only ? bulk.first_reading : bulk.first_writing] {
+        return "bulk group " + std::to_string(first) + " of lane " + std::to_string(at);
+      });
+  }
+  for (const auto& [lane, bulk] : warp.async->bulk) {
+    const bool waits = (mask >> lane & 1) != 0;
+    if (!waits && of_warp && copy != nullptr && bulk.last.source == copy && warp.view.seen[bulk.read] < bulk.last_used)
+      deviation(Hazard::DataInFlight, warp, lane, [&, at = lane] {
+        return "lane " + std::to_string(std::countr_zero(mask)) + " waits for its bulk groups, and lane " +
+               std::to_string(at) + ", which has issued the same copy, does not";
+      });
+    if (waits || of_warp) observe_groups(warp, bulk, form);
   }
   return Step::Next;
 }
