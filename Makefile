@@ -50,6 +50,8 @@ demo: ready $(BUILD)/CMakeCache.txt
 # With PRESET=asan: what LeakSanitizer takes for the thread-local storage of a library loaded later is now and then no
 # memory at all, which ends it. So it is not to look there.
 test: export ASAN_OPTIONS := $(ASAN_OPTIONS):intercept_tls_get_addr=0
+# With PRESET=tsan: NVRTC has not been compiled for it, so its locks are not seen.
+test: export TSAN_OPTIONS := $(TSAN_OPTIONS):suppressions=$(CURDIR)/tests/support/tsan.txt
 test: build
 	@scripts/setup --test-tools
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error -j $(JOBS) $(ARGS)

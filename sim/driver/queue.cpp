@@ -235,11 +235,6 @@ std::vector<ItemPtr> running_kernels() {
 bool take_turns(const std::vector<ItemPtr>& running) {
   Queue& queue = state().queue;
   const Order order = running[0]->settings.order;
-  if (queue.begins) {
-    queue.rng.seed(order.seed);
-    queue.current = 0;
-    queue.begins = false;
-  }
   size_t idle = 0;
   int in_a_row = 0;
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -271,6 +266,12 @@ bool run_devices(Call& c) {
   bool worked = start_ready(c);
   const std::vector<ItemPtr> running = running_kernels();
   if (running.empty()) return worked;
+  Queue& queue = state().queue;
+  if (queue.begins) {
+    queue.rng.seed(running[0]->settings.order.seed);
+    queue.current = 0;
+    queue.begins = false;
+  }
   c.unlocked([&] { worked = take_turns(running) || worked; }, true);
   for (const ItemPtr& item : running) {
     if (!item->kernel->failure && !item->grid->done()) continue;

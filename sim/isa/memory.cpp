@@ -53,10 +53,28 @@ void store_row(Warp& warp, const Instr& in, uint8_t* to) {
   }
 }
 
-template <class Memory, class Register>
+// Strong accesses are those of the host as well: a thread of the program may speak to a kernel that runs.
+template <bool kStrong, class Memory>
+Memory read_memory(const uint8_t* from) {
+  Memory value;
+  if constexpr (kStrong && sizeof(Memory) <= 8)
+    __atomic_load(reinterpret_cast<const Memory*>(from), &value, __ATOMIC_ACQUIRE);
+  else
+    std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <bool kStrong, class Memory>
+void write_memory(uint8_t* to, Memory value) {
+  if constexpr (kStrong && sizeof(Memory) <= 8)
+    __atomic_store(reinterpret_cast<Memory*>(to), &value, __ATOMIC_RELEASE);
+  else
+    std::memcpy(to, &value, sizeof value);
+}
+
+template <class Memory, class Register, bool kStrong = false>
 [[gnu::always_inline]] inline void load_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p,
                                               int count) {
-  if (p.row != nullptr) {
+  if (!kStrong && p.row != nullptr) {
     if (count == 1) return load_row<Memory, Register, 1>(warp, in, p.row);
     if (count == 2) return load_row<Memory, Register, 2>(warp, in, p.row);
     if (count == 4) return load_row<Memory, Register, 4>(warp, in, p.row);
@@ -65,11 +83,7 @@ template <class Memory, class Register>
     if (in.reg[kLoaded + static_cast<uint32_t>(e)] == kNoReg) continue;
     Register* const d = warp.row<Register>(in.reg[kLoaded + static_cast<uint32_t>(e)]);
     const size_t at = sizeof(Memory) * static_cast<size_t>(e);
-    const auto one = [&](int lane) {
-      Memory value;
-      std::memcpy(&value, p.at[lane] + at, sizeof value);
-      d[lane] = converted<Register>(value);
-    };
+    const auto one = [&](int lane) { d[lane] = converted<Register>(read_memory<kStrong, Memory>(p.at[lane] + at)); };
     if (mask == kFullMask) {
       for (int lane = 0; lane < kLanes; ++lane) one(lane);
     } else {
@@ -107,7 +121,10 @@ Step load(Warp& warp, const Instr& in, uint32_t mask) {
   if (form.strong) synchronize(warp, in, form, mask, true, false);
   if (holds_undefined(warp)) [[unlikely]]
     load_undefined_lanes<Memory, Register>(warp, in, mask, p, form.vector);
-  load_lanes<Memory, Register>(warp, in, mask, p, form.vector);
+  if (form.strong)
+    load_lanes<Memory, Register, true>(warp, in, mask, p, form.vector);
+  else
+    load_lanes<Memory, Register>(warp, in, mask, p, form.vector);
   return Step::Next;
 }
 
@@ -134,9 +151,9 @@ Step load_kernel_param(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-template <class Memory, class Register>
+template <class Memory, class Register, bool kStrong = false>
 void store_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p, int count) {
-  if (p.row != nullptr) {
+  if (!kStrong && p.row != nullptr) {
     if (count == 1) return store_row<Memory, Register, 1>(warp, in, p.row);
     if (count == 2) return store_row<Memory, Register, 2>(warp, in, p.row);
     if (count == 4) return store_row<Memory, Register, 4>(warp, in, p.row);
@@ -145,10 +162,7 @@ void store_lanes(Warp& warp, const Instr& in, uint32_t mask, const Pointers& p, 
     if (in.reg[kStored + static_cast<uint32_t>(e)] == kNoReg) continue;
     const Register* const s = warp.row<Register>(in.reg[kStored + static_cast<uint32_t>(e)]);
     const size_t at = sizeof(Memory) * static_cast<size_t>(e);
-    const auto one = [&](int lane) {
-      const auto value = converted<Memory>(s[lane]);
-      std::memcpy(p.at[lane] + at, &value, sizeof value);
-    };
+    const auto one = [&](int lane) { write_memory<kStrong>(p.at[lane] + at, converted<Memory>(s[lane])); };
     if (mask == kFullMask) {
       for (int lane = 0; lane < kLanes; ++lane) one(lane);
     } else {
@@ -175,7 +189,10 @@ Step store(Warp& warp, const Instr& in, uint32_t mask) {
   const auto size = static_cast<uint32_t>(sizeof(Memory)) * static_cast<uint32_t>(form.vector);
   resolve(warp, in, form, mask, size, size, Access::Write, &p);
   if (form.strong) synchronize(warp, in, form, mask, false, true);
-  store_lanes<Memory, Register>(warp, in, mask, p, form.vector);
+  if (form.strong)
+    store_lanes<Memory, Register, true>(warp, in, mask, p, form.vector);
+  else
+    store_lanes<Memory, Register>(warp, in, mask, p, form.vector);
   if (holds_undefined(warp)) [[unlikely]]
     store_undefined_lanes<Memory, Register>(warp, in, mask, p, form.vector);
   shared_stores_done(warp);

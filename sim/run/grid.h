@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A launch whose clusters take turns on one host thread, and with them the launches of other streams and devices.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -14,7 +15,7 @@ namespace sim {
 // What grids that run at the same time have in common. The number rises whenever something happens that a cluster which
 // polls could wait for.
 struct Progress {
-  uint64_t changes = 1;
+  std::atomic<uint64_t> changes = 1;
   std::weak_ptr<GridObjects> objects;
 };
 

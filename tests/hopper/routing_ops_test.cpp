@@ -601,7 +601,8 @@ std::string refusal(Function&& function) {
 }
 
 TEST(RoutingOps, WrongSortsAreNamed) {
-  const Buffer ids(std::vector<int32_t>(4 * 3000)), count(8), ends(4 * 8), order(4 * 12000), inverse(4 * 12000);
+  const Buffer ids(std::vector<int32_t>(4 * 3000)), count(8), ends(4 * 8), inverse(4 * 12000);
+  const Buffer order(4 * 2 * 12000);  // with room behind it, so that what overlaps it overlaps nothing else
   const Buffer memory(sort_workspace_bytes(3000, 4, 8) + 128);
   const auto sorted = [&](auto change) {
     ExpertSort x;

@@ -50,6 +50,9 @@ constexpr char kPtx[] = R"(
   .reg .b32 %r<3>;
   .reg .b64 %rd;
   ld.param.u64 %rd, [p_out];
+  mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ctaid.y; or.b32 %r0, %r0, %r1;
+  mov.u32 %r1, %ctaid.z; or.b32 %r0, %r0, %r1;
+  setp.ne.u32 %p, %r0, 0; @%p ret;
   mov.u32 %r0, %nctaid.x; st.global.u32 [%rd], %r0;
   mov.u32 %r0, %nctaid.y; st.global.u32 [%rd+4], %r0;
   mov.u32 %r0, %nctaid.z; st.global.u32 [%rd+8], %r0;

@@ -32,6 +32,8 @@ std::string entry(const std::string& body, const std::string& bounds = "") {
          std::string(kRegisters) + R"(
   ld.param.u64 %rd2, [p_in];
   ld.param.u64 %rd3, [p_out];
+  mov.u32 %r1, %ctaid.x;
+  mad.wide.u32 %rd3, %r1, 4096, %rd3;
   mov.u32 %r1, buffer;
   mov.u32 %r2, bars;
   mov.u32 %r3, %tid.x;
@@ -472,7 +474,7 @@ struct Outcome {
 
 Outcome run_at(const Row& row, Strictness level, const sim::Order& order) {
   sim::GlobalMemory memory;
-  Buffer<uint32_t> in(memory, threads(1024)), out(memory, size_t{1024}, 0u);
+  Buffer<uint32_t> in(memory, threads(1024)), out(memory, size_t{3 * 1024}, 0u);
   const auto kernel = prepare_ptx(row.text, "k", row.arch);
   sim::Launch launch;
   launch.kernel = kernel.get();
