@@ -89,6 +89,14 @@ MOXIE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::
 MOXIE_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // 9.7.9.8 and 9.7.9.12: a word that threads of all GPUs use to hand memory over to each other.
+MOXIE_DEVICE uint32_t ld_acquire_gpu(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+MOXIE_DEVICE void st_release_gpu(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
 MOXIE_DEVICE uint32_t ld_acquire_sys(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

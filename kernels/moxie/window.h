@@ -29,10 +29,11 @@ struct RankStatus {
 // The first bytes of a window, all of which is 0 before the first call.
 struct WindowHeader {
   RankStatus status;
-  uint32_t call;        // counted up by each call of this rank
-  Outcome outcome;      // of that call
-  int32_t most_tokens;  // of a rank, in that call
-  uint32_t unused[17];
+  uint32_t call;         // counted up by each call of this rank
+  Outcome outcome;       // of that call
+  int32_t most_tokens;   // of a rank, in that call
+  uint32_t sends_early;  // 1, from exchange to the meeting for tokens: dispatch need not wait for the numbers of rows
+  uint32_t unused[16];
   // Written by rank r alone: the call in which it was at each meeting last, what it takes the layer for, and how many
   // tokens it has, with what it has sent of them by then.
   uint32_t met[kMeetings][kMaxRanks];
@@ -41,8 +42,10 @@ struct WindowHeader {
   int32_t tokens[kMaxRanks];  // of each rank in this rank's call, while others are on their way to the next one
 };
 constexpr int kWindowHeaderBytes = 2048;
-// In told_tokens beside the number: the rank has sent what FewPair says of all of its pairs, and its tokens.
-constexpr int32_t kPairsSent = 1 << 30, kTokensSent = 1 << 29;
+// In told_tokens beside the number: the rank has sent what FewPair says of all of its pairs, and its tokens; it wants
+// records of tokens rather than the order of its rows.
+constexpr int32_t kPairsSent = 1 << 30, kTokensSent = 1 << 29, kWantsRecords = 1 << 28;
+constexpr int32_t told_number(int32_t told) { return told & (kWantsRecords - 1); }
 static_assert(sizeof(RankStatus) == 48 && sizeof(WindowHeader) <= kWindowHeaderBytes);
 
 // Where sums travel back: the flags of a rank in every window, one for each chunk of tokens and block of columns.
@@ -72,21 +75,25 @@ struct WindowLayout {
   // int32 [ranks][places]: the pairs of each rank's tokens for the expert in each place. With room for the most places,
   // so that what other layers have behind it lies elsewhere.
   int64_t counts = 0;
-  int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: its place in `tokens`
+  int64_t order = 0;   // int32 [rows]: of each row of our experts, in their order, the token: its place in `tokens`;
+                       // unless tokens are copied in the order of the rows
   int64_t tokens = 0;  // [ranks][tokens][hidden]: those of each rank's tokens that chose an expert of ours, where they
                        // have their number
   int64_t scales = 0;  // Fp8, Mxfp8: four bytes [ranks][tokens][ceil(hidden / 128)]
   // ResultFormat::Rows: RowPlace [rows], of each row of our experts the rank and the pair that it belongs to, and bf16
   // [tokens][top_k][hidden], what experts made of each pair of our own tokens, which their ranks write.
   int64_t origins = 0, rows = 0;
-  // Else: of each token in `tokens` its record, and float or bf16 [ranks][tokens][hidden], the weighted sums of the
-  // rows that each rank's experts made of our own tokens, which that rank writes.
-  int64_t records = 0, sums = 0;
+  // Else: float or bf16 [ranks][tokens][hidden], the weighted sums of the rows that each rank's experts made of our own
+  // tokens, which that rank writes.
+  int64_t sums = 0;
+  // Of each token in `tokens` its record, where sums travel or tokens are copied in the order of the rows.
+  int64_t records = 0;
   int64_t bytes = 0;
 };
 // A record in int32: the call that it is of, and the layer's signature; of each choice the row, or -1; of each choice
-// the weight, a float. Layers that share windows find each other's bytes there, none of which looks like theirs.
-constexpr int64_t record_words(int64_t top_k) { return 2 + 2 * top_k; }
+// the weight, a float, where sums travel. Layers that share windows find each other's bytes there, none of which looks
+// like theirs. It begins at a sector of memory, which has 32 bytes.
+constexpr int64_t record_words(int64_t top_k) { return (2 + 2 * top_k + 7) / 8 * 8; }
 constexpr int64_t row_scales(int64_t hidden) { return (hidden + kRowScaleColumns - 1) / kRowScaleColumns; }
 struct WindowSizes {
   int64_t ranks, experts, tokens, top_k, hidden, rows;
@@ -104,7 +111,7 @@ constexpr WindowLayout window_layout(const WindowSizes& of) {
   at.order = at.counts + of.ranks * kMaxRoutedExperts * 4;
   at.origins = at.order + up(of.rows * 4);
   at.records = at.origins + (sums ? 0 : up(of.rows * 8));
-  at.scales = at.records + (sums ? up(tokens * record_words(of.top_k) * 4) : 0);
+  at.scales = at.records + up(tokens * record_words(of.top_k) * 4);
   at.tokens = at.scales + (scaled ? up(tokens * row_scales(of.hidden) * 4) : 0);
   at.sums = at.tokens + up(tokens * of.hidden * (scaled ? 1 : 2));
   at.rows = at.sums + up(tokens * of.hidden * sum_bytes);
@@ -136,7 +143,8 @@ struct ExchangeParams {
   int32_t* ends = nullptr;               // [experts]: of the rows of ours, from all ranks
   const int32_t* token_count = nullptr;  // or null
   int32_t tokens = 0, top_k = 1;
-  int32_t records = 0;  // as in DispatchParams
+  int32_t sums = 0;      // as in DispatchParams
+  int32_t permutes = 0;  // 1: this rank copies the tokens in the order of its rows
   int32_t halves = kTell | kWait;
 };
 
@@ -161,31 +169,33 @@ struct DispatchParams {
   const int32_t* inverse = nullptr;      // [tokens][top_k]
   const int32_t* shifts = nullptr;       // as exchange wrote them
   const int32_t* token_count = nullptr;  // or null
-  const float* weights = nullptr;        // [tokens][top_k], or null for 1; for records alone
+  const float* weights = nullptr;        // [tokens][top_k], or null for 1; for sums alone
   RowPlace* rows = nullptr;              // [tokens][top_k]
   int64_t ld_from = 0;                   // elements
   int32_t tokens = 0, top_k = 1, columns = 0;
   int32_t ids_here = 1;
-  int32_t records = 0;  // 1: records are written, 0: origins of rows
+  int32_t sums = 0;                // 1: sums travel back, 0: rows
+  int32_t halves = kTell | kWait;  // kTell: sends what may leave early; kWait: the rest
 };
 constexpr int kDispatchThreads = 128;  // a thread has eight columns of a token
 
 // Argument of ranks/send_few.cuh, which does for few tokens what sort, exchange, dispatch and the meeting behind it do:
-// `send` but for inverse and shifts, and ExchangeParams::ends.
+// `send` but for inverse and shifts, and ExchangeParams::ends and permutes.
 struct SendFewParams {
   DispatchParams send;
   int32_t* ends = nullptr;  // [experts]
+  int32_t permutes = 0;
 };
 constexpr int kSendFewThreads = 1024;
 
 // Argument of ranks/gather_rows.cuh: copies received tokens in the order of our experts' rows.
 struct GatherRowsParams {
   RankParams ranks;
-  const int32_t* ends = nullptr;  // [experts]
-  void* out = nullptr;            // bf16 [rows][columns]
-  int32_t columns = 0;
+  void* out = nullptr;  // bf16 [rows][columns]
+  int32_t columns = 0, top_k = 1;
+  int32_t sums = 0;  // as in DispatchParams; 0: origins are written
 };
-constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a row
+constexpr int kGatherRowsThreads = 128;  // a thread has eight columns of a token
 
 // Argument of ranks/row_sink.cuh, a sink of the second product, and what it needs of the kernel.
 struct RowSinkParams {

@@ -452,6 +452,7 @@ struct ExpertLayer::Impl {
       ranks->meet(params, meeting, steps.halves(step - 1), launch_before(step));
     };
 
+    const Products& of = products_for(t.tokens);
     auto* const row_places = reinterpret_cast<kernel::RowPlace*>(base + at.row_places);
     kernel::DispatchParams dispatch;
     dispatch.ranks = params;
@@ -459,11 +460,11 @@ struct ExpertLayer::Impl {
     dispatch.ids = ids, dispatch.places = t.places, dispatch.ids_here = int32_t(all_experts(d));
     dispatch.inverse = ints(at.inverse), dispatch.shifts = ints(at.shifts);
     dispatch.token_count = t.token_count, dispatch.rows = row_places;
-    dispatch.records = ranks->sums(), dispatch.weights = weights;
+    dispatch.sums = ranks->sums(), dispatch.weights = weights;
     dispatch.tokens = int32_t(t.tokens), dispatch.top_k = d.top_k, dispatch.columns = int32_t(d.hidden);
     const bool few = steps.send_at_once() && ops::Ranks::are_few(dispatch);
     if (few) {
-      if (steps.has(0)) ranks->send_few({dispatch, ints(at.ends)}, launch);
+      if (steps.has(0)) ranks->send_few({dispatch, ints(at.ends), of.permutes}, launch);
     } else {
       if (steps.has(0)) {
         ExpertSort sort;
@@ -473,23 +474,24 @@ struct ExpertLayer::Impl {
         sort.ends = ints(at.place_ends), sort.order = ints(at.order), sort.inverse = ints(at.inverse);
         ops::sort_by_place(device, sort, all_experts(d), t.places, scratch, launch);
       }
-      ranks->exchange(params, {ints(at.place_ends), ints(at.shifts), ints(at.ends), t.token_count, t.tokens, d.top_k},
-                      steps.halves(0), launch);
-      if (steps.has(1) && t.tokens > 0) ranks->dispatch(dispatch, launch);
+      ranks->exchange(
+          params, {ints(at.place_ends), ints(at.shifts), ints(at.ends), t.token_count, t.tokens, d.top_k, of.permutes},
+          steps.halves(0), launch);
+      dispatch.halves = steps.halves(0);
+      ranks->dispatch(dispatch, launch);
       meet(Meeting::Tokens, 2);
     }
 
     uint8_t* const window = params.windows[params.rank];
     uint8_t* const rows = base + at.rows;
     if (steps.has(2)) {
-      const Products& of = products_for(t.tokens);
       GemmTensors up;
       up.b = t.up, up.bias = t.up_bias;
       up.out.data = base + at.inner;
       up.rows.ends = ints(at.ends), up.rows.total = params.max_rows;
       if (of.permutes) {
         kernel::GatherRowsParams copy;
-        copy.ranks = params, copy.ends = up.rows.ends, copy.columns = int32_t(d.hidden);
+        copy.ranks = params, copy.columns = int32_t(d.hidden), copy.top_k = d.top_k, copy.sums = ranks->sums();
         copy.out = rows;  // which the second product writes when the first has read them
         ranks->gather_rows(copy, few ? launch_before(2) : launch);
         up.a = {copy.out};

@@ -170,7 +170,7 @@ void Ranks::exchange(const kernel::RankParams& params, const Exchanged& of, int 
   exchange.ranks = params;
   exchange.place_ends = of.place_ends, exchange.shifts = of.shifts, exchange.ends = of.ends;
   exchange.token_count = of.token_count, exchange.tokens = int32_t(of.tokens);
-  exchange.top_k = of.top_k, exchange.records = sums();
+  exchange.top_k = of.top_k, exchange.sums = sums(), exchange.permutes = of.permutes;
   exchange.halves = halves;
   const int64_t places = int64_t{params.ranks} * params.experts;
   launch(device_, device_.state().exchange_kernel(), {.threads = (places + 31) / 32 * 32}, exchange, options);
@@ -185,6 +185,7 @@ void Ranks::meet(const kernel::RankParams& params, kernel::Meeting meeting, int 
 }
 
 void Ranks::dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const {
+  if (params.halves == 0 || params.tokens == 0) return;
   launch(device_, device_.state().dispatch_kernel(id_type_, format_),
          blocks_of(params.tokens, params.columns / 8, kernel::kDispatchThreads), params, options);
 }
@@ -210,8 +211,10 @@ Blocks Ranks::filling_blocks(int64_t rows, int64_t threads, int64_t most) const 
 }
 
 void Ranks::gather_rows(const kernel::GatherRowsParams& params, const LaunchOptions& options) const {
-  launch(device_, device_.state().gather_rows_kernel(format_),
-         filling_blocks(params.ranks.max_rows, params.columns / 8, kernel::kGatherRowsThreads), params, options);
+  launch(
+      device_, device_.state().gather_rows_kernel(format_),
+      filling_blocks(int64_t{params.ranks.ranks} * params.ranks.tokens, params.columns / 8, kernel::kGatherRowsThreads),
+      params, options);
 }
 
 bool Ranks::may_combine_and_meet(int64_t tokens, int64_t columns) const {

@@ -43,6 +43,7 @@ class Ranks {
     const int32_t* token_count;
     int64_t tokens;
     int top_k;
+    bool permutes;
   };
   // Where halves is 0 these launch nothing.
   void exchange(const kernel::RankParams& params, const Exchanged& of, int halves, const LaunchOptions& options) const;

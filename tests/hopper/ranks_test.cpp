@@ -286,6 +286,14 @@ TEST(Ranks, RowsThatBelongNowhereAreLeftOut) {
       nowhere[i] = none[i % std::size(none)];
     }
     device().upload(static_cast<uint8_t*>(layers.window(0)) + at.origins, nowhere.data(), nowhere.size() * 8);
+    // Where tokens are copied in the order of the rows, their records say where the rows are.
+    std::vector<int32_t> records(size_t(2 * tokens * kernel::record_words(2)));
+    device().download(records.data(), static_cast<uint8_t*>(layers.window(0)) + at.records, records.size() * 4);
+    for (size_t i = 0; i < size_t(2 * tokens); ++i) {
+      const int32_t none[] = {-1, 48, 0x7fffffff, -0x7fffffff - 1};
+      for (size_t j = 0; j < 2; ++j) records[i * size_t(kernel::record_words(2)) + 2 + j] = none[(2 * i + j) % 4];
+    }
+    device().upload(static_cast<uint8_t*>(layers.window(0)) + at.records, records.data(), records.size() * 4);
     const std::vector<uint8_t> before[] = {window_bytes(layers, 0), window_bytes(layers, 1)};
     for (int rank = 0; rank < 2; ++rank) layers.run(rank, {2, 2});
     for (int rank = 0; rank < 2; ++rank) {
@@ -374,7 +382,7 @@ TEST(Ranks, RowsOrSumsTravelByWhatIsLess) {
   int64_t width = 40;
   const auto bytes = [&](int ranks, int top_k, std::optional<ResultFormat> results) {
     ExpertLayerDescription d = small_layer(ranks, 12, top_k);
-    d.width = width;
+    d.width = width, d.hidden = 80;  // so that windows for rows and for sums have other sizes
     d.ranks->results = results;
     return ExpertLayer(device(), d).window_bytes();
   };

@@ -20,11 +20,15 @@ using test::Job;
 struct Call {
   std::function<void(Stream)> launch;
   std::function<bool()> is_right;  // by the host's answer, after a launch
-  // Which of its launches is the one that is mutated: the first of this function, or without it the one of this number.
+  // Which of its launches is the one that is mutated, by its number among those of the function, or without it of all.
   int kernel = 0;
   CUfunction function = nullptr;
   // Buffers that hold what they hold before that launch begins, since the one before it has waited for it.
   std::vector<const void*> ready = {};
+  // Words that the one before it has written by strong accesses, when that launch begins.
+  std::vector<uint32_t*> told = {};
+  // Bytes, by address and number, that the one before it does not touch.
+  std::vector<std::pair<uint8_t*, size_t>> quiet = {};
   std::function<void(CUDA_KERNEL_NODE_PARAMS&)> change = {};  // of each launch that the library made
 };
 

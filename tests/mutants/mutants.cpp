@@ -212,12 +212,26 @@ class ProductProblem : public Problem {
 class CallProblem : public Problem {
  public:
   explicit CallProblem(const std::function<Call()>& make) : call_(make()) {
+    std::map<uint8_t*, size_t> kept(call_.quiet.begin(), call_.quiet.end());
+    for (uint32_t* const word : call_.told) kept[reinterpret_cast<uint8_t*>(word)] = sizeof *word;
     for (const auto& [address, bytes] : Buffer::live()) {
       if (others_.count(address)) continue;
       if (std::count(call_.ready.begin(), call_.ready.end(), address)) continue;
-      buffers_.push_back({static_cast<uint8_t*>(address), std::vector<uint8_t>(bytes), {}});
-      in_flight_->plain.add(reinterpret_cast<uint64_t>(address), bytes);
+      State& x = buffers_.emplace_back();
+      x.address = static_cast<uint8_t*>(address);
+      x.before.resize(bytes);
+      size_t begin = 0;
+      for (const auto& [at, count] : kept) {
+        if (at < x.address || at >= x.address + bytes) continue;
+        const auto offset = size_t(at - x.address);
+        x.in_flight.emplace_back(begin, offset - begin);
+        begin = offset + count;
+      }
+      x.in_flight.emplace_back(begin, bytes - begin);
+      for (const auto& [offset, count] : x.in_flight)
+        in_flight_->plain.add(reinterpret_cast<uint64_t>(address) + offset, count);
     }
+    for (const uint32_t* word : call_.told) in_flight_->strong.add(reinterpret_cast<uint64_t>(word), sizeof *word);
   }
 
   void learn() override {
@@ -225,7 +239,9 @@ class CallProblem : public Problem {
     if (call_.change) std::for_each(launches.begin(), launches.end(), call_.change);
     size_t mutated = size_t(call_.kernel);
     if (call_.function) {
-      const auto same = [&](const CUDA_KERNEL_NODE_PARAMS& launch) { return launch.func == call_.function; };
+      const auto same = [&, number = 0](const CUDA_KERNEL_NODE_PARAMS& launch) mutable {
+        return launch.func == call_.function && number++ == call_.kernel;
+      };
       mutated = size_t(std::find_if(launches.begin(), launches.end(), same) - launches.begin());
     }
     node_ = launches.at(mutated);
@@ -242,10 +258,15 @@ class CallProblem : public Problem {
   }
 
   void poison() const override {
-    for (const State& x : buffers_) std::memset(x.address, 0xff, x.before.size());
+    for (const State& x : buffers_) {
+      std::memcpy(x.address, x.before.data(), x.before.size());
+      for (const auto& [offset, count] : x.in_flight) std::memset(x.address + offset, 0xff, count);
+    }
   }
   void reveal() const override {
-    for (const State& x : buffers_) std::memcpy(x.address, x.before.data(), x.before.size());
+    for (const State& x : buffers_) {
+      for (const auto& [offset, count] : x.in_flight) std::memcpy(x.address + offset, x.before.data() + offset, count);
+    }
   }
   bool is_right() const override {
     return std::all_of(buffers_.begin(), buffers_.end(),
@@ -254,8 +275,9 @@ class CallProblem : public Problem {
 
  private:
   struct State {
-    uint8_t* address;
+    uint8_t* address = nullptr;
     std::vector<uint8_t> before, after;
+    std::vector<std::pair<size_t, size_t>> in_flight;  // offsets and bytes
   };
   void save(std::vector<uint8_t> State::*to) {
     for (State& x : buffers_) x.*to = std::vector<uint8_t>(x.address, x.address + x.before.size());

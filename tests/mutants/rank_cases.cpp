@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of layers over ranks, and what is computed with them: two layers, of which one sends rows back and the
-// other sums, take turns in the windows of three ranks that run at the same time.
+// The kernels of layers over ranks, and what is computed with them: three layers, of which one sends rows back, one
+// sums, and one rows of tokens that it copies first, take turns in the windows of three ranks that run at the same
+// time.
 #include <cstdlib>
 
 #include "cases.h"
 #include "device_state.h"
 #include "jit/source.h"
+#include "moxie/window.h"
 #include "tests/support/random.h"
 #include "tests/support/rank_layers.h"
 
 namespace moxie::mutants {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kRanks = 3, kSenders = 2;  // kSenders have tokens
 
-ExpertLayerDescription layer_of(ResultFormat results) {
+ExpertLayerDescription layer_of(ResultFormat results, bool permutes = true) {
   ExpertLayerDescription d;
   d.experts = 17, d.top_k = 15;                                        // places for more than a warp
   d.hidden = results == ResultFormat::Rows ? 264 : 328, d.width = 16;  // two warps of columns where sums travel
   d.activation = Activation::Relu;
-  d.residual = true, d.permute = true;
+  d.residual = true, d.permute = permutes;
   d.max_tokens = 9, d.expected_tokens = 4;
   d.ranks = RankDescription{.ranks = kRanks, .max_rows = kRanks * 9 * 15, .results = results, .time_limit = 1};
   return d;
@@ -47,16 +49,17 @@ Case over_ranks(const char* name, std::string source) {
   return c;
 }
 
-// Ranks on one device that take turns, and the first rank's launch of a kernel that waits for no other rank. `loaded`
-// returns what the library launches of this source.
+// Ranks on one device that take turns, and the first rank's launch of a kernel that waits for no other rank: its first,
+// second and so on. `loaded` returns what the library launches of this source.
+enum class Turn { First, Second, Third };
 template <class Loaded>
-Case in_steps(const char* name, std::string source, Loaded loaded, ResultFormat results,
-              RowFormat format = RowFormat::Bf16) {
+Case in_steps(const char* name, std::string source, Loaded loaded, Turn turn, ResultFormat results,
+              RowFormat format = RowFormat::Bf16, bool permutes = true) {
   Case c;
   c.name = name;
   c.source = std::move(source);
   c.calls.push_back([=] {
-    ExpertLayerDescription d = layer_of(results);
+    ExpertLayerDescription d = layer_of(results, permutes);
     d.ranks->format = format;
     // Products without clusters, which a launch by the harness has not.
     d.expected_tokens = 1, d.hidden = format == RowFormat::Mxfp8 ? 160 : 136;
@@ -69,8 +72,23 @@ Case in_steps(const char* name, std::string source, Loaded loaded, ResultFormat 
     const std::shared_ptr<test::RankLayers> layers(new test::RankLayers(d, devices), forget);
     layers->bring(draw(1));
     for (const auto& [address, bytes] : layers->memory()) test::Buffer::live()[address] = bytes;
-    return Call{[layers](Stream stream) { layers->run_in_steps(stream); },
-                [layers] { return layers->difference().empty(); }, 0, loaded(test::device().state()).function};
+    // Dispatch is launched twice in a call, and the third time behind a call of the same layer.
+    const auto calls = [layers, turn](Stream stream) {
+      for (int call = 0; call <= int(turn) / 2; ++call) layers->run_in_steps(stream);
+    };
+    Call call{calls, [layers] { return layers->difference().empty(); }, int(turn) * kSenders,
+              loaded(test::device().state()).function};
+    const ExpertLayerTensors& t = layers->tensors(0);
+    if (turn == Turn::Third) {
+      call.ready = {t.x.data, t.topk_ids};
+      const kernel::WindowLayout at = kernel::window_layout(
+          {kRanks, d.experts, d.max_tokens, d.top_k, d.hidden, *d.ranks->max_rows, format, results});
+      for (int rank = 0; rank < kRanks; ++rank)
+        call.quiet.emplace_back(static_cast<uint8_t*>(layers->window(rank)) + at.tokens,
+                                size_t(kRanks * d.max_tokens * d.hidden * 2));
+    }
+    if (turn != Turn::First) call.told = {&static_cast<kernel::WindowHeader*>(layers->window(0))->sends_early};
+    return call;
   });
   return c;
 }
@@ -82,6 +100,23 @@ std::vector<Case> rank_cases(bool on_blackwell) {
   using detail::DeviceState;
   const Case few = over_ranks("ranks, send few", jit::send_few_source(IdType::Int32, RowFormat::Bf16));
   const Case rows = over_ranks("ranks, combine rows and meet", jit::combine_ranks_source(kBf16, true));
+  const auto dispatch = [](Turn turn, ResultFormat results, bool permutes) {
+    return in_steps(
+        "ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16),
+        [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Bf16); }, turn, results,
+        RowFormat::Bf16, permutes);
+  };
+  Case dispatches = dispatch(Turn::Second, ResultFormat::Sums, true);
+  for (const bool permutes : {false, true})
+    dispatches.calls.push_back(dispatch(Turn::Second, ResultFormat::Rows, permutes).calls.front());
+  dispatches.calls.push_back(dispatch(Turn::Third, ResultFormat::Rows, true).calls.front());
+  const auto gather = [](ResultFormat results) {
+    return in_steps(
+        "ranks, gather", jit::gather_rows_source(RowFormat::Bf16),
+        [](DeviceState& s) { return s.gather_rows_kernel(RowFormat::Bf16); }, Turn::First, results);
+  };
+  Case gathers = gather(ResultFormat::Rows);
+  gathers.calls.push_back(gather(ResultFormat::Sums).calls.front());
   const Case sums = over_ranks("ranks, combine sums", jit::combine_sums_source(kBf16, ResultFormat::Sums));
   if (on_blackwell)
     return {over_ranks("ranks, exchange", jit::exchange_source()), over_ranks("ranks, meet", jit::meet_source()), few,
@@ -92,34 +127,32 @@ std::vector<Case> rank_cases(bool on_blackwell) {
       few,
       rows,
       sums,
-      in_steps(
-          "ranks, dispatch", jit::dispatch_source(IdType::Int32, RowFormat::Bf16),
-          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Bf16); }, ResultFormat::Sums),
+      dispatches,
       in_steps(
           "ranks, dispatch FP8", jit::dispatch_source(IdType::Int32, RowFormat::Fp8),
-          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Fp8); }, ResultFormat::Rows,
-          RowFormat::Fp8),
+          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Fp8); }, Turn::Second,
+          ResultFormat::Rows, RowFormat::Fp8),
       in_steps(
           "ranks, dispatch MXFP8", jit::dispatch_source(IdType::Int32, RowFormat::Mxfp8),
-          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Mxfp8); }, ResultFormat::Rows,
-          RowFormat::Mxfp8),
-      in_steps(
-          "ranks, gather", jit::gather_rows_source(RowFormat::Bf16),
-          [](DeviceState& s) { return s.gather_rows_kernel(RowFormat::Bf16); }, ResultFormat::Rows),
+          [](DeviceState& s) { return s.dispatch_kernel(IdType::Int32, RowFormat::Mxfp8); }, Turn::Second,
+          ResultFormat::Rows, RowFormat::Mxfp8),
+      gathers,
       over_ranks("ranks, combine rows", jit::combine_ranks_source(kBf16, false)),
   };
 }
 
 std::string run_over_ranks(const char* order) {
   struct Layers {
-    std::unique_ptr<test::RankLayers> rows, sums, crowded;
+    std::unique_ptr<test::RankLayers> rows, sums, copied, crowded;
   };
   static Layers& layers = *new Layers;
   if (!layers.rows) {
     // A multiprocessor each, so that blocks that combine sums have several chunks of tokens.
     setenv("MOXIE_SIM_DEVICES", "3", 1), setenv("MOXIE_SIM_SMS", "1", 1);
     test::set_order("eager");
-    layers.rows = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Rows), test::peer_devices(kRanks));
+    layers.rows = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Rows, false), test::peer_devices(kRanks));
+    layers.copied = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Rows), test::peer_devices(kRanks));
+    layers.copied->share_windows(*layers.rows);
     layers.sums = std::make_unique<test::RankLayers>(layer_of(ResultFormat::Sums), test::peer_devices(kRanks));
     ExpertLayerDescription crowded = layer_of(ResultFormat::Rows);
     crowded.ranks->max_rows = 12;
@@ -131,18 +164,18 @@ std::string run_over_ranks(const char* order) {
   const bool all_few = std::string(order) != "eager";
   test::RankCall rows = draw(seed, all_few ? 8 : 9);
   if (all_few) rows.counts = {std::nullopt, std::nullopt, 0};
-  layers.rows->bring(rows), layers.sums->bring(draw(seed + 1, 8));
+  layers.rows->bring(rows), layers.sums->bring(draw(seed + 1, 8)), layers.copied->bring(draw(seed + 2));
   test::set_order(order);
   // Each behind a call of the same layer and behind one of the other.
   int call = 0;
-  for (const test::RankLayers* of :
-       {layers.rows.get(), layers.rows.get(), layers.sums.get(), layers.sums.get(), layers.rows.get()}) {
+  for (const test::RankLayers* of : {layers.rows.get(), layers.rows.get(), layers.sums.get(), layers.sums.get(),
+                                     layers.copied.get(), layers.rows.get()}) {
     for (int rank = 0; rank < kRanks; ++rank) of->run((rank + call / 2) % kRanks);
     ++call;
   }
   for (const Device& device : test::peer_devices(kRanks)) device.synchronize();
   test::set_order("eager");
-  for (const test::RankLayers* of : {layers.rows.get(), layers.sums.get()}) {
+  for (const test::RankLayers* of : {layers.rows.get(), layers.sums.get(), layers.copied.get()}) {
     of->check_all();
     if (const std::string difference = of->difference(); !difference.empty()) return difference;
   }

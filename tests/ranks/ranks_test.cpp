@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <thread>
@@ -335,6 +336,51 @@ TEST(Ranks, TokensComeEarlyBehindTheSameLayerAlone) {
   for (const Device& each : peer_devices(2)) each.synchronize();
   EXPECT_EQ(narrow.difference(), "");
   EXPECT_EQ(wide.difference(), "");
+  wide.check_all();
+}
+
+// The same with more tokens than send few takes: dispatch sends them while exchange waits for the other rank.
+TEST(Ranks, ManyTokensComeEarlyBehindTheSameLayerAlone) {
+  set_order("eager");
+  ExpertLayerDescription d = small_layer(2, 3, 2);
+  d.hidden = 2400;
+  RankLayers wide(d, peer_devices(2));
+  d.hidden = 40;
+  RankLayers narrow(d, peer_devices(2));
+  narrow.share_windows(wide);
+  const auto tokens_to = [](int64_t first, uint64_t seed) {
+    return call_of(
+        {8, 7}, 2, [first, id = int64_t{0}](int) mutable { return first + id++ % 3; }, seed);
+  };
+  const kernel::WindowLayout at =
+      kernel::window_layout({2, 3, d.max_tokens, 2, 2400, *d.ranks->max_rows, RowFormat::Bf16, ResultFormat::Rows});
+  // Those of rank 0 go to rank 1 alone. Memory of the simulator is memory of this process.
+  const auto have_come = [&] {
+    peer_devices(2)[0].synchronize();
+    return std::memcmp(static_cast<const uint8_t*>(wide.window(1)) + at.tokens, wide.tensors(0).x.data, 2400 * 2) == 0;
+  };
+  narrow.bring(tokens_to(0, 1));
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    wide.bring(tokens_to(3, seed));
+    narrow.run(1, {0, 2}), narrow.run(0);
+    wide.run(0, {0, 0});
+    EXPECT_FALSE(have_come());
+    EXPECT_EQ(header_of(wide, 0).sends_early, 0u);
+    narrow.run(1, {3, 3}), wide.run(1), wide.run(0, {1, 3});
+    for (const Device& each : peer_devices(2)) each.synchronize();
+    EXPECT_EQ(narrow.difference(), "");
+    EXPECT_EQ(wide.difference(), "");
+
+    wide.bring(tokens_to(3, seed + 10));
+    EXPECT_FALSE(have_come());
+    wide.run(0, {0, 0});
+    EXPECT_TRUE(have_come());
+    EXPECT_EQ(header_of(wide, 0).sends_early, 1u);
+    wide.run(1), wide.run(0, {1, 3});
+    for (const Device& each : peer_devices(2)) each.synchronize();
+    EXPECT_EQ(wide.difference(), "");
+    EXPECT_EQ(header_of(wide, 0).sends_early, 0u);
+  }
   wide.check_all();
 }
 

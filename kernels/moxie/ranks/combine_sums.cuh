@@ -16,6 +16,7 @@
 // chunk that is lower than n.
 #pragma once
 #include "moxie/ranks/combine.cuh"
+#include "moxie/ranks/record.cuh"
 
 namespace moxie::kernel {
 
@@ -57,26 +58,14 @@ MOXIE_DEVICE uint32_t* sum_flag(const RankParams& ranks, int rank, int from, int
   return flags + from * kSumFlags + chunk * gridDim.y + blockIdx.y;
 }
 
-// A token's record. Lane j has the row of choice j and its weight, and the two lanes behind those of the most choices
-// the call and the signature. A record is asked for while the rows of the one before are on their way.
-struct RecordOfLanes {
-  int32_t word = 0;
+// A record, and of lane j the weight of choice j. It is asked for while the rows of the one before are on their way.
+struct WeightedRecord : RecordOfLanes {
   float weight = 0;
 
   MOXIE_DEVICE void load(const int32_t* record, int32_t top_k) {
+    RecordOfLanes::load(record, top_k);
     const int lane = threadIdx.x % 32;
-    word = 0;
-    if (lane < top_k) {
-      word = record[2 + lane];
-      weight = __int_as_float(record[2 + top_k + lane]);
-    } else if (lane >= kMaxTopK && lane < kMaxTopK + 2) {
-      word = record[lane - kMaxTopK];
-    }
-  }
-  MOXIE_DEVICE bool has_come(const RankParams& ranks, uint32_t call) const {
-    const int lane = threadIdx.x % 32;
-    const uint32_t wanted = lane == kMaxTopK ? call : ranks.signature;
-    return __all_sync(~0u, lane < kMaxTopK || lane >= kMaxTopK + 2 || static_cast<uint32_t>(word) == wanted);
+    if (lane < top_k) weight = __int_as_float(record[2 + top_k + lane]);
   }
 };
 
@@ -84,7 +73,7 @@ struct RecordOfLanes {
 template <DataType kSums>
 MOXIE_DEVICE void send_chunk(const CombineSumsParams& params, const WindowHeader& own, int32_t first, int32_t tokens) {
   const RankParams& ranks = params.ranks;
-  const auto* const records = reinterpret_cast<const int32_t*>(ranks.windows[ranks.rank] + ranks.at.records);
+  const int32_t* const records = records_of(ranks);
   const uint32_t call = own.call;
   const int32_t top_k = params.sum.top_k, columns = params.sum.columns;
   const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
@@ -96,20 +85,19 @@ MOXIE_DEVICE void send_chunk(const CombineSumsParams& params, const WindowHeader
   do {
     const int32_t end = to == ranks.rank ? first : min(first + tokens, own.tokens[to]);
     const int32_t* record = records + (int64_t{to} * ranks.tokens + first) * record_words(top_k);
-    RecordOfLanes next;
+    WeightedRecord next;
     if (first < end) next.load(record, top_k);
 #pragma unroll 1
     for (int32_t token = first; token < end; ++token) {
-      const RecordOfLanes now = next;
+      const WeightedRecord now = next;
       record += record_words(top_k);
       if (token + 1 < end) next.load(record, top_k);
       if (!now.has_come(ranks, call)) continue;
-      const bool is_row = static_cast<int>(threadIdx.x % 32) < top_k &&
-                          static_cast<uint32_t>(now.word) < static_cast<uint32_t>(ranks.max_rows);
+      const int32_t row = now.row(ranks, top_k);
       // Ranks with few tokens have a record of each on every rank.
-      if (!__any_sync(~0u, is_row)) continue;
+      if (!__any_sync(~0u, row >= 0)) continue;
       float sum[8] = {};
-      add_our_rows(sum, params, is_row ? now.word : -1, now.weight, exists, column);
+      add_our_rows(sum, params, row, now.weight, exists, column);
       const int64_t place = int64_t{ranks.rank} * ranks.tokens + token;
       if (exists) store_eight(ranks.windows[to] + ranks.at.sums, place * columns + column, sum, kSums);
     }

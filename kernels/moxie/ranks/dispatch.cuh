@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies each token into the windows of the ranks that have experts which it chose, to each of them once, and writes
-// for each pair which token the expert's row is made of, and where rows travel back which pair it belongs to, where
-// sums do the token's record. A thread has eight columns of a token, which it reads once.
+// Copies each token into the windows of the ranks that have experts which it chose, to each of them once. A rank that
+// copies the tokens in the order of its rows gets a record of each, which says where its rows are; one that does not
+// for each pair which token the expert's row is made of, and where rows travel back which pair it belongs to. Where
+// sums do, all get records. A thread has eight columns of a token, which it reads once.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -41,7 +42,8 @@ MOXIE_DEVICE void send_record(const DispatchParams& params, int32_t token, int32
   const RankParams& ranks = params.ranks;
   const int lane = threadIdx.x % 32;
   float weight = 1;
-  if (params.weights != nullptr && rank_of_lane >= 0) weight = params.weights[int64_t{token} * params.top_k + lane];
+  if (params.sums != 0 && params.weights != nullptr && rank_of_lane >= 0)
+    weight = params.weights[int64_t{token} * params.top_k + lane];
   for (unsigned left = lanes_of_ranks(rank_of_lane); left != 0; left &= left - 1) {
     const int32_t rank = __shfl_sync(~0u, rank_of_lane, __ffs(left) - 1);
     if (lane >= params.top_k) continue;
@@ -52,48 +54,66 @@ MOXIE_DEVICE void send_record(const DispatchParams& params, int32_t token, int32
       record[1] = static_cast<int32_t>(ranks.signature);
     }
     record[2 + lane] = rank_of_lane == rank ? row : -1;
-    record[2 + params.top_k + lane] = __float_as_int(weight);
+    if (params.sums != 0) record[2 + params.top_k + lane] = __float_as_int(weight);
   }
+}
+
+// By a warp, for a token that exists. Lane j has the place of the expert of choice j, or a number that is none.
+template <typename Id>
+MOXIE_DEVICE int32_t place_of_lane(const DispatchParams& params, int32_t token) {
+  const int lane = threadIdx.x % 32;
+  const int32_t places = params.ranks.ranks * params.ranks.experts;
+  if (lane >= params.top_k) return places;
+  return place_of(static_cast<const Id*>(params.ids)[int64_t{token} * params.top_k + lane], 0, params.ids_here,
+                  params.places, places);
 }
 
 // By a warp, for a token that exists, in a call that goes on. `thread`, of this lane, is one of the token's.
 template <typename Id, RowFormat kFormat>
-MOXIE_DEVICE void send_token(const DispatchParams& params, int32_t token, int32_t thread) {
+MOXIE_DEVICE void send_token(const DispatchParams& params, int32_t token, int32_t thread, bool sends_columns) {
   const RankParams& ranks = params.ranks;
   // Lane j has the rank and the row of pair j; a rank of -1: it is skipped.
   const int lane = threadIdx.x % 32;
   const int64_t pair = int64_t{token} * params.top_k + lane;
+  const int32_t place = place_of_lane<Id>(params, token);
   int32_t rank_of_lane = -1, row = -1;
-  if (lane < params.top_k) {
-    const int32_t places = ranks.ranks * ranks.experts;
-    const int32_t place = place_of(static_cast<const Id*>(params.ids)[pair], 0, params.ids_here, params.places, places);
-    if (place < places) {
-      row = params.inverse[pair] + params.shifts[place];
-      if (static_cast<uint32_t>(row) < static_cast<uint32_t>(ranks.max_rows)) rank_of_lane = place / ranks.experts;
-    }
-    if (thread == lane) {
-      const bool goes = rank_of_lane >= 0;
-      params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
-      if (goes) {
-        uint8_t* const theirs = ranks.windows[rank_of_lane];
-        reinterpret_cast<int32_t*>(theirs + ranks.at.order)[row] = ranks.rank * ranks.tokens + token;
-        if (params.records == 0)
-          reinterpret_cast<RowPlace*>(theirs + ranks.at.origins)[row] = RowPlace{ranks.rank} << 32 | pair;
-      }
+  bool wants_record = false;
+  if (place < ranks.ranks * ranks.experts) {
+    row = params.inverse[pair] + params.shifts[place];
+    if (static_cast<uint32_t>(row) < static_cast<uint32_t>(ranks.max_rows)) rank_of_lane = place / ranks.experts;
+    wants_record = (header_of(ranks, ranks.rank).told_tokens[place / ranks.experts] & kWantsRecords) != 0;
+  }
+  if (lane < params.top_k && thread == lane) {
+    const bool goes = rank_of_lane >= 0;
+    params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
+    if (goes && !wants_record) {
+      uint8_t* const theirs = ranks.windows[rank_of_lane];
+      reinterpret_cast<int32_t*>(theirs + ranks.at.order)[row] = ranks.rank * ranks.tokens + token;
+      if (params.sums == 0)
+        reinterpret_cast<RowPlace*>(theirs + ranks.at.origins)[row] = RowPlace{ranks.rank} << 32 | pair;
     }
   }
-  send_columns<kFormat>(params, token, thread, rank_of_lane);
-  if (params.records != 0 && thread < 32) send_record(params, token, rank_of_lane, row);
+  if (sends_columns) send_columns<kFormat>(params, token, thread, rank_of_lane);
+  if (thread < 32) send_record(params, token, wants_record || params.sums != 0 ? rank_of_lane : -1, row);
 }
 
 template <typename Id, RowFormat kFormat>
 MOXIE_DEVICE void dispatch(const DispatchParams& params) {
+  const RankParams& ranks = params.ranks;
+  const int32_t token = blockIdx.x, thread = blockIdx.y * blockDim.x + threadIdx.x;
+  WindowHeader& own = header_of(ranks, ranks.rank);
+  // Exchange has released the flag behind all grids before it, and so all that is read here was there before.
+  const bool early = __any_sync(~0u, ld_acquire_gpu(&own.sends_early) != 0);
+  __syncwarp();
+  if (early && (params.halves & kTell) && token < real_tokens(params.token_count, params.tokens)) {
+    const int32_t place = place_of_lane<Id>(params, token);
+    send_columns<kFormat>(params, token, thread, place < ranks.ranks * ranks.experts ? place / ranks.experts : -1);
+  }
   griddepcontrol_wait();
   griddepcontrol_launch_dependents();
-  const int32_t token = blockIdx.x;
-  if (token >= real_tokens(params.token_count, params.tokens)) return;
-  if (header_of(params.ranks, params.ranks.rank).outcome != Outcome::Fine) return;
-  send_token<Id, kFormat>(params, token, blockIdx.y * blockDim.x + threadIdx.x);
+  if (!(params.halves & kWait) || token >= real_tokens(params.token_count, params.tokens)) return;
+  if (own.outcome != Outcome::Fine) return;
+  send_token<Id, kFormat>(params, token, thread, !early);
 }
 
 }  // namespace moxie::kernel

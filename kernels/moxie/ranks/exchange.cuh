@@ -79,7 +79,7 @@ MOXIE_DEVICE PlaceRows find_rows(const RankParams& ranks, ExchangeMemory& shared
   if (exists) shared.ends[place] = end;
   __syncthreads();
   if (place < ranks.ranks) {
-    const int32_t tokens = min(told & (kTokensSent - 1), ranks.tokens);
+    const int32_t tokens = min(told_number(told), ranks.tokens);
     shared.told[place] = told;
     own.tokens[place] = tokens;
     atomicMax(&shared.most_tokens, tokens);
@@ -113,14 +113,14 @@ MOXIE_DEVICE FewPair load_few_pair(const RankParams& ranks) {
 
 // By the whole block, in a call that goes on: writes what dispatch would of the pairs of ranks that have few tokens.
 MOXIE_DEVICE void place_few_pairs(const RankParams& ranks, const ExchangeMemory& shared, const FewPair& first,
-                                  uint32_t call, int32_t top_k, bool records) {
+                                  uint32_t call, int32_t top_k, bool sums, bool permutes) {
   uint8_t* const window = ranks.windows[ranks.rank];
   const int32_t first_place = ranks.rank * ranks.experts;
   const int32_t first_row = first_place > 0 ? shared.ends[first_place - 1] : 0;
 #pragma unroll 1
   for (int32_t i = threadIdx.x; i < ranks.ranks * kFewPairs; i += blockDim.x) {
     const int32_t rank = i / kFewPairs, pair = i % kFewPairs, told = shared.told[rank];
-    if ((told & kPairsSent) == 0 || pair >= min(told & (kTokensSent - 1), ranks.tokens) * top_k) continue;
+    if ((told & kPairsSent) == 0 || pair >= min(told_number(told), ranks.tokens) * top_k) continue;
     const FewPair said = i == static_cast<int32_t>(threadIdx.x) ? first : pairs_of(ranks, ranks.rank)[i];
     const int32_t expert = said.expert_and_number / kFewPairs, token = pair / top_k;
     int32_t row = -1;
@@ -130,16 +130,16 @@ MOXIE_DEVICE void place_few_pairs(const RankParams& ranks, const ExchangeMemory&
     }
     const int32_t there = rank * ranks.tokens + token;
     if (static_cast<uint32_t>(row) >= static_cast<uint32_t>(ranks.max_rows)) row = -1;
-    if (row >= 0) {
+    if (row >= 0 && !permutes) {
       reinterpret_cast<int32_t*>(window + ranks.at.order)[row] = there;
-      if (!records) reinterpret_cast<RowPlace*>(window + ranks.at.origins)[row] = RowPlace{rank} << 32 | pair;
+      if (!sums) reinterpret_cast<RowPlace*>(window + ranks.at.origins)[row] = RowPlace{rank} << 32 | pair;
     }
-    if (records) {
+    if (sums || permutes) {
       auto* const record = reinterpret_cast<int32_t*>(window + ranks.at.records) + int64_t{there} * record_words(top_k);
       const int32_t choice = pair % top_k;
       if (choice == 0) record[0] = static_cast<int32_t>(call), record[1] = static_cast<int32_t>(ranks.signature);
       record[2 + choice] = row;
-      record[2 + top_k + choice] = __float_as_int(said.weight);
+      if (sums) record[2 + top_k + choice] = __float_as_int(said.weight);
     }
   }
 }
@@ -150,16 +150,22 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   const int32_t place = threadIdx.x;
   const bool exists = place < ranks.ranks * ranks.experts;
   griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  const uint32_t call = header_of(ranks, ranks.rank).call + 1;
+  WindowHeader& own = header_of(ranks, ranks.rank);
+  const uint32_t call = own.call + 1;
   const bool failed = has_failed(ranks);
+  // Behind a call of the same layer: docs/distributed.md.
+  if (place == 0 && (params.halves & kTell) && !failed && own.signatures[ranks.rank] == ranks.signature)
+    st_release_gpu(&own.sends_early, 1);
+  if (place < 32) griddepcontrol_launch_dependents();
   int32_t begin = 0, count = 0;
   if (exists) {
     if (place > 0) begin = params.place_ends[place - 1];
     count = params.place_ends[place] - begin;
   }
   const bool tells = (params.halves & kTell) && !failed;
-  if (tells) tell_numbers(ranks, count, real_tokens(params.token_count, params.tokens));
+  if (tells)
+    tell_numbers(ranks, count,
+                 real_tokens(params.token_count, params.tokens) | (params.permutes != 0 ? kWantsRecords : 0));
   // All numbers come before the flags, and all threads have looked at the outcome before it may become another.
   __syncthreads();
   if (tells && place < 32) tell(ranks, Meeting::Counts, call);
@@ -171,7 +177,7 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   const FewPair pair = load_few_pair(ranks);
   const PlaceRows rows = find_rows(ranks, shared, call, params.ends);
   if (exists) params.shifts[place] = rows.first_row - begin;
-  if (rows.fit) place_few_pairs(ranks, shared, pair, call, params.top_k, params.records != 0);
+  if (rows.fit) place_few_pairs(ranks, shared, pair, call, params.top_k, params.sums != 0, params.permutes != 0);
 }
 
 }  // namespace moxie::kernel

@@ -101,6 +101,8 @@ MOXIE_DEVICE bool wait_for_results(const RankParams& ranks, WindowHeader& own, c
 // weights, would keep our flags waiting.
 MOXIE_DEVICE void meet(const MeetParams& params) {
   griddepcontrol_wait();
+  if (params.meeting == Meeting::Tokens && (params.halves & kTell) && threadIdx.x == 0)
+    header_of(params.ranks, params.ranks.rank).sends_early = 0;
   if (has_failed(params.ranks)) return;
   const uint32_t call = header_of(params.ranks, params.ranks.rank).call;
   if (params.halves & kTell) tell(params.ranks, params.meeting, call);

@@ -41,7 +41,7 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
   if (thread < pairs) {
 #pragma unroll 8
     for (int32_t i = 0; i < thread; ++i) number += place_of_pair[i] == place ? 1 : 0;
-    const float weight = send.records != 0 && send.weights != nullptr ? send.weights[thread] : 1;
+    const float weight = send.sums != 0 && send.weights != nullptr ? send.weights[thread] : 1;
     for (int rank = 0; rank < ranks.ranks; ++rank) {
       const bool goes = place < places && place / ranks.experts == rank;
       pairs_of(ranks, rank)[ranks.rank * kFewPairs + thread] = {goes ? place % ranks.experts * kFewPairs + number : -1,
@@ -61,7 +61,8 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
     }
   };
   if (is_same_layer) send_tokens();
-  tell_numbers(ranks, thread < places ? counts[thread] : 0, tokens | kPairsSent | (is_same_layer ? kTokensSent : 0));
+  tell_numbers(ranks, thread < places ? counts[thread] : 0,
+               tokens | kPairsSent | (is_same_layer ? kTokensSent : 0) | (params.permutes != 0 ? kWantsRecords : 0));
   // All of it comes before the flags.
   __syncthreads();
   bool go_on = true;
@@ -76,7 +77,7 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
   const FewPair pair = load_few_pair(ranks);
   const PlaceRows rows = find_rows(ranks, shared, call, params.ends);
   if (thread < places) counts[thread] = rows.first_row;
-  if (rows.fit) place_few_pairs(ranks, shared, pair, call, send.top_k, send.records != 0);
+  if (rows.fit) place_few_pairs(ranks, shared, pair, call, send.top_k, send.sums != 0, params.permutes != 0);
   __syncthreads();
   if (thread < pairs && rows.fit) {
     const int32_t row = place < places ? counts[place] + number : -1;
