@@ -117,7 +117,7 @@ class Workspace {
 
  private:
   void release() noexcept {
-    if (device_) device_->free(view_.data);
+    if (view_.data) device_->free(view_.data);  // what was moved from has neither
   }
 
   std::optional<Device> device_;

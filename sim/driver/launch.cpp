@@ -107,7 +107,7 @@ std::vector<uint8_t> gather_params(const Kernel& kernel, void** params, void** e
     const size_t needed = count == 0 ? 0 : kernel.param_offsets.back() + kernel.param_sizes.back();
     require(size >= needed && (buffer != nullptr || needed == 0), CUDA_ERROR_INVALID_VALUE,
             "a parameter buffer of " + std::to_string(size) + " bytes; the kernel takes " + std::to_string(needed));
-    if (buffer != nullptr) std::memcpy(bytes.data(), buffer, std::min(size, bytes.size()));
+    if (buffer != nullptr && !bytes.empty()) std::memcpy(bytes.data(), buffer, std::min(size, bytes.size()));
     return bytes;
   }
   require(count == 0 || params != nullptr, CUDA_ERROR_INVALID_VALUE, "the kernel takes parameters and none are given");
