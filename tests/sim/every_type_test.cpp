@@ -43,17 +43,19 @@ void check_integer(const std::string& code, const Type& t, size_t sources, const
 TEST(EveryType, IntegerArithmetic) {
   for (const Type& t : kIntegers) {
     const std::string two = "." + t.name + " %d, %a, %b;", three = "." + t.name + " %d, %a, %b, %c;";
+    // The product of 64-bit values has 128 bits, which a signed 128-bit number does not always hold.
+    const auto product = [](Big a, Big b) {
+      return static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b);
+    };
+    const auto low = [&](Big a, Big b) { return static_cast<Big>(static_cast<uint64_t>(product(a, b))); };
     const auto high = [&](Big a, Big b) {
-      // The product of 64-bit values has 128 bits, which a signed 128-bit number does not always hold.
-      return t.is_signed || t.bits < 64
-                 ? (a * b) >> t.bits
-                 : static_cast<Big>((static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b)) >> 64);
+      return t.is_signed || t.bits < 64 ? (a * b) >> t.bits : static_cast<Big>(product(a, b) >> 64);
     };
     check_integer("add" + two, t, 2, [](Big a, Big b, Big) { return a + b; });
     check_integer("sub" + two, t, 2, [](Big a, Big b, Big) { return a - b; });
-    check_integer("mul.lo" + two, t, 2, [](Big a, Big b, Big) { return a * b; });
+    check_integer("mul.lo" + two, t, 2, [&](Big a, Big b, Big) { return low(a, b); });
     check_integer("mul.hi" + two, t, 2, [&](Big a, Big b, Big) { return high(a, b); });
-    check_integer("mad.lo" + three, t, 3, [](Big a, Big b, Big c) { return a * b + c; });
+    check_integer("mad.lo" + three, t, 3, [&](Big a, Big b, Big c) { return low(a, b) + c; });
     check_integer("mad.hi" + three, t, 3, [&](Big a, Big b, Big c) { return high(a, b) + c; });
     check_integer("sad" + three, t, 3, [](Big a, Big b, Big c) { return c + (a < b ? b - a : a - b); });
     check_integer("min" + two, t, 2, [](Big a, Big b, Big) { return std::min(a, b); });
