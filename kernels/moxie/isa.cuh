@@ -88,7 +88,8 @@ MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
 MOXIE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 MOXIE_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// 9.7.9.8 and 9.7.9.12: a word that threads of all GPUs use to hand memory over to each other.
+// 9.7.9.8 and 9.7.9.12: a word by which threads hand memory over to each other, those of one GPU (.gpu) or of all
+// (.sys).
 MOXIE_DEVICE uint32_t ld_acquire_gpu(const uint32_t* from) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");

@@ -51,7 +51,8 @@ void observe_groups(Warp& warp, const BulkLane& bulk, const BulkWait& wait) {
   if (!wait.read_only) warp.view.seen.raise(bulk.written, static_cast<uint32_t>(until));
 }
 
-// A group is of one thread, but on GPUs the wait is for those of the warp: ptxas makes one for a scoreboard of it.
+// A group is of one thread, but on GPUs the wait is for those of the warp: ptxas turns it into a wait for a scoreboard
+// that the warp's lanes share.
 // CUTLASS lets all lanes issue a store, and one lane wait for it before the tensor map is rewritten.
 Step execute_bulk_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   const auto& form = instr.form<BulkWait>();

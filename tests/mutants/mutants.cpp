@@ -207,8 +207,9 @@ class ProductProblem : public Problem {
   std::vector<std::pair<void*, std::vector<uint8_t>>> inputs_;
 };
 
-// One launch of a call. All its buffers but those that are ready are in flight: what the launches before leave in them
-// is there at griddepcontrol.wait, and afterwards every byte must be what the library's own launch leaves.
+// One launch of a call. All its buffers are in flight but for what is ready, told or quiet: what the launches before
+// leave in them is there at griddepcontrol.wait, and afterwards every byte must be what the library's own launch
+// leaves.
 class CallProblem : public Problem {
  public:
   explicit CallProblem(const std::function<Call()>& make) : call_(make()) {

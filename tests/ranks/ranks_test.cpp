@@ -307,16 +307,23 @@ kernel::WindowHeader header_of(const RankLayers& layers, int rank) {
   return header;
 }
 
+// Two layers of two ranks in the same windows.
+struct WideAndNarrow {
+  static ExpertLayerDescription layer(int64_t hidden) {
+    ExpertLayerDescription d = small_layer(2, 3, 2);
+    d.hidden = hidden;
+    return d;
+  }
+  RankLayers wide{layer(2400), peer_devices(2)}, narrow{layer(40), peer_devices(2)};
+  WideAndNarrow() { narrow.share_windows(wide); }
+};
+
 // Rank 0 is at the next call, of another layer, while rank 1 has not yet added the rows that came to its window. Where
 // these lie the next layer has tokens.
 TEST(Ranks, TokensComeEarlyBehindTheSameLayerAlone) {
   set_order("eager");
-  ExpertLayerDescription d = small_layer(2, 3, 2);
-  d.hidden = 2400;
-  RankLayers wide(d, peer_devices(2));
-  d.hidden = 40;
-  RankLayers narrow(d, peer_devices(2));
-  narrow.share_windows(wide);
+  WideAndNarrow both;
+  RankLayers &wide = both.wide, &narrow = both.narrow;
   const auto tokens_to = [](int64_t first) {
     return call_of({6, 5}, 2, [first, id = int64_t{0}](int) mutable { return first + id++ % 3; });
   };
@@ -342,22 +349,20 @@ TEST(Ranks, TokensComeEarlyBehindTheSameLayerAlone) {
 // The same with more tokens than send few takes: dispatch sends them while exchange waits for the other rank.
 TEST(Ranks, ManyTokensComeEarlyBehindTheSameLayerAlone) {
   set_order("eager");
-  ExpertLayerDescription d = small_layer(2, 3, 2);
-  d.hidden = 2400;
-  RankLayers wide(d, peer_devices(2));
-  d.hidden = 40;
-  RankLayers narrow(d, peer_devices(2));
-  narrow.share_windows(wide);
+  WideAndNarrow both;
+  RankLayers &wide = both.wide, &narrow = both.narrow;
   const auto tokens_to = [](int64_t first, uint64_t seed) {
     return call_of(
         {8, 7}, 2, [first, id = int64_t{0}](int) mutable { return first + id++ % 3; }, seed);
   };
-  const kernel::WindowLayout at =
-      kernel::window_layout({2, 3, d.max_tokens, 2, 2400, *d.ranks->max_rows, RowFormat::Bf16, ResultFormat::Rows});
+  const ExpertLayerDescription d = WideAndNarrow::layer(2400);
+  const kernel::WindowLayout at = kernel::window_layout(
+      {2, d.experts, d.max_tokens, d.top_k, d.hidden, *d.ranks->max_rows, RowFormat::Bf16, ResultFormat::Rows});
   // Those of rank 0 go to rank 1 alone. Memory of the simulator is memory of this process.
   const auto have_come = [&] {
     peer_devices(2)[0].synchronize();
-    return std::memcmp(static_cast<const uint8_t*>(wide.window(1)) + at.tokens, wide.tensors(0).x.data, 2400 * 2) == 0;
+    return std::memcmp(static_cast<const uint8_t*>(wide.window(1)) + at.tokens, wide.tensors(0).x.data,
+                       size_t(d.hidden) * 2) == 0;
   };
   narrow.bring(tokens_to(0, 1));
   for (uint64_t seed = 1; seed <= 2; ++seed) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies each token into the windows of the ranks that have experts which it chose, to each of them once. A rank that
-// copies the tokens in the order of its rows gets a record of each, which says where its rows are; one that does not
-// for each pair which token the expert's row is made of, and where rows travel back which pair it belongs to. Where
-// sums do, all get records. A thread has eight columns of a token, which it reads once.
+// copies the tokens in the order of its rows gets a record of each, which says where its rows are. Any other rank
+// gets for each pair the token that the expert's row is made of, and where rows travel back the pair that the row
+// belongs to. Where sums travel back, all ranks get records. A thread has eight columns of a token, which it reads
+// once.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"

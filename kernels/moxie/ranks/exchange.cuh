@@ -152,17 +152,15 @@ MOXIE_DEVICE void exchange(const ExchangeParams& params) {
   griddepcontrol_wait();
   WindowHeader& own = header_of(ranks, ranks.rank);
   const uint32_t call = own.call + 1;
-  const bool failed = has_failed(ranks);
-  // Behind a call of the same layer: docs/distributed.md.
-  if (place == 0 && (params.halves & kTell) && !failed && own.signatures[ranks.rank] == ranks.signature)
-    st_release_gpu(&own.sends_early, 1);
+  const bool failed = has_failed(ranks), tells = (params.halves & kTell) && !failed;
+  // docs/distributed.md, "Meetings", says why no token may leave early behind another layer.
+  if (place == 0 && tells && was_same_layer(ranks)) st_release_gpu(&own.sends_early, 1);
   if (place < 32) griddepcontrol_launch_dependents();
   int32_t begin = 0, count = 0;
   if (exists) {
     if (place > 0) begin = params.place_ends[place - 1];
     count = params.place_ends[place] - begin;
   }
-  const bool tells = (params.halves & kTell) && !failed;
   if (tells)
     tell_numbers(ranks, count,
                  real_tokens(params.token_count, params.tokens) | (params.permutes != 0 ? kWantsRecords : 0));

@@ -22,6 +22,11 @@ MOXIE_DEVICE bool has_failed(const RankParams& ranks) {
   return own.outcome == Outcome::Failed || own.status.failure == RankFailure::Late;
 }
 
+// Whether this rank's last call was of the same layer, or one with its signature, until the next call tells.
+MOXIE_DEVICE bool was_same_layer(const RankParams& ranks) {
+  return header_of(ranks, ranks.rank).signatures[ranks.rank] == ranks.signature;
+}
+
 // By one warp.
 MOXIE_DEVICE void tell(const RankParams& ranks, Meeting meeting, uint32_t call) {
 #pragma unroll 1

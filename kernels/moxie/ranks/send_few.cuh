@@ -24,7 +24,7 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
   griddepcontrol_wait();
   WindowHeader& own = header_of(ranks, ranks.rank);
   const uint32_t call = own.call + 1;
-  const bool is_same_layer = own.signatures[ranks.rank] == ranks.signature;
+  const bool is_same_layer = was_same_layer(ranks);
   const bool failed = has_failed(ranks);
   // All threads have looked at the outcome before it may become another.
   __syncthreads();
