@@ -13,7 +13,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string image(reinterpret_cast<const char*>(data), size);  // a zero follows
   try {
-    sim::driver::load_image(sim::driver::ptx_of(image.data(), image.size()));
+    sim::driver::load_image(sim::driver::ptx_of(image.data(), image.size()), 0);
   } catch (const sim::driver::ApiError& e) {
     if (e.code == CUDA_SUCCESS || e.detail.empty()) std::abort();
   }
