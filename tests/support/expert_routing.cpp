@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "reference/formats.h"
 
@@ -232,17 +233,18 @@ namespace {
 bool above(double x, double y) { return std::isnan(x) ? !std::isnan(y) : x > y; }
 
 // The places of the `count` best, the best first, of equal ones the lower; `clear` is cleared where neighbors in this
-// order, the first that is left out included, are close and not equal.
-std::vector<int32_t> best_of(const std::vector<double>& x, const std::vector<bool>& possible, size_t count,
-                             bool& clear) {
+// order, the first that is left out included, are close and not `same`, which is asked with their places.
+template <class Same>
+std::vector<int32_t> best_of(const std::vector<double>& x, const std::vector<bool>& possible, size_t count, bool& clear,
+                             const Same& same) {
   std::vector<int32_t> order;
   for (size_t i = 0; i < x.size(); ++i) {
     if (possible[i]) order.push_back(int32_t(i));
   }
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return above(x[size_t(a)], x[size_t(b)]); });
   for (size_t i = 0; i < count && i + 1 < order.size(); ++i) {
-    const double gap = x[size_t(order[i])] - x[size_t(order[i + 1])];
-    if (gap > 0 && gap < 1e-5) clear = false;
+    const auto here = size_t(order[i]), next = size_t(order[i + 1]);
+    if (x[here] - x[next] < 1e-5 && !same(here, next)) clear = false;
   }
   order.resize(count);
   return order;
@@ -263,19 +265,24 @@ RoutedToken reference_route(const RouteJob& job, const float* logits) {
   if (job.chosen_groups < job.groups) {
     const size_t size = experts / size_t(job.groups);
     std::vector<double> of_group;
+    std::vector<std::pair<double, double>> best_two;
     for (size_t g = 0; g < size_t(job.groups); ++g) {
       std::vector<double> members(choice.begin() + int64_t(g * size), choice.begin() + int64_t((g + 1) * size));
       std::sort(members.begin(), members.end(), above);
+      best_two.emplace_back(members[0], members[1]);
       of_group.push_back(members[0] + members[1]);
     }
+    // sigmoid(x) + sigmoid(-x) is 1 for any x: such sums are equal in double, and in float32 they need not be.
+    const auto same_group = [&](size_t a, size_t b) { return best_two[a] == best_two[b]; };
     possible.assign(experts, false);
     bool& clear = routed.clear;
-    for (const int32_t g :
-         best_of(of_group, std::vector<bool>(of_group.size(), true), size_t(job.chosen_groups), clear))
+    const std::vector<bool> all(of_group.size(), true);
+    for (const int32_t g : best_of(of_group, all, size_t(job.chosen_groups), clear, same_group))
       std::fill_n(possible.begin() + int64_t(g) * int64_t(size), size, true);
   }
   bool clear = true;
-  routed.ids = best_of(choice, possible, size_t(job.top_k), clear);
+  const auto same_choice = [&](size_t a, size_t b) { return choice[a] == choice[b]; };
+  routed.ids = best_of(choice, possible, size_t(job.top_k), clear, same_choice);
   if (sigmoid) routed.clear = routed.clear && clear;  // logits themselves are compared exactly
   double sum = 0;
   if (sigmoid) {
