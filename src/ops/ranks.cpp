@@ -173,7 +173,8 @@ void Ranks::exchange(const kernel::RankParams& params, const Exchanged& of, int 
   exchange.top_k = of.top_k, exchange.sums = sums(), exchange.permutes = of.permutes;
   exchange.halves = halves;
   const int64_t places = int64_t{params.ranks} * params.experts;
-  launch(device_, device_.state().exchange_kernel(), {.threads = (places + 31) / 32 * 32}, exchange, options);
+  launch(device_, device_.state().exchange_kernel(),
+         {.threads = (places + 31) / 32 * 32, .shared = device_.info().shared_bytes}, exchange, options);
 }
 
 void Ranks::meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves,
@@ -186,8 +187,9 @@ void Ranks::meet(const kernel::RankParams& params, kernel::Meeting meeting, int 
 
 void Ranks::dispatch(const kernel::DispatchParams& params, const LaunchOptions& options) const {
   if (params.halves == 0 || params.tokens == 0) return;
+  const int64_t blocks = kernel::column_blocks(params.tokens, params.columns) + kernel::dispatch_blocks(params.tokens);
   launch(device_, device_.state().dispatch_kernel(id_type_, format_),
-         blocks_of(params.tokens, params.columns / 8, kernel::kDispatchThreads), params, options);
+         {.grid = blocks, .threads = kernel::kDispatchThreads}, params, options);
 }
 
 bool Ranks::are_few(const kernel::DispatchParams& params) {

@@ -2,8 +2,11 @@
 // Copies each token into the windows of the ranks that have experts which it chose, to each of them once. A rank that
 // copies the tokens in the order of its rows gets a record of each, which says where its rows are. Any other rank
 // gets for each pair the token that the expert's row is made of, and where rows travel back the pair that the row
-// belongs to. Where sums travel back, all ranks get records. A thread has eight columns of a token, which it reads
-// once.
+// belongs to. Where sums travel back, all ranks get records.
+//
+// A warp has 256 columns of a token, which it reads once; the grid's last blocks have a token a warp and say where rows
+// are. Behind a call of the same layer the others do not wait for exchange, and so those that come after them leave
+// while the ranks still tell each other how many rows there are.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -69,9 +72,9 @@ MOXIE_DEVICE int32_t place_of_lane(const DispatchParams& params, int32_t token) 
                   params.places, places);
 }
 
-// By a warp, for a token that exists, in a call that goes on. `thread`, of this lane, is one of the token's.
-template <typename Id, RowFormat kFormat>
-MOXIE_DEVICE void send_token(const DispatchParams& params, int32_t token, int32_t thread, bool sends_columns) {
+// By a warp, for a token that exists, in a call that goes on: what says of the token's pairs where their rows are.
+template <typename Id>
+MOXIE_DEVICE void send_places(const DispatchParams& params, int32_t token) {
   const RankParams& ranks = params.ranks;
   // Lane j has the rank and the row of pair j; a rank of -1: it is skipped.
   const int lane = threadIdx.x % 32;
@@ -84,7 +87,7 @@ MOXIE_DEVICE void send_token(const DispatchParams& params, int32_t token, int32_
     if (static_cast<uint32_t>(row) < static_cast<uint32_t>(ranks.max_rows)) rank_of_lane = place / ranks.experts;
     wants_record = (header_of(ranks, ranks.rank).told_tokens[place / ranks.experts] & kWantsRecords) != 0;
   }
-  if (lane < params.top_k && thread == lane) {
+  if (lane < params.top_k) {
     const bool goes = rank_of_lane >= 0;
     params.rows[pair] = goes ? RowPlace{rank_of_lane} << 32 | row : -1;
     if (goes && !wants_record) {
@@ -94,27 +97,34 @@ MOXIE_DEVICE void send_token(const DispatchParams& params, int32_t token, int32_
         reinterpret_cast<RowPlace*>(theirs + ranks.at.origins)[row] = RowPlace{ranks.rank} << 32 | pair;
     }
   }
-  if (sends_columns) send_columns<kFormat>(params, token, thread, rank_of_lane);
-  if (thread < 32) send_record(params, token, wants_record || params.sums != 0 ? rank_of_lane : -1, row);
+  send_record(params, token, wants_record || params.sums != 0 ? rank_of_lane : -1, row);
 }
 
 template <typename Id, RowFormat kFormat>
 MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   const RankParams& ranks = params.ranks;
-  const int32_t token = blockIdx.x, thread = blockIdx.y * blockDim.x + threadIdx.x;
   WindowHeader& own = header_of(ranks, ranks.rank);
+  const int64_t first_of_places = column_blocks(params.tokens, params.columns);
+  const bool has_columns = blockIdx.x < first_of_places;
   // Exchange has released the flag behind all grids before it, and so all that is read here was there before.
   const bool early = __any_sync(~0u, ld_acquire_gpu(&own.sends_early) != 0);
   __syncwarp();
-  if (early && (params.halves & kTell) && token < real_tokens(params.token_count, params.tokens)) {
+  if (!has_columns || !early) griddepcontrol_wait();
+  griddepcontrol_launch_dependents();
+  if ((params.halves & (has_columns && early ? kTell : kWait)) == 0) return;
+  const int32_t tokens = real_tokens(params.token_count, params.tokens);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (has_columns) {
+    const int64_t piece = int64_t{blockIdx.x} * kDispatchWarps + warp;
+    const auto token = static_cast<int32_t>(piece / warps_of_columns(params.columns));
+    if (token >= tokens || (!early && own.outcome != Outcome::Fine)) return;
+    const auto thread = static_cast<int32_t>(piece % warps_of_columns(params.columns)) * 32 + lane;
     const int32_t place = place_of_lane<Id>(params, token);
     send_columns<kFormat>(params, token, thread, place < ranks.ranks * ranks.experts ? place / ranks.experts : -1);
+  } else {
+    const auto token = static_cast<int32_t>((blockIdx.x - first_of_places) * kDispatchWarps + warp);
+    if (token < tokens && own.outcome == Outcome::Fine) send_places<Id>(params, token);
   }
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
-  if (!(params.halves & kWait) || token >= real_tokens(params.token_count, params.tokens)) return;
-  if (own.outcome != Outcome::Fine) return;
-  send_token<Id, kFormat>(params, token, thread, !early);
 }
 
 }  // namespace moxie::kernel

@@ -49,7 +49,7 @@ MOXIE_DEVICE void send_few(const SendFewParams& params) {
     }
   }
   const auto send_tokens = [&] {
-    const int32_t warps_of_token = (send.columns + 255) / 256, lane = thread % 32;
+    const int32_t warps_of_token = warps_of_columns(send.columns), lane = thread % 32;
     for (int32_t i = thread / 32; i < tokens * warps_of_token; i += blockDim.x / 32) {
       const int32_t token = i / warps_of_token;
       int32_t rank = -1;
