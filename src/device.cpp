@@ -153,9 +153,7 @@ const driver::LoadedKernel& DeviceState::combine_kernel(DataType rows, DataType 
   return keep(combine_[size_t(rows)][size_t(out)], [=] { return jit::combine_source(rows, out); });
 }
 
-const driver::LoadedKernel& DeviceState::exchange_kernel() {
-  return keep(exchange_, jit::exchange_source, context().info().shared_bytes);
-}
+const driver::LoadedKernel& DeviceState::exchange_kernel() { return keep(exchange_, jit::exchange_source); }
 
 const driver::LoadedKernel& DeviceState::meet_kernel() { return keep(meet_, jit::meet_source); }
 

@@ -173,8 +173,7 @@ void Ranks::exchange(const kernel::RankParams& params, const Exchanged& of, int 
   exchange.top_k = of.top_k, exchange.sums = sums(), exchange.permutes = of.permutes;
   exchange.halves = halves;
   const int64_t places = int64_t{params.ranks} * params.experts;
-  launch(device_, device_.state().exchange_kernel(),
-         {.threads = (places + 31) / 32 * 32, .shared = device_.info().shared_bytes}, exchange, options);
+  launch(device_, device_.state().exchange_kernel(), {.threads = (places + 31) / 32 * 32}, exchange, options);
 }
 
 void Ranks::meet(const kernel::RankParams& params, kernel::Meeting meeting, int halves,

@@ -4,9 +4,6 @@
 // order of the ranks that they come from, and of one rank in the order of its pairs. One block, a thread for each
 // place; its first warp meets the other ranks.
 //
-// The block has all shared memory of its multiprocessor, so that no block of dispatch is there beside it: its numbers
-// would wait behind that block's tokens.
-//
 // A rank with few tokens says at the same time what each of its pairs is for (send_few.cuh), and the rank that has the
 // expert finds where the pair's row lies.
 #pragma once
@@ -148,8 +145,7 @@ MOXIE_DEVICE void place_few_pairs(const RankParams& ranks, const ExchangeMemory&
 }
 
 MOXIE_DEVICE void exchange(const ExchangeParams& params) {
-  extern __shared__ __align__(16) uint8_t exchange_memory[];
-  ExchangeMemory& shared = *reinterpret_cast<ExchangeMemory*>(exchange_memory);
+  __shared__ ExchangeMemory shared;
   const RankParams& ranks = params.ranks;
   const int32_t place = threadIdx.x;
   const bool exists = place < ranks.ranks * ranks.experts;
