@@ -52,10 +52,11 @@ bool knows(const Warp& warp, const SystemAccess& other) {
   });
 }
 
-// Whether a proxy fence stands between the other's access and what the warp does now. The end of a kernel is one.
+// Whether a proxy fence stands between the other's access and what the warp does now. The end of a kernel is one: that
+// of the other's kernel, and that of a kernel before this one that has learned of the access.
 bool is_fenced(const Warp& warp, const SystemAccess& other) {
   const Cluster& cluster = *warp.cta->cluster;
-  if (known_from_the_launch(cluster, warp.view.seen).has_ended(other.work)) return true;
+  if (known_from_the_launch(cluster, warp.view.seen).covers(other)) return true;
   const auto& learned = cluster.system->learned;
   return std::any_of(learned.rbegin(), learned.rend(), [&](const SystemCluster::Learned& one) {
     return has_seen(warp.view.seen, one.at) &&
