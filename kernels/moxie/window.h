@@ -177,10 +177,11 @@ struct DispatchParams {
   int32_t sums = 0;                // 1: sums travel back, 0: rows
   int32_t halves = kTell | kWait;  // kTell: sends what may leave early; kWait: the rest
 };
-// A warp has 256 columns of a token, eight a thread, or says where the rows of a token are. Blocks of the former kind
-// come before those of the latter.
+// A warp of dispatch has 256 columns of a token, eight a thread, or says where the rows of a token are. Blocks whose
+// warps have columns come first in the grid.
 constexpr int kDispatchWarps = 4, kDispatchThreads = 32 * kDispatchWarps;
 constexpr int32_t warps_of_columns(int32_t columns) { return (columns + 255) / 256; }
+// Of so many warps.
 constexpr int64_t dispatch_blocks(int64_t warps) { return (warps + kDispatchWarps - 1) / kDispatchWarps; }
 constexpr int64_t column_blocks(int64_t tokens, int32_t columns) {
   return dispatch_blocks(tokens * warps_of_columns(columns));

@@ -4,9 +4,10 @@
 // gets for each pair the token that the expert's row is made of, and where rows travel back the pair that the row
 // belongs to. Where sums travel back, all ranks get records.
 //
-// A warp has 256 columns of a token, which it reads once; the grid's last blocks have a token a warp and say where rows
-// are. Behind a call of the same layer the others do not wait for exchange, and so those that come after them leave
-// while the ranks still tell each other how many rows there are.
+// The blocks of two kinds have four warps each. In the first blocks of the grid a warp sends 256 columns of a token,
+// which it reads once. In the last ones a warp says where the rows of a token are, for which it waits for exchange.
+// Behind a call of the same layer the first blocks wait for nothing and end, and so all columns leave while the ranks
+// still tell each other how many rows they have.
 #pragma once
 #include "moxie/isa.cuh"
 #include "moxie/ranks/meet.cuh"
@@ -106,7 +107,8 @@ MOXIE_DEVICE void dispatch(const DispatchParams& params) {
   WindowHeader& own = header_of(ranks, ranks.rank);
   const int64_t first_of_places = column_blocks(params.tokens, params.columns);
   const bool has_columns = blockIdx.x < first_of_places;
-  // Exchange has released the flag behind all grids before it, and so all that is read here was there before.
+  // Blocks with columns read what grids before exchange have written. Exchange has waited for those and then released
+  // the flag, so that whoever acquires it need not wait.
   const bool early = __any_sync(~0u, ld_acquire_gpu(&own.sends_early) != 0);
   __syncwarp();
   if (!has_columns || !early) griddepcontrol_wait();
