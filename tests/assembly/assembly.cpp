@@ -17,7 +17,6 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <regex>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -45,9 +44,14 @@ struct Kernel {
   std::string name() const { return plan::describe(config()) + "; " + assembly::describe(problem); }
 };
 
-int number(const std::string& text, const char* pattern) {
-  std::smatch found;
-  return std::regex_search(text, found, std::regex(pattern)) ? std::stoi(found[1]) : -1;
+// The first number in `text` that `unit` follows, or -1. Threads call it at once, and std::regex would not let them:
+// libstdc++'s std::ctype keeps what it has narrowed without a lock.
+int number(const std::string& text, std::string_view unit) {
+  for (size_t end = text.find(unit); end != std::string::npos; end = text.find(unit, end + 1)) {
+    const size_t begin = text.find_last_not_of("0123456789", end - 1) + 1;
+    if (end > 0 && begin < end) return std::stoi(text.substr(begin, end - begin));
+  }
+  return -1;
 }
 
 Code assemble(const jit::Request& request) {
@@ -55,11 +59,11 @@ Code assemble(const jit::Request& request) {
   try {
     std::string log;
     jit::Compiler::get().compile(request, &log);
-    code.registers = number(log, "Used (\\d+) registers");
-    code.stack = number(log, "(\\d+) bytes stack frame");
-    code.stores = number(log, "(\\d+) bytes spill stores");
-    code.loads = number(log, "(\\d+) bytes spill loads");
-    code.shared = std::max(0, number(log, "(\\d+) bytes smem"));
+    code.registers = number(log, " registers");
+    code.stack = number(log, " bytes stack frame");
+    code.stores = number(log, " bytes spill stores");
+    code.loads = number(log, " bytes spill loads");
+    code.shared = std::max(0, number(log, " bytes smem"));
     if (std::min({code.registers, code.stack, code.stores, code.loads}) < 0)
       code.error = "no report of registers and spills: " + log;
   } catch (const Error& error) {
