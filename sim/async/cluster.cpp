@@ -11,7 +11,7 @@ namespace {
 
 // ---- barrier.cluster ----------------------------------------------------------------------------
 
-bool has_arrived(const Warp& warp) { return (warp.live & ~warp.async->cluster_arrived) == 0; }
+bool has_arrived(const Warp& warp) { return (warp.live & ~warp.cluster_arrived) == 0; }
 
 // Completes the barrier when all threads that have not exited have arrived.
 void complete_if_done(Cluster& cluster) {
@@ -23,12 +23,12 @@ void complete_if_done(Cluster& cluster) {
   }
   for (const auto& cta : cluster.ctas) {
     for (const auto& warp : cta->warps) {
-      warp->async->cluster_arrived = 0;
+      warp->cluster_arrived = 0;
+      ++warp->cluster_barriers;
       if (warp->live == 0) warp->publish(s.cluster_arriving, Scope::Wide);  // a thread that left has been waited for
     }
   }
   s.cluster_released.join(s.cluster_arriving);
-  ++s.cluster_completed;
   cluster.event();
 }
 
@@ -41,8 +41,8 @@ Step execute_barrier_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   if (form.aligned && !converged(warp, mask)) return Step::Wait;
   Cluster& cluster = *warp.cta->cluster;
   AsyncWarpState& s = *warp.async;
-  if (s.cluster_arrived & mask)
-    fault(Hazard::IllegalUse, warp, first_lane(s.cluster_arrived & mask),
+  if (warp.cluster_arrived & mask)
+    fault(Hazard::IllegalUse, warp, first_lane(warp.cluster_arrived & mask),
           "barrier.cluster.arrive twice before the barrier completes");
   warp.order_reads(mask);
   warp.publish(cluster.async->cluster_arriving, Scope::Wide, form.relaxed);
@@ -50,7 +50,7 @@ Step execute_barrier_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
     warp.new_epoch();
     release_lanes(warp, mask);
   }
-  s.cluster_arrived |= mask;
+  warp.cluster_arrived |= mask;
   s.cluster_waiting |= mask;
   complete_if_done(cluster);
   return Step::Next;
@@ -64,7 +64,7 @@ Step execute_barrier_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     fault(Hazard::IllegalUse, warp, first_lane(mask & ~s.cluster_waiting),
           "barrier.cluster.wait without a barrier.cluster.arrive before");
   complete_if_done(cluster);  // threads may have exited
-  if (s.cluster_arrived & mask) {
+  if (warp.cluster_arrived & mask) {
     return wait_for(warp, [&] {
       std::string text = "barrier.cluster, for";
       int missing = 0;
@@ -81,7 +81,7 @@ Step execute_barrier_wait(Warp& warp, const Instr& instr, uint32_t mask) {
     });
   }
   s.cluster_waiting &= ~mask;
-  s.cluster_waited = cluster.async->cluster_completed;
+  s.cluster_waited = warp.cluster_barriers;
   warp.observe(cluster.async->cluster_released, Scope::Wide);
   return Step::Next;
 }

@@ -49,7 +49,7 @@ Mbarrier& find_mbarrier(Warp& warp, Cta& owner, uint32_t offset, int lane, bool 
   if (found == owner.async->mbarriers.end())
     fault(Hazard::MbarrierMisuse, warp, lane, object_text(warp, owner, offset) + " is not initialised");
   // That a copy has reached its object is known to who waits for its bytes (Mbarrier::last_copy), not by its issue.
-  if (!for_copy) note_remote(warp, owner);
+  if (!for_copy) note_remote(warp, owner, 1u << lane);
   Mbarrier& barrier = found->second;
   if (warp.view.seen[barrier.init.by] < barrier.init.at) judge_unordered_init(warp, owner, barrier, lane);
   return barrier;
@@ -181,7 +181,7 @@ Step execute_init(Warp& warp, const Instr& instr, uint32_t mask) {
     const Agent init = warp.async->init;
     seen.raise(init, seen[init] + 1);
     barrier.init = {init, seen[init]};
-    barrier.init_before = next_cluster_barrier(warp, lane);
+    barrier.init_before = warp.next_cluster_barrier(1u << lane);
     live.emplace(at.offset, std::move(barrier));
   });
   return Step::Next;

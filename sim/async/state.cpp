@@ -80,11 +80,17 @@ void finish_async_state(Cluster& cluster) {
     for (const auto& [agent, remote] : cta->remote) {
       bool ordered = false;
       for (auto& warp : cta->warps) ordered = ordered || warp->view.seen[agent] >= remote.epoch;
-      if (!ordered)
-        remote.by.fail(Hazard::Memory, describe_block(*cta) + " may have finished when " +
-                                           describe_agent(cluster, agent) +
-                                           " accesses its shared memory, and no barrier.cluster or the like is "
-                                           "between");
+      if (ordered) continue;
+      const auto text = [&, by = agent] {
+        return describe_block(*cta) + " may have finished when " + describe_agent(cluster, by) +
+               " accesses its shared memory, and no barrier.cluster or the like is between";
+      };
+      // Behind a relaxed barrier.cluster GPUs have made the access.
+      const uint32_t before = remote.before;
+      if (std::none_of(cta->warps.begin(), cta->warps.end(),
+                       [&](const auto& warp) { return is_behind_cluster_barrier(*warp, before); }))
+        remote.by.fail(Hazard::Memory, text());
+      remote.by.deviation(Hazard::Memory, text);
     }
   }
   cluster.engine.perform_all(cluster);

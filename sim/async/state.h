@@ -66,7 +66,6 @@ struct AsyncWarpState {
   Agent copy = 0;
   uint32_t copy_count = 0;
   std::map<int, CopyLane> copy_lanes;
-  uint32_t cluster_arrived = 0;   // lanes that have arrived at the barrier.cluster in progress
   uint32_t cluster_waiting = 0;   // lanes that have arrived and not yet waited
   uint32_t cluster_waited = 0;    // how many barriers had completed when the warp last waited for one
   uint32_t register_changes = 0;  // setmaxnreg executed
@@ -117,16 +116,10 @@ struct AsyncCtaState {
 
 struct AsyncClusterState {
   View cluster_arriving, cluster_released;  // barrier.cluster
-  uint32_t cluster_completed = 0;           // how many have completed
   bool finishing = false;
 };
 
-// Which barrier.cluster of the cluster, by its number, a lane arrives at next, and whether a warp has waited for it. A
-// barrier separates what stands before its arrivals from what stands behind its waits, also where it is relaxed and
-// orders no memory.
-inline uint32_t next_cluster_barrier(const Warp& warp, int lane) {
-  return warp.cta->cluster->async->cluster_completed + (warp.async->cluster_arrived >> lane & 1);
-}
+// Whether a warp has waited for the barrier.cluster with this number (Warp::next_cluster_barrier()).
 inline bool is_behind_cluster_barrier(const Warp& warp, uint32_t number) { return warp.async->cluster_waited > number; }
 
 // Faults (registers in flight) when the instruction touches a register of a wgmma operation that has not been waited

@@ -394,7 +394,7 @@ Stamp read_stamp(Warp& warp, uint32_t mask) {
 
 void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t mask, uint32_t size, Access access,
                         bool strong, bool row) {
-  note_remote(warp, owner);
+  note_remote(warp, owner, mask);
   if (access != Access::Write) {
     const Stamp stamp = access == Access::Read && !strong ? read_stamp(warp, mask) : warp.stamp();
     const Racing racing = access == Access::ReadWrite ? Racing::Unasked : strong ? Racing::Strong : Racing::Plain;
@@ -422,12 +422,12 @@ void shared_warp_access(Warp& warp, Cta& owner, const uint64_t* offset, uint32_t
 }
 
 void shared_generic_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
-  note_remote(warp, owner);
+  note_remote(warp, owner, 1u << lane);
   GenericAccess<false>(warp, owner, warp.stamp(), Racing::Plain).touch_range(offset, size, lane);
 }
 
 void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane, bool is_store) {
-  note_remote(warp, owner);
+  note_remote(warp, owner, 1u << lane);
   const Racing racing = is_store ? Racing::PlainStore : Racing::Plain;
   GenericAccess<true>(warp, owner, warp.stamp(), racing).touch_range(offset, size, lane);
 }

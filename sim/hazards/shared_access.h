@@ -13,8 +13,9 @@
 namespace sim {
 
 // Remembers an access to another block's shared memory: the block must not exit before it.
-inline void note_remote(Warp& warp, Cta& owner) {
-  if (&owner != warp.cta) owner.remote[warp.self] = {warp.view.seen[warp.self], current_origin(warp, -1)};
+inline void note_remote(Warp& warp, Cta& owner, uint32_t mask) {
+  if (&owner == warp.cta) return;
+  owner.remote[warp.self] = {warp.view.seen[warp.self], current_origin(warp, -1), warp.next_cluster_barrier(mask)};
 }
 
 // Accesses of the generic proxy (ld, st, atom, ldmatrix, stmatrix, ...): bounds, uninitialised reads, data in

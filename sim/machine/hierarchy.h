@@ -105,7 +105,12 @@ struct Warp {
   uint32_t grid_fence_epoch = 0;
   uint32_t grid_view = 0;  // the number of view.grid.before in the cluster's global_history
   uint32_t carry = 0;      // CC.CF of each lane (sim/isa/integer.cpp)
-  int max_registers = 0;   // setmaxnreg, 0 before any
+  // barrier.cluster: how many have completed, and the lanes that have arrived at the next one.
+  uint32_t cluster_barriers = 0, cluster_arrived = 0;
+  // Which one, by its number, the lanes of the mask arrive at next. A barrier separates what stands before its arrivals
+  // from what stands behind its waits, also where it is relaxed and orders no memory.
+  uint32_t next_cluster_barrier(uint32_t mask) const { return cluster_barriers + ((cluster_arrived & mask) != 0); }
+  int max_registers = 0;  // setmaxnreg, 0 before any
   // What the loop that runs the warp has to do beside executing its instructions.
   // kInFlight: accumulators or A fragments of wgmma, or results of tcgen05.ld, may be in flight, or unfenced accesses
   // matter (sim/async/wgmma.cpp): it checks the registers of each instruction first.
@@ -173,10 +178,12 @@ struct Cta {
   std::array<NamedBarrier, 16> barriers;
   // griddepcontrol: a thread has waited for the predecessor grids. A thread has let dependent grids start before that.
   bool has_waited = false, released_dependents_early = false;
-  // What warps of other blocks did to this block's shared memory: their agents, and the epoch of the last time.
+  // What warps of other blocks did to this block's shared memory: their agents, and of the last time the epoch and
+  // which barrier.cluster the warp arrives at next, unless the access is asynchronous and none stands behind it.
   struct Remote {
     uint32_t epoch = 0;
     Origin by;
+    uint32_t before = UINT32_MAX;
   };
   std::map<Agent, Remote> remote;
   std::unique_ptr<AsyncCtaState, void (*)(AsyncCtaState*)> async{nullptr, nullptr};

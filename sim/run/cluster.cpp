@@ -50,6 +50,7 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.has_fenced = warp.has_read = false;
   warp.grid_fence = warp.grid_read = ScopedView{};
   warp.grid_fence_epoch = warp.grid_view = 0;
+  warp.cluster_barriers = warp.cluster_arrived = 0;
   warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();

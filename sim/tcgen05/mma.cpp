@@ -273,11 +273,13 @@ class Mma : public AsyncOp {
   bool has_wide_metadata() const { return form.kind != MmaKind::F16 && form.kind != MmaKind::TF32; }
   int scale_b_columns() const { return (layout.columns + 31) / 32; }
   int stored_k() const { return shape.sparse ? shape.k / 2 : shape.k; }  // elements of a row of A
-  void read_stored_a(Cta& cta, float* out) const;
-  void read_a(Cta& cta, float* out) const;
+  bool parts_of_a_differ(Cta& cta) const;
+  void read_stored_a(Cta& cta, int split, float* out) const;
+  void read_a(Cta& cta, int split, float* out) const;
   void read_scales(Cta& cta, float* scales_a, float* scales_b) const;
-  void multiply_integers(Cta& cta, const float* a_panel, const float* b_panel) const;
-  void multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a, const float* b_panel,
+  // next_part: from A as one part of the columns has it to A as the next has it.
+  void multiply_integers(Cta& cta, const float* a_panel, int64_t next_part, const float* b_panel) const;
+  void multiply_extreme(Cta& cta, const float* a_panel, int64_t next_part, const float* scales_a, const float* b_panel,
                         const float* scales_b) const;
   bool is_disabled(int block, uint32_t lane) const { return disabled[4 * block + lane / 32] >> lane % 32 & 1; }
 };
@@ -315,7 +317,26 @@ void Mma::check(const TensorMark& mark) {
   reads_unwritten = holds_undefined(warp) && !warp.undefined->met.empty();
 }
 
-void Mma::read_stored_a(Cta& cta, float* out) const {
+// Where the columns of D are split, each part of the lanes needs its own copy of A.
+bool Mma::parts_of_a_differ(Cta& cta) const {
+  if (!form.a_in_tensor || layout.splits == 1) return false;
+  TensorMemory& memory = tensor_memory(cta);
+  for (int r = 0; r < layout.rows; ++r) {
+    const uint32_t lane = layout.lane(r, 0, d_at.lane);
+    for (int split = 1; split < layout.splits; ++split) {
+      const uint32_t other = layout.lane(r, split, 0);
+      if (std::memcmp(memory.row(lane) + a_at.column, memory.row(other) + a_at.column, kOperandBytes) == 0) continue;
+      origin.deviation(Hazard::TensorMemory, [&] {
+        return "matrix A in tensor memory differs between lanes " + std::to_string(lane) + " and " +
+               std::to_string(other) + ", which must hold the same row";
+      });
+      return true;
+    }
+  }
+  return false;
+}
+
+void Mma::read_stored_a(Cta& cta, int split, float* out) const {
   const int k = stored_k();
   if (!form.a_in_tensor) {
     read_rows(cta.shared.bytes, a, 0, layout.rows, k, out);
@@ -324,15 +345,7 @@ void Mma::read_stored_a(Cta& cta, float* out) const {
   TensorMemory& memory = tensor_memory(cta);
   for (int r = 0; r < layout.rows; ++r) {
     const int from = form.ashift && r + 1 < layout.rows ? r + 1 : r;
-    const uint32_t lane = layout.lane(from, 0, d_at.lane);
-    const uint32_t* const words = memory.row(lane) + a_at.column;
-    // Where the columns of D are split, each part of the lanes needs its own copy of A.
-    for (int split = 1; split < layout.splits; ++split) {
-      const uint32_t other = layout.lane(from, split, 0);
-      if (std::memcmp(words, memory.row(other) + a_at.column, kOperandBytes) != 0)
-        origin.fail(Hazard::TensorMemory, "matrix A in tensor memory differs between lanes " + std::to_string(lane) +
-                                              " and " + std::to_string(other) + ", which must hold the same row");
-    }
+    const uint32_t* const words = memory.row(layout.lane(from, split, d_at.lane)) + a_at.column;
     decode_row(shape.a, reinterpret_cast<const uint8_t*>(words), true, out + static_cast<int64_t>(r) * k);
   }
   if (a.negated) {
@@ -344,11 +357,11 @@ void Mma::read_stored_a(Cta& cta, float* out) const {
 // kinds of 4 bits two pairs of four pairs (9.7.16.10.8). Its four bits of metadata say which. Of 8 and 4 bits a lane
 // has the 16 chunks of its row in two columns. Of 16 and 32 bits a row has eight chunks, in one column: of the rows r
 // and r + 8 of 16 the lower lane has the first four chunks, the upper one the others, row r + 8 in the upper half.
-void Mma::read_a(Cta& cta, float* out) const {
-  if (!shape.sparse) return read_stored_a(cta, out);
+void Mma::read_a(Cta& cta, int split, float* out) const {
+  if (!shape.sparse) return read_stored_a(cta, split, out);
   const int stored = stored_k(), chunks = has_wide_metadata() ? 16 : 8, of_chunk = shape.k / chunks;
   float* const values = grow(panels.a_stored, int64_t{layout.rows} * stored);
-  read_stored_a(cta, values);
+  read_stored_a(cta, split, values);
   std::fill_n(out, int64_t{layout.rows} * shape.k, 0.0f);
   TensorMemory& memory = tensor_memory(cta);
   for (int r = 0; r < layout.rows; ++r) {
@@ -414,14 +427,15 @@ void Mma::read_scales(Cta& cta, float* scales_a, float* scales_b) const {
 }
 
 // Sums of 32 products of 8-bit integers are exact in float32.
-void Mma::multiply_integers(Cta& cta, const float* a_panel, const float* b_panel) const {
+void Mma::multiply_integers(Cta& cta, const float* a_panel, int64_t next_part, const float* b_panel) const {
   TensorMemory& memory = tensor_memory(cta);
   const int block = &cta == group.cta[0] ? 0 : 1;
   float* const sums = grow(panels.sums, int64_t{layout.rows} * layout.columns);
   float* rows[128];
   for (int r = 0; r < layout.rows; ++r) rows[r] = sums + int64_t{r} * layout.columns;
   for (int split = 0; split < layout.splits; ++split) {
-    multiply_rows(rows, layout.rows, layout.columns, a_panel, b_panel + split * layout.columns, shape.n, shape.k, true);
+    multiply_rows(rows, layout.rows, layout.columns, a_panel + split * next_part, b_panel + split * layout.columns,
+                  shape.n, shape.k, true);
     for (int r = 0; r < layout.rows; ++r) {
       const uint32_t lane = layout.lane(r, split, d_at.lane);
       if (is_disabled(block, lane)) continue;
@@ -437,8 +451,8 @@ void Mma::multiply_integers(Cta& cta, const float* a_panel, const float* b_panel
 // Scales so large that an element times its scale leaves float32 where the product need not: the two scales of a
 // product are added as exponents and split evenly, which overflows only when the product does. Forms with scales
 // disable no lanes (PTX ISA 9.7.16.10.9).
-void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a, const float* b_panel,
-                           const float* scales_b) const {
+void Mma::multiply_extreme(Cta& cta, const float* a_panel, int64_t next_part, const float* scales_a,
+                           const float* b_panel, const float* scales_b) const {
   TensorMemory& memory = tensor_memory(cta);
   const int count = form.scale_vector, chunk = shape.k / count;
   for (int n = 0; n < shape.n; ++n) {
@@ -447,7 +461,8 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* scales_a
       float& d = *memory.floats(lane, d_at.column + static_cast<uint32_t>(n % layout.columns));
       float sum = accumulate ? d : 0.0f;
       for (int k = 0; k < shape.k; ++k) {
-        const float x = a_panel[r * shape.k + k], y = b_panel[static_cast<int64_t>(k) * shape.n + n];
+        const float x = a_panel[n / layout.columns * next_part + r * shape.k + k],
+                    y = b_panel[static_cast<int64_t>(k) * shape.n + n];
         const float p = scales_a[r * count + k / chunk], q = scales_b[n * count + k / chunk];
         if (std::isnan(p) || std::isnan(q)) {
           sum = std::fma(x * p, y * q, sum);
@@ -488,8 +503,11 @@ void Mma::multiply(Cluster& cluster) {
   }
   for (int c = 0; c < group.count; ++c) {
     Cta& cta = *group.cta[c];
-    float* const a_panel = grow(panels.a, int64_t{layout.rows} * k);
-    read_a(cta, a_panel);
+    // A is one matrix, or one for each part of the columns.
+    const int parts = parts_of_a_differ(cta) ? layout.splits : 1;
+    const int64_t of_part = int64_t{layout.rows} * k, next_part = parts == 1 ? 0 : of_part;
+    float* const a_panel = grow(panels.a, parts * of_part);
+    for (int part = 0; part < parts; ++part) read_a(cta, part, a_panel + part * of_part);
     const float* b_used = b_panel;
     if (form.scale_vector != 0) {
       const int count = form.scale_vector, chunk = k / count;
@@ -499,11 +517,12 @@ void Mma::multiply(Cluster& cluster) {
       const auto extreme = [](float s) { return s > 0x1p100f; };
       if (std::any_of(scales_a, scales_a + layout.rows * count, extreme) ||
           std::any_of(scales_b, scales_b + n * count, extreme)) {
-        multiply_extreme(cta, a_panel, scales_a, b_panel, scales_b);
+        multiply_extreme(cta, a_panel, next_part, scales_a, b_panel, scales_b);
         continue;
       }
-      for (int r = 0; r < layout.rows; ++r) {
-        for (int depth = 0; depth < k; ++depth) a_panel[r * k + depth] *= scales_a[r * count + depth / chunk];
+      for (int r = 0; r < parts * layout.rows; ++r) {
+        const float* const scales = scales_a + r % layout.rows * count;
+        for (int depth = 0; depth < k; ++depth) a_panel[r * k + depth] *= scales[depth / chunk];
       }
       float* const scaled = grow(panels.b_scaled, int64_t{n} * k);
       for (int depth = 0; depth < k; ++depth) {
@@ -513,7 +532,7 @@ void Mma::multiply(Cluster& cluster) {
       b_used = scaled;
     }
     if (shape.result == MmaResult::S32) {
-      multiply_integers(cta, a_panel, b_panel);
+      multiply_integers(cta, a_panel, next_part, b_panel);
       continue;
     }
     TensorMemory& memory = tensor_memory(cta);
@@ -526,7 +545,7 @@ void Mma::multiply(Cluster& cluster) {
       int run = 0, run_start = 0;
       const auto flush = [&] {
         if (run > 0)
-          multiply_rows(rows + run_start, run, layout.columns, a_panel + int64_t{run_start} * k,
+          multiply_rows(rows + run_start, run, layout.columns, a_panel + split * next_part + int64_t{run_start} * k,
                         b_used + split * layout.columns, n, k, !accumulate);
         run = 0;
       };

@@ -90,7 +90,7 @@ void TensorMemory::allocate(uint32_t column, uint32_t columns, int cta_group, co
   TensorWarp& tensor = tensor_warp(*by.warp);
   const Stamp stamp{tensor.allocated, ++tensor.allocations};
   by.warp->view.seen.raise(stamp.by, stamp.at);
-  allocations.push_back({column, columns, cta_group, stamp, by, next_cluster_barrier(*by.warp, 0), false});
+  allocations.push_back({column, columns, cta_group, stamp, by, by.warp->next_cluster_barrier(1), false});
   smallest = columns;
   // What nobody has written is not zero on a GPU either.
   for (uint32_t lane = 0; lane < kTensorLanes; ++lane) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Row {
   int arch = 90;
   std::vector<uint32_t> out{};  // what a GPU stores
   std::string fault{};          // the beginning of the report, or that of the first warning
+  uint32_t cluster = 1;
 };
 
 std::string entry(const std::string& body, const std::string& bounds = "") {
@@ -86,12 +88,30 @@ const std::string kLoad32 = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r7}, [%r5];
 const std::string kCopy =
     "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;\n@%p1 "
     "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd2], 128, [%r2];\n";
+// Each block of a pair arrives at the other's mbarrier.
+const std::string kPair = R"(
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+  mov.u32 %r5, %cluster_ctarank;
+  xor.b32 %r5, %r5, 1;
+  mapa.shared::cluster.u32 %r6, %r2, %r5;
+)",
+                  kArriveThere = "@%p1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r6];\n",
+                  kRelaxed = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n";
 const std::string kInit = "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.warp.sync -1;\n";
 
 std::vector<uint32_t> threads(uint32_t count, uint32_t first = 0, uint32_t of = UINT32_MAX) {
   std::vector<uint32_t> numbers(count, 0);
   for (uint32_t i = first; i < std::min(count, of); ++i) numbers[i] = i;
   return numbers;
+}
+
+// What each of 128 threads stores, 32 of them the same.
+std::vector<uint32_t> parts_of_lanes(const std::array<uint32_t, 4>& values) {
+  std::vector<uint32_t> words;
+  for (const uint32_t value : values) words.insert(words.end(), 32, value);
+  return words;
 }
 
 std::vector<Row> rows() {
@@ -400,6 +420,24 @@ WAIT:
        64,
        90,
        threads(64)},
+      {"an arrival at a block that a relaxed barrier keeps from exiting",
+       entry(kPair + kArriveThere + kRelaxed + kStore),
+       {"memory: block ("},
+       32,
+       90,
+       threads(32),
+       "",
+       2},
+      // Lane 0 arrives at the mbarrier when the others have arrived at the barrier.
+      {"the same by a lane that comes later",
+       entry(kPair + "@%p1 bra LATER;\nbarrier.cluster.arrive.relaxed;\nbra WAIT;\nLATER:\n" + kArriveThere +
+             "barrier.cluster.arrive.relaxed;\nWAIT:\nbarrier.cluster.wait;\n" + kStore),
+       {"memory: block ("},
+       32,
+       90,
+       threads(32),
+       "",
+       2},
       // Sparse products of ones.
       {"metadata of wgmma that names a column twice",
        entry(kOnes + R"(
@@ -440,6 +478,34 @@ MULTIPLIED:
        128,
        100,
        std::vector<uint32_t>(128, 0x41800000)},
+      // The first part of the lanes has ones, the next twos, then fours and eights: one product with four matrices A.
+      {"matrix A in tensor memory that differs between the parts of the columns",
+       tensor(R"(
+  add.u32 %r6, %r5, 16;
+  mad.lo.u32 %r8, %r4, 0x800080, 0x3f803f80;
+  tcgen05.st.sync.aligned.32x32b.x8.b32 [%r6], {%r8, %r8, %r8, %r8, %r8, %r8, %r8, %r8};
+  tcgen05.wait::st.sync.aligned;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+  tcgen05.fence::before_thread_sync;
+)" + kOnes + R"(
+  tcgen05.fence::after_thread_sync;
+  @!%p1 bra MULTIPLIED;
+  or.b64 %rd20, %rd20, 0x400000000000;
+  mov.b32 %r11, )" +
+              std::to_string(1 << 4 | 1 << 7 | 1 << 10 | 8 << 17 | 2 << 24) +
+              R"(;
+  mov.b32 %r13, 0;
+  mov.b32 %r14, 16;
+  tcgen05.mma.ws.cta_group::1.kind::f16 [%r13], [%r14], %rd20, %r11, 0, 0;
+  tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];
+MULTIPLIED:
+)" + kWaited + "tcgen05.fence::after_thread_sync;\n" +
+              kLoad32 + kWaitLoad),
+       {"tensor memory: matrix A in tensor memory differs between lanes 0 and 32, which must hold the same row, by "
+        "tcgen05.mma.ws"},
+       128,
+       100,
+       parts_of_lanes({0x41800000, 0x42000000, 0x42800000, 0x43000000})},
       // All lanes store, and overwrite the sources when one has waited.
       {"bulk groups of other lanes",
        entry("mad.lo.u32 %r4, %r3, 16, %r1;\nmov.u32 %r7, 5;\nst.shared.v4.u32 [%r4], {%r3, %r3, %r3, %r7};\n"
@@ -474,11 +540,12 @@ struct Outcome {
 
 Outcome run_at(const Row& row, Strictness level, const sim::Order& order) {
   sim::GlobalMemory memory;
-  Buffer<uint32_t> in(memory, threads(1024)), out(memory, size_t{3 * 1024}, 0u);
+  Buffer<uint32_t> in(memory, threads(1024)), out(memory, size_t{row.cluster * 3 * 1024}, 0u);
   const auto kernel = prepare_ptx(row.text, "k", row.arch);
   sim::Launch launch;
   launch.kernel = kernel.get();
-  launch.grid = {3, 1, 1};
+  launch.grid = {3 * row.cluster, 1, 1};
+  launch.cluster = {row.cluster, 1, 1};
   launch.block = {row.threads, 1, 1};
   launch.params = Params().add(in.address()).add(out.address()).bytes();
   launch.global = &memory;
@@ -542,6 +609,22 @@ TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
              kWaited + "END:\n"),
        {"mbarrier misuse: the mbarrier at shared offset 0x2000 is "},
        64},
+      {"an arrival at another block behind the last barrier",
+       entry(kPair + kRelaxed + kArriveThere),
+       {"memory: "},
+       32,
+       90,
+       {},
+       "",
+       2},
+      {"an arrival at another block behind the arrival at the last barrier",
+       entry(kPair + "barrier.cluster.arrive.relaxed.aligned;\n" + kArriveThere + "barrier.cluster.wait.aligned;\n"),
+       {"memory: "},
+       32,
+       90,
+       {},
+       "",
+       2},
       {"an initialisation behind the arrival",
        entry("barrier.cluster.arrive.relaxed.aligned;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n"
              "barrier.cluster.wait.aligned;\nsetp.lt.u32 %p2, %r3, 32;\n@%p2 bra END;\n" +
