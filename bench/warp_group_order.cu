@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 namespace {
 
@@ -53,11 +54,16 @@ __global__ void __launch_bounds__(kThreads) multiply(Case which, int late, float
   __syncwarp();
   const long long issued = clock64();
   asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.u32 add, 0, "
-      "0;\nwgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, "
-      "%6, %7, %8, %9, %10, %11, %12, "
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.u32 add, 0, 0;\n"
+      "wgmma.fence.sync.aligned;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
       "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, add, "
-      "1, 1, 0, 0;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n}"
+      "1, 1, 0, 0;\n"
+      "wgmma.commit_group.sync.aligned;\n"
+      "wgmma.wait_group.sync.aligned 0;\n"
+      "}"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7]), "=f"(d[8]),
         "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]), "=f"(d[16]),
         "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]),
@@ -88,15 +94,18 @@ int main() {
   constexpr size_t kResults = size_t{kBlocks} * kThreads * 32, kTimes = size_t{kBlocks} * 4 * 2;
   float* out = nullptr;
   long long* times = nullptr;
-  check(cudaMallocManaged(&out, kResults * sizeof(float)));
-  check(cudaMallocManaged(&times, kTimes * sizeof(long long)));
+  check(cudaMalloc(&out, kResults * sizeof(float)));
+  check(cudaMalloc(&times, kTimes * sizeof(long long)));
+  std::vector<float> results(kResults);
+  std::vector<long long> clocks(kTimes);
   for (int which = 0; which < 2; ++which) {
     for (int late = 0; late < 4; ++late) {
       multiply<<<kBlocks, kThreads>>>(Case(which), late, out, times);
-      check(cudaDeviceSynchronize());
+      check(cudaMemcpy(results.data(), out, kResults * sizeof(float), cudaMemcpyDeviceToHost));
+      check(cudaMemcpy(clocks.data(), times, kTimes * sizeof(long long), cudaMemcpyDeviceToHost));
       size_t old = 0, before = 0;  // results of earlier data; warps whose wait ended before the late warp's issue
-      for (size_t i = 0; i < kResults; ++i) old += out[i] != kDepth;
-      for (int w = 0; w < kBlocks * 4; ++w) before += times[2 * w + 1] < times[2 * (w / 4 * 4 + late)];
+      for (const float result : results) old += result != kDepth;
+      for (int w = 0; w < kBlocks * 4; ++w) before += clocks[2 * w + 1] < clocks[2 * (w / 4 * 4 + late)];
       std::printf("%-28s warp %d late: %zu of %zu results old, %zu of %d other warps had waited before it issued\n",
                   kNames[which], late, old, kResults, before, kBlocks * 3);
     }

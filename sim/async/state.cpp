@@ -85,7 +85,7 @@ void finish_async_state(Cluster& cluster) {
         return describe_block(*cta) + " may have finished when " + describe_agent(cluster, by) +
                " accesses its shared memory, and no barrier.cluster or the like is between";
       };
-      // Behind a relaxed barrier.cluster GPUs have made the access.
+      // Below isa a relaxed barrier.cluster behind the access, for which the block has waited, is enough.
       const uint32_t before = remote.before;
       if (std::none_of(cta->warps.begin(), cta->warps.end(),
                        [&](const auto& warp) { return is_behind_cluster_barrier(*warp, before); }))

@@ -49,7 +49,7 @@ struct Kernel {
 int number(const std::string& text, std::string_view unit) {
   for (size_t end = text.find(unit); end != std::string::npos; end = text.find(unit, end + 1)) {
     const size_t begin = text.find_last_not_of("0123456789", end - 1) + 1;
-    if (end > 0 && begin < end) return std::stoi(text.substr(begin, end - begin));
+    if (begin < end) return std::stoi(text.substr(begin, end - begin));
   }
   return -1;
 }

@@ -16,25 +16,12 @@
 #include <vector>
 
 #include "deep_gemm/common/types.cuh"
+#include "device_memory.cuh"
 
 using deep_gemm::GemmType;
 
-inline void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("%s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
 constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
 constexpr int round_up(int a, int b) { return divide_up(a, b) * b; }
-
-template <class T>
-T* on_device(const std::vector<T>& values) {
-  T* memory = nullptr;
-  check(cudaMalloc(reinterpret_cast<void**>(&memory), values.size() * sizeof(T)));
-  check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
 
 // ---- What the library's host code chooses
 

@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "device_memory.cuh"
 #include "flash_fwd_launch_template.h"
 #if VARLEN
 #include "flash_prepare_scheduler.cu"
@@ -33,27 +34,6 @@ constexpr double LEAST = std::is_same_v<T, cutlass::bfloat16_t> ? 1e-38
                                                                 : 1.0 / 64;
 // For sums and powers in float, which err far less.
 constexpr double IN_FLOAT = 1.0 / 16384;
-
-static void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("%s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-template <class T>
-static T* on_device(const std::vector<T>& values) {
-  T* memory = nullptr;
-  check(cudaMalloc(reinterpret_cast<void**>(&memory), values.size() * sizeof(T)));
-  check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
-
-template <class T>
-static std::vector<T> from_device(const T* memory, size_t count) {
-  std::vector<T> values(count);
-  check(cudaMemcpy(values.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost));
-  return values;
-}
 
 // Multiples of a quarter up to 2, so that the scores are exact in float.
 static std::vector<Element> random_values(std::mt19937& random, size_t count) {

@@ -3,11 +3,11 @@
 // random data and compares with attention in double precision. INSTANCE is the source of the kernel, RUN the function
 // that launches it, KEY_WIDTH how many numbers a key has, of which the first 512 are its value. KIND is one of
 //   KIND_PREFILL   each query attends to the rows of one cache that its indices name, -1 for none
-//             usage: flashmla QUERIES HEADS ROWS CHOICES
+//                  usage: flashmla QUERIES HEADS ROWS CHOICES
 //   KIND_DENSE     queries of several sequences with paged caches, by the library's schedule and its sum of parts
-//             usage: flashmla BATCH QUERIES HEADS APART PARTS CAUSAL LENGTH...
+//                  usage: flashmla BATCH QUERIES HEADS APART PARTS CAUSAL LENGTH...
 //   KIND_SPARSE    the same for the rows that indices name, of a cache in FP8
-//             usage: flashmla BATCH QUERIES HEADS APART PARTS CHOICES
+//                  usage: flashmla BATCH QUERIES HEADS APART PARTS CHOICES
 // APART is 1 where the schedule is from an earlier call, as for the later layers of a model.
 #define KIND_PREFILL 1
 #define KIND_DENSE 2
@@ -24,6 +24,8 @@
 #include <random>
 #include <vector>
 
+#include "device_memory.cuh"
+
 #include INSTANCE
 #if KIND != KIND_PREFILL
 #include "smxx/decode/combine/combine.cu"
@@ -36,32 +38,11 @@ constexpr float SCALE = 1.0f / 24;
 // By how much of a value bf16 rounds at most, and sums and powers in float.
 constexpr double ROUNDING = 1.0 / 256, IN_FLOAT = 1.0 / 16384;
 
-static void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("%s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-template <class T>
-static T* on_device(const std::vector<T>& values) {
-  T* memory = nullptr;
-  check(cudaMalloc(reinterpret_cast<void**>(&memory), values.size() * sizeof(T)));
-  check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
-
 template <class T>
 static T* room(size_t count) {
   T* memory = nullptr;
   check(cudaMalloc(reinterpret_cast<void**>(&memory), count * sizeof(T)));
   return memory;
-}
-
-template <class T>
-static std::vector<T> from_device(const T* memory, size_t count) {
-  std::vector<T> values(count);
-  check(cudaMemcpy(values.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost));
-  return values;
 }
 
 // Multiples of an eighth up to 1, so that the scores are exact in float.

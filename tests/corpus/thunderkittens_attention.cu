@@ -17,30 +17,11 @@
 #include <random>
 #include <vector>
 
+#include "device_memory.cuh"
+
 #define main main_of_source
 #include SOURCE
 #undef main
-
-static void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("%s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-template <class T>
-static T* on_device(const std::vector<T>& values) {
-  T* memory = nullptr;
-  check(cudaMalloc(reinterpret_cast<void**>(&memory), values.size() * sizeof(T)));
-  check(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
-
-template <class T>
-static std::vector<T> from_device(const T* memory, size_t count) {
-  std::vector<T> values(count);
-  check(cudaMemcpy(values.data(), memory, count * sizeof(T), cudaMemcpyDeviceToHost));
-  return values;
-}
 
 // Multiples of a quarter, so that the scores are exact in float.
 static std::vector<bf16> random_values(std::mt19937& random, size_t count, int largest) {
