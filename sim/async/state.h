@@ -115,7 +115,8 @@ struct AsyncCtaState {
 };
 
 struct AsyncClusterState {
-  View cluster_arriving, cluster_released;  // barrier.cluster
+  View cluster_arriving, cluster_released;         // barrier.cluster
+  Clock relaxed_arriving, before_relaxed_barrier;  // what its relaxed arrivals stand behind
   bool finishing = false;
 };
 

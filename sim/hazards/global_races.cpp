@@ -26,6 +26,15 @@ bool comes_before(const Warp& warp, const GlobalTouch& touch) {
   return touch.stamp.by == warp.self || warp.has_seen(touch.stamp);
 }
 
+// Published code lets an atomic or volatile access meet a plain one, a relaxed barrier.cluster stand for order, and all
+// lanes of a warp issue the same copy.
+bool is_relied_on(const Warp& warp, const GlobalTouch& now, const GlobalTouch& other) {
+  const bool copies = now.stamp.by != now.warp && other.stamp.by != other.warp;
+  const bool one_copy = copies && now.warp == other.warp && now.pc == other.pc;
+  return (now.reach == Reach::Weak) != (other.reach == Reach::Weak) || one_copy ||
+         warp.before_relaxed_barriers[other.stamp.by] >= other.stamp.at;
+}
+
 std::string race_text(const Warp& warp, uint64_t address, const GlobalTouch& now, const GlobalTouch& other) {
   const Cluster& cluster = *warp.cta->cluster;
   const Kernel& kernel = *cluster.launch->kernel;
@@ -139,7 +148,7 @@ class Judge {
       const uint64_t address =
           (page.number << GlobalPage::kBits) + granule * 16 + static_cast<unsigned>(std::countr_zero(both.bytes));
       if (row_size_ != 0) lane = static_cast<int>((address - row_) / row_size_);
-      deviation(Hazard::Race, warp_, lane, [&] { return race_text(warp_, address, now, other); });
+      judge_race(warp_, lane, is_relied_on(warp_, now, other), [&] { return race_text(warp_, address, now, other); });
     });
     const uint32_t before = list;
     list = history_.lists.with(list, now, [&](const GlobalTouch& other) {
@@ -257,7 +266,8 @@ void finish_global_stores(Warp& warp, const uint8_t* const* at, const uint8_t* r
       if (now[byte] == store.before[byte]) continue;
       const uint64_t place = (store.page->number << GlobalPage::kBits) + store.granule * 16 + byte;
       const int lane = row == nullptr ? store.lane : static_cast<int>((place - reinterpret_cast<uint64_t>(row)) / size);
-      deviation(Hazard::Race, warp, lane, [&] { return race_text(warp, place, store.now, store.other); });
+      judge_race(warp, lane, is_relied_on(warp, store.now, store.other),
+                 [&] { return race_text(warp, place, store.now, store.other); });
       break;
     }
   }

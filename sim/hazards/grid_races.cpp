@@ -225,7 +225,9 @@ class Merger {
               const GlobalTouch& other, const Moment& then) {
     const Kernel& kernel = *launch_.kernel;
     const ptx::Instruction* const source = kernel.code[touch.pc].source;
-    const bool told = launch_.rules.strictness == Strictness::Isa;
+    const bool strong = touch.reach != Reach::Weak, other_strong = other.reach != Reach::Weak;
+    // Published code lets an atomic or volatile access meet a plain one, or one of a narrower scope.
+    const bool told = launch_.rules.strictness == Strictness::Isa || (!strong && !other_strong);
     Deviations::Seen& seen = deviations_.seen[{source, Hazard::Race}];
     if (++seen.count > 1 && !told) return;
     const uint64_t address =
@@ -234,7 +236,6 @@ class Merger {
                        " global memory at " + hex(address) + ", which " + block_text(then) + " " +
                        (other.write ? "wrote" : "read") + " at " +
                        describe_instruction(kernel, kernel.code[other.pc].source) + ", and nothing orders the two: ";
-    const bool strong = touch.reach != Reach::Weak, other_strong = other.reach != Reach::Weak;
     if (strong && other_strong) {
       text += "both are atomic or volatile, but the scope of one is narrower than .gpu";
     } else {

@@ -129,21 +129,26 @@ void check_async(const Warp& warp, const Cta& owner, const SharedHistory::Histor
 
 // ---- races --------------------------------------------------------------------------------------
 
-// Whether the warp has seen the access or made it itself, which stays so.
-bool is_known(const Warp& warp, const Touch& touch) {
-  if (warp.has_seen(touch.stamp)) return true;
+// Whether the access is among what was `seen`, or the warp made it itself, which stays so.
+bool is_known(const Warp& warp, const Touch& touch, const Clock& seen) {
+  if (seen[touch.stamp.by] >= touch.stamp.at) return true;
   const AgentInfo& by = warp.cta->cluster->agents[touch.stamp.by];
   return by.cta == warp.cta && by.index == static_cast<uint32_t>(warp.index);
 }
 
-// Whether the access comes before what the warp does now. Reads by lanes that have told nobody count as ordered once
-// any lane of their warp has released: what holds between the lanes of a warp is not asked here.
-bool comes_before(const Warp& warp, const Touch& touch) {
-  if (is_known(warp, touch)) return true;
+// Whether the access comes before what the warp does now, by what was `seen`. Reads by lanes that have told nobody
+// count as ordered once any lane of their warp has released: what holds between the lanes of a warp is not asked here.
+bool comes_before(const Warp& warp, const Touch& touch, const Clock& seen) {
+  if (is_known(warp, touch, seen)) return true;
   const AgentInfo& by = warp.cta->cluster->agents[touch.stamp.by];
   if (by.kind != AgentInfo::Kind::Reads) return false;
   const Warp& other = *by.cta->warps[by.index];
-  return other.reads.came_before(touch.stamp.by, warp.view.seen[other.self]);
+  return other.reads.came_before(touch.stamp.by, seen[other.self]);
+}
+
+// Published code lets an atomic or volatile access meet a plain one, and a relaxed barrier.cluster stand for order.
+bool is_relied_on(const Warp& warp, const Touch& now, const Touch& other) {
+  return now.strong != other.strong || comes_before(warp, other, warp.before_relaxed_barriers);
 }
 
 std::string race_text(const Warp& warp, const Cta& owner, uint32_t offset, const Touch& now, const Touch& other,
@@ -183,8 +188,8 @@ void judge_unordered_stores(Warp& warp) {
     for (uint32_t rest = store.bytes; rest != 0; rest &= rest - 1) {
       const auto byte = static_cast<uint32_t>(__builtin_ctz(rest));
       if (now[byte] == store.before[byte]) continue;
-      deviation(Hazard::Race, warp, store.lane, [&] {
-        const Touch own{warp.stamp(), store.bytes, true, false};
+      const Touch own{warp.stamp(), store.bytes, true, false};
+      judge_race(warp, store.lane, is_relied_on(warp, own, store.other), [&] {
         return race_text(warp, *store.owner, store.granule * 16 + byte, own, store.other, store.last);
       });
       break;
@@ -260,9 +265,9 @@ class GenericAccess {
     bool known = true;  // what holds for this granule holds for others with the same list
     bool lasts = true;  // and for later accesses, too
     history_.races.each(list, [&](const Touch& other) {
-      if (!conflict(now, other) || is_known(warp_, other)) return;
+      if (!conflict(now, other) || is_known(warp_, other, warp_.view.seen)) return;
       lasts = false;
-      if (comes_before(warp_, other)) return;
+      if (comes_before(warp_, other, warp_.view.seen)) return;
       // What another block stored is judged with its scopes, where a plain read meets it.
       if (!kWrite && racing_ == Racing::Plain && !other.strong && cluster.agents[other.stamp.by].cta != warp_.cta)
         return;
@@ -277,11 +282,12 @@ class GenericAccess {
         cluster.unordered_stores.push_back(store);
         return;
       }
-      deviation(Hazard::Race, warp_, lane,
-                [&] { return race_text(warp_, owner_, first_common(granule, now, other), now, other, last); });
+      judge_race(warp_, lane, is_relied_on(warp_, now, other),
+                 [&] { return race_text(warp_, owner_, first_common(granule, now, other), now, other, last); });
     });
     const uint32_t before = list;
-    list = history_.races.with(list, now, [&](const Touch& other) { return comes_before(warp_, other); });
+    list =
+        history_.races.with(list, now, [&](const Touch& other) { return comes_before(warp_, other, warp_.view.seen); });
     if (!known) return;
     steps_[__builtin_ctz(mask) / 2] = {before, list, mask};
     if (lasts) history_.races.keep(before, now, list);

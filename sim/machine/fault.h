@@ -64,6 +64,12 @@ template <class Describe>
 void deviation(Hazard kind, const Warp& warp, int lane, Describe describe) {
   if (is_told(kind, warp)) tell(kind, warp, lane, describe());
 }
+// Judges a race. Published code relies on the outcome of some, which are deviations; others are faults at every level.
+template <class Describe>
+void judge_race(const Warp& warp, int lane, bool relied_on, Describe describe) {
+  if (!relied_on) fault(Hazard::Race, warp, lane, describe());
+  deviation(Hazard::Race, warp, lane, describe);
+}
 
 // An Origin says who issued an operation that is performed later. Faults of the operation name it.
 struct Origin {

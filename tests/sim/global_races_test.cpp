@@ -278,7 +278,8 @@ TEST(GlobalRaces, ReportsAreTheSameForAnyNumberOfThreads) {
   }
 }
 
-std::vector<std::string> warnings_of(const std::string& body, uint32_t blocks, sim::Strictness level) {
+// At the level portable.
+std::vector<std::string> warnings_of(const std::string& body, uint32_t blocks) {
   sim::GlobalMemory memory;
   sim_test::Buffer<uint32_t> buffer(memory, 4096, 0u);
   const auto built = sim_test::prepare_ptx(kernel(body), "k");
@@ -289,17 +290,9 @@ std::vector<std::string> warnings_of(const std::string& body, uint32_t blocks, s
   launch.params = Params().add(buffer.address()).bytes();
   launch.global = &memory;
   launch.threads = 1;
-  launch.rules.strictness = level;
+  launch.rules.strictness = sim::Strictness::Portable;
   sim::run(launch);
   return launch.deviations.lines();
-}
-
-TEST(GlobalRaces, LevelsSayWhatBecomesOfThem) {
-  const std::string body = "  st.global.u32 [%rd4], %r2;\n  st.global.u32 [%rd2], 1;\n  ld.global.u32 %r7, [%rd3];\n";
-  EXPECT_TRUE(warnings_of(body, 3, sim::Strictness::Field).empty());
-  const std::vector<std::string> lines = warnings_of(body, 3, sim::Strictness::Portable);
-  ASSERT_EQ(lines.size(), 3u);
-  for (const std::string& line : lines) EXPECT_THAT(line, testing::StartsWith("warning: race: "));
 }
 
 // The last block and one of another cluster store to one word.
@@ -331,12 +324,12 @@ TEST(GlobalRaces, BlocksOfClustersAreNamed) {
 // Rows of 128 bytes are judged by 16 bytes at a time.
 TEST(GlobalRaces, ARowIsReportedOnceForEachSixteenBytes) {
   for (const char* access : {"st.global.u32 [%rd4], %r1;", "ld.global.u32 %r7, [%rd4];"}) {
-    const std::vector<std::string> lines =
-        warnings_of(std::string("  rem.u32 %r6, %r1, 32;\n  mul.wide.u32 %rd5, %r6, 4;\n  add.u64 %rd4, %rd4, %rd5;\n"
-                                "  setp.ge.u32 %p2, %r1, 32;\n  @%p2 bra SECOND;\n  st.global.u32 [%rd4], 100;\n"
-                                "  bra END;\nSECOND:\n  ") +
-                        access + "\nEND:\n",
-                    1, sim::Strictness::Portable);
+    const std::vector<std::string> lines = warnings_of(
+        std::string("  rem.u32 %r6, %r1, 32;\n  mul.wide.u32 %rd5, %r6, 4;\n  add.u64 %rd4, %rd4, %rd5;\n"
+                    "  setp.ge.u32 %p2, %r1, 32;\n  @%p2 bra SECOND;\n  st.volatile.global.u32 [%rd4], 100;\n"
+                    "  bra END;\nSECOND:\n  ") +
+            access + "\nEND:\n",
+        1);
     ASSERT_EQ(lines.size(), 1u);
     EXPECT_THAT(lines[0], testing::EndsWith(", lane 0 (8 times)"));
   }
@@ -345,9 +338,9 @@ TEST(GlobalRaces, ARowIsReportedOnceForEachSixteenBytes) {
 // All blocks read a word by one instruction, and the last one writes it.
 TEST(GlobalRaces, AWriteOfWhatManyBlocksReadIsOneRace) {
   const std::vector<std::string> lines = warnings_of(
-      "  ld.global.u32 %r7, [%rd4];\n  sub.u32 %r8, %r3, 1;\n  setp.eq.and.u32 %p2, %r2, %r8, %p1;\n"
+      "  ld.volatile.global.u32 %r7, [%rd4];\n  sub.u32 %r8, %r3, 1;\n  setp.eq.and.u32 %p2, %r2, %r8, %p1;\n"
       "  bar.sync 0;\n  @%p2 st.global.u32 [%rd4], 7;\n",
-      9, sim::Strictness::Portable);
+      9);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_THAT(lines[0], testing::AllOf(testing::HasSubstr("which block (0,0,0) read at ptx line "),
                                        testing::Not(testing::HasSubstr(" times)"))));

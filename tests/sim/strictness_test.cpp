@@ -66,19 +66,29 @@ FREED:
 }
 
 // Fills the buffer with ones in bf16, of which %rd20 describes a matrix without a swizzle, and %r8 with metadata.
-const std::string kOnes = R"(
-  mad.lo.u32 %r9, %r3, 64, %r1;
+const std::string kStoreOnes = R"(
+  mad.lo.u32 %r9, %r3, 16, %r1;
   mov.b32 %r10, 0x3f803f80;
   st.shared.v4.b32 [%r9], {%r10, %r10, %r10, %r10};
-  st.shared.v4.b32 [%r9+16], {%r10, %r10, %r10, %r10};
-  st.shared.v4.b32 [%r9+32], {%r10, %r10, %r10, %r10};
-  st.shared.v4.b32 [%r9+48], {%r10, %r10, %r10, %r10};
-  fence.proxy.async.shared::cta;
-  bar.sync 0;
+  st.shared.v4.b32 [%r9+2048], {%r10, %r10, %r10, %r10};
+  st.shared.v4.b32 [%r9+4096], {%r10, %r10, %r10, %r10};
+  st.shared.v4.b32 [%r9+6144], {%r10, %r10, %r10, %r10};
+)",
+                  kDescribeOnes = R"(
   shr.u32 %r9, %r1, 4;
   cvt.u64.u32 %rd20, %r9;
   or.b64 %rd20, %rd20, 0x1000080000;
   mov.b32 %r8, 0x44444400;
+)",
+                  kFence = "fence.proxy.async.shared::cta;\n",
+                  kOnes = kStoreOnes + kFence + "bar.sync 0;\n" + kDescribeOnes, kProduct = R"(
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r40, %r41, %r42, %r43}, %rd20, %rd20, 0, 1, 1, 0, 0;
+)",
+                  kProductDone = R"(
+  wgmma.commit_group.sync.aligned;
+  wgmma.wait_group.sync.aligned 0;
+  st.global.u32 [%rd4], %r40;
 )";
 const std::string kWaited = "W: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;\n @!%p9 bra W;\n";
 const std::string kStore = "st.global.u32 [%rd4], %r3;\n";
@@ -259,13 +269,38 @@ std::vector<Row> rows() {
        32,
        90,
        threads(32)},
-      // Races of the warps of a block.
-      {"two warps that store to the same words",
-       entry("and.b32 %r4, %r3, 31;\nmad.lo.u32 %r4, %r4, 4, %r1;\nst.shared.u32 [%r4], %r3;\n" + kStore),
-       {"race: writes to shared memory at offset 0x0, which warp "},
+      // Races that published code relies on.
+      {"words of another warp behind a relaxed barrier",
+       entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\n" + kRelaxed +
+             "xor.b32 %r4, %r4, 128;\nld.shared.u32 %r3, [%r4];\nxor.b32 %r3, %r3, 32;\n" + kStore),
+       {"race: reads shared memory at offset 0x"},
        64,
        90,
        threads(64)},
+      {"words that another warp has read before a relaxed barrier",
+       entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\nbar.sync 0;\nxor.b32 %r4, %r4, 128;\n"
+             "ld.shared.u32 %r3, [%r4];\nxor.b32 %r3, %r3, 32;\n" +
+             kRelaxed + "xor.b32 %r4, %r4, 128;\nst.shared.u32 [%r4], 0;\n" + kStore),
+       {"race: writes to shared memory at offset 0x"},
+       64,
+       90,
+       threads(64)},
+      {"global words of another warp behind a relaxed barrier",
+       entry("st.global.u32 [%rd4], %r3;\n" + kRelaxed +
+             "xor.b32 %r4, %r3, 32;\nmad.wide.u32 %rd5, %r4, 4, %rd3;\nld.global.u32 %r3, [%rd5];\n"
+             "xor.b32 %r3, %r3, 32;\nst.global.u32 [%rd4+2048], %r3;\n"),
+       {"race: reads global memory at 0x"},
+       64,
+       90,
+       threads(64)},
+      {"a bulk store that all lanes issue",
+       entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\n" + kFence +
+             "bar.warp.sync -1;\ncp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1], 128;\n"
+             "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\n"),
+       {"race: writes to global memory at 0x"},
+       32,
+       90,
+       threads(32)},
       // What Triton's compiler emits.
       {"a load over a write that was read",
        entry(kInit +
@@ -631,6 +666,23 @@ TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
              kWaited + "END:\n"),
        {"mbarrier misuse: the mbarrier at shared offset 0x2000 is "},
        64},
+      {"two warps that store to the same words",
+       entry("and.b32 %r4, %r3, 31;\nmad.lo.u32 %r4, %r4, 4, %r1;\nst.shared.u32 [%r4], %r3;\n"),
+       {"race: writes to shared memory at offset 0x0, which warp "},
+       64},
+      {"words of another warp behind the arrival at a relaxed barrier",
+       entry("barrier.cluster.arrive.relaxed.aligned;\nmad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\n"
+             "barrier.cluster.wait.aligned;\nxor.b32 %r4, %r4, 128;\nld.shared.u32 %r3, [%r4];\n" +
+             kStore),
+       {"race: reads shared memory at offset 0x"},
+       64},
+      {"words of another warp before a relaxed barrier, in the last block",
+       entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], 0;\nbar.sync 0;\nst.shared.u32 [%r4], %r3;\n"
+             "mov.u32 %r5, %ctaid.x;\nsetp.ne.u32 %p2, %r5, 2;\n@%p2 bar.sync 0;\nxor.b32 %r4, %r4, "
+             "128;\nld.shared.u32 %r3, [%r4];\n" +
+             kRelaxed + kStore),
+       {"race: "},
+       64},
       {"a lane that no warp has",
        tensor(kStore32 + "add.u32 %r5, %r5, 0x80000;\n" + kLoad32 + kWaitLoad),
        {"tensor memory: tcgen05.ld.sync.aligned.32x32b.x1.b32 at lane "},
@@ -640,6 +692,62 @@ TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
   for (const Row& row : always) {
     for (const Strictness level : {Strictness::Isa, Strictness::Portable, Strictness::Field})
       EXPECT_THAT(run_at(row, level, {}).report, testing::StartsWith(row.warnings[0])) << row.name;
+  }
+}
+
+// Races for global memory are looked for at isa and at portable.
+TEST(Strictness, PlainRacesForGlobalMemoryAreFaults) {
+  const Row races[] = {
+      {"two warps",
+       entry("st.global.u32 [%rd4], %r3;\nxor.b32 %r4, %r3, 32;\nmad.wide.u32 %rd5, %r4, 4, %rd3;\n"
+             "ld.global.u32 %r3, [%rd5];\n" +
+             kStore),
+       {"race: "},
+       64},
+      {"two blocks",
+       entry("mov.u32 %r4, %ctaid.x;\nld.param.u64 %rd3, [p_out];\nst.global.u32 [%rd3], %r4;\n"),
+       {"race: writes to global memory at 0x"}},
+      {"two copies by a lane",
+       entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\n" + kFence +
+             "bar.warp.sync -1;\n@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1], 16;\n"
+             "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1+16], 16;\n"
+             "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\n"),
+       {"race: writes to global memory at 0x"}},
+  };
+  for (const Row& row : races) {
+    for (const Strictness level : {Strictness::Isa, Strictness::Portable})
+      EXPECT_THAT(run_at(row, level, {}).report, testing::StartsWith(row.warnings[0])) << row.name;
+    EXPECT_EQ(run_at(row, Strictness::Field, {}).report, "") << row.name;
+  }
+}
+
+// The CUDA C++ programming guide begins the loop of an atomic operation so.
+TEST(Strictness, ACompareAndSwapMayBeginWithAPlainRead) {
+  for (const char* const space : {"shared", "global"}) {
+    const std::string place = std::string(space) == "shared" ? "[%r1]" : "[%rd3+2048]";
+    const std::string of = std::string(".") + space;
+    const Row row{"",
+                  entry("@%p1 st" + of + ".u32 " + place + ", 0;\nbar.sync 0;\nld" + of + ".u32 %r5, " + place +
+                        ";\nL:\nadd.u32 %r6, %r5, 1;\natom" + of + ".cas.b32 %r7, " + place +
+                        ", %r5, %r6;\nsetp.ne.u32 %p2, %r7, %r5;\nmov.u32 %r5, %r7;\n@%p2 bra L;\nbar.sync 0;\n"
+                        "ld" +
+                        of + ".u32 %r3, " + place + ";\n" + kStore),
+                  {},
+                  64,
+                  90,
+                  std::vector<uint32_t>(64, 64)};
+    for (const sim::Order& order : all_orders()) {
+      SCOPED_TRACE(space);
+      EXPECT_THAT(run_at(row, Strictness::Isa, order).report, testing::StartsWith("race: "));
+      const Outcome portable = run_at(row, Strictness::Portable, order);
+      EXPECT_EQ(portable.report, "");
+      EXPECT_THAT(portable.warnings, testing::Not(testing::IsEmpty()));
+      EXPECT_THAT(portable.warnings, testing::Each(testing::HasSubstr("only one of them is atomic or volatile")));
+      EXPECT_EQ(portable.out, row.out);
+      const Outcome field = run_at(row, Strictness::Field, order);
+      EXPECT_EQ(field.report, "");
+      EXPECT_EQ(field.out, row.out);
+    }
   }
 }
 
