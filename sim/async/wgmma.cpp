@@ -141,8 +141,10 @@ struct MmaRecord {
   uint32_t warps = 0;
   // Of a sparse matrix A: what the lanes of each warp say about its rows.
   std::vector<std::array<uint32_t, kLanes>> metadata;
-  // The histories of the bytes that the first warp read, which the views of the other warps are compared with.
-  std::vector<SharedAccess::Met> met_a, met_b;
+  // The histories of the bytes that it reads, which the views of its warps are compared with.
+  std::vector<SharedAccess::Met> met;
+  // What the warps know together that have issued it (read_together()).
+  Clock seen, fenced;
   bool reads_unwritten = false;  // some of these bytes nobody has written
 };
 
@@ -625,6 +627,51 @@ std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const
   return metadata;
 }
 
+// Matrices in shared memory are read, as far as the warp knows what was written there.
+void read_matrices(Warp& warp, const Form& f, MmaRecord& record) {
+  const Stamp stamp{warp.cta->async->warpgroups[static_cast<size_t>(warp.index) / 4].agent, record.group + 1};
+  SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
+  if (!f.registers_a) {
+    touch_matrix(access, *warp.cta, warp, Matrix(record.a_descriptor, f.transpose_a, element_bytes(f.a)), kRows,
+                 static_cast<uint32_t>(f.k));
+  }
+  touch_matrix(access, *warp.cta, warp, Matrix(record.b_descriptor, f.transpose_b, element_bytes(f.b)),
+               static_cast<uint32_t>(f.n), static_cast<uint32_t>(f.depth()));
+  record.met = access.take_met();
+  record.reads_unwritten = holds_undefined(warp) && !warp.undefined->met.empty();
+}
+
+// At isa each warp has to know of all that the operation reads, since the ISA does not say that one waits for others.
+void read_alone(Warp& warp, const Form& f, MmaRecord& record) {
+  if (record.warps == 0) return read_matrices(warp, f, record);
+  SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met);
+}
+
+// A GPU reads when all four warps have issued the operation (bench/warp_group_order.cu), and published kernels rely on
+// it: it is enough that one of the warps knows.
+void read_together(Warp& warp, const Form& f, MmaRecord& record) {
+  record.seen.join(warp.view.seen);
+  record.fenced.join(warp.view.fenced);
+  if (record.warps + 1 < kWarps) return;
+  std::swap(warp.view.seen, record.seen);
+  std::swap(warp.view.fenced, record.fenced);
+  read_matrices(warp, f, record);
+  std::swap(warp.view.seen, record.seen);
+  std::swap(warp.view.fenced, record.fenced);
+  const size_t first = static_cast<size_t>(warp.index) / kWarps * kWarps;
+  for (size_t i = first; i < first + kWarps; ++i) {
+    const Warp& one = *warp.cta->warps[i];
+    for (const SharedAccess::Met& met : record.met) {
+      if (SharedAccess::is_ordered(one, met)) continue;
+      deviation(Hazard::DataInFlight, warp, -1, [&] {
+        return "a wgmma reads shared memory at offset " + hex(met.offset) + ", written by " +
+               describe_agent(*warp.cta->cluster, met.history.write.by) + ", and of its warp group's warps number " +
+               std::to_string(one.index) + " has not waited for that, only another";
+      });
+    }
+  }
+}
+
 Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
   if (!converged(warp, mask)) return Step::Wait;
   WarpGroup& group = warpgroup_of(warp, mask);
@@ -658,29 +705,16 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     record.accumulate = accumulate;
     record.group = s.mma_committed;
     record.metadata.resize(f.sparse ? kWarps : 0);
-    const Stamp stamp{group.agent, s.mma_committed + 1};
-    if (!f.registers_a) {
-      SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
-      touch_matrix(access, *warp.cta, warp, Matrix(a, f.transpose_a, element_bytes(f.a)), kRows,
-                   static_cast<uint32_t>(f.k));
-      record.met_a = access.take_met();
-    }
-    SharedAccess access(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp);
-    touch_matrix(access, *warp.cta, warp, Matrix(b, f.transpose_b, element_bytes(f.b)), static_cast<uint32_t>(f.n),
-                 static_cast<uint32_t>(f.depth()));
-    record.met_b = access.take_met();
-    record.reads_unwritten = holds_undefined(warp) && !warp.undefined->met.empty();
-    if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
-    ++record.warps;
-    return Step::Next;
   }
   MmaRecord& record = *group.open[number - group.open_first];
   if (record.instr != &instr || record.group != s.mma_committed)
     fault(Hazard::IllegalUse, warp, -1, "the warps of a warpgroup execute different wgmma.mma_async");
   if (record.a_descriptor != a || record.b_descriptor != b || record.accumulate != accumulate)
     fault(Hazard::IllegalUse, warp, -1, "the warps of a warpgroup give a wgmma different descriptors or scale-d");
-  SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_a);
-  SharedAccess::check(warp, *warp.cta, SharedAccess::Kind::AsyncRead, record.met_b);
+  if (warp.cta->cluster->launch->rules.strictness == Strictness::Isa)
+    read_alone(warp, f, record);
+  else
+    read_together(warp, f, record);
   if (f.sparse) record.metadata[static_cast<size_t>(warp.index % kWarps)] = read_metadata(warp, instr, f);
   ++record.warps;
   return Step::Next;

@@ -570,6 +570,11 @@ void SharedAccess::touch_for_write(uint32_t offset, uint32_t size, bool reduces)
   store_undefined(warp_, place, undefined.data(), size);
 }
 
+bool SharedAccess::is_ordered(const Warp& warp, const Met& met) {
+  const SharedHistory::History& h = met.history;
+  return (h.kind == SharedHistory::Write::Generic ? warp.view.fenced : warp.view.seen)[h.write.by] >= h.write.at;
+}
+
 void SharedAccess::check(Warp& other, Cta& owner, Kind kind, const std::vector<Met>& met) {
   for (const Met& m : met) check_async(other, owner, m.history, m.offset, -1, kind);
 }

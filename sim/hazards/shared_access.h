@@ -65,6 +65,8 @@ class SharedAccess {
     SharedHistory::History history;
   };
   std::vector<Met> take_met() { return std::move(met_); }
+  // Whether the warp knows of what was written last.
+  static bool is_ordered(const Warp& warp, const Met& met);
   static void check(Warp& other, Cta& owner, Kind kind, const std::vector<Met>& met);
 
  private:

@@ -301,6 +301,13 @@ std::vector<Row> rows() {
        32,
        90,
        threads(32)},
+      {"a product of rows that four warps store",
+       entry(kOnes + kStoreOnes + kFence + kProduct + kProductDone),
+       {"data in flight: a wgmma reads shared memory at offset 0x"},
+       128,
+       90,
+       std::vector<uint32_t>(128, 0x41800000),
+       "data in flight: "},
       // What Triton's compiler emits.
       {"a load over a write that was read",
        entry(kInit +
@@ -748,6 +755,50 @@ TEST(Strictness, ACompareAndSwapMayBeginWithAPlainRead) {
       EXPECT_EQ(field.report, "");
       EXPECT_EQ(field.out, row.out);
     }
+  }
+}
+
+// Below isa one warp of a warp group has to know what a wgmma reads, when it issues it.
+TEST(Strictness, OneWarpKnowsWhatAWarpGroupReads) {
+  const std::string of_last = "setp.lt.u32 %p2, %r3, 96;\n@%p2 bra ON;\n", on = "ON:\n";
+  const Row rows[] = {
+      {"the last warp does not fence",
+       entry(kOnes + kStoreOnes + "setp.lt.u32 %p2, %r3, 96;\n@%p2 " + kFence + kProduct + kProductDone),
+       {"missing proxy fence: an asynchronous operation reads shared memory at offset 0x"}},
+      {"the last warp stores behind the product",
+       entry(kOnes + kProduct + of_last + "st.shared.u32 [%r1], 1;\n" + kFence + on + kProductDone),
+       {"data in flight: ", "missing proxy fence: an asynchronous operation reads"}},
+      {"a load that no warp waits for",
+       entry(kOnes + "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n" + kFence + "bar.sync 0;\n" + kCopy + kProduct +
+             kProductDone + kWaited),
+       {"data in flight: an asynchronous operation reads shared memory at offset 0x0 while a copy is writing it"}},
+      {"a load that all warps wait for behind the product",
+       entry(kOnes + "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n" + kFence + "bar.sync 0;\n" + kCopy + kProduct +
+             kWaited + kProductDone),
+       {"data in flight: an asynchronous operation reads shared memory at offset 0x0 while a copy is writing it"}},
+  };
+  for (Row row : rows) {
+    row.threads = 128;
+    for (const sim::Order& order : all_orders()) {
+      for (const Strictness level : {Strictness::Portable, Strictness::Field})
+        EXPECT_THAT(run_at(row, level, order).report,
+                    testing::AnyOf(testing::StartsWith(row.warnings[0]), testing::StartsWith(row.warnings.back())))
+            << row.name;
+    }
+  }
+  // A load that one warp has waited for.
+  const Row waited{"",
+                   entry(kOnes + "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\n" + kFence + "bar.sync 0;\n" +
+                         "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;\n@%p1 "
+                         "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd2+512], 128, "
+                         "[%r2];\n" +
+                         of_last + kWaited + on + kProduct + kProductDone),
+                   {},
+                   128};
+  for (const sim::Order& order : all_orders()) {
+    EXPECT_THAT(run_at(waited, Strictness::Isa, order).report, testing::StartsWith("data in flight: "));
+    EXPECT_EQ(run_at(waited, Strictness::Field, order).report, "");
+    EXPECT_EQ(run_at(waited, Strictness::Portable, order).warnings.size(), 1u);
   }
 }
 
