@@ -29,7 +29,6 @@ void complete_if_done(Cluster& cluster) {
     }
   }
   s.cluster_released.join(s.cluster_arriving);
-  s.before_relaxed_barrier.join(s.relaxed_arriving);
   cluster.event();
 }
 
@@ -48,12 +47,11 @@ Step execute_barrier_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
   warp.order_reads(mask);
   warp.publish(cluster.async->cluster_arriving, Scope::Wide, form.relaxed);
   if (form.relaxed) {
-    cluster.async->relaxed_arriving.join(warp.view.seen);
-    cluster.async->relaxed_arriving.join(warp.before_relaxed_barriers);
+    warp.publish_weakly(cluster.async->cluster_arriving);
   } else {
+    warp.new_epoch();
     release_lanes(warp, mask);
   }
-  warp.new_epoch();
   warp.cluster_arrived |= mask;
   s.cluster_waiting |= mask;
   complete_if_done(cluster);
@@ -87,7 +85,6 @@ Step execute_barrier_wait(Warp& warp, const Instr& instr, uint32_t mask) {
   s.cluster_waiting &= ~mask;
   s.cluster_waited = warp.cluster_barriers;
   warp.observe(cluster.async->cluster_released, Scope::Wide);
-  warp.before_relaxed_barriers.join(cluster.async->before_relaxed_barrier);
   return Step::Next;
 }
 

@@ -164,6 +164,7 @@ Step execute_cp_arrive(Warp& warp, const Instr& instr, uint32_t mask) {
       if (++barrier.pending > kMbarrierLimit)
         fault(Hazard::MbarrierMisuse, warp, lane, "cp.async.mbarrier.arrive raises the pending count over 1048575");
     }
+    warp.publish_weakly(barrier.arriving);
     const Origin origin{&warp, instr.source, lane};
     cluster.engine.submit(
         cluster, std::make_unique<CpAsyncArrive>(origin, at.offset, Stamp{copy_agent(warp), warp.async->copy_count}));

@@ -77,6 +77,7 @@ void mbarrier_arrive(const Origin& origin, Mbarrier& barrier, uint32_t count) {
 Stamp mbarrier_stamp(Mbarrier& barrier, const Origin& copy) {
   barrier.copy = copy;
   barrier.last_copy = barrier.phase + 1;
+  copy.warp->publish_weakly(barrier.arriving);
   return {barrier.agent, barrier.phase + 1};
 }
 

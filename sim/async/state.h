@@ -115,8 +115,7 @@ struct AsyncCtaState {
 };
 
 struct AsyncClusterState {
-  View cluster_arriving, cluster_released;         // barrier.cluster
-  Clock relaxed_arriving, before_relaxed_barrier;  // what its relaxed arrivals stand behind
+  View cluster_arriving, cluster_released;  // barrier.cluster
   bool finishing = false;
 };
 

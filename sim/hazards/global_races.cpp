@@ -26,13 +26,13 @@ bool comes_before(const Warp& warp, const GlobalTouch& touch) {
   return touch.stamp.by == warp.self || warp.has_seen(touch.stamp);
 }
 
-// Published code lets an atomic or volatile access meet a plain one, a relaxed barrier.cluster stand for order, and all
-// lanes of a warp issue the same copy.
+// Published code lets an atomic or volatile access meet a plain one, and all lanes of a warp issue the same copy, and
+// relies on what is over on a GPU.
 bool is_relied_on(const Warp& warp, const GlobalTouch& now, const GlobalTouch& other) {
   const bool copies = now.stamp.by != now.warp && other.stamp.by != other.warp;
   const bool one_copy = copies && now.warp == other.warp && now.pc == other.pc;
   return (now.reach == Reach::Weak) != (other.reach == Reach::Weak) || one_copy ||
-         warp.before_relaxed_barriers[other.stamp.by] >= other.stamp.at;
+         warp.view.weak[other.stamp.by] >= other.stamp.at;
 }
 
 std::string race_text(const Warp& warp, uint64_t address, const GlobalTouch& now, const GlobalTouch& other) {

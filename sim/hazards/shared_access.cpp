@@ -146,9 +146,9 @@ bool comes_before(const Warp& warp, const Touch& touch, const Clock& seen) {
   return other.reads.came_before(touch.stamp.by, seen[other.self]);
 }
 
-// Published code lets an atomic or volatile access meet a plain one, and a relaxed barrier.cluster stand for order.
+// Published code lets an atomic or volatile access meet a plain one, and relies on what is over on a GPU.
 bool is_relied_on(const Warp& warp, const Touch& now, const Touch& other) {
-  return now.strong != other.strong || comes_before(warp, other, warp.before_relaxed_barriers);
+  return now.strong != other.strong || comes_before(warp, other, warp.view.weak);
 }
 
 std::string race_text(const Warp& warp, const Cta& owner, uint32_t offset, const Touch& now, const Touch& other,

@@ -60,12 +60,16 @@ struct View {
   std::vector<Clock> by_block;
   // Of other clusters.
   GridOrder grid;
+  // Below isa: what is over on a GPU, though it came over operations that order no memory: a relaxed barrier.cluster,
+  // and the complete-tx of a copy, which follows what its thread did before the copy (8.9.1.1).
+  Clock weak;
   void join(const View& other) {
     seen.join(other.seen);
     fenced.join(other.fenced);
     caused.join(other.caused);
     wide.join(other.wide);
     grid.join(other.grid);
+    weak.join(other.weak);
     if (by_block.size() < other.by_block.size()) by_block.resize(other.by_block.size());
     for (size_t i = 0; i < other.by_block.size(); ++i) by_block[i].join(other.by_block[i]);
   }

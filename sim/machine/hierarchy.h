@@ -75,6 +75,8 @@ struct Warp {
   Agent self = 0;  // program order of this warp
   // Tells an object what this warp knows, or what its last fence lets a relaxed operation tell.
   void publish(View& object, Scope scope, bool relaxed = false) const;
+  // Below isa: tells an object what is over on a GPU when it goes on, by an operation that orders no memory.
+  void publish_weakly(View& object);
   // Takes it over: at once, or for a relaxed operation at the next fence.
   void observe(const View& object, Scope scope, bool relaxed = false);
   void fence(Scope scope);
@@ -110,8 +112,6 @@ struct Warp {
   // Which one, by its number, the lanes of the mask arrive at next. A barrier separates what stands before its arrivals
   // from what stands behind its waits, also where it is relaxed and orders no memory.
   uint32_t next_cluster_barrier(uint32_t mask) const { return cluster_barriers + ((cluster_arrived & mask) != 0); }
-  // What stands before the relaxed arrivals at those that the warp has waited for.
-  Clock before_relaxed_barriers;
   int max_registers = 0;  // setmaxnreg, 0 before any
   // What the loop that runs the warp has to do beside executing its instructions.
   // kInFlight: accumulators or A fragments of wgmma, or results of tcgen05.ld, may be in flight, or unfenced accesses

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "sim/machine/hierarchy.h"
+#include "sim/machine/launch.h"
 
 namespace sim {
 
@@ -18,6 +19,7 @@ void Warp::publish(View& object, Scope scope, bool relaxed) const {
   object.seen.join(known.seen);
   object.fenced.join(known.fenced);
   object.grid.join(known.grid);
+  object.weak.join(view.weak);
   const size_t blocks = cta->cluster->ctas.size();
   if (blocks == 1) return;
   if (object.by_block.size() < blocks) object.by_block.resize(blocks);
@@ -25,11 +27,19 @@ void Warp::publish(View& object, Scope scope, bool relaxed) const {
   if (scope != Scope::Cta) object.wide.join(relaxed ? fence_view.wide : view.caused);
 }
 
+void Warp::publish_weakly(View& object) {
+  if (cta->cluster->launch->rules.strictness == Strictness::Isa) return;
+  object.weak.join(view.seen);
+  object.weak.join(view.weak);
+  new_epoch();
+}
+
 void Warp::observe(const View& object, Scope scope, bool relaxed) {
   View& into = relaxed ? read_view : view;
   into.seen.join(object.seen);
   into.fenced.join(object.fenced);
   into.grid.join(object.grid);
+  view.weak.join(object.weak);
   if (cta->rank < object.by_block.size()) into.caused.join(object.by_block[cta->rank]);
   if (scope != Scope::Cta) (relaxed ? read_view.wide : view.caused).join(object.wide);
   if (relaxed)

@@ -51,7 +51,6 @@ void reset_warp(Warp& warp, const Launch& launch, bool fresh, uint32_t live) {
   warp.grid_fence = warp.grid_read = ScopedView{};
   warp.grid_fence_epoch = warp.grid_view = 0;
   warp.cluster_barriers = warp.cluster_arrived = 0;
-  warp.before_relaxed_barriers.clear();
   warp.reads.reset();
   warp.barrier_waits.clear();
   warp.saved_rows.reset();

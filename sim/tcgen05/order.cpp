@@ -47,7 +47,8 @@ class Commit : public AsyncOp {
   // through the generic proxy, which this arrival does not release.
   Commit(Origin origin, const TensorPipe& pipe, std::vector<Target> targets)
       : origin_(origin), targets_(std::move(targets)) {
-    const Warp& warp = *origin.warp;
+    Warp& warp = *origin.warp;
+    warp.publish_weakly(published_);
     warp.publish(published_, Scope::Wide);
     for (Clock* clock : {&published_.seen, &published_.fenced, &published_.wide}) clock->forget(warp.self);
     for (Clock& clock : published_.by_block) clock.forget(warp.self);

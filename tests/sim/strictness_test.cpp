@@ -111,9 +111,28 @@ const std::string kPair = R"(
                   kRelaxed = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n";
 const std::string kInit = "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.warp.sync -1;\n";
 
+// The first warp stores its threads' numbers, and the second reads them when it has waited for the mbarrier.
+const std::string kTold = kInit + R"(
+  mad.lo.u32 %r4, %r3, 4, %r1;
+  bar.sync 0;
+  setp.ge.u32 %p2, %r3, 32;
+  @%p2 bra SECOND;
+  st.shared.u32 [%r4], %r3;
+  bar.warp.sync -1;
+)",
+                  kReadTold = kWaited + "ld.shared.u32 %r7, [%r4-128];\nst.global.u32 [%rd4], %r7;\nEND:\n",
+                  kTellNext = "bra END;\nSECOND:\n" + kReadTold;
+
 std::vector<uint32_t> threads(uint32_t count, uint32_t first = 0, uint32_t of = UINT32_MAX) {
   std::vector<uint32_t> numbers(count, 0);
   for (uint32_t i = first; i < std::min(count, of); ++i) numbers[i] = i;
+  return numbers;
+}
+
+// What the second warp stores that the first has told it.
+std::vector<uint32_t> told() {
+  std::vector<uint32_t> numbers(64, 0);
+  for (uint32_t i = 0; i < 32; ++i) numbers[32 + i] = i;
   return numbers;
 }
 
@@ -293,6 +312,65 @@ std::vector<Row> rows() {
        64,
        90,
        threads(64)},
+      // The first warp stores words; what tells the second of it is a copy, an arrival behind a copy, or a commit.
+      {"words stored before a copy whose bytes another warp waits for",
+       entry(kTold +
+             "@%p1 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1+1024], [%rd2], 128, "
+             "[%r2];\nbra END;\nSECOND:\nsetp.eq.u32 %p3, %r3, 32;\n@%p3 "
+             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;\n" +
+             kReadTold),
+       {"race: reads shared memory at offset 0x"},
+       64,
+       90,
+       told()},
+      {"words stored before an arrival behind cp.async",
+       entry(kTold +
+             "cp.async.ca.shared.global [%r4+1024], [%rd2], 4;\n@%p1 cp.async.mbarrier.arrive.noinc.shared.b64 "
+             "[%r2];\n" +
+             kTellNext),
+       {"race: reads shared memory at offset 0x"},
+       64,
+       90,
+       told()},
+      {"words stored before a commit",
+       entry(kTold + "@%p1 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];\n" + kTellNext),
+       {"race: reads shared memory at offset 0x"},
+       64,
+       100,
+       told()},
+      // The first warp reads words, the second learns of it and loads, and the third stores over them.
+      {
+          "words read before a copy by who learned of it",
+          entry(R"(
+  mad.lo.u32 %r4, %r3, 4, %r1;
+  st.shared.u32 [%r4], %r3;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2+8], 1;
+  bar.sync 0;
+  and.b32 %r5, %r3, 31;
+  setp.eq.u32 %p1, %r5, 0;
+  shr.u32 %r6, %r3, 5;
+  setp.eq.u32 %p3, %r6, 1;
+  setp.eq.u32 %p4, %r6, 2;
+  @%p3 bra SECOND;
+  @%p4 bra THIRD;
+  ld.shared.u32 %r7, [%r4];
+  st.global.u32 [%rd4], %r7;
+  bar.warp.sync -1;
+  @%p1 mbarrier.arrive.shared::cta.b64 _, [%r2+8];
+  bra END;
+SECOND:
+  mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2+8], 0;
+  @!%p9 bra SECOND;
+  @%p1 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1+1024], [%rd2], 128, [%r2];
+  bra END;
+THIRD:
+  @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
+)" + kWaited + "st.shared.u32 [%r4-256], 7;\nEND:\n"),
+          {"race: writes to shared memory at offset 0x"},
+          96,
+          90,
+          threads(96, 0, 32)},
       {"a bulk store that all lanes issue",
        entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\n" + kFence +
              "bar.warp.sync -1;\ncp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r1], 128;\n"
@@ -682,6 +760,14 @@ TEST(Strictness, SomeNeighboursAreAlwaysFaults) {
              "barrier.cluster.wait.aligned;\nxor.b32 %r4, %r4, 128;\nld.shared.u32 %r3, [%r4];\n" +
              kStore),
        {"race: reads shared memory at offset 0x"},
+       64},
+      {"words stored behind a copy whose bytes another warp waits for",
+       entry(kInit + "bar.sync 0;\nsetp.ge.u32 %p2, %r3, 32;\nmad.lo.u32 %r4, %r3, 4, %r1;\n@%p2 bra SECOND;\n" +
+             "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;\n@%p1 "
+             "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1+1024], [%rd2], 128, [%r2];\n"
+             "st.shared.u32 [%r4], %r3;\nbra END;\nSECOND:\n" +
+             kWaited + "ld.shared.u32 %r7, [%r4-128];\nEND:\n"),
+       {"race: "},
        64},
       {"words of another warp before a relaxed barrier, in the last block",
        entry("mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], 0;\nbar.sync 0;\nst.shared.u32 [%r4], %r3;\n"
