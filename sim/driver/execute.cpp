@@ -224,6 +224,12 @@ KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* str
   launch.threads = settings.threads;
   launch.rules = settings.rules;
   launch.counts = settings.counts;
+  if (work.cooperative) {
+    workspace_ = std::make_unique<Workspace>();
+    launch.grid_workspace = reinterpret_cast<uint64_t>(workspace_.get());
+    s.memory.map(launch.grid_workspace, sizeof(Workspace),
+                 residence_of(Allocation::Kind::Device, context.device, nullptr));
+  }
   if (stream == nullptr || !s.has_dependent_grids) return;
   if (work.programmatic && stream->last) {
     launch.predecessors.unfinished_writes = stream->last->unfinished;
@@ -232,6 +238,15 @@ KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* str
   }
   grid_.written = std::make_shared<WrittenBytes>();
   launch.written = grid_.written.get();
+}
+
+KernelRun::~KernelRun() {
+  if (workspace_ == nullptr) return;
+  State& s = state();
+  s.memory.unmap(launch.grid_workspace);
+  if (s.device_count == 1) return;
+  const std::lock_guard<std::mutex> lock(s.history.mutex);
+  s.history.forget(launch.grid_workspace);
 }
 
 void KernelRun::guarded(const std::function<void()>& body) {

@@ -2,6 +2,7 @@
 // The execution of work. Where a program has one device work is done by the time the call that enqueues it returns. Its
 // failure comes to light later, in a call that synchronizes.
 #pragma once
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -29,6 +30,7 @@ class KernelRun {
  public:
   // Without a stream it is part of a graph.
   KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* stream, const Settings& settings);
+  ~KernelRun();
   // Runs it to its end over as many host threads as it may have.
   void run();
   // Keeps the fault that the body throws as the failure of the kernel.
@@ -47,6 +49,10 @@ class KernelRun {
  private:
   CUctx_st& context_;
   std::shared_ptr<const Kernel> kernel_;
+  struct alignas(256) Workspace {
+    std::array<uint32_t, 64> words{};
+  };
+  std::unique_ptr<Workspace> workspace_;  // Launch::grid_workspace
   CUstream_st* stream_;
   Grid grid_;
   std::optional<Knowledge> early_;  // what the predecessor grid knew

@@ -194,6 +194,7 @@ KernelWork make_launch(CUfunc_st& function, const LaunchRequest& request, void**
   const std::optional<Dim3> cluster = check_cluster(function, request);
   work.cluster = cluster.value_or(Dim3{1, 1, 1});
   work.explicit_cluster = cluster.has_value();
+  work.cooperative = request.cooperative;
   if (request.cooperative) {
     const uint64_t resident = static_cast<uint64_t>(blocks_per_sm(
                                   function, static_cast<unsigned>(request.block.count()), request.dynamic_shared)) *

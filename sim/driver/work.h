@@ -17,6 +17,7 @@ struct KernelWork {
   std::shared_ptr<const Kernel> kernel;
   Dim3 grid, block, cluster{1, 1, 1};
   bool explicit_cluster = false;
+  bool cooperative = false;  // all blocks are resident, and may wait for each other
   unsigned dynamic_shared = 0;
   std::vector<uint8_t> params;
   // A programmatic launch may start before its predecessor grid in the stream has ended.

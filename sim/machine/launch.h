@@ -44,6 +44,9 @@ struct Launch {
   Dim3 grid, block, cluster{1, 1, 1};
   bool explicit_cluster = false;  // launched with a cluster dimension, be it of one block
   uint32_t dynamic_shared = 0;
+  // Of a cooperative launch: where %envreg1 (above) and %envreg2 lead. Of the words there, all 0 at its beginning,
+  // cooperative groups take the second for the barrier of the grid (cooperative_groups/details/driver_abi.h).
+  uint64_t grid_workspace = 0;
   std::vector<uint8_t> params;  // kernel->param_bytes
   GlobalMemory* global = nullptr;
   int arch = 90;  // 90 or 100

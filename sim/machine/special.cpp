@@ -73,6 +73,8 @@ Special special_from_name(std::string_view name) {
       {"%globaltimer", Special::Globaltimer},
       {"%globaltimer_lo", Special::GlobaltimerLo},
       {"%globaltimer_hi", Special::GlobaltimerHi},
+      {"%envreg1", Special::Envreg1},
+      {"%envreg2", Special::Envreg2},
   };
   const auto it = kNames.find(name);
   if (it != kNames.end()) return it->second;
@@ -181,6 +183,10 @@ uint64_t special_value(const Warp& warp, int lane, Special special) {
     case Special::ReservedSmemCap:
     case Special::Envreg:
       return 0;
+    case Special::Envreg1:
+      return launch.grid_workspace >> 32;
+    case Special::Envreg2:
+      return static_cast<uint32_t>(launch.grid_workspace);
     case Special::SharedAddress:
       return cta.shared_base();
     case Special::Clock:

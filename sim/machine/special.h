@@ -56,6 +56,8 @@ enum class Special : int {
   ReservedSmemEnd,
   ReservedSmemCap,
   Envreg,
+  Envreg1,
+  Envreg2,
   // Not one of them: the address of the row's bits in the block's shared memory.
   SharedAddress,
   // These change while a warp runs; their rows are written again before each instruction that reads them.

@@ -192,6 +192,76 @@ std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// The barrier of cooperative groups (grid_group::sync()), twice, in the word that the launch gives the grid for it.
+TEST_F(SimDriver, BlocksOfACooperativeLaunchMeet) {
+  const std::string meet = R"(
+  atom.add.release.gpu.u32 %r4, [%rd1+4], %r3;
+MEET#:
+  ld.acquire.gpu.u32 %r5, [%rd1+4];
+  xor.b32 %r5, %r5, %r4;
+  setp.ge.s32 %p1, %r5, 0;
+  @%p1 bra MEET#;
+)";
+  const auto barrier = [&](const char* number) { return std::regex_replace(meet, std::regex("#"), number); };
+  const std::string text = R"(.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p_out)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<10>;
+  .reg .b64 %rd<6>;
+  ld.param.u64 %rd2, [p_out];
+  mov.u32 %r1, %envreg2;
+  mov.u32 %r2, %envreg1;
+  mov.b64 %rd1, {%r1, %r2};
+  mov.u32 %r6, %ctaid.x;
+  mov.u32 %r7, %nctaid.x;
+  mul.wide.u32 %rd3, %r6, 4;
+  add.u64 %rd3, %rd2, %rd3;
+  add.u32 %r8, %r6, 1;
+  rem.u32 %r8, %r8, %r7;
+  mul.wide.u32 %rd4, %r8, 4;
+  add.u64 %rd4, %rd2, %rd4;
+  setp.eq.u64 %p1, %rd1, 0;
+  mov.u32 %r9, 100;
+  @%p1 bra STORE;
+  sub.u32 %r3, 0x80000001, %r7;
+  setp.ne.u32 %p1, %r6, 0;
+  selp.b32 %r3, 1, %r3, %p1;
+  st.global.u32 [%rd3], %r6;
+)" + barrier("1") + "  ld.global.u32 %r9, [%rd4];\n" +
+                           barrier("2") + R"(
+STORE:
+  st.global.u32 [%rd3], %r9;
+  ret;
+}
+)";
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  OK(CU(cuModuleLoadData)(&module, text.c_str()));
+  OK(CU(cuModuleGetFunction)(&function, module, "k"));
+  CUdeviceptr out = upload({0, 0, 0, 0, 0});
+  void* params[] = {&out};
+  const std::vector<uint32_t> met{1, 2, 3, 4, 0};
+  for (int i = 0; i < 2; ++i) {
+    OK(CU(cuLaunchCooperativeKernel)(function, 5, 1, 1, 1, 1, 1, 0, nullptr, params));
+    EXPECT_EQ(download(out, 5), met);
+  }
+  OK(CU(cuLaunchKernel)(function, 5, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+  EXPECT_EQ(download(out, 5), std::vector<uint32_t>(5, 100));
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  attribute.value.cooperative = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = 5;
+  config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  OK(CU(cuLaunchKernelEx)(&config, function, params, nullptr));
+  EXPECT_EQ(download(out, 5), met);
+}
+
 TEST_F(SimDriver, ALaunchPrintsItsStatistics) {
   const CUdeviceptr memory = allocate(16);
   const auto said = [&] {
