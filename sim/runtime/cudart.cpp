@@ -6,6 +6,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
+#include <climits>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -47,6 +49,8 @@ cudaError_t answer(CUresult result) {
 }
 cudaError_t answer(cudaError_t error) { return answer(static_cast<CUresult>(error)); }
 
+std::atomic<unsigned> resets{0};  // how often cudaDeviceReset() has ended the primary context
+
 // Every thread works in the primary context of the only device.
 CUresult begin() {
   static const CUresult ready = [] {
@@ -54,11 +58,12 @@ CUresult begin() {
     const CUresult result = cuInit(0);
     return result == CUDA_SUCCESS ? cuDevicePrimaryCtxRetain(&context, 0) : result;
   }();
-  thread_local bool current = false;
-  if (ready != CUDA_SUCCESS || current) return ready;
+  thread_local unsigned current = UINT_MAX;
+  const unsigned now = resets;
+  if (ready != CUDA_SUCCESS || current == now) return ready;
   CUcontext context = nullptr;
   if (const CUresult result = cuDevicePrimaryCtxRetain(&context, 0); result != CUDA_SUCCESS) return result;
-  current = true;
+  current = now;
   return cuCtxSetCurrent(context);
 }
 
@@ -128,6 +133,39 @@ CUresult copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, boo
       return async ? cuMemcpyAsync(device(to), device(from), bytes, stream) : cuMemcpy(device(to), device(from), bytes);
   }
   return CUDA_ERROR_INVALID_VALUE;
+}
+
+// A box of bytes between pitched places.
+struct Place {
+  void* pointer;
+  size_t pitch, rows;  // bytes from a row to the next, rows from a plane to the next
+};
+CUDA_MEMCPY3D box(const Place& to, const Place& from, size_t width, size_t height, size_t depth, cudaMemcpyKind kind) {
+  const auto type_of = [&](bool on_host) {
+    return kind == cudaMemcpyDefault ? CU_MEMORYTYPE_UNIFIED : on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  };
+  CUDA_MEMCPY3D all{};
+  all.srcMemoryType = type_of(kind == cudaMemcpyHostToHost || kind == cudaMemcpyHostToDevice);
+  all.dstMemoryType = type_of(kind == cudaMemcpyHostToHost || kind == cudaMemcpyDeviceToHost);
+  all.srcHost = from.pointer, all.srcDevice = device(from.pointer);
+  all.dstHost = to.pointer, all.dstDevice = device(to.pointer);
+  all.srcPitch = from.pitch, all.srcHeight = from.rows;
+  all.dstPitch = to.pitch, all.dstHeight = to.rows;
+  all.WidthInBytes = width, all.Height = height, all.Depth = depth;
+  return all;
+}
+CUresult copy_box(const CUDA_MEMCPY3D& all, bool async, cudaStream_t stream) {
+  if (all.WidthInBytes == 0 || all.Height == 0 || all.Depth == 0) return CUDA_SUCCESS;
+  return async ? cuMemcpy3DAsync(&all, stream) : cuMemcpy3D(&all);
+}
+// Arrays are not simulated.
+CUresult box_of(const cudaMemcpy3DParms& p, CUDA_MEMCPY3D* all) {
+  if (p.srcArray != nullptr || p.dstArray != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  *all = box({p.dstPtr.ptr, p.dstPtr.pitch, p.dstPtr.ysize}, {p.srcPtr.ptr, p.srcPtr.pitch, p.srcPtr.ysize},
+             p.extent.width, p.extent.height, p.extent.depth, p.kind);
+  all->srcXInBytes = p.srcPos.x, all->srcY = p.srcPos.y, all->srcZ = p.srcPos.z;
+  all->dstXInBytes = p.dstPos.x, all->dstY = p.dstPos.y, all->dstZ = p.dstPos.z;
+  return CUDA_SUCCESS;
 }
 
 CUlaunchConfig config_of(const cudaLaunchConfig_t& from) {
@@ -261,6 +299,25 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* host, cons
     return cuOccupancyMaxActiveClusters(clusters, f, &c);
   });
 }
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void* host, const cudaLaunchConfig_t* config) {
+  return with_function(host, [&](CUfunction f) {
+    const CUlaunchConfig c = config_of(*config);
+    return cuOccupancyMaxPotentialClusterSize(size, f, &c);
+  });
+}
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void* host, int blocks, int threads) {
+  return with_function(
+      host, [&](CUfunction f) { return cuOccupancyAvailableDynamicSMemPerBlock(bytes, f, blocks, threads); });
+}
+cudaError_t cudaFuncSetCacheConfig(const void* host, cudaFuncCache config) {
+  return with_function(host, [&](CUfunction f) { return cuFuncSetCacheConfig(f, static_cast<CUfunc_cache>(config)); });
+}
+cudaError_t cudaFuncGetName(const char** name, const void* host) {
+  return with_function(host, [&](CUfunction f) { return cuFuncGetName(name, f); });
+}
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* host) {
+  return with_function(host, [&](CUfunction f) { return *function = f, CUDA_SUCCESS; });
+}
 
 // ---- memory ---------------------------------------------------------------------------------------
 
@@ -306,6 +363,131 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
     return bytes ? cuMemsetD8Async(device(to), static_cast<unsigned char>(value), bytes, stream) : CUDA_SUCCESS;
   });
 }
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  return run([&] {
+    *pointer = nullptr, *pitch = 0;
+    if (width == 0 || height == 0) return CUDA_SUCCESS;
+    return cuMemAllocPitch(reinterpret_cast<CUdeviceptr*>(pointer), pitch, width, height, 4);
+  });
+}
+cudaError_t cudaMalloc3D(cudaPitchedPtr* out, cudaExtent extent) {
+  *out = {nullptr, 0, extent.width, extent.height};
+  return cudaMallocPitch(&out->ptr, &out->pitch, extent.width, extent.height * extent.depth);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  return run([&] {
+    if (width > to_pitch || width > from_pitch) return CUDA_ERROR_INVALID_VALUE;
+    return copy_box(box({to, to_pitch, 0}, {const_cast<void*>(from), from_pitch, 0}, width, height, 1, kind), true,
+                    stream);
+  });
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
+  return run([&] {
+    if (width > to_pitch || width > from_pitch) return CUDA_ERROR_INVALID_VALUE;
+    return copy_box(box({to, to_pitch, 0}, {const_cast<void*>(from), from_pitch, 0}, width, height, 1, kind), false,
+                    nullptr);
+  });
+}
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* copy, cudaStream_t stream) {
+  return run([&] {
+    CUDA_MEMCPY3D all;
+    const CUresult result = box_of(*copy, &all);
+    return result == CUDA_SUCCESS ? copy_box(all, true, stream) : result;
+  });
+}
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* copy) {
+  return run([&] {
+    CUDA_MEMCPY3D all;
+    const CUresult result = box_of(*copy, &all);
+    return result == CUDA_SUCCESS ? copy_box(all, false, nullptr) : result;
+  });
+}
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+  return run([&] {
+    if (width == 0 || height == 0) return CUDA_SUCCESS;
+    return cuMemsetD2D8Async(device(to), pitch, static_cast<unsigned char>(value), width, height, stream);
+  });
+}
+cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+  return run([&] {
+    if (width == 0 || height == 0) return CUDA_SUCCESS;
+    return cuMemsetD2D8(device(to), pitch, static_cast<unsigned char>(value), width, height);
+  });
+}
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
+  return run([&] { return cuMemHostRegister(pointer, bytes, flags); });
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  return run([&] { return cuMemHostUnregister(pointer); });
+}
+cudaError_t cudaHostGetDevicePointer(void** out, void* pointer, unsigned flags) {
+  return run([&] { return cuMemHostGetDevicePointer(reinterpret_cast<CUdeviceptr*>(out), pointer, flags); });
+}
+cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
+  return run([&] { return cuMemHostGetFlags(flags, pointer); });
+}
+// Memory that the driver does not know is no error.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* pointer) {
+  return run([&] {
+    std::memset(out, 0, sizeof *out);
+    out->type = cudaMemoryTypeUnregistered;
+    out->device = cudaInvalidDeviceId;
+    out->hostPointer = const_cast<void*>(pointer);
+    const auto get = [&](CUpointer_attribute attribute, auto* value) {
+      return cuPointerGetAttribute(value, attribute, device(pointer)) == CUDA_SUCCESS;
+    };
+    CUmemorytype type{};
+    if (!get(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &type)) return CUDA_SUCCESS;
+    int managed = 0;
+    get(CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed);
+    get(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &out->device);
+    out->type = managed                      ? cudaMemoryTypeManaged
+                : type == CU_MEMORYTYPE_HOST ? cudaMemoryTypeHost
+                                             : cudaMemoryTypeDevice;
+    if (!get(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, &out->devicePointer)) out->devicePointer = nullptr;
+    if (!get(CU_POINTER_ATTRIBUTE_HOST_POINTER, &out->hostPointer)) out->hostPointer = nullptr;
+    return CUDA_SUCCESS;
+  });
+}
+#if CUDART_VERSION >= 13000  // before, a place is the number of a device
+cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cudaMemLocation location, unsigned flags,
+                                 cudaStream_t stream) {
+  return run([&] {
+    const CUmemLocation to{static_cast<CUmemLocationType>(location.type), {location.id}};
+    return cuMemPrefetchAsync(device(pointer), bytes, to, flags, stream);
+  });
+}
+cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation location) {
+  return run([&] {
+    const CUmemLocation to{static_cast<CUmemLocationType>(location.type), {location.id}};
+    return cuMemAdvise(device(pointer), bytes, static_cast<CUmem_advise>(advice), to);
+  });
+}
+#endif
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int ordinal) {
+  return run([&] { return cuDeviceGetDefaultMemPool(pool, ordinal); });
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int ordinal) {
+  return run([&] { return cuDeviceGetMemPool(pool, ordinal); });
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return run([&] { return cuMemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(attribute), value); });
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return run([&] { return cuMemPoolGetAttribute(pool, static_cast<CUmemPool_attribute>(attribute), value); });
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
+  return run([&] { return cuMemPoolTrimTo(pool, keep); });
+}
+cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  return run([&] {
+    *pointer = nullptr;
+    if (bytes == 0) return CUDA_SUCCESS;
+    return cuMemAllocFromPoolAsync(reinterpret_cast<CUdeviceptr*>(pointer), bytes, pool, stream);
+  });
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return run([&] { return cuMemGetInfo(free, total); });
 }
@@ -324,6 +506,24 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, siz
   void* from = nullptr;
   const cudaError_t found = cudaGetSymbolAddress(&from, symbol);
   return found != cudaSuccess ? found : cudaMemcpy(to, static_cast<char*>(from) + offset, bytes, kind);
+}
+cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
+  return run([&] {
+    CUdeviceptr address = 0;
+    return find_variable(symbol, &address, bytes);
+  });
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes, size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream) {
+  void* to = nullptr;
+  const cudaError_t found = cudaGetSymbolAddress(&to, symbol);
+  return found != cudaSuccess ? found : cudaMemcpyAsync(static_cast<char*>(to) + offset, from, bytes, kind, stream);
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t stream) {
+  void* from = nullptr;
+  const cudaError_t found = cudaGetSymbolAddress(&from, symbol);
+  return found != cudaSuccess ? found : cudaMemcpyAsync(to, static_cast<char*>(from) + offset, bytes, kind, stream);
 }
 
 // ---- device ---------------------------------------------------------------------------------------
@@ -376,6 +576,47 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   return run([&] { return cuCtxGetLimit(value, static_cast<CUlimit>(limit)); });
 }
+// Ends the primary context. The next call begins another, in which nothing of the first is left.
+cudaError_t cudaDeviceReset() {
+  return run([] {
+    const std::lock_guard<std::mutex> lock(registry().mutex);
+    const CUresult ended = cuCtxSynchronize();
+    for (const auto& [host, kernel] : registry().kernels) kernel->function = nullptr;
+    for (const auto& binary : registry().binaries) binary->module = nullptr;
+    const CUresult result = cuDevicePrimaryCtxReset(0);
+    ++resets;
+    return result == CUDA_SUCCESS ? ended : result;
+  });
+}
+cudaError_t cudaInitDevice(int ordinal, unsigned, unsigned) { return cudaSetDevice(ordinal); }
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  return run([&] { return cuCtxSetFlags(flags); });
+}
+cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  return run([&] { return cuCtxGetFlags(flags); });
+}
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache config) {
+  return run([&] { return cuCtxSetCacheConfig(static_cast<CUfunc_cache>(config)); });
+}
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  return run([&] { return cuCtxGetCacheConfig(reinterpret_cast<CUfunc_cache*>(config)); });
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return run([&] { return cuCtxGetStreamPriorityRange(least, greatest); });
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
+  return run([&] { return cuDeviceGetPCIBusId(id, length, ordinal); });
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int ordinal, int peer) {
+  return run([&] { return cuDeviceCanAccessPeer(can, ordinal, peer); });
+}
+// There is no profiler.
+cudaError_t cudaProfilerStart() {
+  return run([] { return CUDA_SUCCESS; });
+}
+cudaError_t cudaProfilerStop() {
+  return run([] { return CUDA_SUCCESS; });
+}
 cudaError_t cudaDriverGetVersion(int* version) { return answer(cuDriverGetVersion(version)); }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
@@ -401,6 +642,36 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   return run([&] { return cuStreamWaitEvent(stream, event, flags); });
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  return run([&] { return cuStreamCreateWithPriority(stream, flags, priority); });
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return run([&] { return cuStreamGetPriority(stream, priority); });
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+  return run([&] { return cuStreamGetFlags(stream, flags); });
+}
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  return run([&] { return cuStreamGetId(stream, id); });
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
+  return run([&] { return cuStreamGetDevice(stream, ordinal); });
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return run([&] { return cuStreamQuery(stream); });
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned flags) {
+  return run([&] { return cuStreamAddCallback(stream, reinterpret_cast<CUstreamCallback>(callback), data, flags); });
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return run([&] { return cuLaunchHostFunc(stream, function, data); });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return run([&] { return cuEventQuery(event); });
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  return run([&] { return cuEventRecordWithFlags(event, stream, flags); });
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return run([&] { return cuEventCreate(event, flags); });
@@ -431,6 +702,113 @@ const char* cudaGetErrorString(cudaError_t error) {
 const char* cudaGetErrorName(cudaError_t error) {
   const char* text = nullptr;
   return cuGetErrorName(static_cast<CUresult>(error), &text) == CUDA_SUCCESS ? text : "unrecognized error code";
+}
+
+// ---- graphs ---------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return run([&] { return cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)); });
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return run([&] { return cuStreamEndCapture(stream, graph); });
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return run([&] { return cuStreamIsCapturing(stream, reinterpret_cast<CUstreamCaptureStatus*>(status)); });
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return run([&] { return cuThreadExchangeStreamCaptureMode(reinterpret_cast<CUstreamCaptureMode*>(mode)); });
+}
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
+  return run([&] { return cuGraphCreate(graph, flags); });
+}
+cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
+  return run([&] { return cuGraphClone(clone, graph); });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return run([&] { return cuGraphDestroy(graph); });
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  return run([&] { return cuGraphGetNodes(graph, nodes, count); });
+}
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  return run([&] { return cuGraphGetRootNodes(graph, nodes, count); });
+}
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
+  return run([&] { return cuGraphNodeGetType(node, reinterpret_cast<CUgraphNodeType*>(type)); });
+}
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                   size_t count, const cudaKernelNodeParams* params) {
+  return with_function(params->func, [&](CUfunction f) {
+    CUDA_KERNEL_NODE_PARAMS all{};
+    all.func = f;
+    all.gridDimX = params->gridDim.x, all.gridDimY = params->gridDim.y, all.gridDimZ = params->gridDim.z;
+    all.blockDimX = params->blockDim.x, all.blockDimY = params->blockDim.y, all.blockDimZ = params->blockDim.z;
+    all.sharedMemBytes = params->sharedMemBytes;
+    all.kernelParams = params->kernelParams, all.extra = params->extra;
+    return cuGraphAddKernelNode(node, graph, before, count, &all);
+  });
+}
+cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                   size_t count, const cudaMemcpy3DParms* copy) {
+  return run([&] {
+    CUDA_MEMCPY3D all;
+    CUcontext context = nullptr;
+    CUresult result = box_of(*copy, &all);
+    if (result == CUDA_SUCCESS) result = cuCtxGetCurrent(&context);
+    return result == CUDA_SUCCESS ? cuGraphAddMemcpyNode(node, graph, before, count, &all, context) : result;
+  });
+}
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                     size_t count, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return run([&] {
+    const CUDA_MEMCPY3D all = box({to, bytes, 1}, {const_cast<void*>(from), bytes, 1}, bytes, 1, 1, kind);
+    CUcontext context = nullptr;
+    const CUresult result = cuCtxGetCurrent(&context);
+    return result == CUDA_SUCCESS ? cuGraphAddMemcpyNode(node, graph, before, count, &all, context) : result;
+  });
+}
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                   size_t count, const cudaMemsetParams* params) {
+  return run([&] {
+    CUDA_MEMSET_NODE_PARAMS all{};
+    all.dst = device(params->dst), all.pitch = params->pitch;
+    all.value = params->value, all.elementSize = params->elementSize;
+    all.width = params->width, all.height = params->height;
+    CUcontext context = nullptr;
+    const CUresult result = cuCtxGetCurrent(&context);
+    return result == CUDA_SUCCESS ? cuGraphAddMemsetNode(node, graph, before, count, &all, context) : result;
+  });
+}
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before, size_t count,
+                                 const cudaHostNodeParams* params) {
+  return run([&] {
+    CUDA_HOST_NODE_PARAMS all{};
+    all.fn = params->fn, all.userData = params->userData;
+    return cuGraphAddHostNode(node, graph, before, count, &all);
+  });
+}
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
+                                  size_t count) {
+  return run([&] { return cuGraphAddEmptyNode(node, graph, before, count); });
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  return run([&] { return cuGraphInstantiateWithFlags(exec, graph, flags); });
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(exec, graph, flags);
+}
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
+  static_assert(sizeof(cudaGraphExecUpdateResultInfo) == sizeof(CUgraphExecUpdateResultInfo));
+  return run([&] { return cuGraphExecUpdate(exec, graph, reinterpret_cast<CUgraphExecUpdateResultInfo*>(info)); });
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
+  return run([&] { return cuGraphUpload(exec, stream); });
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  return run([&] { return cuGraphLaunch(exec, stream); });
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return run([&] { return cuGraphExecDestroy(exec); });
 }
 
 }  // extern "C"

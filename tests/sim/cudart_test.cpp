@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -444,6 +445,262 @@ TEST_F(CudaRuntime, EveryThreadHasTheContext) {
     EXPECT_EQ(RT(cudaFree)(at), cudaSuccess);
   }).join();
   EXPECT_EQ(RT(cudaGetLastError)(), cudaErrorInvalidDevice);
+}
+
+TEST_F(CudaRuntime, BoxesAreCopiedAndFilled) {
+  void* plane = nullptr;
+  size_t pitch = 0;
+  RT_OK(RT(cudaMallocPitch)(&plane, &pitch, 12, 3));
+  EXPECT_GE(pitch, 12u);
+  RT_OK(RT(cudaMemset2D)(plane, pitch, 0x11, 12, 3));
+  const Numbers rows{1, 2, 3, 4, 5, 6};
+  RT_OK(RT(cudaMemcpy2D)(static_cast<char*>(plane) + 4, pitch, rows.data(), 8, 8, 2, cudaMemcpyHostToDevice));
+  Numbers back(9, 0);
+  RT_OK(RT(cudaMemcpy2DAsync)(back.data(), 12, plane, pitch, 12, 3, cudaMemcpyDefault, nullptr));
+  RT_OK(RT(cudaDeviceSynchronize)());
+  constexpr uint32_t kFilled = 0x11111111;
+  EXPECT_EQ(back, (Numbers{kFilled, 1, 2, kFilled, 3, 4, kFilled, kFilled, kFilled}));
+  fails(cudaErrorInvalidValue, RT(cudaMemcpy2D)(plane, 8, rows.data(), 8, 9, 1, cudaMemcpyHostToDevice));
+  RT_OK(RT(cudaMemcpy2D)(plane, pitch, nullptr, 12, 0, 3, cudaMemcpyHostToDevice));
+  cudaMemcpy3DParms copy{};
+  copy.srcPtr = {back.data(), 12, 12, 3};
+  copy.srcPos = {4, 0, 0};
+  copy.dstPtr = {plane, pitch, 12, 3};
+  copy.extent = {8, 2, 1};
+  copy.kind = cudaMemcpyHostToDevice;
+  RT_OK(RT(cudaMemcpy3D)(&copy));
+  EXPECT_EQ(download<uint32_t>(plane, 3), (Numbers{1, 2, 2}));
+  copy.srcArray = reinterpret_cast<cudaArray_t>(&copy);
+  fails(cudaErrorNotSupported, RT(cudaMemcpy3DAsync)(&copy, nullptr));
+  RT_OK(RT(cudaFree)(plane));
+  cudaPitchedPtr volume{};
+  RT_OK(RT(cudaMalloc3D)(&volume, {12, 3, 2}));
+  EXPECT_EQ(volume.xsize, 12u);
+  EXPECT_EQ(volume.ysize, 3u);
+  RT_OK(RT(cudaMemset2DAsync)(volume.ptr, volume.pitch, 0, 12, 6, nullptr));
+  RT_OK(RT(cudaFree)(volume.ptr));
+  size_t bytes = 0;
+  RT_OK(RT(cudaGetSymbolSize)(&bytes, &words));
+  EXPECT_EQ(bytes, 16u);
+  uint32_t word = 9;
+  RT_OK(RT(cudaMemcpyToSymbolAsync)(&words, &word, 4, 8, cudaMemcpyHostToDevice, nullptr));
+  word = 0;
+  RT_OK(RT(cudaMemcpyFromSymbolAsync)(&word, &words, 4, 8, cudaMemcpyDeviceToHost, nullptr));
+  RT_OK(RT(cudaDeviceSynchronize)());
+  EXPECT_EQ(word, 9u);
+  word = 3;
+  RT_OK(RT(cudaMemcpyToSymbol)(&words, &word, 4, 8, cudaMemcpyHostToDevice));
+}
+
+TEST_F(CudaRuntime, PointersAreDescribed) {
+  void *device = nullptr, *pinned = nullptr, *managed = nullptr, *seen = nullptr;
+  RT_OK(RT(cudaMalloc)(&device, 64));
+  RT_OK(RT(cudaHostAlloc)(&pinned, 64, cudaHostAllocMapped));
+  RT_OK(RT(cudaMallocManaged)(&managed, 64, cudaMemAttachGlobal));
+  std::vector<uint32_t> own(1024);
+  const auto type_of = [&](const void* pointer) {
+    cudaPointerAttributes attributes{};
+    EXPECT_EQ(RT(cudaPointerGetAttributes)(&attributes, pointer), cudaSuccess);
+    EXPECT_EQ(attributes.device, attributes.type == cudaMemoryTypeUnregistered ? cudaInvalidDeviceId : 0);
+    EXPECT_EQ(attributes.devicePointer != nullptr, attributes.type != cudaMemoryTypeUnregistered);
+    return attributes.type;
+  };
+  EXPECT_EQ(type_of(device), cudaMemoryTypeDevice);
+  EXPECT_EQ(type_of(pinned), cudaMemoryTypeHost);
+  EXPECT_EQ(type_of(managed), cudaMemoryTypeManaged);
+  EXPECT_EQ(type_of(own.data()), cudaMemoryTypeUnregistered);
+  RT_OK(RT(cudaHostRegister)(own.data(), 4096, cudaHostRegisterDefault));
+  cudaPointerAttributes registered{};
+  RT_OK(RT(cudaPointerGetAttributes)(&registered, own.data()));
+  EXPECT_EQ(registered.type, cudaMemoryTypeHost);
+  EXPECT_EQ(registered.hostPointer, own.data());
+  RT_OK(RT(cudaHostUnregister)(own.data()));
+  fails(cudaErrorNotSupported, RT(cudaHostRegister)(own.data(), 4096, cudaHostRegisterMapped));
+  RT_OK(RT(cudaHostGetDevicePointer)(&seen, pinned, 0));
+  EXPECT_EQ(seen, pinned);
+  unsigned flags = 0;
+  RT_OK(RT(cudaHostGetFlags)(&flags, pinned));
+  EXPECT_NE(flags & cudaHostAllocMapped, 0u);
+#if CUDART_VERSION >= 13000
+  RT_OK(RT(cudaMemPrefetchAsync)(managed, 64, {cudaMemLocationTypeDevice, {0}}, 0, nullptr));
+  RT_OK(RT(cudaMemAdvise)(managed, 64, cudaMemAdviseSetReadMostly, {cudaMemLocationTypeDevice, {0}}));
+#endif
+  cudaMemPool_t pool = nullptr, current = nullptr;
+  RT_OK(RT(cudaDeviceGetDefaultMemPool)(&pool, 0));
+  RT_OK(RT(cudaDeviceGetMemPool)(&current, 0));
+  EXPECT_EQ(pool, current);
+  uint64_t keep = 1 << 20, kept = 0;
+  RT_OK(RT(cudaMemPoolSetAttribute)(pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  RT_OK(RT(cudaMemPoolGetAttribute)(pool, cudaMemPoolAttrReleaseThreshold, &kept));
+  EXPECT_EQ(kept, keep);
+  void* pooled = nullptr;
+  RT_OK(RT(cudaMallocFromPoolAsync)(&pooled, 64, pool, nullptr));
+  EXPECT_EQ(type_of(pooled), cudaMemoryTypeDevice);
+  RT_OK(RT(cudaFreeAsync)(pooled, nullptr));
+  RT_OK(RT(cudaMemPoolTrimTo)(pool, 0));
+  RT_OK(RT(cudaFree)(device));
+  RT_OK(RT(cudaFree)(managed));
+  RT_OK(RT(cudaFreeHost)(pinned));
+}
+
+TEST_F(CudaRuntime, StreamsAnswerAndCallBack) {
+  int least = 1, greatest = 1, priority = 1, ordinal = 1;
+  unsigned flags = 0;
+  unsigned long long id = 0;
+  RT_OK(RT(cudaDeviceGetStreamPriorityRange)(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  RT_OK(RT(cudaStreamCreateWithPriority)(&stream, cudaStreamNonBlocking, greatest));
+  RT_OK(RT(cudaStreamGetPriority)(stream, &priority));
+  EXPECT_EQ(priority, greatest);
+  RT_OK(RT(cudaStreamGetFlags)(stream, &flags));
+  EXPECT_EQ(flags, unsigned{cudaStreamNonBlocking});
+  RT_OK(RT(cudaStreamGetId)(stream, &id));
+  EXPECT_NE(id, 0u);
+  RT_OK(RT(cudaStreamGetDevice)(stream, &ordinal));
+  EXPECT_EQ(ordinal, 0);
+  std::vector<int> order;
+  const cudaStreamCallback_t callback = [](cudaStream_t, cudaError_t status, void* data) {
+    static_cast<std::vector<int>*>(data)->push_back(status == cudaSuccess ? 1 : -1);
+  };
+  RT_OK(RT(cudaStreamAddCallback)(stream, callback, &order, 0));
+  RT_OK(RT(cudaLaunchHostFunc)(
+      stream, [](void* data) { static_cast<std::vector<int>*>(data)->push_back(2); }, &order));
+  cudaEvent_t event = nullptr;
+  RT_OK(RT(cudaEventCreate)(&event));
+  RT_OK(RT(cudaEventRecordWithFlags)(event, stream, cudaEventRecordDefault));
+  RT_OK(RT(cudaStreamSynchronize)(stream));
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+  RT_OK(RT(cudaStreamQuery)(stream));
+  RT_OK(RT(cudaEventQuery)(event));
+  RT_OK(RT(cudaEventDestroy)(event));
+  RT_OK(RT(cudaStreamDestroy)(stream));
+  int can = 1;
+  char bus[32] = {};
+  cudaFuncCache cache{};
+  RT_OK(RT(cudaDeviceGetPCIBusId)(bus, sizeof bus, 0));
+  EXPECT_NE(bus[0], 0);
+  RT_OK(RT(cudaDeviceCanAccessPeer)(&can, 0, 0));
+  EXPECT_EQ(can, 0);
+  RT_OK(RT(cudaDeviceSetCacheConfig)(cudaFuncCachePreferShared));
+  RT_OK(RT(cudaDeviceGetCacheConfig)(&cache));
+  RT_OK(RT(cudaFuncSetCacheConfig)(&twice, cudaFuncCachePreferL1));
+  RT_OK(RT(cudaGetDeviceFlags)(&flags));
+  RT_OK(RT(cudaInitDevice)(0, 0, 0));
+  RT_OK((*symbol<cudaError_t()>("cudaProfilerStart"))());
+  RT_OK((*symbol<cudaError_t()>("cudaProfilerStop"))());
+  const char* name = nullptr;
+  RT_OK(RT(cudaFuncGetName)(&name, &twice));
+  EXPECT_STREQ(name, "twice");
+  cudaFunction_t function = nullptr;
+  RT_OK(RT(cudaGetFuncBySymbol)(&function, &twice));
+  EXPECT_NE(function, nullptr);
+  size_t bytes = 0;
+  RT_OK(RT(cudaOccupancyAvailableDynamicSMemPerBlock)(&bytes, &twice, 1, 32));
+  EXPECT_GT(bytes, 48u * 1024);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(8), config.blockDim = dim3(32);
+  int size = 0;
+  RT_OK(RT(cudaOccupancyMaxPotentialClusterSize)(&size, &twice, &config));
+  EXPECT_EQ(size, 8);
+}
+
+TEST_F(CudaRuntime, GraphsAreCapturedAndBuilt) {
+  void* data = nullptr;
+  RT_OK(RT(cudaMalloc)(&data, 128));
+  const Numbers sevens(32, 7);
+  uint32_t factor = 3;
+  void* args[] = {&data, &factor};
+  cudaStream_t stream = nullptr;
+  RT_OK(RT(cudaStreamCreate)(&stream));
+  cudaStreamCaptureStatus status{};
+  RT_OK(RT(cudaStreamBeginCapture)(stream, cudaStreamCaptureModeGlobal));
+  RT_OK(RT(cudaMemcpyAsync)(data, sevens.data(), 128, cudaMemcpyHostToDevice, stream));
+  RT_OK(RT(cudaLaunchKernel)(&twice, dim3(1), dim3(32), args, 0, stream));
+  RT_OK(RT(cudaStreamIsCapturing)(stream, &status));
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  cudaGraph_t captured = nullptr, built = nullptr, clone = nullptr;
+  RT_OK(RT(cudaStreamEndCapture)(stream, &captured));
+  size_t count = 0;
+  RT_OK(RT(cudaGraphGetNodes)(captured, nullptr, &count));
+  EXPECT_EQ(count, 2u);
+  RT_OK(RT(cudaGraphGetRootNodes)(captured, nullptr, &count));
+  EXPECT_EQ(count, 1u);
+  RT_OK(RT(cudaGraphClone)(&clone, captured));
+  cudaGraphExec_t exec = nullptr;
+  RT_OK(RT(cudaGraphInstantiate)(&exec, clone, 0));
+  RT_OK(RT(cudaGraphUpload)(exec, stream));
+  for (int i = 0; i < 2; ++i) RT_OK(RT(cudaGraphLaunch)(exec, stream));
+  RT_OK(RT(cudaStreamSynchronize)(stream));
+  EXPECT_EQ(download<uint32_t>(data, 32), Numbers(32, 21));
+
+  RT_OK(RT(cudaGraphCreate)(&built, 0));
+  cudaGraphNode_t filled = nullptr, copied = nullptr, launched = nullptr, called = nullptr, last = nullptr;
+  cudaMemsetParams fill{};
+  fill.dst = data, fill.value = 5, fill.elementSize = 4, fill.width = 32, fill.height = 1;
+  RT_OK(RT(cudaGraphAddMemsetNode)(&filled, built, nullptr, 0, &fill));
+  RT_OK(RT(cudaGraphAddMemcpyNode1D)(&copied, built, &filled, 1, data, sevens.data(), 64, cudaMemcpyHostToDevice));
+  cudaKernelNodeParams kernel{};
+  kernel.func = &twice, kernel.gridDim = dim3(1), kernel.blockDim = dim3(32), kernel.kernelParams = args;
+  RT_OK(RT(cudaGraphAddKernelNode)(&launched, built, &copied, 1, &kernel));
+  int calls = 0;
+  cudaHostNodeParams host{};
+  host.fn = [](void* counter) { ++*static_cast<int*>(counter); }, host.userData = &calls;
+  RT_OK(RT(cudaGraphAddHostNode)(&called, built, &launched, 1, &host));
+  RT_OK(RT(cudaGraphAddEmptyNode)(&last, built, &called, 1));
+  cudaGraphNodeType type{};
+  RT_OK(RT(cudaGraphNodeGetType)(called, &type));
+  EXPECT_EQ(type, cudaGraphNodeTypeHost);
+  cudaGraphExec_t second = nullptr;
+  RT_OK(RT(cudaGraphInstantiateWithFlags)(&second, built, 0));
+  RT_OK(RT(cudaGraphLaunch)(second, stream));
+  RT_OK(RT(cudaStreamSynchronize)(stream));
+  Numbers expected(32, 15);
+  std::fill_n(expected.begin(), 16, 21u);
+  EXPECT_EQ(download<uint32_t>(data, 32), expected);
+  EXPECT_EQ(calls, 1);
+  factor = 2;
+  cudaGraph_t again = nullptr;
+  RT_OK(RT(cudaStreamBeginCapture)(stream, cudaStreamCaptureModeRelaxed));
+  RT_OK(RT(cudaMemcpyAsync)(data, sevens.data(), 128, cudaMemcpyHostToDevice, stream));
+  RT_OK(RT(cudaLaunchKernel)(&twice, dim3(1), dim3(32), args, 0, stream));
+  RT_OK(RT(cudaStreamEndCapture)(stream, &again));
+  cudaGraphExecUpdateResultInfo info{};
+  RT_OK(RT(cudaGraphExecUpdate)(exec, again, &info));
+  EXPECT_EQ(info.result, cudaGraphExecUpdateSuccess);
+  RT_OK(RT(cudaGraphLaunch)(exec, stream));
+  RT_OK(RT(cudaStreamSynchronize)(stream));
+  EXPECT_EQ(download<uint32_t>(data, 32), Numbers(32, 14));
+  EXPECT_EQ(RT(cudaGraphExecUpdate)(exec, built, &info), cudaErrorGraphExecUpdateFailure);
+  EXPECT_NE(info.result, cudaGraphExecUpdateSuccess);
+  RT(cudaGetLastError)();
+  cudaMemcpy3DParms from{};
+  from.srcPtr = {data, 128, 128, 1}, from.dstPtr = {data, 128, 128, 1};
+  from.extent = {4, 1, 1}, from.kind = cudaMemcpyDeviceToDevice;
+  RT_OK(RT(cudaGraphAddMemcpyNode)(&last, built, &last, 1, &from));
+  for (const auto graph : {captured, clone, built, again}) RT_OK(RT(cudaGraphDestroy)(graph));
+  for (const auto one : {exec, second}) RT_OK(RT(cudaGraphExecDestroy)(one));
+  RT_OK(RT(cudaStreamDestroy)(stream));
+  RT_OK(RT(cudaFree)(data));
+}
+
+TEST_F(CudaRuntime, AResetLeavesNothing) {
+  const uint32_t nine = 9;
+  RT_OK(RT(cudaMemcpyToSymbol)(&words, &nine, 4, 0, cudaMemcpyHostToDevice));
+  void *before = nullptr, *data = nullptr;
+  RT_OK(RT(cudaMalloc)(&before, 128));
+  RT_OK(RT(cudaDeviceReset)());
+  uint32_t word = 0;
+  EXPECT_NE(RT(cudaMemcpy)(&word, before, 4, cudaMemcpyDeviceToHost), cudaSuccess);
+  RT(cudaGetLastError)();
+  RT_OK(RT(cudaMemcpyFromSymbol)(&word, &words, 4, 0, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(word, 1u);
+  RT_OK(RT(cudaMalloc)(&data, 128));
+  RT_OK(RT(cudaMemset)(data, 0, 128));
+  uint32_t factor = 3;
+  void* args[] = {&data, &factor};
+  RT_OK(RT(cudaLaunchKernel)(&twice, dim3(1), dim3(32), args, 0, nullptr));
+  std::thread([&] { EXPECT_EQ(RT(cudaFree)(data), cudaSuccess); }).join();
+  RT_OK(RT(cudaDeviceReset)());
 }
 
 }  // namespace
