@@ -576,16 +576,14 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   return run([&] { return cuCtxGetLimit(value, static_cast<CUlimit>(limit)); });
 }
-// Ends the primary context. The next call begins another, in which nothing of the first is left.
+// Ends the primary context, and its failure. The next call begins another, in which nothing of the first is left.
 cudaError_t cudaDeviceReset() {
   return run([] {
     const std::lock_guard<std::mutex> lock(registry().mutex);
-    const CUresult ended = cuCtxSynchronize();
     for (const auto& [host, kernel] : registry().kernels) kernel->function = nullptr;
     for (const auto& binary : registry().binaries) binary->module = nullptr;
-    const CUresult result = cuDevicePrimaryCtxReset(0);
     ++resets;
-    return result == CUDA_SUCCESS ? ended : result;
+    return cuDevicePrimaryCtxReset(0);
   });
 }
 cudaError_t cudaInitDevice(int ordinal, unsigned, unsigned) { return cudaSetDevice(ordinal); }

@@ -15,14 +15,12 @@
 #include <random>
 #include <vector>
 
+#include "device_memory.cuh"
+
 // What the kernels expect of the file that includes them.
 typedef __nv_bfloat16 bf16;
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))
-inline void cudaCheck(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::printf("%s\n", cudaGetErrorString(error));
-  std::exit(1);
-}
+inline void cudaCheck(cudaError_t error) { check(error); }
 
 #include "examples/matmul/matmul_1.cuh"
 #include "examples/matmul/matmul_2.cuh"
@@ -38,14 +36,6 @@ inline void cudaCheck(cudaError_t error) {
 #include "examples/matmul/matmul_10.cuh"
 #include "examples/matmul/matmul_11.cuh"
 #include "examples/matmul/matmul_12.cuh"
-
-template <class T>
-T* on_device(const std::vector<T>& values) {
-  T* memory = nullptr;
-  cudaCheck(cudaMalloc(reinterpret_cast<void**>(&memory), values.size() * sizeof(T)));
-  cudaCheck(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
 
 int main(int argc, char** argv) {
   const int number = argc > 1 ? std::atoi(argv[1]) : 0, size = argc > 2 ? std::atoi(argv[2]) : 0;

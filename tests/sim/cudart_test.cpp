@@ -700,7 +700,12 @@ TEST_F(CudaRuntime, AResetLeavesNothing) {
   void* args[] = {&data, &factor};
   RT_OK(RT(cudaLaunchKernel)(&twice, dim3(1), dim3(32), args, 0, nullptr));
   std::thread([&] { EXPECT_EQ(RT(cudaFree)(data), cudaSuccess); }).join();
+  // A failure ends with its context.
+  RT_OK(RT(cudaLaunchKernel)(&twice, dim3(1), dim3(32), args, 0, nullptr));
+  fails(cudaErrorIllegalAddress, RT(cudaDeviceSynchronize)());
   RT_OK(RT(cudaDeviceReset)());
+  RT_OK(RT(cudaMalloc)(&data, 128));
+  RT_OK(RT(cudaFree)(data));
 }
 
 }  // namespace
