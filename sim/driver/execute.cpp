@@ -174,6 +174,12 @@ struct Executor {
   }
 };
 
+// What a GPU's driver answers.
+CUresult code_of(Hazard kind) {
+  if (kind == Hazard::Memory) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  return kind == Hazard::Assertion ? CUDA_ERROR_ASSERT : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 }  // namespace
 
 void forget_grids(CUctx_st& context) {
@@ -186,7 +192,7 @@ void report_faults(const std::vector<CUctx_st*>& contexts, const Fault& fault) {
   const std::string text = fault.what();
   State& s = state();
   s.report = text.substr(0, text.find('\n'));
-  s.report_code = fault.kind == Hazard::Memory ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_LAUNCH_FAILED;
+  s.report_code = code_of(fault.kind);
   for (CUctx_st* const context : contexts) {
     if (context->failure != CUDA_SUCCESS) continue;
     context->failure = s.report_code;

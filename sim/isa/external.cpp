@@ -131,8 +131,9 @@ void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
       const std::string message = read_string(warp, argument(warp, call.arguments.at(0), lane), lane);
       const std::string file = read_string(warp, argument(warp, call.arguments.at(1), lane), lane);
       const uint64_t line = argument(warp, call.arguments.at(2), lane);
-      fault(Hazard::IllegalUse, warp, lane,
-            "assertion '" + message + "' of " + file + ":" + std::to_string(line) + " failed");
+      const std::string function = read_string(warp, argument(warp, call.arguments.at(3), lane), lane);
+      fault(Hazard::Assertion, warp, lane,
+            "'" + message + "' of " + file + ":" + std::to_string(line) + " does not hold, in " + function);
     }
     uint32_t taken = 0;
     const std::string text = formatted(warp, argument(warp, call.arguments.at(0), lane),

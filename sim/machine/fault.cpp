@@ -29,6 +29,8 @@ const char* hazard_name(Hazard h) {
       return "tensor memory";
     case Hazard::Race:
       return "race";
+    case Hazard::Assertion:
+      return "assertion";
     case Hazard::IllegalUse:
       return "illegal use";
   }

@@ -27,6 +27,7 @@ enum class Hazard {
   Memory,
   TensorMemory,
   Race,
+  Assertion,
   IllegalUse,
 };
 const char* hazard_name(Hazard h);  // "missing proxy fence", "data in flight", ...

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches: their checks, occupancy, and what becomes of a kernel that fails.
+#include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "tests/sim/driver.h"
+#include "tests/sim/hazard_files.h"
 
 namespace sim_test {
 namespace {
@@ -330,6 +332,22 @@ TEST_F(SimDriver, ADeadlockIsALaunchFailure) {
   OK(CU(cuCtxDestroy)(second));
   OK(CU(cuDevicePrimaryCtxReset)(0));
   OK(CU(cuCtxSynchronize)());
+}
+
+TEST_F(SimDriver, AnAssertionHasAnErrorOfItsOwn) {
+  const std::string text = read_example(MOXIE_SOURCE_DIR "/tests/sim/hazards/assertion_that_fails.ptx").broken;
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, text.c_str()));
+  CUfunction function = nullptr;
+  OK(CU(cuModuleGetFunction)(&function, module, "k"));
+  CUdeviceptr strings = allocate(64 * 32);
+  void* params[] = {&strings};
+  testing::internal::CaptureStderr();
+  OK(CU(cuLaunchKernel)(function, 1, 1, 1, 64, 1, 1, 0, nullptr, params, nullptr));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::StartsWith("assertion: 'i < n' of rows.cu:7 does not hold, in rows() at ptx line"));
+  FAILS(CUDA_ERROR_ASSERT, CU(cuStreamSynchronize)(nullptr));
+  OK(CU(cuDevicePrimaryCtxReset)(0));
 }
 
 // A dependent grid may begin before its predecessor has ended. Before its griddepcontrol.wait it must not touch what

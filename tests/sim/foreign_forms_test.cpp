@@ -351,7 +351,7 @@ DONE:
   ret;
 })",
                                                "k", Params().add(text.address()), memory, {});
-  EXPECT_THAT(fault, testing::HasSubstr("assertion 'i < n' of kernel.cu:42 failed"));
+  EXPECT_THAT(fault, testing::HasSubstr("assertion: 'i < n' of kernel.cu:42 does not hold, in void k(int)"));
   EXPECT_THAT(fault, testing::HasSubstr("lane 5"));
 }
 

@@ -48,7 +48,9 @@ std::string run(const Example& e, const std::string& text, const sim::Order& ord
   Buffer<uint8_t> padded_maps(memory, bytes);
   sim_test::Params params;
   const auto module = sim_test::parse_ptx(text);
-  for (const auto& parameter : module->functions.at(0).params) {
+  const auto& functions = module->functions;
+  const auto kernel = std::find_if(functions.begin(), functions.end(), [](const auto& f) { return f.is_entry; });
+  for (const auto& parameter : kernel->params) {
     const uint64_t address = parameter.name == "p_in"            ? in.address()
                              : parameter.name == "p_out"         ? out.address()
                              : parameter.name == "p_padded_maps" ? padded_maps.address()
