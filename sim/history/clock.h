@@ -21,10 +21,7 @@ class Clock {
     if (a >= t_.size()) t_.resize(a + 1, 0);
     t_[a] = std::max(t_[a], value);
   }
-  void join(const Clock& other) {
-    if (other.t_.size() > t_.size()) t_.resize(other.t_.size(), 0);
-    for (size_t i = 0; i < other.t_.size(); ++i) t_[i] = std::max(t_[i], other.t_[i]);
-  }
+  void join(const Clock& other);
   bool covers(const Clock& other) const {
     for (size_t i = 0; i < other.t_.size(); ++i) {
       if (other.t_[i] > (*this)[static_cast<Agent>(i)]) return false;

@@ -61,8 +61,10 @@ void Schedule::round(Turns turns, bool same_length) {
   ran_ = worked_ = false;
   const bool random = mode == Mode::Random && !same_length;
   if (random) std::shuffle(order_.begin(), order_.end(), cluster_.rng);
-  for (size_t i = 0; i < order_.size(); ++i) {
-    Warp& warp = *order_[(first_ + i) % order_.size()];
+  const size_t count = order_.size();
+  for (size_t i = 0, at = first_; i < count; ++i, ++at) {
+    if (at == count) at = 0;
+    Warp& warp = *order_[at];
     if (warp.splits.empty()) continue;
     uint32_t quantum = mode == Mode::Lazy ? turns.lazy : turns.eager;
     if (random) {
