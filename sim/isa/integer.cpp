@@ -301,6 +301,24 @@ struct Dp4a {
     return c;
   }
 };
+// What becomes of the differences of a SIMD video instruction: they replace the parts of d, saturated or not, or are
+// added to c (9.7.18.2).
+enum class Differences { Plain, SaturatedUnsigned, SaturatedSigned, Added };
+template <class A, class B, Differences kUse>
+struct Vabsdiff {
+  static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
+    constexpr int kBits = 8 * sizeof(A);
+    uint32_t d = kUse == Differences::Added ? c : 0;
+    for (int i = 0; i < 32; i += kBits) {
+      int32_t t = std::abs(int32_t{static_cast<A>(a >> i)} - int32_t{static_cast<B>(b >> i)});
+      if (kUse == Differences::SaturatedUnsigned) t = std::min(t, (1 << kBits) - 1);
+      if (kUse == Differences::SaturatedSigned) t = std::min(t, (1 << (kBits - 1)) - 1);
+      d +=
+          kUse == Differences::Added ? static_cast<uint32_t>(t) : (static_cast<uint32_t>(t) & ((1u << kBits) - 1)) << i;
+    }
+    return d;
+  }
+};
 template <class A, class B, int kSelect>
 struct Dp2a {
   static uint32_t apply(uint32_t a, uint32_t b, uint32_t c) {
@@ -645,6 +663,30 @@ bool decode_dp4a(const ptx::Instruction& source, DecodeContext& context, Instr& 
   return f.choose(b == Type::U32 ? &lanes<Dp4a<int8_t, uint8_t>> : &lanes<Dp4a<int8_t, int8_t>>);
 }
 
+template <class A, class B>
+Execute vabsdiff_op(Type d, bool saturated, bool added) {
+  if (added) return &lanes<Vabsdiff<A, B, Differences::Added>>;
+  if (!saturated) return &lanes<Vabsdiff<A, B, Differences::Plain>>;
+  return d == Type::U32 ? &lanes<Vabsdiff<A, B, Differences::SaturatedUnsigned>>
+                        : &lanes<Vabsdiff<A, B, Differences::SaturatedSigned>>;
+}
+
+// The form that compilers emit, of all parts in their order: the ISA also has selectors and masks of parts.
+template <class Unsigned, class Signed>
+bool decode_vabsdiff(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  Form f(source, context, out);
+  const Type d = f.type(), a = f.type(), b = f.type();
+  const bool saturated = f.take("sat"), added = f.take("add");
+  f.operands({Type::B32, Type::B32, Type::B32, Type::B32});
+  const auto is_word = [](Type t) { return t == Type::U32 || t == Type::S32; };
+  if (!is_word(d) || !is_word(a) || !is_word(b) || (saturated && added)) return f.choose(nullptr);
+  if (a == Type::U32)
+    return f.choose(b == Type::U32 ? vabsdiff_op<Unsigned, Unsigned>(d, saturated, added)
+                                   : vabsdiff_op<Unsigned, Signed>(d, saturated, added));
+  return f.choose(b == Type::U32 ? vabsdiff_op<Signed, Unsigned>(d, saturated, added)
+                                 : vabsdiff_op<Signed, Signed>(d, saturated, added));
+}
+
 template <int kSelect>
 Execute dp2a_op(Type a, Type b) {
   if (a == Type::U32)
@@ -693,6 +735,8 @@ void register_integer() {
   register_opcode("bmsk", decode_bmsk);
   register_opcode("dp4a", decode_dp4a);
   register_opcode("dp2a", decode_dp2a);
+  register_opcode("vabsdiff2", decode_vabsdiff<uint16_t, int16_t>);
+  register_opcode("vabsdiff4", decode_vabsdiff<uint8_t, int8_t>);
 }
 
 }  // namespace sim

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "sim/machine/launch.h"
+
 namespace sim {
 namespace {
 
@@ -30,10 +32,18 @@ bool has_one_of(const std::vector<std::string>& parts, std::initializer_list<con
 
 }  // namespace
 
+uint32_t Launch::own_shared() const {
+  return std::max(kernel->static_shared, dynamic_shared == 0 ? 0 : kernel->dynamic_shared + dynamic_shared);
+}
+
 Kernel::Uses find_uses(const std::vector<Instr>& code) {
   Kernel::Uses uses;
   for (const Instr& in : code) {
     if (in.source == nullptr) continue;
+    for (const ptx::Operand& operand : in.source->operands) {
+      if (operand.kind == ptx::Operand::Kind::Special && operand.name.starts_with("%reserved_smem_offset"))
+        uses.reserved_shared = true;
+    }
     const std::vector<std::string>& parts = in.source->parts;
     const std::string& name = parts[0];
     const bool atomic = name == "atom" || name == "red", moves = name == "ld" || name == "st";

@@ -84,10 +84,13 @@ struct Kernel {
     bool strong_reads = false, strong_writes = false;  // of global memory, by which clusters can hand something over
     bool order_between_clusters = false;               // the outcome could depend on which cluster comes first
     bool tensor_copies = false;
+    bool reserved_shared = false;  // asks where the shared memory lies that is reserved for the system (10.29)
   };
   Uses uses;
   mutable std::vector<uint8_t> covered;  // by instruction: has been executed (sim/machine/coverage.h); else empty
 };
+// Bytes of a block's shared memory that are reserved for the system: what it takes of each block on a GPU.
+constexpr uint32_t kReservedShared = 1024;
 Kernel::Uses find_uses(const std::vector<Instr>& code);
 
 // The registers, as they are allocated, that ptxas gives each thread of a kernel with setmaxnreg: of a register file

@@ -44,6 +44,10 @@ struct Launch {
   Dim3 grid, block, cluster{1, 1, 1};
   bool explicit_cluster = false;  // launched with a cluster dimension, be it of one block
   uint32_t dynamic_shared = 0;
+  // Bytes of a block's shared memory that its program has, and those behind them that are reserved for the system:
+  // kReservedShared where the kernel asks for them, so that others meet the end of their own.
+  uint32_t own_shared() const;
+  uint32_t reserved_shared_begin() const { return (own_shared() + 15) / 16 * 16; }
   // Of a cooperative launch: where %envreg1 (above) and %envreg2 lead. Of the words there, all 0 at its beginning,
   // cooperative groups take the second for the barrier of the grid (cooperative_groups/details/driver_abi.h).
   uint64_t grid_workspace = 0;

@@ -66,6 +66,8 @@ Special special_from_name(std::string_view name) {
       {"%reserved_smem_offset_begin", Special::ReservedSmemBegin},
       {"%reserved_smem_offset_end", Special::ReservedSmemEnd},
       {"%reserved_smem_offset_cap", Special::ReservedSmemCap},
+      {"%reserved_smem_offset_0", Special::ReservedSmemBegin},
+      {"%reserved_smem_offset_1", Special::ReservedSmem1},
       {"%clock", Special::Clock},
       {"%clock_lo", Special::Clock},
       {"%clock_hi", Special::ClockHi},
@@ -174,13 +176,19 @@ uint64_t special_value(const Warp& warp, int lane, Special special) {
     case Special::LanemaskGt:
       return ~(bit | (bit - 1));
     case Special::TotalSmemSize:
+      return launch.own_shared();
     case Special::AggrSmemSize:
       return cta.shared.size;
     case Special::DynamicSmemSize:
       return launch.dynamic_shared;
     case Special::ReservedSmemBegin:
+      return launch.reserved_shared_begin();
+    case Special::ReservedSmem1:
+      return launch.reserved_shared_begin() + kReservedShared / 2;
     case Special::ReservedSmemEnd:
+      return launch.reserved_shared_begin() + kReservedShared;
     case Special::ReservedSmemCap:
+      return kReservedShared;
     case Special::Envreg:
       return 0;
     case Special::Envreg1:

@@ -55,6 +55,7 @@ enum class Special : int {
   ReservedSmemBegin,
   ReservedSmemEnd,
   ReservedSmemCap,
+  ReservedSmem1,
   Envreg,
   Envreg1,
   Envreg2,

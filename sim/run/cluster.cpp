@@ -118,9 +118,14 @@ void begin_cluster(Cluster& cluster, Launch& launch, uint64_t number) {
                  cluster.index.z * launch.cluster.z + inside.z};
     cta.barriers = {};
     cta.has_waited = cta.released_dependents_early = false;
-    const uint32_t dynamic_end = launch.dynamic_shared == 0 ? 0 : kernel.dynamic_shared + launch.dynamic_shared;
-    cta.shared.create(std::max(kernel.static_shared, dynamic_end));
+    const uint32_t reserved = launch.reserved_shared_begin();
+    cta.shared.create(kernel.uses.reserved_shared ? reserved + kReservedShared : launch.own_shared());
     cta.history.create(cta.shared.size, blocks > 1, blocks * warps > 1);
+    if (kernel.uses.reserved_shared) {
+      // cooperative_groups keeps counters there that it does not set before.
+      std::memset(cta.shared.bytes + reserved, 0, kReservedShared);
+      for (uint32_t at = reserved; at < cta.shared.size; at += 16) cta.history.granules[at / 16].written = 0xffff;
+    }
     cta.remote.clear();
   }
   for (const auto& cta : cluster.ctas) {

@@ -25,7 +25,8 @@ bool writes_first_operand(const ptx::Instruction& in) {
       "match", "max",        "mbarrier", "min",   "mma",      "mov",  "movmatrix",    "mul",        "mul24",
       "neg",   "not",        "or",       "popc",  "prmt",     "rcp",  "redux",        "rem",        "rsqrt",
       "sad",   "selp",       "set",      "setp",  "shf",      "shfl", "shl",          "shr",        "sin",
-      "slct",  "sqrt",       "sub",      "subc",  "szext",    "tanh", "testp",        "vote",       "xor"};
+      "slct",  "sqrt",       "sub",      "subc",  "szext",    "tanh", "testp",        "vabsdiff2",  "vabsdiff4",
+      "vote",  "xor"};
   return !in.parts.empty() && kWriters.count(in.parts[0]) > 0;
 }
 

@@ -118,6 +118,31 @@ TEST(EveryType, IntegerArithmetic) {
         for (int i = 0; i < 4; ++i) sum += byte_a.value(x >> 8 * i) * byte_b.value(y >> 8 * i);
         return static_cast<uint64_t>(sum);
       });
+      for (const Type& d : {u32, s32}) {
+        for (const int bits : {8, 16}) {
+          const auto differences = [&](uint64_t x, uint64_t y, auto use) {
+            for (int i = 0; i < 32; i += bits) {
+              const Big t = Type{"", bits, a.is_signed}.value(x >> i) - Type{"", bits, b.is_signed}.value(y >> i);
+              use(t < 0 ? -t : t, i);
+            }
+          };
+          const std::string name = "vabsdiff" + std::to_string(32 / bits) + "." + d.name + "." + a.name + "." + b.name;
+          check(name + ".add %d, %a, %b, %c;", "wwww", [&](uint64_t x, uint64_t y, uint64_t c) {
+            differences(x, y, [&](Big t, int) { c += static_cast<uint64_t>(t); });
+            return c;
+          });
+          for (const bool saturated : {false, true}) {
+            check(name + (saturated ? ".sat" : "") + " %d, %a, %b, %c;", "wwww", [&](uint64_t x, uint64_t y, uint64_t) {
+              uint64_t packed = 0;
+              differences(x, y, [&](Big t, int at) {
+                if (saturated) t = Type{"", bits, d.is_signed}.clamp(t);
+                packed |= (static_cast<uint64_t>(t) & ((1u << bits) - 1)) << at;
+              });
+              return packed;
+            });
+          }
+        }
+      }
       for (const int first : {0, 2}) {
         check((first == 0 ? "dp2a.lo" : "dp2a.hi") + types, "wwww", [&](uint64_t x, uint64_t y, uint64_t c) {
           Big sum = static_cast<Big>(c);

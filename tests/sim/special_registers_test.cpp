@@ -70,9 +70,11 @@ std::vector<Special> specials(int arch) {
       {"%total_smem_size", "u32", is(kStatic + kDynamic)},
       {"%aggr_smem_size", "u32", is(kStatic + kDynamic)},
       {"%dynamic_smem_size", "u32", is(kDynamic)},
-      {"%reserved_smem_offset_begin", "u32", is(0)},
-      {"%reserved_smem_offset_end", "u32", is(0)},
-      {"%reserved_smem_offset_cap", "u32", is(0)},
+      {"%reserved_smem_offset_begin", "u32", is(kStatic + kDynamic)},
+      {"%reserved_smem_offset_end", "u32", is(kStatic + kDynamic + 1024)},
+      {"%reserved_smem_offset_cap", "u32", is(1024)},
+      {"%reserved_smem_offset_0", "u32", is(kStatic + kDynamic)},
+      {"%reserved_smem_offset_1", "u32", is(kStatic + kDynamic + 512)},
       {"%envreg3", "u32", is(0)}};
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -99,6 +101,40 @@ std::string program(const Special& special) {
   mad.wide.u32 %out, %i, 8, %out;
 )" + read +
          "  st.global.u64 [%out], %v;\n  ret;\n}\n";
+}
+
+// cooperative_groups counts there without having set the counters.
+TEST(SpecialRegisters, ReservedSharedMemoryIsZeroAtFirst) {
+  const auto program = [](const std::string& place) {
+    return R"(
+.visible .entry k(.param .u64 p_out) {
+  .shared .align 4 .b8 own[20];
+  .reg .b32 %at, %r; .reg .b64 %out;
+  ld.param.u64 %out, [p_out];
+  )" + place +
+           R"(
+  atom.shared.add.u32 %r, [%at], 1;
+  mov.u32 %at, %tid.x;
+  mad.wide.u32 %out, %at, 4, %out;
+  st.global.u32 [%out], %r;
+  ret;
+})";
+  };
+  sim::GlobalMemory memory;
+  Shape shape;
+  shape.block = {32, 1, 1};
+  for (const std::string offset : {"mov.u32 %at, %reserved_smem_offset_0;", "mov.u32 %at, %reserved_smem_offset_1;",
+                                   "mov.u32 %at, %reserved_smem_offset_end; sub.u32 %at, %at, 4;"}) {
+    Buffer<uint32_t> out(memory, 32, ~0u);
+    run_ptx(program(offset), "k", Params().add(out.address()), memory, shape);
+    for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(out[i], i) << offset;
+  }
+  Buffer<uint32_t> out(memory, 32, ~0u);
+  EXPECT_THAT(
+      fault_of(program("mov.u32 %at, %reserved_smem_offset_end;"), "k", Params().add(out.address()), memory, shape),
+      testing::HasSubstr("block's 1056 bytes"));
+  EXPECT_THAT(fault_of(program("mov.u32 %at, 32;"), "k", Params().add(out.address()), memory, shape),
+              testing::HasSubstr("block's 20 bytes"));
 }
 
 TEST(SpecialRegisters, HaveTheirValuesInEveryThread) {
