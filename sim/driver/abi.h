@@ -7,9 +7,14 @@
 #endif
 #pragma GCC visibility push(default)
 #include <cuda.h>
-extern "C" {  // Not every distribution of the headers carries cudaProfiler.h, which declares these two.
+extern "C" {
+// Not every distribution of the headers carries cudaProfiler.h, which declares these two.
 CUresult CUDAAPI cuProfilerStart();
 CUresult CUDAAPI cuProfilerStop();
+// CUDA 13 has these.
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type);
+CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type);
+CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
 }
 #pragma GCC visibility pop
 

@@ -306,6 +306,14 @@ CUresult cuMemAllocManaged(CUdeviceptr* result, size_t bytes, unsigned int flags
 
 namespace {
 
+// The device whose pools a place names. Only devices have some.
+DeviceSlot& pooling_device(const CUmemLocation* location, CUmemAllocationType type) {
+  require(location != nullptr && type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  require(location->type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED, "only devices have memory pools");
+  check_device(location->id);
+  return state().devices[static_cast<size_t>(location->id)];
+}
+
 DeviceSlot& slot_of_current(Call& c) { return state().devices[static_cast<size_t>(c.context().device)]; }
 
 CUresult allocate_async(const char* function, CUdeviceptr* result, size_t bytes, CUmemoryPool handle, CUstream stream) {
@@ -373,6 +381,24 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     check_device(device);
     state().devices[static_cast<size_t>(device)].current_pool = &state().pools.get(pool);
   });
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  API(Initialized, {
+    require(pool != nullptr);
+    *pool = pooling_device(location, type).default_pool;
+  });
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  API(Initialized, {
+    require(pool != nullptr);
+    *pool = pooling_device(location, type).current_pool;
+  });
+}
+
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  API(Initialized, { pooling_device(location, type).current_pool = &state().pools.get(pool); });
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {

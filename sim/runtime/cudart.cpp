@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -33,6 +34,8 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<FatBinary>> binaries;
   std::map<const void*, std::unique_ptr<Symbol>> kernels, variables;
+  // __managed__ variables: by the pointers through which the host reaches them.
+  std::map<void**, Symbol*> managed;
 };
 // The registry is never destroyed: programs call the runtime from the destructors of their static objects.
 Registry& registry() {
@@ -74,9 +77,22 @@ cudaError_t run(Work work) {
   return answer(ready == CUDA_SUCCESS ? work() : ready);
 }
 
+// A program hears no more of a module that is refused than an error's name, so the reason is printed.
 CUresult load(FatBinary& binary) {
   if (binary.module != nullptr) return CUDA_SUCCESS;
-  return cuModuleLoadData(&binary.module, binary.image);
+  std::string log(4096, '\0');
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log.data(), reinterpret_cast<void*>(log.size())};
+  const CUresult result = cuModuleLoadDataEx(&binary.module, binary.image, 2, options, values);
+  if (result != CUDA_SUCCESS && log[0] != '\0')
+    std::fprintf(stderr, "the program's module is refused: %s\n", log.c_str());
+  for (auto& [pointer, symbol] : registry().managed) {
+    CUdeviceptr address = 0;
+    if (result == CUDA_SUCCESS && symbol->binary == &binary &&
+        cuModuleGetGlobal(&address, nullptr, binary.module, symbol->name.c_str()) == CUDA_SUCCESS)
+      *pointer = reinterpret_cast<void*>(address);
+  }
+  return result;
 }
 
 // The key is the host twin's address or what __cudaGetKernel gave.
@@ -96,6 +112,13 @@ CUresult find_function(const void* key, CUfunction* function) {
   *function = kernel->function;
   return CUDA_SUCCESS;
 }
+// Whether a GPU has launches of this shape.
+bool can_launch(dim3 grid, dim3 block) {
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  return grid.x > 0 && grid.x <= INT_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535 &&
+         threads > 0 && threads <= 1024 && block.z <= 64;
+}
+
 template <class Use>
 cudaError_t with_function(const void* key, Use use) {
   return run([&] {
@@ -206,7 +229,11 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-char __cudaInitModule(void**) { return 1; }
+// Called before the host first uses a __managed__ variable of the module.
+char __cudaInitModule(void** binary) {
+  const std::lock_guard<std::mutex> lock(registry().mutex);
+  return begin() == CUDA_SUCCESS && load(*reinterpret_cast<FatBinary*>(binary)) == CUDA_SUCCESS;
+}
 void __cudaRegisterFunction(void** binary, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
                             int*) {
   const std::lock_guard<std::mutex> lock(registry().mutex);
@@ -215,6 +242,12 @@ void __cudaRegisterFunction(void** binary, const char* host, char*, const char* 
 void __cudaRegisterVar(void** binary, char* host, char*, const char* name, int, size_t, int, int) {
   const std::lock_guard<std::mutex> lock(registry().mutex);
   registry().variables[host] = std::make_unique<Symbol>(Symbol{reinterpret_cast<FatBinary*>(binary), name, nullptr});
+}
+void __cudaRegisterManagedVar(void** binary, void** host, char*, const char* name, int, size_t, int, int) {
+  const std::lock_guard<std::mutex> lock(registry().mutex);
+  auto symbol = std::make_unique<Symbol>(Symbol{reinterpret_cast<FatBinary*>(binary), name, nullptr});
+  registry().managed[host] = symbol.get();
+  registry().variables[host] = std::move(symbol);
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void* stream) {
   configurations.push_back({grid, block, shared, static_cast<cudaStream_t>(stream)});
@@ -236,6 +269,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t stream) {
+  if (!can_launch(grid, block)) return answer(cudaErrorInvalidConfiguration);
   return with_function(host, [&](CUfunction f) {
     return cuLaunchKernel(f, grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<unsigned>(shared), stream,
                           args, nullptr);
@@ -246,6 +280,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, args, shared, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* host, void** args) {
+  if (!can_launch(config->gridDim, config->blockDim)) return answer(cudaErrorInvalidConfiguration);
   return with_function(host, [&](CUfunction f) {
     const CUlaunchConfig c = config_of(*config);
     return cuLaunchKernelEx(&c, f, args, nullptr);
@@ -253,6 +288,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ho
 }
 cudaError_t cudaLaunchCooperativeKernel(const void* host, dim3 grid, dim3 block, void** args, size_t shared,
                                         cudaStream_t stream) {
+  if (!can_launch(grid, block)) return answer(cudaErrorInvalidConfiguration);
   return with_function(host, [&](CUfunction f) {
     return cuLaunchCooperativeKernel(f, grid.x, grid.y, grid.z, block.x, block.y, block.z,
                                      static_cast<unsigned>(shared), stream, args);
@@ -694,12 +730,27 @@ cudaError_t cudaGetLastError() {
 }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorString(cudaError_t error) {
+  // The driver has no such errors.
+  switch (static_cast<int>(error)) {
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorMissingConfiguration:
+      return "__global__ function call is not configured";
+    case cudaErrorInvalidDeviceFunction:
+      return "invalid device function";
+  }
   const char* text = nullptr;
   return cuGetErrorString(static_cast<CUresult>(error), &text) == CUDA_SUCCESS ? text : "unrecognized error code";
 }
 const char* cudaGetErrorName(cudaError_t error) {
-  const char* text = nullptr;
-  return cuGetErrorName(static_cast<CUresult>(error), &text) == CUDA_SUCCESS ? text : "unrecognized error code";
+  switch (static_cast<int>(error)) {
+#define NAME(name) \
+  case name:       \
+    return #name;
+#include "sim/runtime/error_names.inc"
+#undef NAME
+  }
+  return "unrecognized error code";
 }
 
 // ---- graphs ---------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ constexpr char kPtx[] = R"(
   ret;
 }
 .global .align 4 .b32 words[4] = {1, 2, 3, 4};
+.global .attribute(.managed) .align 4 .u32 both = 5;
 // What the launch was asked for, as the first thread of the last block sees it.
 .visible .entry shape(.param .u64 p_out)
 {
@@ -99,6 +100,9 @@ class CudaRuntime : public testing::Test {
     const auto variable = symbol<void(void**, char*, char*, const char*, int, size_t, int, int)>("__cudaRegisterVar");
     (*variable)(binary, &launches, &launches, "launches", 0, 4, 0, 0);
     (*variable)(binary, &words, &words, "words", 0, 16, 0, 0);
+    const auto managed =
+        symbol<void(void**, void**, char*, const char*, int, size_t, int, int)>("__cudaRegisterManagedVar");
+    (*managed)(binary, &both, nullptr, "both", 0, 4, 0, 0);
     EXPECT_EQ((*symbol<char(void**)>("__cudaInitModule"))(binary), 1);
   }
   void SetUp() override { RT(cudaGetLastError)(); }
@@ -118,6 +122,7 @@ class CudaRuntime : public testing::Test {
 
   static inline void** binary = nullptr;
   static inline char twice, shape, bounded, launches, words, unknown;  // The host twins.
+  static inline void* both;                                            // where a __managed__ variable lies
 };
 #define RT_OK(call) ASSERT_EQ((call), cudaSuccess)
 
@@ -213,7 +218,6 @@ TEST_F(CudaRuntime, EveryLaunchPassesItsShape) {
   fails(cudaErrorInvalidResourceHandle, RT(cudaLaunchKernel)(&unknown, grid, block, args, 0, nullptr));
   fails(cudaErrorInvalidResourceHandle, RT(cudaLaunchKernelExC)(&config, &unknown, args));
   fails(cudaErrorInvalidResourceHandle, RT(cudaLaunchCooperativeKernel)(&unknown, grid, block, args, 0, nullptr));
-  fails(cudaErrorInvalidValue, RT(cudaLaunchKernel)(&shape, grid, dim3(1025, 1, 1), args, 0, nullptr));
   RT_OK(RT(cudaFree)(out));
 }
 
@@ -326,6 +330,34 @@ TEST_F(CudaRuntime, VariablesAreReachedByTheirTwins) {
   fails(cudaErrorSymbolNotFound, RT(cudaMemcpyFromSymbol)(back.data(), &unknown, 4, 0, cudaMemcpyDeviceToHost));
 }
 
+TEST_F(CudaRuntime, ManagedVariablesAreTheHostsToo) {
+  ASSERT_NE(both, nullptr);
+  auto* const number = static_cast<uint32_t*>(both);
+  EXPECT_EQ(*number, 5u);
+  *number = 21;
+  int factor = 2;
+  void* data = number;
+  void* args[] = {&data, &factor};
+  RT_OK(RT(cudaLaunchKernel)(&twice, 1, 1, args, 0, nullptr));
+  RT_OK(RT(cudaDeviceSynchronize)());
+  EXPECT_EQ(*number, 42u);
+  *number = 5;
+}
+
+TEST_F(CudaRuntime, ShapesThatNoGpuLaunchesAreNamed) {
+  int factor = 2;
+  void* data = both;
+  void* args[] = {&data, &factor};
+  for (const auto& [grid, block] : std::vector<std::pair<dim3, dim3>>{
+           {0, 32}, {1, 0}, {1, 1025}, {1, {32, 33, 1}}, {1, {1, 1, 65}}, {{1, 65536, 1}, 32}, {{1, 1, 65536}, 32}}) {
+    fails(cudaErrorInvalidConfiguration, RT(cudaLaunchKernel)(&twice, grid, block, args, 0, nullptr));
+    fails(cudaErrorInvalidConfiguration, RT(cudaLaunchCooperativeKernel)(&twice, grid, block, args, 0, nullptr));
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid, config.blockDim = block;
+    fails(cudaErrorInvalidConfiguration, RT(cudaLaunchKernelExC)(&config, &twice, args));
+  }
+}
+
 TEST_F(CudaRuntime, TheDeviceIsTheDrivers) {
   int count = 0, device = 7, version = 0;
   RT_OK(RT(cudaGetDeviceCount)(&count));
@@ -428,7 +460,10 @@ TEST_F(CudaRuntime, StreamsAndEvents) {
 }
 
 TEST_F(CudaRuntime, ErrorsHaveNamesAndWords) {
-  EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorInvalidValue), "CUDA_ERROR_INVALID_VALUE");
+  EXPECT_STREQ(RT(cudaGetErrorName)(cudaSuccess), "cudaSuccess");
+  EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorInvalidValue), "cudaErrorInvalidValue");
+  EXPECT_STREQ(RT(cudaGetErrorName)(cudaErrorAssert), "cudaErrorAssert");
+  EXPECT_STREQ(RT(cudaGetErrorString)(cudaErrorInvalidConfiguration), "invalid configuration argument");
   EXPECT_STREQ(RT(cudaGetErrorString)(cudaErrorInvalidValue), "invalid argument");
   EXPECT_STREQ(RT(cudaGetErrorName)(static_cast<cudaError_t>(12345)), "unrecognized error code");
   EXPECT_STREQ(RT(cudaGetErrorString)(static_cast<cudaError_t>(12345)), "unrecognized error code");

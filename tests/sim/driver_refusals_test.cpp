@@ -544,6 +544,32 @@ TEST_F(SimRefusals, Pools) {
   good.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
   CUmemPoolProps wrong = good;
   REFUSED(kInvalidValue, "", cuMemPoolCreate, nullptr, &good);
+  CUmemLocation there = good.location, host = there, missing = there;
+  host.type = CU_MEM_LOCATION_TYPE_HOST;
+  missing.id = 1;
+  const CUmemAllocationType pinned = CU_MEM_ALLOCATION_TYPE_PINNED;
+  OK(CU(cuDeviceGetDefaultMemPool)(&first, 0));
+  // cuda.h has them from CUDA 13 on.
+  using Get = CUresult (*)(CUmemoryPool*, CUmemLocation*, CUmemAllocationType);
+  using Set = CUresult (*)(CUmemLocation*, CUmemAllocationType, CUmemoryPool);
+  const auto get_current = symbol<Get>("cuMemGetMemPool");
+  const auto set_current = symbol<Set>("cuMemSetMemPool");
+  for (const auto get : {symbol<Get>("cuMemGetDefaultMemPool"), get_current}) {
+    OK(get(&pool, &there, pinned));
+    EXPECT_EQ(pool, first);
+    FAILS(CUDA_ERROR_INVALID_VALUE, get(nullptr, &there, pinned));
+    FAILS(CUDA_ERROR_INVALID_VALUE, get(&pool, nullptr, pinned));
+    FAILS(CUDA_ERROR_INVALID_VALUE, get(&pool, &there, CU_MEM_ALLOCATION_TYPE_INVALID));
+    FAILS(CUDA_ERROR_INVALID_DEVICE, get(&pool, &missing, pinned));
+    FAILS(CUDA_ERROR_NOT_SUPPORTED, get(&pool, &host, pinned));
+  }
+  OK(CU(cuMemPoolCreate)(&pool, &good));
+  OK(set_current(&there, pinned, pool));
+  OK(get_current(&current, &there, pinned));
+  EXPECT_EQ(current, pool);
+  FAILS(CUDA_ERROR_NOT_SUPPORTED, set_current(&host, pinned, pool));
+  OK(set_current(&there, pinned, first));
+  OK(CU(cuMemPoolDestroy)(pool));
   REFUSED(kInvalidValue, "", cuMemPoolCreate, &pool, nullptr);
   wrong.allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
   REFUSED(kInvalidValue, "", cuMemPoolCreate, &pool, &wrong);
