@@ -40,6 +40,7 @@ void clear_context(Call& c, CUctx_st& context) {
     if (allocation.context == handle) owned.push_back(address);
   }
   for (uint64_t address : owned) release(address);
+  context.heap.reset();
   context.legacy = nullptr;
   context.per_thread.clear();
   context.libraries.clear();

@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "sim/driver/abi.h"
+#include "sim/memory/device_heap.h"
 
 struct CUctx_st {
   int device = 0;
@@ -25,6 +27,8 @@ struct CUctx_st {
   std::string report;
   // The devices to whose memory it has access, one bit each.
   uint64_t peers = 0;
+  // Of its kernels.
+  std::unique_ptr<sim::DeviceHeap> heap;
 };
 
 namespace sim::driver {

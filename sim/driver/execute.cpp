@@ -221,6 +221,12 @@ KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* str
   launch.dynamic_shared = work.dynamic_shared;
   launch.params = work.params;
   launch.global = &s.memory;
+  if (context.heap == nullptr)
+    context.heap =
+        std::make_unique<DeviceHeap>(s.memory, residence_of(Allocation::Kind::Device, context.device, nullptr));
+  context.heap->collect();
+  launch.heap = context.heap.get();
+  launch.heap_bytes = context.limits[CU_LIMIT_MALLOC_HEAP_SIZE];
   launch.arch = s.device.arch;
   if (s.device_count > 1) launch.device = context.device;
   launch.multiprocessors = static_cast<uint32_t>(s.device.sm_count);

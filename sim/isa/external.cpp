@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device-side printf and assert as the CUDA headers call them.
+// Device-side printf, assert, malloc and free as the CUDA headers call them.
 #include "sim/isa/external.h"
 #include "sim/hazards/global_access.h"
 #include "sim/hazards/shared_access.h"
@@ -119,13 +119,41 @@ std::string formatted(Warp& warp, uint64_t format_at, uint64_t arguments, int la
   return out;
 }
 
+// malloc() gives a null address where the heap is full (CUDA programming guide, dynamic global memory allocation).
+void call_malloc(Warp& warp, const Kernel::Call& call, int lane) {
+  const Launch& launch = *warp.cta->cluster->launch;
+  const uint64_t bytes = argument(warp, call.arguments.at(0), lane);
+  const uint64_t address = launch.heap != nullptr ? launch.heap->allocate(bytes, launch.heap_bytes) : 0;
+  for (const Kernel::CallCopy& result : call.results) std::memcpy(place_of(warp, result, lane), &address, 8);
+}
+
+void call_free(Warp& warp, const Kernel::Call& call, int lane) {
+  DeviceHeap* const heap = warp.cta->cluster->launch->heap;
+  const uint64_t address = argument(warp, call.arguments.at(0), lane);
+  if (address == 0 || (heap != nullptr && heap->free(address))) return;
+  char place[19];
+  std::snprintf(place, sizeof place, "0x%llx", static_cast<unsigned long long>(address));
+  fault(Hazard::Memory, warp, lane,
+        std::string("free() of ") + place + ", which malloc() has not given or is free already");
+}
+
 }  // namespace
 
-bool is_external_function(const std::string& name) { return name == "vprintf" || name == "__assertfail"; }
+bool is_external_function(const std::string& name) {
+  return name == "vprintf" || name == "__assertfail" || name == "malloc" || name == "free";
+}
 
 void call_external(Warp& warp, const Kernel::Call& call, uint32_t mask) {
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
+    if (call.external == "malloc") {
+      call_malloc(warp, call, lane);
+      continue;
+    }
+    if (call.external == "free") {
+      call_free(warp, call, lane);
+      continue;
+    }
     if (call.external == "__assertfail") {
       // The arguments are message, file, line, function and the size of a character.
       const std::string message = read_string(warp, argument(warp, call.arguments.at(0), lane), lane);

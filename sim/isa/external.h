@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of the run-time system that a kernel may call without bringing them: vprintf and __assertfail.
+// Functions of the run-time system that a kernel may call without bringing them: vprintf,
+// __assertfail, malloc and free.
 #pragma once
 #include <string>
 

@@ -15,6 +15,7 @@
 #include "sim/machine/rules.h"
 #include "sim/machine/statistics.h"
 #include "sim/memory/byte_set.h"
+#include "sim/memory/device_heap.h"
 #include "sim/memory/global.h"
 
 namespace sim {
@@ -53,6 +54,9 @@ struct Launch {
   uint64_t grid_workspace = 0;
   std::vector<uint8_t> params;  // kernel->param_bytes
   GlobalMemory* global = nullptr;
+  // From where malloc() in a kernel takes memory, this much at a time at most. Without it there is none.
+  DeviceHeap* heap = nullptr;
+  uint64_t heap_bytes = 0;
   int arch = 90;  // 90 or 100
   // The device that runs it; none where a program has one device only.
   int device = Residence::kEverywhere;

@@ -350,6 +350,95 @@ TEST_F(SimDriver, AnAssertionHasAnErrorOfItsOwn) {
   OK(CU(cuDevicePrimaryCtxReset)(0));
 }
 
+// A list that one kernel makes on the heap, which another reads and frees.
+TEST_F(SimDriver, KernelsTakeMemoryFromAHeap) {
+  const std::string text = R"(
+.version 8.0
+.target sm_90a
+.address_size 64
+.extern .func (.param .b64 result) malloc(.param .b64 bytes);
+.extern .func free(.param .b64 address);
+.visible .entry make(.param .u64 p_places, .param .u64 p_bytes)
+{
+  .reg .pred %none;
+  .reg .b32 %thread;
+  .reg .b64 %place, %bytes, %made;
+  ld.param.u64 %place, [p_places];
+  ld.param.u64 %bytes, [p_bytes];
+  mov.u32 %thread, %tid.x;
+  mad.wide.u32 %place, %thread, 8, %place;
+  {
+    .param .b64 a;
+    .param .b64 r;
+    st.param.b64 [a], %bytes;
+    call.uni (r), malloc, (a);
+    ld.param.b64 %made, [r];
+  }
+  st.global.u64 [%place], %made;
+  setp.eq.u64 %none, %made, 0;
+  @!%none st.u32 [%made], %thread;
+  ret;
+}
+.visible .entry take(.param .u64 p_places, .param .u32 p_twice)
+{
+  .reg .pred %twice;
+  .reg .b32 %thread, %value;
+  .reg .b64 %place, %made;
+  ld.param.u64 %place, [p_places];
+  ld.param.u32 %value, [p_twice];
+  setp.ne.u32 %twice, %value, 0;
+  mov.u32 %thread, %tid.x;
+  mad.wide.u32 %place, %thread, 8, %place;
+  ld.global.u64 %made, [%place];
+  ld.u32 %value, [%made];
+  st.global.u32 [%place], %value;
+AGAIN:
+  {
+    .param .b64 a;
+    st.param.b64 [a], %made;
+    call.uni free, (a);
+  }
+  @!%twice ret;
+  setp.ne.u32 %twice, %value, %value;
+  bra AGAIN;
+}
+)";
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadData)(&module, text.c_str()));
+  CUfunction make = nullptr, take = nullptr;
+  OK(CU(cuModuleGetFunction)(&make, module, "make"));
+  OK(CU(cuModuleGetFunction)(&take, module, "take"));
+  CUdeviceptr places = upload(std::vector<uint32_t>(128, 0));
+  const auto run = [&](CUfunction function, uint64_t second) {
+    void* params[] = {&places, &second};
+    OK(CU(cuLaunchKernel)(function, 1, 1, 1, 64, 1, 1, 0, nullptr, params, nullptr));
+  };
+  for (int turn = 0; turn < 3; ++turn) {
+    run(make, 1000);
+    run(take, 0);
+    const auto values = download(places, 128);
+    for (uint32_t i = 0; i < 64; ++i) ASSERT_EQ(values[2 * i], i);
+  }
+  // Of a megabyte each there are eight, and others get none.
+  run(make, 1 << 20);
+  const auto given = download(places, 128);
+  EXPECT_EQ(std::count_if(given.begin(), given.end(), [](uint32_t word) { return word != 0; }), 2 * 8);
+  OK(CU(cuDevicePrimaryCtxReset)(0));
+  places = upload(std::vector<uint32_t>(128, 0));
+  OK(CU(cuModuleLoadData)(&module, text.c_str()));
+  OK(CU(cuModuleGetFunction)(&make, module, "make"));
+  OK(CU(cuModuleGetFunction)(&take, module, "take"));
+  run(make, 16);
+  testing::internal::CaptureStderr();
+  run(take, 1);
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      testing::ContainsRegex("^memory: free\\(\\) of 0x[0-9a-f]+, which malloc\\(\\) has not given or is free"));
+  FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, CU(cuCtxSynchronize)());
+  OK(CU(cuDevicePrimaryCtxReset)(0));
+  module_ = nullptr;
+}
+
 // A dependent grid may begin before its predecessor has ended. Before its griddepcontrol.wait it must not touch what
 // the predecessor writes, and may touch everything else.
 class Dependent : public SimDriver, public ::testing::WithParamInterface<bool> {};
