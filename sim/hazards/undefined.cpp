@@ -320,6 +320,7 @@ Kind kind_of(const Instr& in) {
   static const std::unordered_set<std::string_view> kMoves = {"ld",  "ldu",      "st",       "atom",
                                                               "red", "ldmatrix", "stmatrix", "discard"};
   const std::vector<std::string>& parts = in.source->parts;
+  if (parts[0] == "wmma") return parts[1] == "mma" ? Kind::Meets : Kind::Moves;
   if (kComputes.count(parts[0]) != 0) return Kind::Computes;
   if (kMeets.count(parts[0]) != 0) return Kind::Meets;
   const bool async = parts.size() > 1 && (parts[1] == "async" || parts[1] == "bulk");
@@ -469,7 +470,8 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
     if (kind == Kind::Computes) {
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Meets) {
-      if (in.source->parts[0] != "mma" && in.source->parts[0] != "movmatrix" && in.reg_count > 0)
+      static const std::unordered_set<std::string_view> kWithoutMask = {"mma", "movmatrix", "wmma"};
+      if (kWithoutMask.count(in.source->parts[0]) == 0 && in.reg_count > 0)
         check_defined(warp, in, in.reg[in.reg_count - 1], mask, "the membermask");
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Moves) {

@@ -261,13 +261,13 @@ void push_base(const ptx::Operand& operand, DecodeContext& context, MemoryForm* 
   form->wide_base = ptx::bytes_of(context.register_type(operand)) == 8;
 }
 
-void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
-             Access access, Pointers* out) {
-  if (holds_undefined(warp)) [[unlikely]]
-    check_defined(warp, in, in.reg[form.base.place], mask, "the address");
-  uint64_t at[kLanes];
+namespace {
+
+// `at` holds the lanes' addresses, those of shared memory less that of the block.
+[[gnu::always_inline]] inline void resolve_addresses(Warp& warp, const uint64_t* at, const MemoryForm& form,
+                                                     uint32_t mask, uint32_t size, uint32_t alignment, Access access,
+                                                     Pointers* out) {
   const uint32_t own = warp.cta->shared_base();
-  gather(warp, in, form, at, is_shared(form.space) ? own : 0);
   uint64_t any = 0;
   if (mask == kFullMask) {
     for (int lane = 0; lane < kLanes; ++lane) any |= at[lane];
@@ -324,6 +324,30 @@ void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask,
     }
     rest &= ~lanes;
   }
+}
+
+}  // namespace
+
+void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
+             Access access, Pointers* out) {
+  if (holds_undefined(warp)) [[unlikely]]
+    check_defined(warp, in, in.reg[form.base.place], mask, "the address");
+  uint64_t at[kLanes];
+  gather(warp, in, form, at, is_shared(form.space) ? warp.cta->shared_base() : 0);
+  resolve_addresses(warp, at, form, mask, size, alignment, access, out);
+}
+
+void resolve_behind(Warp& warp, const Instr& in, const MemoryForm& form, const uint64_t* distance, uint32_t size,
+                    Access access, Pointers* out) {
+  if (holds_undefined(warp)) [[unlikely]]
+    check_defined(warp, in, in.reg[form.base.place], kFullMask, "the address");
+  uint64_t at[kLanes];
+  gather(warp, in, form, at, is_shared(form.space) ? warp.cta->shared_base() : 0);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    at[lane] += distance[lane];
+    if (!form.wide_base) at[lane] = static_cast<uint32_t>(at[lane]);
+  }
+  resolve_addresses(warp, at, form, kFullMask, size, size, access, out);
 }
 
 namespace {

@@ -57,6 +57,9 @@ struct Pointers {
 };
 void resolve(Warp& warp, const Instr& in, const MemoryForm& form, uint32_t mask, uint32_t size, uint32_t alignment,
              Access access, Pointers* out);
+// The same for the whole warp, `distance[lane]` bytes behind each lane's address, aligned to the size.
+void resolve_behind(Warp& warp, const Instr& in, const MemoryForm& form, const uint64_t* distance, uint32_t size,
+                    Access access, Pointers* out);
 
 // Establishes happens-before through memory. It is called before the access of a release and after that of an acquire.
 // An access that is not strong establishes nothing.

@@ -14,6 +14,7 @@ void register_control();  // control.cpp
 void register_call();     // call.cpp
 void register_warp();     // warp.cpp
 void register_mma();      // mma.cpp
+void register_wmma();     // wmma.cpp
 void register_atomics();  // atomics.cpp
 
 }  // namespace sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// mma.sync (PTX ISA 9.7.14.5): products of small matrices whose fragments lie in the registers of a warp, dense, of
-// every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those of wgmma
-// (sim/arithmetic/panel_product.h).
+// mma.sync (PTX ISA 9.7.14.5) and wmma.mma (9.7.14.4.5): products of small matrices whose fragments lie in the
+// registers of a warp, dense, of every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those
+// of wgmma (sim/arithmetic/panel_product.h).
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -10,49 +10,23 @@
 #include <cstring>
 
 #include "sim/arithmetic/panel_product.h"
+#include "sim/isa/fragments.h"
 #include "sim/isa/warp_wide.h"
 #include "sim/machine/decode.h"
 
 namespace sim {
 namespace {
 
-using ptx::Operand;
-using ptx::Type;
-
-enum class Element : uint8_t { F16, BF16, TF32, E4M3, E5M2, F64, S8, U8, S4, U4, B1, F32, S32, None };
-
-Element element_from(const std::string& name) {
-  static constexpr std::pair<std::string_view, Element> kNames[] = {
-      {"f16", Element::F16},   {"bf16", Element::BF16}, {"tf32", Element::TF32}, {"e4m3", Element::E4M3},
-      {"e5m2", Element::E5M2}, {"f64", Element::F64},   {"s8", Element::S8},     {"u8", Element::U8},
-      {"s4", Element::S4},     {"u4", Element::U4},     {"b1", Element::B1},     {"f32", Element::F32},
-      {"s32", Element::S32}};
-  for (const auto& [text, element] : kNames) {
-    if (text == name) return element;
-  }
-  return Element::None;
-}
-
-int bits_of(Element e) {
-  switch (e) {
-    case Element::F64:
-      return 64;
-    case Element::F32:
-    case Element::S32:
-    case Element::TF32:
-      return 32;
-    case Element::F16:
-    case Element::BF16:
-      return 16;
-    case Element::S4:
-    case Element::U4:
-      return 4;
-    case Element::B1:
-      return 1;
-    default:
-      return 8;
-  }
-}
+using fragments::bits_of;
+using fragments::Element;
+using fragments::element_from;
+using fragments::kColumns;
+using fragments::Place;
+using fragments::place_in_a;
+using fragments::place_in_b;
+using fragments::push_registers;
+using fragments::WmmaMatrix;
+using fragments::WmmaShape;
 
 struct Product {
   // The rows of A and the depth. B has kColumns columns.
@@ -67,24 +41,8 @@ struct Product {
 };
 
 constexpr int kRoundings[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
-constexpr int kColumns = 8;
 
 // ---- fragments -----------------------------------------------------------------------------------
-
-// With E elements a register, register r of lane 4 g + t holds, of A, row g (+ 8 for odd r when there are 16 rows) and
-// columns t E ... of the block of 4 E columns number r (r / 2 with 16 rows). Of B it holds column g and the rows
-// likewise, and of C and D row g (+ 8 for the second pair) and columns 2 t, 2 t + 1. All shapes but m8n8k4 of f16
-// follow this (9.7.14.5.2 to 9.7.14.5.13).
-struct Place {
-  int row;
-  // Along k.
-  int first;
-};
-Place place_in_a(int m, int reg, int lane, int per_register) {
-  const int block = m == 16 ? reg / 2 : reg;
-  return {lane / 4 + (m == 16 ? 8 * (reg % 2) : 0), (block * 4 + lane % 4) * per_register};
-}
-Place place_in_b(int reg, int lane, int per_register) { return {lane / 4, (reg * 4 + lane % 4) * per_register}; }
 
 float to_float(Element e, uint32_t code) {
   switch (e) {
@@ -113,11 +71,20 @@ int32_t to_integer(Element e, uint32_t code) {
 }
 
 // For MOXIE_SIM_STATISTICS.
-void count_products(const Warp& warp, const Product& p) {
+void count_products(const Warp& warp, const Product& p, int products = 1) {
   Statistics* const statistics = warp.cta->cluster->statistics;
-  // m8n8k4 of f16 is four products.
-  const int products = p.a == Element::F16 && p.m == 8 ? 4 : 1;
   if (statistics != nullptr) statistics->multiply_adds += static_cast<uint64_t>(products * p.m * kColumns * p.k);
+}
+
+// The registers of D.
+struct Destination {
+  uint32_t* row[8];
+};
+Destination destination_of(Warp& warp, const Instr& in, const Product& p) {
+  Destination d{};
+  for (int i = 0; i < (p.d == Element::F16 ? p.m / 8 : p.m / 4); ++i)
+    d.row[i] = warp.row<uint32_t>(in.reg[p.at_d.place + i]);
+  return d;
 }
 
 constexpr int kDeepest = 64;
@@ -174,41 +141,36 @@ void multiply_floats(Operands<float>& o, int m, int depth) {
   sum_plainly(o, m, depth);
 }
 
-Step multiply_small(Warp& warp, const Instr& in, uint32_t mask) {
-  if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = in.form<Product>();
-  count_products(warp, p);
+void small_product(const Warp& warp, const Instr& in, const Product& p, const Destination& d) {
   alignas(64) Operands<float> o;
   gather(warp, in, p, to_float, &o);
-  const bool halves = p.d == Element::F16;
+  const bool from_halves = p.c == Element::F16;
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < p.m / 4; ++i) {
-      const uint32_t word = warp.row<uint32_t>(in.reg[p.at_c.place + (halves ? i / 2 : i)])[lane];
+      const uint32_t word = warp.row<uint32_t>(in.reg[p.at_c.place + (from_halves ? i / 2 : i)])[lane];
       o.sum[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] =
-          halves ? f16_to_f32(static_cast<uint16_t>(word >> i % 2 * 16)) : std::bit_cast<float>(word);
+          from_halves ? f16_to_f32(static_cast<uint16_t>(word >> i % 2 * 16)) : std::bit_cast<float>(word);
     }
   }
   multiply_floats(o, p.m, p.k);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int half = 0; half < p.m / 8; ++half) {
       const float* const pair = o.sum[lane / 4 + 8 * half] + 2 * (lane % 4);
-      if (halves) {
-        warp.row<uint32_t>(in.reg[p.at_d.place + half])[lane] =
-            f32_to_f16(pair[0]) | static_cast<uint32_t>(f32_to_f16(pair[1])) << 16;
+      if (p.d == Element::F16) {
+        d.row[half][lane] = f32_to_f16(pair[0]) | static_cast<uint32_t>(f32_to_f16(pair[1])) << 16;
       } else {
-        warp.row<float>(in.reg[p.at_d.place + 2 * half])[lane] = pair[0];
-        warp.row<float>(in.reg[p.at_d.place + 2 * half + 1])[lane] = pair[1];
+        d.row[2 * half][lane] = std::bit_cast<uint32_t>(pair[0]);
+        d.row[2 * half + 1][lane] = std::bit_cast<uint32_t>(pair[1]);
       }
     }
   }
-  return Step::Next;
 }
 
 // m8n8k4 of f16 is four products, each by the lanes 4 q ... and 16 + 4 q ... (9.7.14.5.1).
 Step multiply_quads(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
-  count_products(warp, p);
+  count_products(warp, p, 4);
   const int of_d = p.d == Element::F16 ? 4 : 8;
   const auto half_at = [&](ValueOperand fragment, int lane, int i) {
     return f16_to_f32(static_cast<uint16_t>(warp.row<uint32_t>(in.reg[fragment.place + i / 2])[lane] >> i % 2 * 16));
@@ -261,34 +223,27 @@ int32_t narrowed(int64_t sum, bool saturate) {
 }
 
 template <class Sum>
-void accumulate_integers(Warp& warp, const Instr& in, const Product& p, Sum sum) {
+void accumulate_integers(const Warp& warp, const Instr& in, const Product& p, const Destination& d, Sum sum) {
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < p.m / 4; ++i) {
       const int64_t before = warp.row<int32_t>(in.reg[p.at_c.place + i])[lane];
-      warp.row<int32_t>(in.reg[p.at_d.place + i])[lane] =
-          narrowed(before + sum(lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2), p.satfinite);
+      d.row[i][lane] =
+          static_cast<uint32_t>(narrowed(before + sum(lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2), p.satfinite));
     }
   }
 }
 
-Step multiply_integers(Warp& warp, const Instr& in, uint32_t mask) {
-  if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = in.form<Product>();
-  count_products(warp, p);
+void integer_product(const Warp& warp, const Instr& in, const Product& p, const Destination& d) {
   Operands<int32_t> o;
   gather(warp, in, p, to_integer, &o);
-  accumulate_integers(warp, in, p, [&](int row, int column) {
+  accumulate_integers(warp, in, p, d, [&](int row, int column) {
     int32_t sum = 0;
     for (int k = 0; k < p.k; ++k) sum += o.a[row][k] * o.b[k][column];
     return sum;
   });
-  return Step::Next;
 }
 
-Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
-  if (!require_all_lanes(warp, mask)) return Step::Wait;
-  const auto p = in.form<Product>();
-  count_products(warp, p);
+void bit_product(const Warp& warp, const Instr& in, const Product& p, const Destination& d) {
   const int words = p.k / 32, of_a = p.m * words / kLanes, of_b = kColumns * words / kLanes;
   uint32_t a[16][8], b[kColumns][8];
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -301,12 +256,52 @@ Step multiply_bits(Warp& warp, const Instr& in, uint32_t mask) {
       b[at.row][at.first] = warp.row<uint32_t>(in.reg[p.at_b.place + r])[lane];
     }
   }
-  accumulate_integers(warp, in, p, [&](int row, int column) {
+  accumulate_integers(warp, in, p, d, [&](int row, int column) {
     int32_t sum = 0;
     for (int w = 0; w < words; ++w)
       sum += std::popcount(p.by_and ? a[row][w] & b[column][w] : a[row][w] ^ b[column][w]);
     return sum;
   });
+}
+
+using Multiply = void (*)(const Warp&, const Instr&, const Product&, const Destination&);
+template <Multiply kMultiply>
+Step multiply(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto p = in.form<Product>();
+  count_products(warp, p);
+  kMultiply(warp, in, p, destination_of(warp, in, p));
+  return Step::Next;
+}
+
+// A wmma.mma is several products. D may be in the registers of what later products read.
+struct Wmma {
+  Product first;
+  WmmaShape shape;
+};
+template <Multiply kMultiply>
+Step multiply_wmma(Warp& warp, const Instr& in, uint32_t mask) {
+  if (!require_all_lanes(warp, mask)) return Step::Wait;
+  const auto form = in.form<Wmma>();
+  const WmmaShape shape = form.shape;
+  const int down = shape.products_down(), across = shape.products_across();
+  count_products(warp, form.first, down * across);
+  const auto registers = [&](WmmaMatrix matrix, Element e) { return wmma_product_registers(shape, matrix, e); };
+  const int of_a = registers(WmmaMatrix::A, form.first.a), of_b = registers(WmmaMatrix::B, form.first.b);
+  const int of_c = registers(WmmaMatrix::Accumulator, form.first.c);
+  const int of_d = registers(WmmaMatrix::Accumulator, form.first.d);
+  alignas(64) uint32_t result[8][kLanes];
+  for (int i = 0; i < down * across; ++i) {
+    Product p = form.first;
+    p.at_a.place = static_cast<uint8_t>(p.at_a.place + i / across * of_a);
+    p.at_b.place = static_cast<uint8_t>(p.at_b.place + i % across * of_b);
+    p.at_c.place = static_cast<uint8_t>(p.at_c.place + i * of_c);
+    Destination d{};
+    for (int r = 0; r < of_d; ++r) d.row[r] = result[i * of_d + r];
+    kMultiply(warp, in, p, d);
+  }
+  for (int r = 0; r < down * across * of_d; ++r)
+    std::memcpy(warp.row<uint32_t>(in.reg[form.first.at_d.place + r]), result[r], sizeof result[r]);
   return Step::Next;
 }
 
@@ -350,26 +345,6 @@ Step multiply_f64(Warp& warp, const Instr& in, uint32_t mask) {
 
 // ---- decoding ------------------------------------------------------------------------------------
 
-ValueOperand push_fragment(const Operand& operand, DecodeContext& context, int registers, bool doubles,
-                           bool destination) {
-  const std::vector<Operand> alone = {operand};
-  const std::vector<Operand>& elements = operand.kind == Operand::Kind::Vector ? operand.elements : alone;
-  if (elements.size() != static_cast<size_t>(registers)) {
-    throw Unsupported("a fragment has " + std::to_string(elements.size()) + " registers and needs " +
-                      std::to_string(registers));
-  }
-  const ValueOperand first{context.pushed()};
-  for (const Operand& e : elements) {
-    const bool constant = e.kind == Operand::Kind::Immediate && !destination;
-    if (e.kind != Operand::Kind::Register && !constant) throw Unsupported("a fragment consists of registers");
-    const Type have = context.register_type(e);
-    if (!constant && (have == Type::Pred || ptx::bytes_of(have) != (doubles ? 8 : 4)))
-      throw Unsupported("a register of a fragment does not have " + std::string(doubles ? "64" : "32") + " bits");
-    context.push(e, doubles ? Type::F64 : Type::B32);
-  }
-  return first;
-}
-
 bool shape_exists(const Product& p) {
   const int width = bits_of(p.a) * p.k;
   if (p.a == Element::F64) return width == 256 || (p.m == 16 && (width == 512 || width == 1024));
@@ -412,11 +387,11 @@ Execute execute_of(const Product& p) {
     case Element::U8:
     case Element::S4:
     case Element::U4:
-      return multiply_integers;
+      return multiply<integer_product>;
     case Element::B1:
-      return multiply_bits;
+      return multiply<bit_product>;
     default:
-      return p.m == 8 ? multiply_quads : multiply_small;
+      return p.m == 8 ? multiply_quads : multiply<small_product>;
   }
 }
 
@@ -472,17 +447,118 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
                  : p.m * kColumns * (e == Element::F16 ? 16 : register_bits) / (kLanes * register_bits);
   };
   const auto factors = [&](int size) { return quads ? 2 : size * k * bits_of(p.a) / (kLanes * register_bits); };
-  p.at_d = push_fragment(source.operands[0], context, accumulators(p.d), doubles, true);
-  p.at_a = push_fragment(source.operands[1], context, factors(m), doubles, false);
-  p.at_b = push_fragment(source.operands[2], context, factors(kColumns), doubles, false);
-  p.at_c = push_fragment(source.operands[3], context, accumulators(p.c), doubles, false);
+  p.at_d = push_registers(source.operands[0], context, accumulators(p.d), doubles, true);
+  p.at_a = push_registers(source.operands[1], context, factors(m), doubles, false);
+  p.at_b = push_registers(source.operands[2], context, factors(kColumns), doubles, false);
+  p.at_c = push_registers(source.operands[3], context, accumulators(p.c), doubles, false);
   out.set(p);
   out.execute = execute_of(p);
   return true;
 }
 
+// Which elements go together, and with which modifiers (9.7.14.4.5).
+bool wmma_exists(const Product& p, bool rounds, bool has_operation) {
+  const bool integer = p.a >= Element::S8 && p.a <= Element::B1;
+  if (has_operation != (p.a == Element::B1) || (rounds && p.a != Element::F64)) return false;
+  if (p.satfinite && (!integer || p.a == Element::B1)) return false;
+  // Elements of less than a byte have one layout.
+  if (bits_of(p.a) < 8 && (p.a_by_columns || p.b_by_rows)) return false;
+  if (p.a == Element::F16) return true;
+  const Element sum = integer ? Element::S32 : p.a == Element::F64 ? Element::F64 : Element::F32;
+  return p.b == p.a && p.c == sum && p.d == sum;
+}
+
+Execute execute_of_wmma(const Product& p) {
+  switch (p.a) {
+    case Element::F64:
+      return multiply_f64;
+    case Element::S8:
+    case Element::U8:
+    case Element::S4:
+    case Element::U4:
+      return multiply_wmma<integer_product>;
+    case Element::B1:
+      return multiply_wmma<bit_product>;
+    default:
+      return multiply_wmma<small_product>;
+  }
+}
+
+// wmma.mma{.op.popc}.sync.aligned.layout.layout.shape{.rnd}.d{.a.b}.c{.satfinite}. ptxas takes its modifiers in any
+// order.
+bool decode_wmma_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
+  const std::vector<std::string>& parts = source.parts;
+  if (parts.size() < 2 || parts[1] != "mma" || !has_part(source, "sync") || !has_part(source, "aligned")) return false;
+  const WmmaShape shape = fragments::wmma_shape(source);
+  if (shape.m == 0) return false;
+  Product p{};
+  p.m = static_cast<uint8_t>(shape.rows());
+  p.k = shape.k;
+  std::vector<std::string> layouts;
+  std::vector<Element> elements;
+  static constexpr std::string_view kRoundingNames[] = {"rn", "rz", "rm", "rp"};
+  bool rounds = false;
+  size_t known = 5;  // with the shape
+  for (const std::string& part : parts) {
+    const auto* const rounding = std::find(std::begin(kRoundingNames), std::end(kRoundingNames), part);
+    if (part == "row" || part == "col") {
+      layouts.push_back(part);
+    } else if (element_from(part) != Element::None) {
+      elements.push_back(element_from(part));
+    } else if (rounding != std::end(kRoundingNames) && !rounds) {
+      rounds = true;
+      p.rounding = static_cast<uint8_t>(rounding - std::begin(kRoundingNames));
+    } else if (part == "satfinite" && !p.satfinite) {
+      p.satfinite = true;
+    } else if (part != "xor" && part != "and" && part != "popc") {
+      continue;
+    }
+    ++known;
+  }
+  p.by_and = has_part(source, "and");
+  const bool has_operation = has_part(source, "popc") && p.by_and != has_part(source, "xor");
+  const bool names_operation = has_operation || has_part(source, "popc") || p.by_and || has_part(source, "xor");
+  if (parts.size() != known || layouts.size() != 2 || has_operation != names_operation) return false;
+  if (elements.size() != 2 && elements.size() != 4) return false;
+  // Products of f16 name the accumulators alone.
+  const bool halves = elements.size() == 2;
+  p.a_by_columns = layouts[0] == "col";
+  p.b_by_rows = layouts[1] == "row";
+  p.d = elements[0];
+  p.a = halves ? Element::F16 : elements[1];
+  p.b = halves ? Element::F16 : elements[2];
+  p.c = elements.back();
+  if (!halves && p.a == Element::F16) return false;
+  const auto has = [&](WmmaMatrix matrix, Element e) { return fragments::wmma_has(shape, matrix, e); };
+  if (!has(WmmaMatrix::A, p.a) || !has(WmmaMatrix::Accumulator, p.c) || !has(WmmaMatrix::Accumulator, p.d))
+    return false;
+  if (halves && (p.c == Element::S32 || p.d == Element::S32)) return false;
+  if (p.satfinite && (halves || p.c == Element::F32))
+    throw Unsupported("'.satfinite' of floats ended with version 6.4 of the PTX ISA");
+  if (!wmma_exists(p, rounds, has_operation)) return false;
+  if (source.operands.size() != 4) throw Unsupported("it takes 4 operands");
+
+  const auto push = [&](size_t i, WmmaMatrix matrix, Element e) {
+    return push_registers(source.operands[i], context, fragments::wmma_registers(shape, matrix, e), e == Element::F64,
+                          i == 0);
+  };
+  p.at_d = push(0, WmmaMatrix::Accumulator, p.d);
+  p.at_a = push(1, WmmaMatrix::A, p.a);
+  p.at_b = push(2, WmmaMatrix::B, p.b);
+  p.at_c = push(3, WmmaMatrix::Accumulator, p.c);
+  if (p.a == Element::F64)
+    out.set(p);
+  else
+    out.set(Wmma{p, shape});
+  out.execute = execute_of_wmma(p);
+  return true;
+}
+
 }  // namespace
 
-void register_mma() { register_opcode("mma", decode_mma); }
+void register_mma() {
+  register_opcode("mma", decode_mma);
+  register_opcode("wmma", decode_wmma_mma);
+}
 
 }  // namespace sim

@@ -22,6 +22,7 @@ void register_opcodes() {
     register_call();
     register_warp();
     register_mma();
+    register_wmma();
     register_atomics();
     register_mbarrier();
     register_bulk_copy();

@@ -26,7 +26,7 @@ bool writes_first_operand(const ptx::Instruction& in) {
       "neg",   "not",        "or",       "popc",  "prmt",     "rcp",  "redux",        "rem",        "rsqrt",
       "sad",   "selp",       "set",      "setp",  "shf",      "shfl", "shl",          "shr",        "sin",
       "slct",  "sqrt",       "sub",      "subc",  "szext",    "tanh", "testp",        "vabsdiff2",  "vabsdiff4",
-      "vote",  "xor"};
+      "vote",  "wmma",       "xor"};
   return !in.parts.empty() && kWriters.count(in.parts[0]) > 0;
 }
 

@@ -74,6 +74,7 @@ TEST(Destinations, TakeTheRowsOfWhatIsDone) {
       {"mbarrier", "mbarrier.test_wait.shared.b64 %p1, [%w2], %d2"},
       {"mma", "mma.sync.aligned.m8n8k16.row.col.satfinite.s32.s8.s8.s32 {%w1, %w3}, {%w2}, {%w2}, {%w2, %w4}"},
       {"mov", "mov.b32 %w1, %w2"},
+      {"wmma", "wmma.load.a.sync.aligned.row.m16n16k16.global.bf16 {%w1, %w3, %w4, %w5}, [%d2]"},
   };
   for (const Family& family : families()) {
     const std::vector<std::string>& forms = family.sm90.empty() ? family.sm100 : family.sm90;

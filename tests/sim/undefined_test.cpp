@@ -90,6 +90,22 @@ const std::string kFragments = R"(
   bar.warp.sync -1;
 )";
 
+// Of A of a wmma.mma rows 8 to 15 are not written. D has rows 0 to 7 in %f0, %f1, %f4 and %f5.
+std::string tile_product(const std::string& last_rows) {
+  return entry(R"(
+  mad.lo.u32 %r7, %r3, 16, %r1;
+  mov.b32 %r8, 0x3f803f80;
+  setp.lt.u32 %p2, %r3, 16;
+  @%p2 st.shared.v4.b32 [%r7], {%r8, %r8, %r8, %r8};
+  bar.warp.sync -1;
+  wmma.load.a.sync.aligned.row.m16n16k16.shared.bf16 {%r10, %r11, %r12, %r13}, [%r1];
+  mov.f32 %f9, 1.0;
+  wmma.mma.sync.aligned.row.col.m16n16k16.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7},
+    {%r10, %r11, %r12, %r13}, {%r8, %r8, %r8, %r8}, {%f9, %f9, %f9, %f9, %f9, %f9, %f9, %f9};
+  wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd3], {%f0, %f1, )" +
+               last_rows + "};\n");
+}
+
 // A product of 64 rows of 16 elements, without a swizzle, of which the last 8 of each 16 rows are not written.
 std::string wgmma(const std::string& store) {
   return entry(R"(
@@ -486,6 +502,7 @@ std::vector<Case> cases() {
        async_store(kAddAsync, "%r3", kStoreSum)},
       {"words that a bulk copy adds to", bulk_reduction(""), bulk_reduction(kStoreSum)},
       // ---- products ----
+      {"fragments of wmma", tile_product("%f2, %f3, %f4, %f5, %f6, %f7"), tile_product("%f9, %f9, %f4, %f5, %f9, %f9")},
       {"rows of wgmma", wgmma("mad.wide.u32 %rd5, %r3, 4, %rd4;\nst.global.v2.f32 [%rd5], {%f42, %f43};\n"), "", "",
        128},
       {"the last lanes of wgmma", wgmma(of_the_last_lanes + "@%p2 st.global.f32 [%rd4], %f42;\n"),
