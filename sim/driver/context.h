@@ -27,7 +27,7 @@ struct CUctx_st {
   std::string report;
   // The devices to whose memory it has access, one bit each.
   uint64_t peers = 0;
-  // Of its kernels.
+  // From where its kernels' malloc() takes memory.
   std::unique_ptr<sim::DeviceHeap> heap;
 };
 

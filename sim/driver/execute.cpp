@@ -224,7 +224,6 @@ KernelRun::KernelRun(CUctx_st& context, const KernelWork& work, CUstream_st* str
   if (context.heap == nullptr)
     context.heap =
         std::make_unique<DeviceHeap>(s.memory, residence_of(Allocation::Kind::Device, context.device, nullptr));
-  context.heap->collect();
   launch.heap = context.heap.get();
   launch.heap_bytes = context.limits[CU_LIMIT_MALLOC_HEAP_SIZE];
   launch.arch = s.device.arch;

@@ -112,6 +112,7 @@ CUresult find_function(const void* key, CUfunction* function) {
   *function = kernel->function;
   return CUDA_SUCCESS;
 }
+
 // Whether a GPU has launches of this shape.
 bool can_launch(dim3 grid, dim3 block) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
