@@ -12,6 +12,7 @@
 #include "sim/async/state.h"
 #include "sim/hazards/undefined.h"
 #include "sim/machine/coverage.h"
+#include "sim/machine/sparse.h"
 
 namespace sim {
 
@@ -140,7 +141,7 @@ struct MmaRecord {
   // How many warps of the group have issued it.
   uint32_t warps = 0;
   // Of a sparse matrix A: what the lanes of each warp say about its rows.
-  std::vector<std::array<uint32_t, kLanes>> metadata;
+  std::vector<Metadata> metadata;
   // The histories of the bytes that it reads, which the views of its warps are compared with.
   std::vector<SharedAccess::Met> met;
   // What the warps know together that have issued it (read_together()).
@@ -212,25 +213,8 @@ void build_stored_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& 
   }
 }
 
-// Where the metadata of a sparse matrix A has the index of one of its stored elements (9.7.15.6.2).
-struct MetadataPlace {
-  int lane;  // the first of those that say the same for another selector
-  int bit;
-};
-MetadataPlace metadata_place(Element element, int row, int stored) {
-  // Of 8-bit types all threads contribute: the two of a pair the rows r and r + 8, the two pairs 32 columns each.
-  if (element_bytes(element) == 1) return {4 * (row % 8) + row / 8 + 2 * (stored / 16), stored % 16 * 2};
-  // Of others a pair does: each thread half of the columns, of row r below and of r + 8 above.
-  const int half = element == Element::TF32 ? 4 : 8;
-  return {4 * (row % 8) + stored / half, row / 8 * 16 + stored % half * (16 / half)};
-}
-
-// Which column of its chunk a stored element stands in, or -1 for metadata that says none. A chunk has four columns of
-// which two are stored, of tf32 two of which one is.
-int column_in_chunk(Element element, uint32_t metadata, int bit) {
-  if (element != Element::TF32) return static_cast<int>(metadata >> bit & 3);
-  const uint32_t index = metadata >> bit & 15;
-  return index == 0b0100 ? 0 : index == 0b1110 ? 1 : -1;
+SparseRows sparse_rows(const Form& f) {
+  return {static_cast<uint8_t>(8 * element_bytes(f.a)), static_cast<uint8_t>(f.k), f.selector, false};
 }
 
 void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
@@ -238,15 +222,12 @@ void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record,
   if (!f.sparse) return build_stored_a(cta, warps, record, base, depth, k0);
   float* const stored = Panels::grow(panels.stored, panels.stored_size, a_panel_floats(f.k));
   build_stored_a(cta, warps, record, stored, f.k, 0);
-  const int per_chunk = f.a == Element::TF32 ? 1 : 2;
+  const SparseRows rows = sparse_rows(f);
   for (int w = 0; w < kWarps; ++w) {
     std::memset(a_panel(base, depth, w, k0, 0), 0, static_cast<size_t>(f.depth()) * 2 * kPanelRow * sizeof(float));
     for (int row = 0; row < 16; ++row) {
       for (int i = 0; i < f.k; ++i) {
-        const MetadataPlace place = metadata_place(f.a, row, i);
-        const uint32_t metadata =
-            record.metadata[static_cast<size_t>(w)][static_cast<size_t>(place.lane + 2 * f.selector)];
-        const int column = i / per_chunk * 2 * per_chunk + column_in_chunk(f.a, metadata, place.bit);
+        const int column = sparse_column(rows, record.metadata[static_cast<size_t>(w)], row, i);
         // Two elements may claim one column, which is a deviation.
         for (int lane = row % 8 * 4; lane < row % 8 * 4 + 4; ++lane)
           a_panel(base, depth, w, k0 + column, row / 8)[lane] += a_panel(stored, f.k, w, i, row / 8)[lane];
@@ -605,25 +586,10 @@ void cover_mma(const Instr& instr, const Form& f, uint64_t a, uint64_t b, bool a
 }
 
 // The metadata of a warp's lanes, read when it issues the operation.
-std::array<uint32_t, kLanes> read_metadata(Warp& warp, const Instr& instr, const Form& f) {
-  std::array<uint32_t, kLanes> metadata;
+Metadata read_metadata(const Warp& warp, const Instr& instr, const Form& f) {
+  Metadata metadata;
   for (int lane = 0; lane < kLanes; ++lane) metadata[static_cast<size_t>(lane)] = read32(warp, instr, f.metadata, lane);
-  for (int row = 0; row < 16; ++row) {
-    for (int i = 0; i < f.k; ++i) {
-      MetadataPlace place = metadata_place(f.a, row, i);
-      place.lane += 2 * f.selector;
-      const uint32_t said = metadata[static_cast<size_t>(place.lane)];
-      const uint32_t index = said >> (place.bit & ~3) & 15;
-      const auto text = [&](const char* why) {
-        return "the metadata " + hex(said) + " of a sparse wgmma has " + hex(index) + " at bit " +
-               std::to_string(place.bit & ~3) + ", " + why;
-      };
-      if (column_in_chunk(f.a, said, place.bit) < 0)
-        fault(Hazard::IllegalUse, warp, place.lane, text("which is the index of no element"));
-      if (f.a != Element::TF32 && (index & 3) == index >> 2)
-        deviation(Hazard::IllegalUse, warp, place.lane, [&] { return text("which names one column twice"); });
-    }
-  }
+  check_metadata(warp, sparse_rows(f), metadata, "wgmma");
   return metadata;
 }
 

@@ -471,8 +471,9 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Meets) {
       static const std::unordered_set<std::string_view> kWithoutMask = {"mma", "movmatrix", "wmma"};
-      if (kWithoutMask.count(in.source->parts[0]) == 0 && in.reg_count > 0)
-        check_defined(warp, in, in.reg[in.reg_count - 1], mask, "the membermask");
+      const bool sparse = in.source->parts[0] == "mma" && in.source->parts[1].starts_with("sp");
+      if ((sparse || kWithoutMask.count(in.source->parts[0]) == 0) && in.reg_count > 0)
+        check_defined(warp, in, in.reg[in.reg_count - 1], mask, sparse ? "the metadata" : "the membermask");
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Moves) {
       step = in.execute(warp, in, mask);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// mma.sync (PTX ISA 9.7.14.5) and wmma.mma (9.7.14.4.5): products of small matrices whose fragments lie in the
-// registers of a warp, dense, of every type that sm_90 has. Sums are in the order of k by fused multiply-add, as those
-// of wgmma (sim/arithmetic/panel_product.h).
+// mma.sync (PTX ISA 9.7.14.5), mma.sp.sync (9.7.14.6) and wmma.mma (9.7.14.4.5): products of small matrices whose
+// fragments lie in the registers of a warp, of every type that sm_90 has. Sums are in the order of k by fused
+// multiply-add, as those of wgmma (sim/arithmetic/panel_product.h).
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -13,6 +13,8 @@
 #include "sim/isa/fragments.h"
 #include "sim/isa/warp_wide.h"
 #include "sim/machine/decode.h"
+#include "sim/machine/operands.h"
+#include "sim/machine/sparse.h"
 
 namespace sim {
 namespace {
@@ -35,9 +37,16 @@ struct Product {
   Element a, b, c, d;
   // An index into kRoundings, for f64.
   uint8_t rounding;
-  bool satfinite, by_and, a_by_columns, b_by_rows;
+  bool satfinite : 1, by_and : 1, a_by_columns : 1, b_by_rows : 1;
+  // Of a sparse matrix A, and of its metadata.
+  bool sparse : 1, ordered : 1;
+  uint8_t selector : 2;
   // The first register of each fragment.
   ValueOperand at_d, at_a, at_b, at_c;
+  ValueOperand metadata;
+
+  // How many elements of a row of A are stored.
+  int stored() const { return sparse ? k / 2 : k; }
 };
 
 constexpr int kRoundings[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
@@ -73,7 +82,7 @@ int32_t to_integer(Element e, uint32_t code) {
 // For MOXIE_SIM_STATISTICS.
 void count_products(const Warp& warp, const Product& p, int products = 1) {
   Statistics* const statistics = warp.cta->cluster->statistics;
-  if (statistics != nullptr) statistics->multiply_adds += static_cast<uint64_t>(products * p.m * kColumns * p.k);
+  if (statistics != nullptr) statistics->multiply_adds += static_cast<uint64_t>(products * p.m * kColumns * p.stored());
 }
 
 // The registers of D.
@@ -87,7 +96,7 @@ Destination destination_of(Warp& warp, const Instr& in, const Product& p) {
   return d;
 }
 
-constexpr int kDeepest = 64;
+constexpr int kDeepest = 128;
 template <class T>
 struct Operands {
   T a[16][kDeepest];        // [row][k]
@@ -95,16 +104,46 @@ struct Operands {
   T sum[16][kColumns];
 };
 
+SparseRows sparse_rows(const Product& p) {
+  return {static_cast<uint8_t>(bits_of(p.a)), static_cast<uint8_t>(p.stored()), p.selector, p.ordered};
+}
+
+// Where the stored elements of A stand in its rows.
+class Columns {
+ public:
+  Columns(const Warp& warp, const Instr& in, const Product& p) : product_(p) {
+    if (!p.sparse) return;
+    rows_ = sparse_rows(p);
+    for (int lane = 0; lane < kLanes; ++lane) metadata_[static_cast<size_t>(lane)] = read32(warp, in, p.metadata, lane);
+    check_metadata(warp, rows_, metadata_, "mma");
+  }
+  int operator()(int row, int element) const {
+    return product_.sparse ? sparse_column(rows_, metadata_, row, element) : element;
+  }
+
+ private:
+  const Product& product_;
+  SparseRows rows_{};
+  Metadata metadata_{};
+};
+
 template <class T, class Convert>
 void gather(const Warp& warp, const Instr& in, const Product& p, Convert convert, Operands<T>* out) {
   const int bits = bits_of(p.a), each = 32 / bits;
-  const int of_a = p.m * p.k / each / kLanes, of_b = kColumns * p.k / each / kLanes;
+  const int of_a = p.m * p.stored() / each / kLanes, of_b = kColumns * p.k / each / kLanes;
+  const Columns column(warp, in, p);
+  if (p.sparse) std::memset(out->a, 0, sizeof out->a);
   const uint32_t mask = bits == 32 ? kFullMask : (1u << bits) - 1;
   for (int r = 0; r < of_a; ++r) {
     const uint32_t* const row = warp.row<uint32_t>(in.reg[p.at_a.place + r]);
     for (int lane = 0; lane < kLanes; ++lane) {
       const Place at = place_in_a(p.m, r, lane, each);
-      for (int e = 0; e < each; ++e) out->a[at.row][at.first + e] = convert(p.a, row[lane] >> e * bits & mask);
+      for (int e = 0; e < each; ++e) {
+        const T value = convert(p.a, row[lane] >> e * bits & mask);
+        T& a = out->a[at.row][column(at.row, at.first + e)];
+        // Two elements of a sparse matrix may claim one column, which is a deviation.
+        a = p.sparse ? a + value : value;
+      }
     }
   }
   for (int r = 0; r < of_b; ++r) {
@@ -395,50 +434,94 @@ Execute execute_of(const Product& p) {
   }
 }
 
-// mma.sync.aligned.shape.layout.layout{.satfinite|.rnd}.d.a.b.c{.op.popc}
+// What a product's opcode names beside its shape. Its modifiers may stand in any order, as ptxas takes them; only those
+// of one kind have theirs.
+struct Modifiers {
+  std::vector<std::string> layouts;
+  std::vector<Element> elements;
+  uint8_t rounding = 0;
+  bool rounds = false, satfinite = false, by_and = false, has_operation = false;
+};
+
+// False where parts are left over beside `known` others, or where some are missing.
+bool read_modifiers(const ptx::Instruction& source, size_t known, Modifiers* out) {
+  static constexpr std::string_view kRoundingNames[] = {"rn", "rz", "rm", "rp"};
+  bool counts = false, combines = false;
+  for (const std::string& part : source.parts) {
+    const auto* const rounding = std::find(std::begin(kRoundingNames), std::end(kRoundingNames), part);
+    if (part == "row" || part == "col") {
+      out->layouts.push_back(part);
+    } else if (element_from(part) != Element::None) {
+      out->elements.push_back(element_from(part));
+    } else if (rounding != std::end(kRoundingNames) && !out->rounds) {
+      out->rounds = true;
+      out->rounding = static_cast<uint8_t>(rounding - std::begin(kRoundingNames));
+    } else if (part == "satfinite" && !out->satfinite) {
+      out->satfinite = true;
+    } else if ((part == "xor" || part == "and") && !combines) {
+      combines = true;
+      out->by_and = part == "and";
+    } else if (part == "popc" && combines && !counts) {
+      counts = true;
+    } else {
+      continue;
+    }
+    ++known;
+  }
+  out->has_operation = counts;
+  return source.parts.size() == known && out->layouts.size() == 2 && counts == combines;
+}
+
+// The depths that sparse products of such elements have (9.7.14.6.3).
+bool sparse_shape_exists(const Product& p) {
+  const int width = bits_of(p.a) * p.k;
+  if (p.m != 16 || p.a == Element::F64 || p.a == Element::B1) return false;
+  const bool small = p.a == Element::E4M3 || p.a == Element::E5M2;
+  return width == 512 || (width == 256 && !small);
+}
+
+// mma{.sp|.sp::ordered_metadata}.sync.aligned.shape.layout.layout{.satfinite|.rnd}.d.a.b.c{.op.popc}
 bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
-  const std::vector<std::string>& parts = source.parts;
-  if (parts.size() > 1 && parts[1].starts_with("sp")) throw Unsupported("sparse products are not supported");
-  if (parts.size() < 10 || parts[1] != "sync" || parts[2] != "aligned") return false;
+  if (!has_part(source, "sync") || !has_part(source, "aligned")) return false;
   Product p{};
-  int m = 0, n = 0, k = 0, length = 0;
-  if (std::sscanf(parts[3].c_str(), "m%2dn%2dk%3d%n", &m, &n, &k, &length) != 3 ||
-      static_cast<size_t>(length) != parts[3].size())
-    return false;
+  for (const std::string& part : source.parts) {
+    if (part.starts_with("kind::")) throw Unsupported("products of '." + part + "' need sm_120a");
+  }
+  int m = 0, n = 0, k = 0;
+  for (const std::string& part : source.parts) {
+    int length = 0;
+    if (std::sscanf(part.c_str(), "m%2dn%2dk%3d%n", &m, &n, &k, &length) == 3 &&
+        static_cast<size_t>(length) == part.size())
+      break;
+    m = 0;
+  }
   if ((m != 8 && m != 16) || n != kColumns || k <= 0 || k > 256 || k % 4 != 0) return false;
   p.m = static_cast<uint8_t>(m);
   p.k = static_cast<uint16_t>(k);
-  for (int i : {4, 5}) {
-    if (parts[static_cast<size_t>(i)] != "row" && parts[static_cast<size_t>(i)] != "col") return false;
-  }
-  p.a_by_columns = parts[4] == "col";
-  p.b_by_rows = parts[5] == "row";
-  size_t at = 6;
-  if (parts[at].starts_with("kind::")) throw Unsupported("products of '." + parts[at] + "' need sm_120a");
-  const bool satfinite = parts[at] == "satfinite";
-  const std::string roundings[] = {"rn", "rz", "rm", "rp"};
-  const auto* const rounding = std::find(std::begin(roundings), std::end(roundings), parts[at]);
-  const bool rounds = rounding != std::end(roundings);
-  if (satfinite || rounds) ++at;
-  if (at + 4 > parts.size()) return false;
-  p.d = element_from(parts[at]);
-  p.a = element_from(parts[at + 1]);
-  p.b = element_from(parts[at + 2]);
-  p.c = element_from(parts[at + 3]);
-  at += 4;
-  if (p.a == Element::B1) {
-    if (at + 2 != parts.size() || parts[at + 1] != "popc" || (parts[at] != "xor" && parts[at] != "and")) return false;
-    p.by_and = parts[at] == "and";
-    at += 2;
-  }
+  p.ordered = has_part(source, "sp::ordered_metadata");
+  p.sparse = p.ordered || has_part(source, "sp");
+  Modifiers modifiers;
+  // Known are the opcode, .sync, .aligned and the shape.
+  if (!read_modifiers(source, p.sparse ? 5 : 4, &modifiers) || modifiers.elements.size() != 4) return false;
+  p.a_by_columns = modifiers.layouts[0] == "col";
+  p.b_by_rows = modifiers.layouts[1] == "row";
+  p.d = modifiers.elements[0];
+  p.a = modifiers.elements[1];
+  p.b = modifiers.elements[2];
+  p.c = modifiers.elements[3];
+  p.by_and = modifiers.by_and;
+  p.satfinite = modifiers.satfinite;
+  p.rounding = modifiers.rounding;
   const bool integer = p.d == Element::S32 && p.a != Element::B1;
-  if (at != parts.size() || (satfinite && !integer) || (rounds && p.a != Element::F64)) return false;
-  p.satfinite = satfinite;
-  p.rounding = static_cast<uint8_t>(rounds ? rounding - std::begin(roundings) : 0);
-  if (!types_exist(p) || !shape_exists(p)) return false;
+  if (modifiers.has_operation != (p.a == Element::B1) || (p.satfinite && !integer)) return false;
+  if (modifiers.rounds && p.a != Element::F64) return false;
+  if (!types_exist(p) || !(p.sparse ? sparse_shape_exists(p) : shape_exists(p))) return false;
   const bool quads = p.a == Element::F16 && p.m == 8;
   if (!quads && (p.a_by_columns || p.b_by_rows)) return false;
-  if (source.operands.size() != 4) throw Unsupported("it takes 4 operands");
+  if (p.sparse && p.d == Element::F16 && bits_of(p.a) == 8)
+    throw Unsupported("sparse products of 8-bit floats with accumulators of f16 need sm_120a");
+  const size_t operands = p.sparse ? 6 : 4;
+  if (source.operands.size() != operands) throw Unsupported("it takes " + std::to_string(operands) + " operands");
 
   const bool doubles = p.a == Element::F64;
   const int register_bits = doubles ? 64 : 32;
@@ -446,11 +529,20 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
     return quads ? (e == Element::F16 ? 4 : 8)
                  : p.m * kColumns * (e == Element::F16 ? 16 : register_bits) / (kLanes * register_bits);
   };
-  const auto factors = [&](int size) { return quads ? 2 : size * k * bits_of(p.a) / (kLanes * register_bits); };
+  const auto factors = [&](int elements) { return quads ? 2 : elements * bits_of(p.a) / (kLanes * register_bits); };
   p.at_d = push_registers(source.operands[0], context, accumulators(p.d), doubles, true);
-  p.at_a = push_registers(source.operands[1], context, factors(m), doubles, false);
-  p.at_b = push_registers(source.operands[2], context, factors(kColumns), doubles, false);
+  p.at_a = push_registers(source.operands[1], context, factors(m * p.stored()), doubles, false);
+  p.at_b = push_registers(source.operands[2], context, factors(kColumns * k), doubles, false);
   p.at_c = push_registers(source.operands[3], context, accumulators(p.c), doubles, false);
+  if (p.sparse) {
+    if (source.operands[4].kind != ptx::Operand::Kind::Register) throw Unsupported("the metadata are a register");
+    p.metadata = push_value(context, source.operands[4], ptx::Type::B32);
+    const int selectors = 4 / sparse_rows(p).lanes();
+    const int64_t selector = immediate_of(source, source.operands[5]);
+    if (selector < 0 || selector >= selectors)
+      throw Unsupported("the sparsity selector must be less than " + std::to_string(selectors));
+    p.selector = static_cast<uint8_t>(selector);
+  }
   out.set(p);
   out.execute = execute_of(p);
   return true;
@@ -484,8 +576,7 @@ Execute execute_of_wmma(const Product& p) {
   }
 }
 
-// wmma.mma{.op.popc}.sync.aligned.layout.layout.shape{.rnd}.d{.a.b}.c{.satfinite}. ptxas takes its modifiers in any
-// order.
+// wmma.mma{.op.popc}.sync.aligned.layout.layout.shape{.rnd}.d{.a.b}.c{.satfinite}
 bool decode_wmma_mma(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   const std::vector<std::string>& parts = source.parts;
   if (parts.size() < 2 || parts[1] != "mma" || !has_part(source, "sync") || !has_part(source, "aligned")) return false;
@@ -494,36 +585,18 @@ bool decode_wmma_mma(const ptx::Instruction& source, DecodeContext& context, Ins
   Product p{};
   p.m = static_cast<uint8_t>(shape.rows());
   p.k = shape.k;
-  std::vector<std::string> layouts;
-  std::vector<Element> elements;
-  static constexpr std::string_view kRoundingNames[] = {"rn", "rz", "rm", "rp"};
-  bool rounds = false;
-  size_t known = 5;  // with the shape
-  for (const std::string& part : parts) {
-    const auto* const rounding = std::find(std::begin(kRoundingNames), std::end(kRoundingNames), part);
-    if (part == "row" || part == "col") {
-      layouts.push_back(part);
-    } else if (element_from(part) != Element::None) {
-      elements.push_back(element_from(part));
-    } else if (rounding != std::end(kRoundingNames) && !rounds) {
-      rounds = true;
-      p.rounding = static_cast<uint8_t>(rounding - std::begin(kRoundingNames));
-    } else if (part == "satfinite" && !p.satfinite) {
-      p.satfinite = true;
-    } else if (part != "xor" && part != "and" && part != "popc") {
-      continue;
-    }
-    ++known;
-  }
-  p.by_and = has_part(source, "and");
-  const bool has_operation = has_part(source, "popc") && p.by_and != has_part(source, "xor");
-  const bool names_operation = has_operation || has_part(source, "popc") || p.by_and || has_part(source, "xor");
-  if (parts.size() != known || layouts.size() != 2 || has_operation != names_operation) return false;
+  Modifiers modifiers;
+  // Known are wmma, .mma, .sync, .aligned and the shape.
+  if (!read_modifiers(source, 5, &modifiers)) return false;
+  const std::vector<Element>& elements = modifiers.elements;
+  p.rounding = modifiers.rounding;
+  p.satfinite = modifiers.satfinite;
+  p.by_and = modifiers.by_and;
   if (elements.size() != 2 && elements.size() != 4) return false;
   // Products of f16 name the accumulators alone.
   const bool halves = elements.size() == 2;
-  p.a_by_columns = layouts[0] == "col";
-  p.b_by_rows = layouts[1] == "row";
+  p.a_by_columns = modifiers.layouts[0] == "col";
+  p.b_by_rows = modifiers.layouts[1] == "row";
   p.d = elements[0];
   p.a = halves ? Element::F16 : elements[1];
   p.b = halves ? Element::F16 : elements[2];
@@ -535,7 +608,7 @@ bool decode_wmma_mma(const ptx::Instruction& source, DecodeContext& context, Ins
   if (halves && (p.c == Element::S32 || p.d == Element::S32)) return false;
   if (p.satfinite && (halves || p.c == Element::F32))
     throw Unsupported("'.satfinite' of floats ended with version 6.4 of the PTX ISA");
-  if (!wmma_exists(p, rounds, has_operation)) return false;
+  if (!wmma_exists(p, modifiers.rounds, modifiers.has_operation)) return false;
   if (source.operands.size() != 4) throw Unsupported("it takes 4 operands");
 
   const auto push = [&](size_t i, WmmaMatrix matrix, Element e) {

@@ -195,7 +195,7 @@ std::vector<Row> rows() {
       {90,
        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, " + w4 +
            ", {%w4, %w5}, {%f4, %f5, %f6, %f7}",
-       {{"mma", "mma.sp", "sparse products are not supported"},
+       {{"mma", "mma.sp", "it takes 6 operands"},
         {".f32.f16", ".kind::mxf4.f32.f16", "products of '.kind::mxf4' need sm_120a"},
         {"{%w4, %w5}", "{%w4}", "a fragment has 1 registers and needs 2"},
         {w4, "%w0", "a fragment has 1 registers and needs 4"},

@@ -558,7 +558,15 @@ WAIT:
        threads(32),
        "",
        2},
-      // Sparse products of ones.
+      // Sparse products of ones. That of mma adds nothing: its matrices are 0.
+      {"metadata of mma that names a column twice",
+       entry("mov.b32 %r10, 0;\nmov.b32 %r11, 0x44404444;\nmma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r20, "
+             "%r21, %r22, %r23}, {%r10, %r10}, {%r10, %r10}, {%r10, %r10, %r10, %r10}, %r11, 3;\nadd.u32 %r20, %r20, "
+             "9;\nst.global.u32 [%rd4], %r20;\n"),
+       {"illegal use: the metadata 0x44404444 of a sparse mma has 0x0 at bit 16, which names one column twice"},
+       32,
+       90,
+       std::vector<uint32_t>(32, 9)},
       {"metadata of wgmma that names a column twice",
        entry(kOnes + R"(
   wgmma.fence.sync.aligned;
