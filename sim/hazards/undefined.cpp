@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <unordered_set>
 
+#include "sim/machine/decode.h"
 #include "sim/machine/fault.h"
 #include "sim/machine/launch.h"
 #include "sim/machine/random.h"
@@ -471,7 +472,7 @@ Step execute_with_undefined(Warp& warp, const Instr& in, uint32_t lanes, uint32_
       step = compute(warp, in, lanes, mask);
     } else if (kind == Kind::Meets) {
       static const std::unordered_set<std::string_view> kWithoutMask = {"mma", "movmatrix", "wmma"};
-      const bool sparse = in.source->parts[0] == "mma" && in.source->parts[1].starts_with("sp");
+      const bool sparse = has_part(*in.source, "sp") || has_part(*in.source, "sp::ordered_metadata");
       if ((sparse || kWithoutMask.count(in.source->parts[0]) == 0) && in.reg_count > 0)
         check_defined(warp, in, in.reg[in.reg_count - 1], mask, sparse ? "the metadata" : "the membermask");
       step = compute(warp, in, lanes, mask);

@@ -304,12 +304,17 @@ void bit_product(const Warp& warp, const Instr& in, const Product& p, const Dest
 }
 
 using Multiply = void (*)(const Warp&, const Instr&, const Product&, const Destination&);
-template <Multiply kMultiply>
+// Of all elements but f64.
+Multiply multiply_of(const Product& p) {
+  if (p.a == Element::B1) return bit_product;
+  return p.d == Element::S32 ? integer_product : small_product;
+}
+
 Step multiply(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto p = in.form<Product>();
   count_products(warp, p);
-  kMultiply(warp, in, p, destination_of(warp, in, p));
+  multiply_of(p)(warp, in, p, destination_of(warp, in, p));
   return Step::Next;
 }
 
@@ -318,7 +323,6 @@ struct Wmma {
   Product first;
   WmmaShape shape;
 };
-template <Multiply kMultiply>
 Step multiply_wmma(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto form = in.form<Wmma>();
@@ -337,7 +341,7 @@ Step multiply_wmma(Warp& warp, const Instr& in, uint32_t mask) {
     p.at_c.place = static_cast<uint8_t>(p.at_c.place + i * of_c);
     Destination d{};
     for (int r = 0; r < of_d; ++r) d.row[r] = result[i * of_d + r];
-    kMultiply(warp, in, p, d);
+    multiply_of(p)(warp, in, p, d);
   }
   for (int r = 0; r < down * across * of_d; ++r)
     std::memcpy(warp.row<uint32_t>(in.reg[form.first.at_d.place + r]), result[r], sizeof result[r]);
@@ -415,22 +419,6 @@ bool types_exist(const Product& p) {
       return p.b == p.a && p.c == Element::S32 && p.d == Element::S32;
     default:
       return false;
-  }
-}
-
-Execute execute_of(const Product& p) {
-  switch (p.a) {
-    case Element::F64:
-      return multiply_f64;
-    case Element::S8:
-    case Element::U8:
-    case Element::S4:
-    case Element::U4:
-      return multiply<integer_product>;
-    case Element::B1:
-      return multiply<bit_product>;
-    default:
-      return p.m == 8 ? multiply_quads : multiply<small_product>;
   }
 }
 
@@ -544,7 +532,7 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
     p.selector = static_cast<uint8_t>(selector);
   }
   out.set(p);
-  out.execute = execute_of(p);
+  out.execute = doubles ? multiply_f64 : quads ? multiply_quads : multiply;
   return true;
 }
 
@@ -558,22 +546,6 @@ bool wmma_exists(const Product& p, bool rounds, bool has_operation) {
   if (p.a == Element::F16) return true;
   const Element sum = integer ? Element::S32 : p.a == Element::F64 ? Element::F64 : Element::F32;
   return p.b == p.a && p.c == sum && p.d == sum;
-}
-
-Execute execute_of_wmma(const Product& p) {
-  switch (p.a) {
-    case Element::F64:
-      return multiply_f64;
-    case Element::S8:
-    case Element::U8:
-    case Element::S4:
-    case Element::U4:
-      return multiply_wmma<integer_product>;
-    case Element::B1:
-      return multiply_wmma<bit_product>;
-    default:
-      return multiply_wmma<small_product>;
-  }
 }
 
 // wmma.mma{.op.popc}.sync.aligned.layout.layout.shape{.rnd}.d{.a.b}.c{.satfinite}
@@ -619,11 +591,13 @@ bool decode_wmma_mma(const ptx::Instruction& source, DecodeContext& context, Ins
   p.at_a = push(1, WmmaMatrix::A, p.a);
   p.at_b = push(2, WmmaMatrix::B, p.b);
   p.at_c = push(3, WmmaMatrix::Accumulator, p.c);
-  if (p.a == Element::F64)
+  if (p.a == Element::F64) {
     out.set(p);
-  else
+    out.execute = multiply_f64;
+  } else {
     out.set(Wmma{p, shape});
-  out.execute = execute_of_wmma(p);
+    out.execute = multiply_wmma;
+  }
   return true;
 }
 

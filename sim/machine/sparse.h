@@ -16,7 +16,7 @@ struct SparseRows {
   uint8_t selector;  // which of the lanes 4 g to 4 g + 3 have the metadata of the rows g and g + 8
   bool ordered;      // the indices of a chunk must increase
 
-  // As many of four lanes have the metadata of one selector.
+  // How many of the lanes 4 g to 4 g + 3 have the metadata that one selector names.
   int lanes() const { return stored * bits / 128 * (bits <= 8 ? 2 : 1); }
 };
 

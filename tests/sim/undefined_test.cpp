@@ -106,6 +106,12 @@ std::string tile_product(const std::string& last_rows) {
                last_rows + "};\n");
 }
 
+// A product of zeros whose metadata are in a register. All modifiers may stand anywhere.
+std::string sparse_product(const std::string& opcode, const std::string& metadata) {
+  return loaded("and.b32 %r7, %r6, 0;\nor.b32 %r8, %r7, 0x44444444;\n" + opcode +
+                " {%f0, %f1, %f2, %f3}, {%r7, %r7}, {%r7, %r7}, {%r7, %r7, %r7, %r7}, " + metadata + ", 0;\n");
+}
+
 // A product of 64 rows of 16 elements, without a swizzle, of which the last 8 of each 16 rows are not written.
 std::string wgmma(const std::string& store) {
   return entry(R"(
@@ -503,6 +509,12 @@ std::vector<Case> cases() {
       {"words that a bulk copy adds to", bulk_reduction(""), bulk_reduction(kStoreSum)},
       // ---- products ----
       {"fragments of wmma", tile_product("%f2, %f3, %f4, %f5, %f6, %f7"), tile_product("%f9, %f9, %f4, %f5, %f9, %f9")},
+      {"metadata of a sparse product", sparse_product("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "%r6"),
+       sparse_product("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "%r8"), "the metadata of mma.sp"},
+      {"metadata of a product that is called sparse last",
+       sparse_product("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32.sp::ordered_metadata", "%r6"),
+       sparse_product("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32.sp::ordered_metadata", "%r8"),
+       "the metadata of mma.sync"},
       {"rows of wgmma", wgmma("mad.wide.u32 %rd5, %r3, 4, %rd4;\nst.global.v2.f32 [%rd5], {%f42, %f43};\n"), "", "",
        128},
       {"the last lanes of wgmma", wgmma(of_the_last_lanes + "@%p2 st.global.f32 [%rd4], %f42;\n"),
