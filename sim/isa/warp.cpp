@@ -13,6 +13,7 @@
 #include "sim/hazards/undefined.h"
 #include "sim/isa/address.h"
 #include "sim/isa/warp_wide.h"
+#include "sim/machine/packed.h"
 
 namespace sim {
 
@@ -452,9 +453,14 @@ struct MatrixForm {
   MemoryForm rows;
   uint8_t matrices;
   bool transposed;
-  bool bytes;  // 16x8 bytes, else 8x8 of 16 bits
+  // 8x8 elements of 16 bits. Otherwise bytes, packed in shared memory or not: 16x8 of stmatrix, 16x16 or 8x16.
+  bool halves;
+  Packing packing;
+  // Of a matrix.
+  uint8_t addresses, registers;
   // The first register of the fragments.
   ValueOperand fragment;
+  int address_count() const { return addresses * matrices; }
 };
 
 // Thread t of the warp holds, of each 8x8 matrix of 16-bit elements, element (t / 4, 2 (t % 4)) and the one to its
@@ -466,16 +472,37 @@ void transpose(const uint16_t from[8][8], uint16_t to[8][8]) {
   }
 }
 
-uint32_t address_lanes(int matrices) { return matrices == 4 ? kFullMask : (1u << 8 * matrices) - 1; }
+uint32_t address_lanes(const MatrixForm& form) {
+  return form.address_count() == kLanes ? kFullMask : (1u << form.address_count()) - 1;
+}
+
+// Of a matrix of 8x16 bytes thread t holds elements (t / 4, 4 (t % 4)) and the three to its right, so that the warp's
+// words are the rows one after the other. A matrix of 16x16 is transposed and then is two of those, one below the
+// other. The ISA's tables of addresses count eight a matrix; one of 16x16 has a row for each of 16 threads, as CUTLASS
+// gives them (cute/atom/copy_traits_sm100.hpp).
+void load_bytes(Warp& warp, const Instr& in, const MatrixForm& form, const uint8_t* const* rows,
+                ValueOperand fragment) {
+  uint8_t element[16][16], turned[16][16];
+  for (int row = 0; row < form.addresses; ++row) widen(form.packing, rows[row], element[row]);
+  for (int i = 0; form.transposed && i < 16; ++i) {
+    for (int j = 0; j < 16; ++j) turned[i][j] = element[j][i];
+  }
+  for (int i = 0; i < form.registers; ++i)
+    std::memcpy(warp.row<uint32_t>(in.reg[fragment.place + i]), (form.transposed ? turned : element)[8 * i], 128);
+}
 
 void load_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
   const auto& form = in.form<MatrixForm>();
   for (int m = 0; m < form.matrices; ++m) {
+    const ValueOperand fragment{static_cast<uint8_t>(form.fragment.place + m * form.registers)};
+    if (!form.halves) {
+      load_bytes(warp, in, form, rows + m * form.addresses, fragment);
+      continue;
+    }
     uint16_t element[8][8], turned[8][8];
     for (int row = 0; row < 8; ++row) std::memcpy(element[row], rows[8 * m + row], 16);
     if (form.transposed) transpose(element, turned);
-    std::memcpy(warp.row<uint32_t>(in.reg[form.fragment.place + m]), form.transposed ? turned : element,
-                sizeof element);
+    std::memcpy(warp.row<uint32_t>(in.reg[fragment.place]), form.transposed ? turned : element, sizeof element);
   }
 }
 
@@ -490,21 +517,20 @@ struct UndefinedMatrices {
 [[gnu::noinline]] void load_undefined_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
   const auto& form = in.form<MatrixForm>();
   UndefinedMatrices bits;
-  for (int i = 0; i < 8 * form.matrices; ++i) load_undefined(warp, rows[i], bits.of[i], 16);
+  for (int i = 0; i < form.address_count(); ++i) load_undefined(warp, rows[i], bits.of[i], packed_bytes(form.packing));
   {
     const UndefinedRegisters registers(warp);
     load_matrices(warp, in, bits.rows);
   }
-  for (int m = 0; m < form.matrices; ++m) note_undefined(warp, in.reg[form.fragment.place + m]);
+  for (int i = 0; i < form.matrices * form.registers; ++i) note_undefined(warp, in.reg[form.fragment.place + i]);
 }
 
 Step ldmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto& form = in.form<MatrixForm>();
-  const int matrices = form.matrices;
   Pointers p;
   warp.reads.read_together(true);
-  resolve(warp, in, form.rows, address_lanes(matrices), 16, 16, Access::Read, &p);
+  resolve(warp, in, form.rows, address_lanes(form), packed_bytes(form.packing), 16, Access::Read, &p);
   warp.reads.read_together(false);
   if (holds_undefined(warp)) [[unlikely]]
     load_undefined_matrices(warp, in, p.at);
@@ -524,7 +550,7 @@ void store_columns(const uint32_t* fragments, uint8_t* const* columns) {
 void store_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
   const auto& form = in.form<MatrixForm>();
   for (int m = 0; m < form.matrices; ++m) {
-    if (form.bytes) {
+    if (!form.halves) {
       store_columns(warp.row<uint32_t>(in.reg[form.fragment.place + m]), rows + size_t{8} * m);
       continue;
     }
@@ -541,14 +567,14 @@ void store_matrices(Warp& warp, const Instr& in, uint8_t* const* rows) {
     const UndefinedRegisters registers(warp);
     store_matrices(warp, in, bits.rows);
   }
-  for (int i = 0; i < 8 * in.form<MatrixForm>().matrices; ++i) store_undefined(warp, rows[i], bits.of[i], 16);
+  for (int i = 0; i < in.form<MatrixForm>().address_count(); ++i) store_undefined(warp, rows[i], bits.of[i], 16);
 }
 
 Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   if (!require_all_lanes(warp, mask)) return Step::Wait;
   const auto& form = in.form<MatrixForm>();
   Pointers p;
-  resolve(warp, in, form.rows, address_lanes(form.matrices), 16, 16, Access::Write, &p);
+  resolve(warp, in, form.rows, address_lanes(form), 16, 16, Access::Write, &p);
   store_matrices(warp, in, p.at);
   if (holds_undefined(warp)) [[unlikely]]
     store_undefined_matrices(warp, in, p.at);
@@ -556,25 +582,39 @@ Step stmatrix(Warp& warp, const Instr& in, uint32_t mask) {
   return Step::Next;
 }
 
-// ld/stmatrix.sync.aligned.m8n8.num{.trans}{.shared{::cta}}.b16, stmatrix.sync.aligned.m16n8.num.trans{...}.b8. ptxas
-// takes their modifiers in any order.
+// ld/stmatrix.sync.aligned.m8n8.num{.trans}{.shared{::cta}}.b16, and of sm_100a stmatrix.m16n8.num.trans{...}.b8,
+// ldmatrix.m16n16.num.trans{...}.b8, and ldmatrix.m8n16.num and m16n16.num.trans with .b8x16 and how the elements are
+// packed. ptxas takes the modifiers in any order.
 bool read_matrix_form(const ptx::Instruction& source, int arch, MatrixForm* form) {
-  form->bytes = has_part(source, "b8");
-  if (!has_part(source, "sync") || !has_part(source, "aligned")) return false;
-  if (!has_part(source, form->bytes ? "m16n8" : "m8n8") || !has_part(source, form->bytes ? "b8" : "b16")) return false;
+  const bool loads = source.parts[0] == "ldmatrix", tall = has_part(source, "m16n16"), wide = has_part(source, "m8n16");
+  const bool narrow = has_part(source, "m16n8");
+  form->halves = has_part(source, "m8n8");
+  form->packing = has_part(source, "b6x16_p32")   ? Packing::Six
+                  : has_part(source, "b4x16_p64") ? Packing::Four
+                                                  : Packing::Bytes;
   form->matrices = has_part(source, "x4") ? 4 : has_part(source, "x2") ? 2 : has_part(source, "x1") ? 1 : 0;
   form->transposed = has_part(source, "trans");
-  size_t known = 6u + form->transposed;
+  form->addresses = tall ? 16 : 8;
+  form->registers = tall ? 2 : 1;
+  if (!has_part(source, "sync") || !has_part(source, "aligned") || form->matrices == 0) return false;
+  const bool packed = form->packing != Packing::Bytes;
+  if (!has_part(source, packed ? "b8x16" : form->halves ? "b16" : "b8")) return false;
+  // The opcode, .sync, .aligned, the shape, the number and the type.
+  size_t known = 6u + form->transposed + packed;
   for (const std::string& part : source.parts) {
     if (part == "shared" || part == "shared::cta") known += read_modifier(part, &form->rows);
   }
-  if (form->matrices == 0 || source.parts.size() != known) return false;
-  return !form->bytes || (source.parts[0] == "stmatrix" && form->transposed && arch >= 100);
+  if (source.parts.size() != known) return false;
+  if (form->halves) return !packed;
+  if (arch < 100) return false;
+  if (tall) return loads && form->transposed && form->matrices < 4;
+  if (wide) return loads && !form->transposed && packed;
+  return narrow && !loads && form->transposed && !packed;
 }
 
 void push_fragment(const Operand& operand, DecodeContext& context, MatrixForm* form) {
   const size_t n = operand.kind == Operand::Kind::Vector ? operand.elements.size() : 1;
-  if (n != form->matrices) throw Unsupported("the vector has the wrong number of registers");
+  if (n != size_t{form->matrices} * form->registers) throw Unsupported("the vector has the wrong number of registers");
   form->fragment = push_value(context, operand, Type::B32);
 }
 

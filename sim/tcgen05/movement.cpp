@@ -4,6 +4,7 @@
 
 #include "sim/hazards/undefined.h"
 #include "sim/machine/coverage.h"
+#include "sim/machine/packed.h"
 #include "sim/tcgen05/descriptor.h"
 #include "sim/tcgen05/state.h"
 
@@ -14,13 +15,12 @@ namespace {
 enum class MovementShape : uint8_t { L128x256b, L4x256b, L128x128b, L64x128b, L32x128b };
 constexpr int kRows[] = {128, 4, 128, 64, 32};
 enum class Multicast : uint8_t { None, Warps0213, Warps0123, Warps4 };
-enum class Source : uint8_t { Plain, Six, Four };  // 9.7.16.9.1: 16 elements of 6 or 4 bits in 16 bytes, to bytes
 
 // tcgen05.cp.
 struct MovementForm {
   MovementShape shape = MovementShape::L128x256b;
   Multicast multicast = Multicast::None;
-  Source source = Source::Plain;
+  Packing source = Packing::Bytes;
   uint8_t group = 1;  // .cta_group
   AddressOperand address;
   ValueOperand descriptor;
@@ -59,22 +59,11 @@ int lanes_of(const MovementForm& f, int r, uint32_t lanes[4]) {
   }
 }
 
-uint32_t source_bytes(Source s) { return s == Source::Plain ? 16 : s == Source::Six ? 12 : 8; }
-
-// E2M1 goes to the middle four bits of its byte, the 6-bit types to the lower six (9.7.16.10.4.3).
-void expand(Source source, const uint8_t* from, uint8_t* to) {
-  if (source == Source::Plain) {
-    std::memcpy(to, from, 16);
-    return;
-  }
-  const int bits = source == Source::Six ? 6 : 4;
-  for (int i = 0; i < 16; ++i) {
-    const int at = i * bits;
-    uint32_t two = from[at / 8];
-    if (at % 8 + bits > 8) two |= uint32_t{from[at / 8 + 1]} << 8;
-    const uint32_t code = two >> at % 8 & ((1u << bits) - 1);
-    to[i] = static_cast<uint8_t>(source == Source::Six ? code : code << 2);
-  }
+// E2M1 goes to the middle four bits of its byte, the 6-bit types to the lower six (9.7.16.9.1, 9.7.16.10.4.3).
+void expand(Packing source, const uint8_t* from, uint8_t* to) {
+  widen(source, from, to);
+  if (source != Packing::Four) return;
+  for (int i = 0; i < 16; ++i) to[i] = static_cast<uint8_t>(to[i] << 2);
 }
 
 class Copy : public AsyncOp {
@@ -91,7 +80,7 @@ class Copy : public AsyncOp {
       SharedAccess shared(warp, cta, SharedAccess::Kind::AsyncRead, {mark.pipe->done, mark.at}, origin_.lane);
       for (int r = 0; r < kRows[static_cast<int>(form_.shape)]; ++r) {
         for (uint32_t piece = 0; piece < form_.pieces(); ++piece)
-          shared.touch(matrix_.k_major(static_cast<uint32_t>(r), piece), source_bytes(form_.source));
+          shared.touch(matrix_.k_major(static_cast<uint32_t>(r), piece), packed_bytes(form_.source));
       }
       TensorMemory& memory = tensor_memory(cta);
       if (form_.shape == MovementShape::L4x256b) {
@@ -230,9 +219,9 @@ bool decode_movement(const ptx::Instruction& source, DecodeContext& context, Ins
   const bool fits = shape == 3 ? multicast == 1 || multicast == 2 : shape == 4 ? multicast == 3 : multicast == 0;
   if (!fits) unsupported(source, "shape and multicast do not fit");
   MovementForm form;
-  if (has_part(source, "b6x16_p32")) form.source = Source::Six;
-  if (has_part(source, "b4x16_p64")) form.source = Source::Four;
-  if ((form.source != Source::Plain) != has_part(source, "b8x16"))
+  if (has_part(source, "b6x16_p32")) form.source = Packing::Six;
+  if (has_part(source, "b4x16_p64")) form.source = Packing::Four;
+  if ((form.source != Packing::Bytes) != has_part(source, "b8x16"))
     unsupported(source, "source and destination formats do not fit");
   form.shape = static_cast<MovementShape>(shape);
   form.multicast = static_cast<Multicast>(multicast);

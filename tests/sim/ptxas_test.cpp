@@ -308,4 +308,111 @@ TEST(Ptxas, MatricesOfBytes) {
   EXPECT_THROW(stored("stmatrix.sync.aligned.m8n8.shared.b16 [%a], {%r0}", 90), std::exception);
 }
 
+// Loads matrices of bytes, or of 6 or 4 bits that become bytes. Each thread fills a row of 16 bytes, of which it leaves
+// out what lies behind the elements, and then byte `missing` of row 5. `undefined` says which byte of the
+// output is undefined first, counted from 1.
+struct LoadedBytes {
+  std::vector<uint32_t> words;  // four a thread
+  uint64_t undefined = 0;
+};
+LoadedBytes load_bytes(const std::string& instruction, int bits, const std::vector<uint32_t>& rows, int missing) {
+  sim::GlobalMemory memory;
+  Buffer<uint32_t> in(memory, rows), out(memory, size_t{128}, 0u);
+  Shape shape;
+  shape.arch = 100;
+  if (missing >= 0) shape.rules.strictness = sim::Strictness::Field;
+  std::string text = R"(
+.visible .entry k(.param .u64 p_in, .param .u64 p_out) {
+  .shared .align 16 .b8 s[512];
+  .reg .b32 %t, %a, %w, %r<5>; .reg .b64 %in, %out; .reg .pred %p;
+  ld.param.u64 %in, [p_in];
+  ld.param.u64 %out, [p_out];
+  mov.u32 %t, %tid.x;
+  mad.wide.u32 %in, %t, 16, %in;
+  mad.wide.u32 %out, %t, 16, %out;
+  mov.u32 %a, s;
+  mad.lo.u32 %a, %t, 16, %a;
+  mov.b32 %r0, 0;
+  mov.b32 %r1, 0;
+  mov.b32 %r2, 0;
+  mov.b32 %r3, 0;
+)";
+  for (int byte = 0; byte < 2 * bits; ++byte) {
+    const std::string at = std::to_string(byte);
+    text += "ld.global.u8 %w, [%in+" + at + "];\n";
+    if (byte == missing) text += "setp.ne.u32 %p, %t, 5;\n@%p ";
+    text += "st.shared.u8 [%a+" + at + "], %w;\n";
+  }
+  run_ptx(text + "bar.warp.sync -1;\n" + instruction + R"(;
+  st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3};
+  ret;
+})",
+          "k", Params().add(in.address()).add(out.address()), memory, shape);
+  const uint64_t undefined = memory.undefined.find(out.address(), 512).address;
+  return {out.values(), undefined == 0 ? 0 : undefined - out.address() + 1};
+}
+
+// With .trans thread t holds in register r column t / 4 + 8 r of rows 4 (t % 4) to 4 (t % 4) + 3, and without it it
+// holds columns 4 (t % 4) to 4 (t % 4) + 3 of row t / 4 (9.7.14.5.15).
+TEST(Ptxas, LoadedMatricesOfBytes) {
+  const std::string list[] = {"", "{%r0}", "{%r0, %r1}", "", "{%r0, %r1, %r2, %r3}"};
+  std::vector<uint32_t> rows(128);
+  for (uint32_t i = 0; i < rows.size(); ++i) rows[i] = (i + 1) * 2654435761u ^ (i * i) << 7;
+  const auto element = [&](int bits, int row, int column) {
+    uint32_t value = 0;
+    for (int bit = 0; bit < bits; ++bit) {
+      const int at = 128 * row + column * bits + bit;
+      value |= (rows[static_cast<size_t>(at) / 32] >> at % 32 & 1) << bit;
+    }
+    return value;
+  };
+  for (const int bits : {8, 6, 4}) {
+    for (const bool square : {true, false}) {
+      if (bits == 8 && !square) continue;
+      const int height = square ? 16 : 8, registers = square ? 2 : 1;
+      for (const int matrices : {1, 2, 4}) {
+        if (square && matrices == 4) continue;
+        const std::string instruction = std::string("ldmatrix.sync.aligned.") + (square ? "m16n16.x" : "m8n16.x") +
+                                        std::to_string(matrices) + (square ? ".trans" : "") +
+                                        (bits == 6 ? ".shared::cta" : ".shared") +
+                                        (bits == 8   ? ".b8 "
+                                         : bits == 6 ? ".b8x16.b6x16_p32 "
+                                                     : ".b8x16.b4x16_p64 ") +
+                                        list[matrices * registers] + ", [%a]";
+        const LoadedBytes got = load_bytes(instruction, bits, rows, -1);
+        EXPECT_EQ(got.undefined, 0) << instruction;
+        for (int t = 0; t < 32; ++t) {
+          for (int r = 0; r < 4; ++r) {
+            uint32_t want = 0;
+            const int m = r / registers, first = m * height;
+            for (int e = 0; m < matrices && e < 4; ++e) {
+              const uint32_t value = square ? element(bits, first + 4 * (t % 4) + e, t / 4 + 8 * (r % 2))
+                                            : element(bits, first + t / 4, 4 * (t % 4) + e);
+              want |= value << 8 * e;
+            }
+            EXPECT_EQ(got.words[static_cast<size_t>(4 * t + r)], want) << instruction << " thread " << t << " " << r;
+          }
+        }
+        // The last byte of row 5 has the top of the last element, and of two where they have 4 bits.
+        const int column = bits == 8 ? 15 : 14;
+        const int thread = square ? column % 8 * 4 + 5 / 4 : 5 * 4 + column / 4;
+        const int byte = 16 * thread + (square ? 4 * (column / 8) + 5 % 4 : column % 4);
+        const LoadedBytes part = load_bytes(instruction, bits, rows, 2 * bits - 1);
+        EXPECT_EQ(part.undefined, static_cast<uint64_t>(byte + 1)) << instruction;
+      }
+    }
+  }
+  const auto refused = [&](const std::string& instruction) {
+    EXPECT_THROW(load_bytes("ldmatrix.sync.aligned." + instruction, 8, rows, -1), std::exception) << instruction;
+  };
+  refused("m16n16.x1.shared.b8 {%r0, %r1}, [%a]");
+  refused("m16n16.x4.trans.shared.b8 {%r0, %r1, %r2, %r3}, [%a]");
+  refused("m16n16.x1.trans.shared.b8 {%r0}, [%a]");
+  refused("m8n16.x1.shared.b8 {%r0}, [%a]");
+  refused("m8n16.x1.trans.shared.b8x16.b4x16_p64 {%r0}, [%a]");
+  EXPECT_THROW(stored("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%a]", 90), std::exception);
+  // A row begins at a multiple of 16 bytes.
+  refused("m16n16.x1.trans.shared.b8 {%r0, %r1}, [%a+8]");
+}
+
 }  // namespace
