@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forms of integer, floating-point, logic, comparison and move instructions (PTX ISA 9.7.1 to 9.7.9).
+// Forms of integer, floating-point, logic, comparison and move instructions (PTX ISA 9.7.1 to 9.7.9, 9.7.18.2).
 #include "tests/bits/form.h"
 
 namespace bits {
@@ -113,6 +113,35 @@ void add_integer(Table t) {
            "mad.hi.cc." + y + " d, a, b, c;\n madc.lo.cc." + y + " e, a, b, c;\n madc.hi." + y + " f, b, c, a;",
            {k, k, k}, {k, k, k});
   }
+}
+
+// vabsdiff2 and vabsdiff4 (9.7.18.2) of random parts, then of parts that are the least and greatest of their types.
+void add_differences(Table t) {
+  struct Parts {
+    const char *count, *lowest_bits, *highest_bits, *greatest;
+  };
+  constexpr Parts kParts[] = {{"2", "0x00010001", "0x80008000", "0x7fff"}, {"4", "0x01010101", "0x80808080", "0x7f"}};
+  const Kind w = Kind::B32;
+  for (const Parts& parts : kParts)
+    for (const char* d : {"u32", "s32"})
+      for (const char* a : {"u32", "s32"})
+        for (const char* b : {"u32", "s32"})
+          for (const char* modifier : {"", ".sat", ".add"}) {
+            const std::string name =
+                fill_template("vabsdiff#.D.A.B", {{"#", parts.count}, {"D", d}, {"A", a}, {"B", b}}) + modifier;
+            t.exact(name, w, {w, w, w});
+            t.text(name + ", parts at their ends",
+                   fill_template(".reg .b32 low;\n"
+                                 " and.b32 low, a, LOWEST;\n mul.lo.u32 low, low, GREATEST;\n"
+                                 " and.b32 a, a, HIGHEST;\n or.b32 a, a, low;\n"
+                                 " and.b32 low, b, LOWEST;\n mul.lo.u32 low, low, GREATEST;\n"
+                                 " and.b32 b, b, HIGHEST;\n or.b32 b, b, low;\n NAME d, a, b, c;",
+                                 {{"LOWEST", parts.lowest_bits},
+                                  {"HIGHEST", parts.highest_bits},
+                                  {"GREATEST", parts.greatest},
+                                  {"NAME", name}}),
+                   {w}, {w, w, w});
+          }
 }
 
 void add_logic(Table t) {
@@ -418,6 +447,7 @@ void add_conversions(Table t) {
 
 void add_scalar_forms(Forms& forms) {
   add_integer({forms, "integer"});
+  add_differences({forms, "integer"});
   add_logic({forms, "logic and moves"});
   add_comparisons({forms, "comparison"});
   add_float({forms, "floating point"});
