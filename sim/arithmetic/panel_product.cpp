@@ -4,6 +4,7 @@
 #include <cpuid.h>
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -367,6 +368,21 @@ bool multiply_by(Vectors vectors, float* const rows[], int n, const float* a, co
   const Multiply chosen = multiply_for(vectors);
   if (chosen != nullptr) chosen(rows, n, a, b, depth, fresh);
   return chosen != nullptr;
+}
+
+void multiply_stored(float* const rows[], int n, const float* a, const float* stored, const float* b, int depth,
+                     bool fresh) {
+  for (int i = 0; i < n / 2; ++i) {
+    const int half = i / 2 % 2, parity = i % 2;
+    if (fresh) std::fill_n(rows[i], kPanelRow, 0.0f);
+    for (int k = 0; k < depth; ++k) {
+      const float* const columns = b + (static_cast<int64_t>(i / 4) * depth + k) * 8 + 4 * parity;
+      for (int lane = 0; lane < kPanelRow; ++lane) {
+        const int64_t at = (int64_t{2} * k + half) * kPanelRow + lane;
+        if (stored[at] != 0) rows[i][lane] = std::fma(a[at], columns[lane % 4], rows[i][lane]);
+      }
+    }
+  }
 }
 
 }  // namespace sim

@@ -48,7 +48,10 @@ void pack_b(const Pieces& pieces, float* base, int depth, int j, int k);
 // Adds to (or, when `fresh`, sets) the accumulators of one warp: rows[i] is the register row of accumulator i
 // (32 floats, 64-byte aligned), n columns, `depth` steps of k.
 void multiply(float* const rows[], int n, const float* a, const float* b, int depth, bool fresh);
-// The same by one instruction set; false when this host does not have it.
+// The same of those elements of A alone for which `stored`, a panel like A's, has no zero.
+void multiply_stored(float* const rows[], int n, const float* a, const float* stored, const float* b, int depth,
+                     bool fresh);
+// multiply() by one instruction set; false when this host does not have it.
 enum class Vectors { None, Avx2, Avx512 };
 bool pack_a_by(Vectors vectors, const Pieces& pieces, float* base, int depth, int warp, int k, int half);
 bool pack_b_by(Vectors vectors, const Pieces& pieces, float* base, int depth, int j, int k);

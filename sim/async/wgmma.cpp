@@ -172,8 +172,9 @@ struct Panels {
   struct Free {
     void operator()(float* p) const { std::free(p); }
   };
-  std::unique_ptr<float[], Free> a, b, sums, stored;
-  size_t a_size = 0, b_size = 0, sums_size = 0, stored_size = 0;
+  // Of a sparse matrix A: `elements` are those that are stored, and `stored` has ones where they stand in `a`.
+  std::unique_ptr<float[], Free> a, b, sums, elements, stored;
+  size_t a_size = 0, b_size = 0, sums_size = 0, elements_size = 0, stored_size = 0;
   static float* grow(std::unique_ptr<float[], Free>& p, size_t& size, int64_t want) {
     if (static_cast<int64_t>(size) < want) {
       size = static_cast<size_t>(want);
@@ -213,6 +214,12 @@ void build_stored_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& 
   }
 }
 
+// Room for A, and for where a sparse one has its elements.
+float* panel_of_a(const Form& f, int depth) {
+  if (f.sparse) Panels::grow(panels.stored, panels.stored_size, a_panel_floats(depth));
+  return Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
+}
+
 SparseRows sparse_rows(const Form& f) {
   return {static_cast<uint8_t>(8 * element_bytes(f.a)), static_cast<uint8_t>(f.k), f.selector, false};
 }
@@ -220,17 +227,21 @@ SparseRows sparse_rows(const Form& f) {
 void build_a(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record, float* base, int depth, int k0) {
   const Form f = form_of(*record.instr);
   if (!f.sparse) return build_stored_a(cta, warps, record, base, depth, k0);
-  float* const stored = Panels::grow(panels.stored, panels.stored_size, a_panel_floats(f.k));
-  build_stored_a(cta, warps, record, stored, f.k, 0);
+  float* const elements = Panels::grow(panels.elements, panels.elements_size, a_panel_floats(f.k));
+  build_stored_a(cta, warps, record, elements, f.k, 0);
+  float* const stored = panels.stored.get();
   const SparseRows rows = sparse_rows(f);
   for (int w = 0; w < kWarps; ++w) {
-    std::memset(a_panel(base, depth, w, k0, 0), 0, static_cast<size_t>(f.depth()) * 2 * kPanelRow * sizeof(float));
+    for (float* const panel : {base, stored})
+      std::memset(a_panel(panel, depth, w, k0, 0), 0, static_cast<size_t>(f.depth()) * 2 * kPanelRow * sizeof(float));
     for (int row = 0; row < 16; ++row) {
       for (int i = 0; i < f.k; ++i) {
         const int column = sparse_column(rows, record.metadata[static_cast<size_t>(w)], row, i);
-        // Two elements may claim one column, which is a deviation.
-        for (int lane = row % 8 * 4; lane < row % 8 * 4 + 4; ++lane)
-          a_panel(base, depth, w, k0 + column, row / 8)[lane] += a_panel(stored, f.k, w, i, row / 8)[lane];
+        for (int lane = row % 8 * 4; lane < row % 8 * 4 + 4; ++lane) {
+          // Two elements may claim one column, which is a deviation.
+          a_panel(base, depth, w, k0 + column, row / 8)[lane] += a_panel(elements, f.k, w, i, row / 8)[lane];
+          a_panel(stored, depth, w, k0 + column, row / 8)[lane] = 1;
+        }
       }
     }
   }
@@ -252,13 +263,27 @@ void build_b(const Cta& cta, const MmaRecord& record, float* base, int depth, in
   }
 }
 
+// Whether A must be multiplied without the zeros that it does not store.
+bool keeps_to_stored(const Form& f, const float* b, int depth) {
+  return f.sparse && !all_finite(b, b_panel_floats(depth, f.n));
+}
+
+// One warp's part of a product of floats.
+void multiply_warp(bool stored_alone, float* const rows[], int n, int w, const float* b, int depth, bool fresh) {
+  const float* const a = a_panel(panels.a.get(), depth, w, 0, 0);
+  if (stored_alone)
+    multiply_stored(rows, n, a, a_panel(panels.stored.get(), depth, w, 0, 0), b, depth, fresh);
+  else
+    multiply(rows, n, a, b, depth, fresh);
+}
+
 // Operations with float32 accumulators in the same registers, in their order. `b_built`: the descriptors of B whose
 // panel stands built, kept from call to call as long as shared memory does not change.
 void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord* const* run, size_t count,
                      std::vector<uint64_t>& b_built) {
   const Form first = form_of(*run[0]->instr);
   const int depth = first.depth() * static_cast<int>(count);
-  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
+  float* const a = panel_of_a(first, depth);
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, first.n));
   std::vector<uint64_t> wanted{static_cast<uint64_t>(first.n), static_cast<uint64_t>(first.b), first.transpose_b,
                                first.sparse};
@@ -270,10 +295,11 @@ void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord*
     for (size_t i = 0; i < count; ++i) build_b(cta, *run[i], b, depth, first.depth() * static_cast<int>(i));
     b_built = std::move(wanted);
   }
+  const bool stored_alone = keeps_to_stored(first, b, depth);
   float* rows[128];
   for (int w = 0; w < kWarps; ++w) {
     for (int i = 0; i < first.n / 2; ++i) rows[i] = warps[w]->row<float>(first.d[i]);
-    multiply(rows, first.n, a_panel(a, depth, w, 0, 0), b, depth, !run[0]->accumulate);
+    multiply_warp(stored_alone, rows, first.n, w, b, depth, !run[0]->accumulate);
   }
 }
 
@@ -281,11 +307,12 @@ void multiply_floats(const Cta& cta, Warp* const warps[kWarps], const MmaRecord*
 // 8 * j + 2 * c and the next.
 void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord& record) {
   const Form f = form_of(*record.instr);
-  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(f.depth()));
+  float* const a = panel_of_a(f, f.depth());
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(f.depth(), f.n));
   float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
   build_a(cta, warps, record, a, f.depth(), 0);
   build_b(cta, record, b, f.depth(), 0);
+  const bool stored_alone = keeps_to_stored(f, b, f.depth());
   float* rows[128];
   for (int i = 0; i < f.n / 2; ++i) rows[i] = sums + i * kLanes;
   for (int w = 0; w < kWarps; ++w) {
@@ -294,7 +321,7 @@ void multiply_halves(const Cta& cta, Warp* const warps[kWarps], const MmaRecord&
       for (int lane = 0; lane < kLanes; ++lane)
         rows[i][lane] = f16_to_f32(static_cast<uint16_t>(packed[lane] >> 16 * (i % 2)));
     }
-    multiply(rows, f.n, a_panel(a, f.depth(), w, 0, 0), b, f.depth(), !record.accumulate);
+    multiply_warp(stored_alone, rows, f.n, w, b, f.depth(), !record.accumulate);
     for (int i = 0; i < f.n / 4; ++i) {
       uint32_t* const packed = warps[w]->row<uint32_t>(f.d[i]);
       for (int lane = 0; lane < kLanes; ++lane)
@@ -349,7 +376,7 @@ void multiply_integers(const Cta& cta, Warp* const warps[kWarps], const MmaRecor
     return;
   }
   const int depth = f.depth() * static_cast<int>(count);
-  float* const a = Panels::grow(panels.a, panels.a_size, a_panel_floats(depth));
+  float* const a = panel_of_a(f, depth);
   float* const b = Panels::grow(panels.b, panels.b_size, b_panel_floats(depth, f.n));
   float* const sums = Panels::grow(panels.sums, panels.sums_size, int64_t{f.n / 2} * kLanes);
   for (size_t i = 0; i < count; ++i) {

@@ -102,6 +102,7 @@ struct Operands {
   T a[16][kDeepest];        // [row][k]
   T b[kDeepest][kColumns];  // [k][column]
   T sum[16][kColumns];
+  bool stored[16][kDeepest];  // which elements of a sparse matrix A are
 };
 
 SparseRows sparse_rows(const Product& p) {
@@ -132,7 +133,10 @@ void gather(const Warp& warp, const Instr& in, const Product& p, Convert convert
   const int bits = bits_of(p.a), each = 32 / bits;
   const int of_a = p.m * p.stored() / each / kLanes, of_b = kColumns * p.k / each / kLanes;
   const Columns column(warp, in, p);
-  if (p.sparse) std::memset(out->a, 0, sizeof out->a);
+  if (p.sparse) {
+    std::memset(out->a, 0, sizeof out->a);
+    std::memset(out->stored, 0, sizeof out->stored);
+  }
   const uint32_t mask = bits == 32 ? kFullMask : (1u << bits) - 1;
   for (int r = 0; r < of_a; ++r) {
     const uint32_t* const row = warp.row<uint32_t>(in.reg[p.at_a.place + r]);
@@ -140,9 +144,11 @@ void gather(const Warp& warp, const Instr& in, const Product& p, Convert convert
       const Place at = place_in_a(p.m, r, lane, each);
       for (int e = 0; e < each; ++e) {
         const T value = convert(p.a, row[lane] >> e * bits & mask);
-        T& a = out->a[at.row][column(at.row, at.first + e)];
+        const int k = column(at.row, at.first + e);
+        T& a = out->a[at.row][k];
         // Two elements of a sparse matrix may claim one column, which is a deviation.
         a = p.sparse ? a + value : value;
+        if (p.sparse) out->stored[at.row][k] = true;
       }
     }
   }
@@ -180,6 +186,15 @@ void multiply_floats(Operands<float>& o, int m, int depth) {
   sum_plainly(o, m, depth);
 }
 
+// Sums the products of stored elements alone. A zero that is not stored would make a NaN of an infinity in B.
+void multiply_stored(Operands<float>& o, int m, int depth) {
+  for (int i = 0; i < m; ++i) {
+    for (int k = 0; k < depth; ++k) {
+      for (int j = 0; o.stored[i][k] && j < kColumns; ++j) o.sum[i][j] = std::fma(o.a[i][k], o.b[k][j], o.sum[i][j]);
+    }
+  }
+}
+
 void small_product(const Warp& warp, const Instr& in, const Product& p, const Destination& d) {
   alignas(64) Operands<float> o;
   gather(warp, in, p, to_float, &o);
@@ -191,7 +206,10 @@ void small_product(const Warp& warp, const Instr& in, const Product& p, const De
           from_halves ? f16_to_f32(static_cast<uint16_t>(word >> i % 2 * 16)) : std::bit_cast<float>(word);
     }
   }
-  multiply_floats(o, p.m, p.k);
+  if (p.sparse && !all_finite(o.b[0], p.k * kColumns))
+    multiply_stored(o, p.m, p.k);
+  else
+    multiply_floats(o, p.m, p.k);
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int half = 0; half < p.m / 8; ++half) {
       const float* const pair = o.sum[lane / 4 + 8 * half] + 2 * (lane % 4);
