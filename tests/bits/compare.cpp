@@ -282,18 +282,28 @@ int check_digest(const Forms& forms, const Results& results, const std::string& 
   }
   std::map<std::string, const Result*> by_name;
   for (const Result& r : results.forms) by_name[r.name] = &r;
-  int different = 0, compared = 0;
+  int different = 0, compared = 0, missing = 0;
   for (const Form& form : forms) {
     const auto want = wanted.find(seed_of(form.name) & 0xffffffff);
     const auto found = by_name.find(form.name);
-    if (want == wanted.end() || found == by_name.end()) continue;
+    if (!form.agreement.defined || found == by_name.end()) continue;
+    if (want == wanted.end()) {
+      ++missing;
+      std::printf("%s: no line in %s\n", form.name.c_str(), path.c_str());
+      continue;
+    }
     ++compared;
     if (found->second->error.empty() && digest_of(form, found->second->bytes) == want->second) continue;
     ++different;
     std::printf("%s: not the bits of %s\n", form.name.c_str(), path.c_str());
   }
   std::printf("%d of %d forms differ from %s\n", different, compared, path.c_str());
-  return compared == 0 ? 1 : different;
+  if (missing != 0)
+    std::printf(
+        "%d of %d forms have no line in %s: no GPU has said what their bits are, see \"A new form\" in "
+        "docs/instruction_bits.md\n",
+        missing, missing + compared, path.c_str());
+  return compared == 0 ? 1 : different + missing;
 }
 
 }  // namespace bits

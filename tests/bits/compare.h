@@ -17,7 +17,8 @@ int compare(const Forms& forms, const Results& first, const Results& second, boo
 
 // A line for each form whose bits are defined: a hash of its name, one of its result with all NaNs made one.
 void write_digest(const Forms& forms, const Results& results, const std::string& path);
-// Prints the forms whose result differs from the digest's; returns how many.
+// Prints the forms whose result differs from the digest's and those that have defined bits and no line there; returns
+// how many.
 int check_digest(const Forms& forms, const Results& results, const std::string& path);
 
 }  // namespace bits

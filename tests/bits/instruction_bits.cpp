@@ -6,8 +6,8 @@
 //   LD_LIBRARY_PATH=lib/moxie/sim bin/instruction_bits --out sim.bits     in the simulator
 //   bin/instruction_bits --compare sim.bits gpu.bits                      the table; exit code 1 when a form is outside
 //
-// --digest RESULTS FILE keeps hashes of the defined bits, --check FILE compares the bits of a run with such hashes: the
-// tests hold the simulator to those of an H200 (tests/bits/h200.digest).
+// --digest RESULTS FILE keeps hashes of the defined bits, --check FILE compares the bits of a run with such hashes and
+// fails for a form that has none: the tests hold the simulator to those of an H200 (tests/bits/h200.digest).
 // --filter TEXT keeps the forms whose names hold TEXT, --list prints names, --ptx FOLDER writes the modules, --all adds
 // a line for each form to the comparison. --processes N runs N parts at once, --seconds N ends after so long with the
 // results until then.
