@@ -36,13 +36,13 @@ namespace {
 bool in_steps(int n, int step) { return n >= step && n <= 256 && n % step == 0; }
 
 bool shape_fits(const MmaShape& s, MmaKind kind, int group, bool ws) {
-  if (ws) return (s.m == 32 || s.m == 64 || s.m == 128) && (s.n == 64 || s.n == 128 || s.n == 256);
+  if (ws) return (s.m == 32 || s.m == 64 || s.m == 128) && (s.n == 64 || s.n == 128 || (s.n == 256 && !s.sparse));
   if (group == 1) {
     if (s.m != 128 && (s.m != 64 || is_scaled(kind))) return false;
     if (kind == MmaKind::I8) return s.n == 8 || s.n == 24 || in_steps(s.n, 16);
     return in_steps(s.n, 8);
   }
-  if (s.m != 128 && s.m != 256) return false;
+  if (s.m != 256 && (s.m != 128 || (is_scaled(kind) && s.sparse))) return false;
   return in_steps(s.n, kind == MmaKind::I8 ? 32 : 16);
 }
 
@@ -157,7 +157,8 @@ std::string decode_mma_shape(uint32_t bits, MmaKind kind, int group, bool ws, bo
     return "transposition is not valid for types of 4 and 6 bits";
   if (!shape_fits(*s, kind, group, ws))
     return "shape " + std::to_string(s->m) + "x" + std::to_string(s->n) + "x" + std::to_string(s->k) + " is not valid" +
-           of_kind + " with .cta_group::" + std::to_string(group) + (ws ? ".ws" : "");
+           of_kind + " with .cta_group::" + std::to_string(group) + (ws ? ".ws" : "") +
+           (sparse ? " and a sparse matrix A" : "");
   if (s->transpose_b && element_bits(s->b) == 8 && s->n % (16 * group) != 0)
     return "N = " + std::to_string(s->n) + " is not valid for a transposed matrix B of 8-bit elements";
   return "";

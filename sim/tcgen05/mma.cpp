@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tcgen05.mma, its .ws form, and tcgen05.mma.sp (PTX ISA 9.7.16.10). Everything is checked when it is issued; the
+// tcgen05.mma and its forms .sp, .ws and .ws.sp (PTX ISA 9.7.16.10). Everything is checked when it is issued; the
 // product is computed when the pipe gets there. Accumulators of float32 take the products by fused multiply-adds in the
 // order of k; those of float16 are summed in float32 and rounded once an instruction. Elements are multiplied by their
 // scale factors beforehand, which is exact (see multiply_extreme for the scales where it would not be).
@@ -271,9 +271,11 @@ class Mma : public AsyncOp {
   void multiply(Cluster& cluster);
   int b_columns() const { return shape.n / group.count; }  // in one block's shared memory
   bool has_wide_metadata() const { return form.kind != MmaKind::F16 && form.kind != MmaKind::TF32; }
+  uint32_t metadata_columns() const { return has_wide_metadata() ? 2 : 1; }
   int scale_b_columns() const { return (layout.columns + 31) / 32; }
   int stored_k() const { return shape.sparse ? shape.k / 2 : shape.k; }  // elements of a row of A
   bool parts_of_a_differ(Cta& cta) const;
+  void compare_metadata(Cta& cta) const;
   void read_stored_a(Cta& cta, int split, float* out) const;
   void read_a(Cta& cta, int split, float* out) const;
   void read_scales(Cta& cta, float* scales_a, float* scales_b) const;
@@ -305,8 +307,7 @@ void Mma::check(const TensorMark& mark) {
         memory.touch(access, cell, 1, column, static_cast<uint32_t>(columns), write);
     };
     if (form.a_in_tensor) all(a_at.column, kOperandBytes / 4, false);
-    if (shape.sparse)
-      memory.touch(access, 0, kCellRows, metadata.column + shape.selector, has_wide_metadata() ? 2 : 1, false);
+    if (shape.sparse) memory.touch(access, 0, kCellRows, metadata.column + shape.selector, metadata_columns(), false);
     if (form.scale_vector != 0) {
       memory.touch(access, 0, kCellRows, scale_a.column, static_cast<uint32_t>(layout.rows) / 32, false);
       memory.touch(access, 0, kCellRows, scale_b.column, static_cast<uint32_t>(scale_b_columns()), false);
@@ -336,6 +337,23 @@ bool Mma::parts_of_a_differ(Cta& cta) const {
   return false;
 }
 
+// Each part of the lanes has a copy of the metadata, too (CUTLASS: UMMA::tmem_e_frg_ws).
+void Mma::compare_metadata(Cta& cta) const {
+  TensorMemory& memory = tensor_memory(cta);
+  for (int r = 0; r < layout.rows; ++r) {
+    for (int split = 1; split < layout.splits; ++split) {
+      const uint32_t lane = layout.lane(r, 0, d_at.lane), other = layout.lane(r, split, d_at.lane);
+      for (uint32_t i = 0; i < metadata_columns(); ++i) {
+        const uint32_t column = metadata.column + shape.selector + i;
+        if (memory.row(lane)[column] == memory.row(other)[column]) continue;
+        origin.fail(Hazard::TensorMemory, "the sparsity metadata at " + tensor_text(lane, column) + " and at lane " +
+                                              std::to_string(other) + " differ: they must stand in every " +
+                                              std::to_string(layout.rows) + " lanes");
+      }
+    }
+  }
+}
+
 void Mma::read_stored_a(Cta& cta, int split, float* out) const {
   const int k = stored_k();
   if (!form.a_in_tensor) {
@@ -354,9 +372,10 @@ void Mma::read_stored_a(Cta& cta, int split, float* out) const {
 }
 
 // The rows of A, of a sparse one with its zeros. A chunk of four elements stores two, in .kind::tf32 one of two, in the
-// kinds of 4 bits two pairs of four pairs (9.7.16.10.8). Its four bits of metadata say which. Of 8 and 4 bits a lane
-// has the 16 chunks of its row in two columns. Of 16 and 32 bits a row has eight chunks, in one column: of the rows r
-// and r + 8 of 16 the lower lane has the first four chunks, the upper one the others, row r + 8 in the upper half.
+// kinds of 4 bits two pairs of four pairs (9.7.16.10.8). Its four bits of metadata say which. Metadata of 16 rows stand
+// in the lanes of these rows. Of 8 and 4 bits a lane has the 16 chunks of its row in two columns. Of 16 and 32 bits a
+// row has eight chunks, in one column: of the rows r and r + 8 of 16 the lower lane has the first four chunks, the
+// upper one the others, row r + 8 in the upper half.
 void Mma::read_a(Cta& cta, int split, float* out) const {
   if (!shape.sparse) return read_stored_a(cta, split, out);
   const int stored = stored_k(), chunks = has_wide_metadata() ? 16 : 8, of_chunk = shape.k / chunks;
@@ -366,15 +385,16 @@ void Mma::read_a(Cta& cta, int split, float* out) const {
   TensorMemory& memory = tensor_memory(cta);
   for (int r = 0; r < layout.rows; ++r) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      const int lane = has_wide_metadata() ? r : r / 16 * 16 + r % 8 + chunk / 4 * 8;
+      const int holder = has_wide_metadata() ? r : r / 16 * 16 + r % 8 + chunk / 4 * 8;
+      const uint32_t lane = layout.lane(holder, split, d_at.lane);
       const int column = has_wide_metadata() ? chunk / 8 : shape.selector;
       const int bit = has_wide_metadata() ? chunk % 8 * 4 : r / 8 % 2 * 16 + chunk % 4 * 4;
-      const uint32_t word = memory.row(static_cast<uint32_t>(lane))[metadata.column + static_cast<uint32_t>(column)];
+      const uint32_t word = memory.row(lane)[metadata.column + static_cast<uint32_t>(column)];
       const uint32_t index = word >> bit & 15;
       const auto text = [&](const char* why) {
         return "the sparsity metadata " + hex(index) + " of chunk " + std::to_string(chunk) + " of row " +
                std::to_string(r) + ", at bit " + std::to_string(bit) + " of " +
-               tensor_text(static_cast<uint32_t>(lane), metadata.column + static_cast<uint32_t>(column)) + ", " + why;
+               tensor_text(lane, metadata.column + static_cast<uint32_t>(column)) + ", " + why;
       };
       const bool one = form.kind == MmaKind::TF32;  // stored in two columns
       if (one && index != 0b0100 && index != 0b1110)
@@ -503,6 +523,7 @@ void Mma::multiply(Cluster& cluster) {
   }
   for (int c = 0; c < group.count; ++c) {
     Cta& cta = *group.cta[c];
+    if (shape.sparse) compare_metadata(cta);
     // A is one matrix, or one for each part of the columns.
     const int parts = parts_of_a_differ(cta) ? layout.splits : 1;
     const int64_t of_part = int64_t{layout.rows} * k, next_part = parts == 1 ? 0 : of_part;
@@ -636,7 +657,7 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     const TensorGroup group = tensor_group(warp, f.group, lane);
     auto op = std::make_unique<Mma>(Origin{&warp, instr.source, lane}, f, shape, group, a_bits, b_bits);
-    if (f.sparse && op->layout.rows != 128)
+    if (f.sparse && !f.ws && op->layout.rows != 128)
       illegal("a sparse tcgen05.mma of " + std::to_string(op->layout.rows) +
               " rows a block is not simulated: the layout of its metadata is not known");
     if (f.sparse && !shape.transpose_b && op->b.matrix.wide == 2)
@@ -703,7 +724,6 @@ bool decode_mma(const ptx::Instruction& source, DecodeContext& context, Instr& o
   f.group = static_cast<uint8_t>(group_of(source));
   f.ws = has_part(source, "ws");
   f.sparse = has_part(source, "sp");
-  if (f.ws && f.sparse) unsupported(source, ".ws with a sparse matrix is not simulated");
   static const char* const kKinds[] = {"f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4"};
   bool known = false, reuses = false;
   for (size_t i = 2; i < source.parts.size(); ++i) {

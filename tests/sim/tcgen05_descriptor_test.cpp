@@ -78,9 +78,9 @@ uint32_t plain(const Kind& kind) {
 }
 int vector_of(const Kind& kind) { return kind.scale_vectors.empty() ? 0 : *kind.scale_vectors.begin(); }
 std::string flaw(const Kind& kind, uint32_t bits, int group = 1, bool ws = false, int scale_vector = -1,
-                 MmaShape* shape = nullptr) {
+                 MmaShape* shape = nullptr, bool sparse = false) {
   MmaShape own;
-  return sim::decode_mma_shape(bits, kind.kind, group, ws, false, scale_vector < 0 ? vector_of(kind) : scale_vector,
+  return sim::decode_mma_shape(bits, kind.kind, group, ws, sparse, scale_vector < 0 ? vector_of(kind) : scale_vector,
                                shape != nullptr ? shape : &own);
 }
 
@@ -229,29 +229,33 @@ TEST(Tcgen05Descriptor, ShapesOfEveryKind) {
   for (const Kind& kind : kinds()) {
     const bool scaled = !kind.scale_vectors.empty(), integers = kind.kind == MmaKind::I8;
     for (int group = 1; group <= 2; ++group) {
-      for (const bool ws : {false, true}) {
+      for (const auto& [ws, sparse] : {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
         if (ws && (scaled || group == 2)) continue;
+        const int k = sparse ? 2 * kind.k : kind.k;
         const int m_step = scaled ? 128 : 16;
         for (int m = 0; m < (scaled ? 4 : 32) * m_step; m += m_step) {
           for (int n = 0; n < 512; n += 8) {
             const auto steps = [&](int low, int step) { return n >= low && n <= 256 && n % step == 0; };
             bool fits;
             if (ws)
-              fits = (m == 32 || m == 64 || m == 128) && (n == 64 || n == 128 || n == 256);
+              fits = (m == 32 || m == 64 || m == 128) && (n == 64 || n == 128 || (n == 256 && !sparse));
             else if (group == 1)
               fits =
                   (m == 128 || (m == 64 && !scaled)) && (integers ? n == 8 || n == 24 || steps(16, 16) : steps(8, 8));
             else
-              fits = (m == 128 || m == 256) && (integers ? steps(32, 32) : steps(16, 16));
+              fits = ((m == 128 && !(scaled && sparse)) || m == 256) && (integers ? steps(32, 32) : steps(16, 16));
             const uint32_t size = static_cast<uint32_t>(m / m_step) << (scaled ? 27 : 24) | static_cast<uint32_t>(n / 8)
                                                                                                 << 17;
-            const uint32_t bits = (plain(kind) & ~(63u << 17 | (scaled ? 3u << 27 : 31u << 24))) | size;
-            const std::string said = "shape " + std::to_string(m) + "x" + std::to_string(n) + "x" +
-                                     std::to_string(kind.k) + " is not valid for .kind::" + kind.name +
-                                     " with .cta_group::" + std::to_string(group) + (ws ? ".ws" : "");
+            const uint32_t bits =
+                (plain(kind) & ~(63u << 17 | (scaled ? 3u << 27 : 31u << 24))) | size | uint32_t{sparse} << 2;
+            const std::string said = "shape " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) +
+                                     " is not valid for .kind::" + kind.name +
+                                     " with .cta_group::" + std::to_string(group) + (ws ? ".ws" : "") +
+                                     (sparse ? " and a sparse matrix A" : "");
             MmaShape shape;
-            ASSERT_EQ(flaw(kind, bits, group, ws, -1, &shape), fits ? "" : said);
+            ASSERT_EQ(flaw(kind, bits, group, ws, -1, &shape, sparse), fits ? "" : said);
             if (!fits) continue;
+            EXPECT_EQ(shape.k, k);
             EXPECT_EQ(shape.m, m);
             EXPECT_EQ(shape.n, n);
           }

@@ -642,12 +642,13 @@ SAME:
 
 TEST(Tcgen05Hazards, SparsityMetadata) {
   // The metadata is what the warps store before, in columns 64 and 65.
-  const auto with = [](const std::string& metadata, const std::string& change, uint32_t flip) {
+  const auto with = [](const std::string& metadata, const std::string& change, uint32_t flip,
+                       const std::string& form = "tcgen05.mma.sp", const std::string& mask = "") {
     std::string mma = kMma;
     const std::string dense = "tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;";
     mma.replace(mma.find(dense), dense.size(),
-                "add.u32 %w9, %t, 64;\n  xor.b32 %idesc, %idesc, " + std::to_string(flip) + ";\n  " + change +
-                    "  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%w9], %idesc, %p0;");
+                "add.u32 %w9, %t, 64;\n  xor.b32 %idesc, %idesc, " + std::to_string(flip) + ";\n  " + change + "  " +
+                    form + ".cta_group::1.kind::f16 [%t], %sa, %sb, [%w9], %idesc, %p0" + mask + ";");
     return kAlloc +
            ("  mov.u32 %w4, " + metadata +
             ";\n  add.u32 %w6, %q, 64;\n  tcgen05.st.sync.aligned.32x32b.x2.b32 [%w6], {%w4, %w4};\n"
@@ -662,6 +663,25 @@ TEST(Tcgen05Hazards, SparsityMetadata) {
   expect_fault(with("0x4e96d8c4", "", 4 ^ 12u << 24), Hazard::IllegalUse, "64 rows a block is not simulated");
   expect_fault(with("0x4e96d8c4", "add.u32 %w9, %w9, 0x100000;\n", 4), Hazard::TensorMemory,
                "sparsity metadata at lane 16 of tensor memory must begin at lane 0");
+  // Of .ws each 32 or 64 lanes have all of them.
+  const std::string ws = "tcgen05.mma.ws.sp", of_warp_2 =
+                                                  "0x4e96d8c4;\n  setp.eq.u32 %p1, %warp, 2;\n"
+                                                  "  @%p1 mov.u32 %w4, 0x4e96d4c4";
+  constexpr uint32_t kM32 = 10u << 24, kM64 = 12u << 24;
+  for (const uint32_t m : {0u, kM32, kM64}) expect_clean(with("0x4e96d8c4", "", 4 ^ m, ws));
+  expect_clean(with(of_warp_2, "", 4, ws));
+  expect_fault(with(of_warp_2, "", 4 ^ kM32, ws), Hazard::TensorMemory,
+               "the sparsity metadata at tensor memory at lane 0, column 64 and at lane 64 differ: they must stand in "
+               "every 32 lanes");
+  expect_fault(with(of_warp_2, "", 5 ^ kM64, ws), Hazard::TensorMemory,
+               "the sparsity metadata at tensor memory at lane 0, column 65 and at lane 64 differ: they must stand in "
+               "every 64 lanes");
+  expect_fault(with("0x4e96d5c4", "", 4 ^ kM32, ws), Hazard::TensorMemory, "the sparsity metadata 0x5 of chunk 2");
+  expect_fault(with("0x4e96d8c4", "", 4 ^ kM64 ^ 40u << 17, ws), Hazard::IllegalUse,
+               "shape 64x256x32 is not valid for .kind::f16 with .cta_group::1.ws and a sparse matrix A");
+  expect_clean(with("0x4e96d8c4", "  mov.u64 %wide, 0;\n", 4 ^ kM64, ws, ", %wide"));
+  expect_fault(with("0x4e96d8c4", "  mov.u64 %wide, 0x8000000000;\n", 4 ^ kM64, ws, ", %wide"), Hazard::IllegalUse,
+               "zero-column masks are not supported");
 }
 
 TEST(Tcgen05, FormsThatAreNotSupportedSaySo) {
@@ -675,7 +695,7 @@ TEST(Tcgen05, FormsThatAreNotSupportedSaySo) {
   };
   EXPECT_NE(why("  tcgen05.mma.sp.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;\n").find("sparsity metadata"),
             std::string::npos);
-  EXPECT_NE(why("  tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%t], %sa, %sb, [%t], %idesc, %p0;\n").find("sparse"),
+  EXPECT_NE(why("  tcgen05.mma.ws.sp.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;\n").find("sparsity metadata"),
             std::string::npos);
   EXPECT_NE(why("  tcgen05.ld.red.sync.aligned.32x32b.x2.max.u32 {%w0, %w1}, %w2, [%t];\n").find("sm_101a"),
             std::string::npos);

@@ -215,9 +215,17 @@ void put_in_tensor(Block& block, Type t, int lane, int column, uint32_t k, uint3
 
 constexpr int kMetadataColumn = 440;
 
+// The lanes that have a row of A in tensor memory: each part of D's columns has a copy.
+std::vector<int> lanes_of_a(int m, int group, bool ws, int row) {
+  std::vector<int> lanes;
+  for (int part = 0; part < 4; ++part) lanes.push_back(d_place(m, group, ws, row, part, 4).lane);
+  return lanes;
+}
+
 // Draws which of k columns of a row are stored, writes the row's metadata, and returns the columns. What the selector
-// does not select stays as it is.
-std::vector<int> put_metadata(Block& block, Type a, int row, int k, int selector) {
+// does not select stays as it is. lanes(r) are those that have row r of A.
+template <class Lanes>
+std::vector<int> put_metadata(Block& block, Type a, int row, int k, int selector, const Lanes& lanes) {
   const bool tf32 = a == TF32, wide = a >= E4M3;
   const int of_chunk = tf32 ? 2 : a == Packed ? 8 : 4;
   std::vector<int> stored;
@@ -235,17 +243,20 @@ std::vector<int> put_metadata(Block& block, Type a, int row, int k, int selector
         for (int i = 0; i < of_chunk / 4; ++i) stored.push_back(first + static_cast<int>(part) * (of_chunk / 4) + i);
       }
     }
-    // Figures 263, 265 and 267, for 128 rows a block.
-    const int lane = wide ? row : row / 16 * 16 + row % 8 + (chunk >= 4 ? 8 : 0);
-    uint32_t& word = block.at(lane, kMetadataColumn + (wide ? chunk / 8 : selector));
-    const int bit = wide ? 4 * (chunk % 8) : 4 * (chunk % 4) + (row % 16 >= 8 ? 16 : 0);
-    word = (word & ~(15u << bit)) | index << bit;
+    // Figures 263, 265 and 267, for 128 rows a block; of .ws with fewer rows CUTLASS's tmem_e_frg_ws.
+    const int holder = wide ? row : row / 16 * 16 + row % 8 + (chunk >= 4 ? 8 : 0);
+    for (const int lane : lanes(holder)) {
+      uint32_t& word = block.at(lane, kMetadataColumn + (wide ? chunk / 8 : selector));
+      const int bit = wide ? 4 * (chunk % 8) : 4 * (chunk % 4) + (row % 16 >= 8 ? 16 : 0);
+      word = (word & ~(15u << bit)) | index << bit;
+    }
   }
   return stored;
 }
 // The columns that a row stores: all of a dense matrix.
-std::vector<int> put_row(Block& block, Type a, int row, int k, int selector) {
-  if (selector >= 0) return put_metadata(block, a, row, k, selector);
+template <class Lanes>
+std::vector<int> put_row(Block& block, Type a, int row, int k, int selector, const Lanes& lanes) {
+  if (selector >= 0) return put_metadata(block, a, row, k, selector, lanes);
   std::vector<int> all;
   for (int i = 0; i < k; ++i) all.push_back(i);
   return all;
@@ -265,6 +276,7 @@ struct KindCase {
   Swizzle swizzle_a = k128, swizzle_b = k128;  // but for transposed tf32, which has one of its own
   bool accumulate = true;
   int selector = -1;  // of a sparse matrix A
+  bool ws = false;
 };
 
 void run_kind(const KindCase& c, sim::Order order = {}) {
@@ -289,16 +301,15 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
   const Placement pb =
       place(48 * 1024, swizzle(c.swizzle_b, c.mn_b), c.mn_b, static_cast<uint32_t>(columns), bytes(c.b));
   std::vector<float> a(static_cast<size_t>(c.m * k)), b(static_cast<size_t>(c.n * k));
+  const auto lanes = [&](int row) { return lanes_of_a(c.m, c.group, c.ws, row); };
   for (int i = 0; i < c.m; ++i) {
     Block& block = blocks[static_cast<size_t>(i / rows)];
-    const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.selector);
+    const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.selector, lanes);
     for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t code = random_code(c.a);
       a[static_cast<size_t>(i * k + stored[static_cast<size_t>(j)])] = static_cast<float>(value_of(c.a, code));
       if (c.a_in_tensor) {
-        for (int n = 0; n < c.n; n += c.n / 2)  // each part of the lanes has a copy
-          put_in_tensor(block, c.a, d_place(c.m, c.group, false, i % rows, n, c.n).lane, 480, static_cast<uint32_t>(j),
-                        code);
+        for (const int lane : lanes(i % rows)) put_in_tensor(block, c.a, lane, 480, static_cast<uint32_t>(j), code);
       } else {
         put_element(block, pa, c.a, static_cast<uint32_t>(i % rows), static_cast<uint32_t>(j), code);
       }
@@ -326,10 +337,10 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
     }
     words += "}, ";
   }
-  body += std::string("  tcgen05.mma") + (sparse ? ".sp" : "") + ".cta_group::" + std::to_string(c.group) +
-          ".kind::" + c.kind + (c.ashift ? ".ashift" : "") + c.qualifier + " [%t], " +
-          (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, " + (sparse ? "[%w3], " : "") + "%x2, " + words + "%p0" +
-          (c.scale_d ? ", " + std::to_string(c.scale_d) : "") + ";\n" + commit(c.group);
+  body += std::string("  tcgen05.mma") + (c.ws ? ".ws" : "") + (sparse ? ".sp" : "") +
+          ".cta_group::" + std::to_string(c.group) + ".kind::" + c.kind + (c.ashift ? ".ashift" : "") + c.qualifier +
+          " [%t], " + (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, " + (sparse ? "[%w3], " : "") + "%x2, " + words +
+          "%p0" + (c.scale_d ? ", " + std::to_string(c.scale_d) : "") + ";\n" + commit(c.group);
   sim::Statistics statistics;
   const auto got =
       run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}}, order, &statistics);
@@ -338,7 +349,7 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
   for (int i = 0; i < c.m; ++i) {
     const int from = c.ashift && (i + 1) % 128 != 0 ? i + 1 : i;
     for (int j = 0; j < c.n; ++j) {
-      const DPlace p = d_place(c.m, c.group, false, i % rows, j, c.n);
+      const DPlace p = d_place(c.m, c.group, c.ws, i % rows, j, c.n);
       if (mask[static_cast<size_t>(4 * (i / rows) + p.lane / 32)] >> p.lane % 32 & 1) continue;
       uint32_t& word = blocks[static_cast<size_t>(i / rows)].at(p.lane, p.column);
       const float *x = &a[static_cast<size_t>(from * k)], *y = &b[static_cast<size_t>(j * k)];
@@ -356,7 +367,9 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       word = c.d == 1 ? std::bit_cast<uint32_t>(sum) : code_of(sum, kF16);
     }
   }
-  expect_images(got, blocks, c.kind + " " + kFormats[c.a].name + " " + kFormats[c.b].name);
+  expect_images(
+      got, blocks,
+      c.kind + " " + kFormats[c.a].name + " " + kFormats[c.b].name + " m " + std::to_string(c.m) + (c.ws ? " ws" : ""));
 }
 
 TEST(Tcgen05Mma, F8F6F4OfEveryPairOfTypes) {
@@ -442,7 +455,8 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
   constexpr int kScaleA = 448, kScaleB = 464, kAColumn = 480;
   for (int i = 0; i < c.m; ++i) {
     Block& block = blocks[static_cast<size_t>(i / rows)];
-    const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.sparse ? 0 : -1);
+    const auto lanes = [&](int row) { return lanes_of_a(c.m, c.group, false, row); };
+    const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.sparse ? 0 : -1, lanes);
     for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t bits = random_code(c.a);
       a[static_cast<size_t>(i * k + stored[static_cast<size_t>(j)])] = value_of(c.a, bits);
@@ -577,6 +591,63 @@ TEST(Tcgen05Mma, SparseMatrixA) {
   for (const Type a : {E4M3, E5M2, E2M3, E3M2, E2M1}) {
     run_kind({.kind = "f8f6f4", .a = a, .b = E4M3, .n = 40, .selector = 0});
     run_kind({.kind = "f8f6f4", .a = E5M2, .b = a, .m = 256, .n = 32, .group = 2, .a_in_tensor = true, .selector = 0});
+  }
+}
+
+// Weight stationary products, of which a sparse one has at most 128 columns (table 39).
+TEST(Tcgen05Mma, SparseMatrixAOfWs) {
+  for (const int m : {32, 64, 128}) {
+    for (const int n : {64, 128}) {
+      for (const bool a_in_tensor : {false, true}) {
+        KindCase c{.kind = "f16", .a = BF16, .b = BF16, .m = m, .n = n, .a_in_tensor = a_in_tensor, .ws = true};
+        for (c.selector = 0; c.selector < 2; ++c.selector) {
+          for (const sim::Order order : all_orders()) run_kind(c, order);
+          KindCase tf32 = c;
+          tf32.kind = "tf32";
+          tf32.a = tf32.b = TF32;
+          run_kind(tf32);
+        }
+        c.selector = 0;
+        c.accumulate = false;
+        run_kind(c);
+        c.mn_a = !a_in_tensor;
+        c.mn_b = true;
+        run_kind(c);
+        KindCase narrow{.kind = "f8f6f4",
+                        .a = E4M3,
+                        .b = E2M1,
+                        .m = m,
+                        .n = n,
+                        .a_in_tensor = a_in_tensor,
+                        .selector = 0,
+                        .ws = true};
+        run_kind(narrow);
+        narrow.a = E3M2;
+        narrow.b = E5M2;
+        narrow.d = 0;
+        run_kind(narrow);
+        run_kind({.kind = "i8",
+                  .a = S8,
+                  .b = U8,
+                  .m = m,
+                  .n = n,
+                  .d = 2,
+                  .flags = 8,
+                  .a_in_tensor = a_in_tensor,
+                  .selector = 0,
+                  .ws = true});
+      }
+    }
+  }
+  for (const char* buffer : {"b0", "b1", "b2", "b3"}) {
+    for (const char* op : {"fill", "use", "lastuse", "discard"})
+      run_kind({.kind = "f16",
+                .a = BF16,
+                .b = BF16,
+                .m = 32,
+                .qualifier = std::string(".collector::") + buffer + "::" + op,
+                .selector = 0,
+                .ws = true});
   }
 }
 
