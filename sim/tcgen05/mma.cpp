@@ -48,12 +48,12 @@ struct MmaForm {
 struct Layout {
   int rows = 0;         // of one block
   int splits = 1;       // the columns in so many parts, each in lanes of its own (layouts B, E: 2; G: 4)
-  bool halves = false;  // 16 lanes of each quarter (layout F)
+  bool halves = false;  // 16 lanes of each quarter (layout F, of a sparse matrix layout C)
   int columns = 0;      // of a part
 
   Layout(const MmaShape& shape, int group) {
     rows = shape.m / group;
-    halves = rows == 64 && group == 1;
+    halves = rows == 64 && (group == 1 || shape.sparse);
     splits = halves ? 1 : 128 / rows;
     columns = shape.n / splits;
   }
@@ -271,7 +271,7 @@ class Mma : public AsyncOp {
   void multiply(Cluster& cluster);
   int b_columns() const { return shape.n / group.count; }  // in one block's shared memory
   bool has_wide_metadata() const { return form.kind != MmaKind::F16 && form.kind != MmaKind::TF32; }
-  uint32_t metadata_columns() const { return has_wide_metadata() ? 2 : 1; }
+  int metadata_columns() const { return has_wide_metadata() ? 2 : 1; }
   int scale_b_columns() const { return (layout.columns + 31) / 32; }
   int stored_k() const { return shape.sparse ? shape.k / 2 : shape.k; }  // elements of a row of A
   bool parts_of_a_differ(Cta& cta) const;
@@ -307,7 +307,7 @@ void Mma::check(const TensorMark& mark) {
         memory.touch(access, cell, 1, column, static_cast<uint32_t>(columns), write);
     };
     if (form.a_in_tensor) all(a_at.column, kOperandBytes / 4, false);
-    if (shape.sparse) memory.touch(access, 0, kCellRows, metadata.column + shape.selector, metadata_columns(), false);
+    if (shape.sparse) all(metadata.column + shape.selector, metadata_columns(), false);
     if (form.scale_vector != 0) {
       memory.touch(access, 0, kCellRows, scale_a.column, static_cast<uint32_t>(layout.rows) / 32, false);
       memory.touch(access, 0, kCellRows, scale_b.column, static_cast<uint32_t>(scale_b_columns()), false);
@@ -343,8 +343,8 @@ void Mma::compare_metadata(Cta& cta) const {
   for (int r = 0; r < layout.rows; ++r) {
     for (int split = 1; split < layout.splits; ++split) {
       const uint32_t lane = layout.lane(r, 0, d_at.lane), other = layout.lane(r, split, d_at.lane);
-      for (uint32_t i = 0; i < metadata_columns(); ++i) {
-        const uint32_t column = metadata.column + shape.selector + i;
+      for (int i = 0; i < metadata_columns(); ++i) {
+        const uint32_t column = metadata.column + shape.selector + static_cast<uint32_t>(i);
         if (memory.row(lane)[column] == memory.row(other)[column]) continue;
         origin.fail(Hazard::TensorMemory, "the sparsity metadata at " + tensor_text(lane, column) + " and at lane " +
                                               std::to_string(other) + " differ: they must stand in every " +
@@ -373,9 +373,9 @@ void Mma::read_stored_a(Cta& cta, int split, float* out) const {
 
 // The rows of A, of a sparse one with its zeros. A chunk of four elements stores two, in .kind::tf32 one of two, in the
 // kinds of 4 bits two pairs of four pairs (9.7.16.10.8). Its four bits of metadata say which. Metadata of 16 rows stand
-// in the lanes of these rows. Of 8 and 4 bits a lane has the 16 chunks of its row in two columns. Of 16 and 32 bits a
-// row has eight chunks, in one column: of the rows r and r + 8 of 16 the lower lane has the first four chunks, the
-// upper one the others, row r + 8 in the upper half.
+// in the lanes of these rows, also where rows have half of the lanes (9.7.16.10.8.5). Of 8 and 4 bits a lane has the 16
+// chunks of its row in two columns. Of 16 and 32 bits a row has eight chunks, in one column: of the rows r and r + 8 of
+// 16 the lower lane has the first four chunks, the upper one the others, row r + 8 in the upper half.
 void Mma::read_a(Cta& cta, int split, float* out) const {
   if (!shape.sparse) return read_stored_a(cta, split, out);
   const int stored = stored_k(), chunks = has_wide_metadata() ? 16 : 8, of_chunk = shape.k / chunks;
@@ -657,18 +657,10 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
     }
     const TensorGroup group = tensor_group(warp, f.group, lane);
     auto op = std::make_unique<Mma>(Origin{&warp, instr.source, lane}, f, shape, group, a_bits, b_bits);
-    if (f.sparse && !f.ws && op->layout.rows != 128)
-      illegal("a sparse tcgen05.mma of " + std::to_string(op->layout.rows) +
-              " rows a block is not simulated: the layout of its metadata is not known");
     if (f.sparse && !shape.transpose_b && op->b.matrix.wide == 2)
       illegal(
           "a sparse tcgen05.mma takes 64 bytes of each column of B, of which a swizzle of 32 bytes holds half; the "
           "ISA does not say where the others are");
-    if (f.sparse) op->metadata = tensor_operand(f.metadata);
-    if (op->metadata.lane != 0)
-      fault(
-          Hazard::TensorMemory, warp, lane,
-          "sparsity metadata at lane " + std::to_string(op->metadata.lane) + " of tensor memory must begin at lane 0");
     op->a_at = a_at;
     op->d_at = d_at;
     // Table 54.
@@ -689,6 +681,13 @@ Step execute_mma(Warp& warp, const Instr& instr, uint32_t mask) {
                 (op->layout.halves ? " or 16" : ""));
     if (f.a_in_tensor && a_at.lane != d_at.lane)
       fault(Hazard::TensorMemory, warp, lane, "matrices A and D must have the same lane alignment in tensor memory");
+    if (f.sparse) {
+      op->metadata = tensor_operand(f.metadata);
+      if (op->metadata.lane != d_at.lane)
+        fault(Hazard::TensorMemory, warp, lane,
+              "sparsity metadata at lane " + std::to_string(op->metadata.lane) +
+                  " of tensor memory must begin at lane " + std::to_string(d_at.lane) + ", as matrix D does");
+    }
     if (f.has_mask) {
       for (int i = 0; i < 4 * f.group; ++i)
         op->disabled[i] = read32(warp, instr, ValueOperand{static_cast<uint8_t>(f.mask.place + i)}, lane);

@@ -647,8 +647,9 @@ TEST(Tcgen05Hazards, SparsityMetadata) {
     std::string mma = kMma;
     const std::string dense = "tcgen05.mma.cta_group::1.kind::f16 [%t], %sa, %sb, %idesc, %p0;";
     mma.replace(mma.find(dense), dense.size(),
-                "add.u32 %w9, %t, 64;\n  xor.b32 %idesc, %idesc, " + std::to_string(flip) + ";\n  " + change + "  " +
-                    form + ".cta_group::1.kind::f16 [%t], %sa, %sb, [%w9], %idesc, %p0" + mask + ";");
+                "mov.u32 %w8, %t;\n  add.u32 %w9, %t, 64;\n  xor.b32 %idesc, %idesc, " + std::to_string(flip) +
+                    ";\n  " + change + "  " + form + ".cta_group::1.kind::f16 [%w8], %sa, %sb, [%w9], %idesc, %p0" +
+                    mask + ";");
     return kAlloc +
            ("  mov.u32 %w4, " + metadata +
             ";\n  add.u32 %w6, %q, 64;\n  tcgen05.st.sync.aligned.32x32b.x2.b32 [%w6], {%w4, %w4};\n"
@@ -660,14 +661,22 @@ TEST(Tcgen05Hazards, SparsityMetadata) {
   expect_fault(with("0x4e96d5c4", "", 4), Hazard::TensorMemory, "the sparsity metadata 0x5 of chunk 2 of row 0");
   expect_fault(with("0x4e96d8c4", "", 6), Hazard::IllegalUse, "sparsity selector 2 is not valid for .kind::f16");
   expect_fault(with("0x4e96d8c4", "", 0), Hazard::IllegalUse, "the instruction descriptor says dense");
-  expect_fault(with("0x4e96d8c4", "", 4 ^ 12u << 24), Hazard::IllegalUse, "64 rows a block is not simulated");
-  expect_fault(with("0x4e96d8c4", "add.u32 %w9, %w9, 0x100000;\n", 4), Hazard::TensorMemory,
-               "sparsity metadata at lane 16 of tensor memory must begin at lane 0");
+  constexpr uint32_t kM32 = 10u << 24, kM64 = 12u << 24;
+  const std::string lane16 = "add.u32 %w9, %w9, 0x100000;\n";
+  expect_clean(with("0x4e96d8c4", "", 4 ^ kM64));
+  expect_clean(with("0x4e96d8c4", lane16 + "  add.u32 %w8, %w8, 0x100000;\n", 4 ^ kM64));
+  for (const uint32_t m : {0u, kM64}) {
+    expect_fault(with("0x4e96d8c4", lane16, 4 ^ m), Hazard::TensorMemory,
+                 "sparsity metadata at lane 16 of tensor memory must begin at lane 0, as matrix D does");
+  }
+  expect_fault(with("0x4e96d8c4", "add.u32 %w8, %w8, 0x100000;\n", 4 ^ kM64), Hazard::TensorMemory,
+               "sparsity metadata at lane 0 of tensor memory must begin at lane 16, as matrix D does");
+  expect_fault(with("0x4e96d5c4", lane16 + "  add.u32 %w8, %w8, 0x100000;\n", 4 ^ kM64), Hazard::TensorMemory,
+               "the sparsity metadata 0x5 of chunk 2 of row 0, at bit 8 of tensor memory at lane 16, column 64");
   // Of .ws each 32 or 64 lanes have all of them.
   const std::string ws = "tcgen05.mma.ws.sp", of_warp_2 =
                                                   "0x4e96d8c4;\n  setp.eq.u32 %p1, %warp, 2;\n"
                                                   "  @%p1 mov.u32 %w4, 0x4e96d4c4";
-  constexpr uint32_t kM32 = 10u << 24, kM64 = 12u << 24;
   for (const uint32_t m : {0u, kM32, kM64}) expect_clean(with("0x4e96d8c4", "", 4 ^ m, ws));
   expect_clean(with(of_warp_2, "", 4, ws));
   expect_fault(with(of_warp_2, "", 4 ^ kM32, ws), Hazard::TensorMemory,

@@ -23,9 +23,10 @@ float bf16(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 struct DPlace {
   int lane, column;
 };
-DPlace d_place(int m, int group, bool ws, int r, int n, int columns) {
+DPlace d_place(int m, int group, bool ws, int r, int n, int columns, bool sparse = false) {
   if (ws && m == 32) return {r + 32 * (n / (columns / 4)), n % (columns / 4)};           // G
   if (ws && m == 64) return {r + 64 * (n / (columns / 2)), n % (columns / 2)};           // E
+  if (group == 2 && m == 128 && sparse) return {r % 16 + r / 16 * 32, n};                // C
   if (group == 2 && m == 128) return {r + 64 * (n / (columns / 2)), n % (columns / 2)};  // B
   if (group == 1 && m == 64) return {r % 16 + r / 16 * 32, n};                           // F
   return {r, n};                                                                         // A, D
@@ -216,9 +217,9 @@ void put_in_tensor(Block& block, Type t, int lane, int column, uint32_t k, uint3
 constexpr int kMetadataColumn = 440;
 
 // The lanes that have a row of A in tensor memory: each part of D's columns has a copy.
-std::vector<int> lanes_of_a(int m, int group, bool ws, int row) {
+std::vector<int> lanes_of_a(int m, int group, bool ws, int row, bool sparse) {
   std::vector<int> lanes;
-  for (int part = 0; part < 4; ++part) lanes.push_back(d_place(m, group, ws, row, part, 4).lane);
+  for (int part = 0; part < 4; ++part) lanes.push_back(d_place(m, group, ws, row, part, 4, sparse).lane);
   return lanes;
 }
 
@@ -244,6 +245,7 @@ std::vector<int> put_metadata(Block& block, Type a, int row, int k, int selector
       }
     }
     // Figures 263, 265 and 267, for 128 rows a block; of .ws with fewer rows CUTLASS's tmem_e_frg_ws.
+    // Otherwise 64 rows have half of the lanes (9.7.16.10.8.5).
     const int holder = wide ? row : row / 16 * 16 + row % 8 + (chunk >= 4 ? 8 : 0);
     for (const int lane : lanes(holder)) {
       uint32_t& word = block.at(lane, kMetadataColumn + (wide ? chunk / 8 : selector));
@@ -277,6 +279,7 @@ struct KindCase {
   bool accumulate = true;
   int selector = -1;  // of a sparse matrix A
   bool ws = false;
+  int lane = 0;
 };
 
 void run_kind(const KindCase& c, sim::Order order = {}) {
@@ -301,7 +304,11 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
   const Placement pb =
       place(48 * 1024, swizzle(c.swizzle_b, c.mn_b), c.mn_b, static_cast<uint32_t>(columns), bytes(c.b));
   std::vector<float> a(static_cast<size_t>(c.m * k)), b(static_cast<size_t>(c.n * k));
-  const auto lanes = [&](int row) { return lanes_of_a(c.m, c.group, c.ws, row); };
+  const auto lanes = [&](int row) {
+    std::vector<int> of_row = lanes_of_a(c.m, c.group, c.ws, row, sparse);
+    for (int& lane : of_row) lane += c.lane;
+    return of_row;
+  };
   for (int i = 0; i < c.m; ++i) {
     Block& block = blocks[static_cast<size_t>(i / rows)];
     const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.selector, lanes);
@@ -328,7 +335,10 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
                          uint32_t{c.mn_b} << 16 | static_cast<uint32_t>(c.n / 8) << 17 |
                          static_cast<uint32_t>(c.m / 16) << 24;
   std::vector<uint32_t> mask(8);
-  std::string body = "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w1, %t, 480;\n  add.u32 %w3, %t, 440;\n", words;
+  std::string body =
+                  "  setp.ne.u32 %p0, %x3, 0;\n  add.u32 %w0, %t, %x4;\n  add.u32 %w1, %w0, 480;\n"
+                  "  add.u32 %w3, %w0, 440;\n",
+              words;
   if (c.masked) {
     for (int i = 0; i < 4 * c.group; ++i) {
       mask[static_cast<size_t>(i)] = static_cast<uint32_t>(rng()());
@@ -339,17 +349,20 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
   }
   body += std::string("  tcgen05.mma") + (c.ws ? ".ws" : "") + (sparse ? ".sp" : "") +
           ".cta_group::" + std::to_string(c.group) + ".kind::" + c.kind + (c.ashift ? ".ashift" : "") + c.qualifier +
-          " [%t], " + (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, " + (sparse ? "[%w3], " : "") + "%x2, " + words +
+          " [%w0], " + (c.a_in_tensor ? "[%w1]" : "%a0") + ", %a1, " + (sparse ? "[%w3], " : "") + "%x2, " + words +
           "%p0" + (c.scale_d ? ", " + std::to_string(c.scale_d) : "") + ";\n" + commit(c.group);
   sim::Statistics statistics;
-  const auto got =
-      run_machine(body, blocks, {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}}, order, &statistics);
+  const auto got = run_machine(
+      body, blocks,
+      {pa.descriptor(), pb.descriptor(), idesc, uint64_t{c.accumulate}, static_cast<uint64_t>(c.lane) << 16}, order,
+      &statistics);
   EXPECT_EQ(statistics.multiply_adds, static_cast<uint64_t>(c.m * c.n * (sparse ? k / 2 : k)));
   const float sign = (c.flags >> 13 & 1) != (c.flags >> 14 & 1) ? -1.0f : 1.0f;
   for (int i = 0; i < c.m; ++i) {
     const int from = c.ashift && (i + 1) % 128 != 0 ? i + 1 : i;
     for (int j = 0; j < c.n; ++j) {
-      const DPlace p = d_place(c.m, c.group, c.ws, i % rows, j, c.n);
+      DPlace p = d_place(c.m, c.group, c.ws, i % rows, j, c.n, sparse);
+      p.lane += c.lane;
       if (mask[static_cast<size_t>(4 * (i / rows) + p.lane / 32)] >> p.lane % 32 & 1) continue;
       uint32_t& word = blocks[static_cast<size_t>(i / rows)].at(p.lane, p.column);
       const float *x = &a[static_cast<size_t>(from * k)], *y = &b[static_cast<size_t>(j * k)];
@@ -455,7 +468,7 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
   constexpr int kScaleA = 448, kScaleB = 464, kAColumn = 480;
   for (int i = 0; i < c.m; ++i) {
     Block& block = blocks[static_cast<size_t>(i / rows)];
-    const auto lanes = [&](int row) { return lanes_of_a(c.m, c.group, false, row); };
+    const auto lanes = [&](int row) { return lanes_of_a(c.m, c.group, false, row, c.sparse); };
     const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.sparse ? 0 : -1, lanes);
     for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t bits = random_code(c.a);
@@ -591,6 +604,52 @@ TEST(Tcgen05Mma, SparseMatrixA) {
   for (const Type a : {E4M3, E5M2, E2M3, E3M2, E2M1}) {
     run_kind({.kind = "f8f6f4", .a = a, .b = E4M3, .n = 40, .selector = 0});
     run_kind({.kind = "f8f6f4", .a = E5M2, .b = a, .m = 256, .n = 32, .group = 2, .a_in_tensor = true, .selector = 0});
+  }
+}
+
+// 64 rows a block, in half of the lanes.
+TEST(Tcgen05Mma, SparseMatrixAOf64Rows) {
+  for (const int group : {1, 2}) {
+    for (const int lane : {0, 16}) {
+      for (const bool a_in_tensor : {false, true}) {
+        KindCase c{.kind = "f16",
+                   .a = BF16,
+                   .b = BF16,
+                   .m = 64 * group,
+                   .n = 80,
+                   .group = group,
+                   .a_in_tensor = a_in_tensor,
+                   .lane = lane};
+        for (c.selector = 0; c.selector < 2; ++c.selector) {
+          for (const sim::Order order : all_orders()) run_kind(c, order);
+          KindCase tf32 = c;
+          tf32.kind = "tf32";
+          tf32.a = tf32.b = TF32;
+          tf32.masked = true;
+          run_kind(tf32);
+        }
+        c.selector = 0;
+        c.mn_a = !a_in_tensor;
+        c.mn_b = true;
+        c.accumulate = false;
+        run_kind(c);
+        KindCase narrow = c;
+        narrow.kind = "f8f6f4";
+        narrow.a = E5M2;
+        narrow.b = E2M3;
+        narrow.d = 0;
+        narrow.mn_a = narrow.mn_b = false;
+        run_kind(narrow);
+        narrow.kind = "i8";
+        narrow.a = U8;
+        narrow.b = S8;
+        narrow.d = 2;
+        narrow.n = 96;
+        narrow.flags = 8;
+        narrow.accumulate = true;
+        run_kind(narrow);
+      }
+    }
   }
 }
 
