@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metadata of a sparse matrix A in registers: mma.sp (PTX ISA 9.7.14.6.1) and wgmma.mma_async.sp (9.7.15.6.1). Half of
 // the elements of each chunk of a row are stored, and the metadata say in which columns of the chunk they stand. A
-// chunk has four columns; of 4-bit elements it has four pairs of columns, and of tf32 two columns. Nothing in B is
-// multiplied with what is not stored, so that infinities and NaNs in B go nowhere there: the ISA does not say so, and an
-// H200 does it in mma.sp and wgmma.mma_async.sp.
+// chunk has four columns; of 4-bit elements it has four pairs of columns, and of tf32 two columns.
+// Nothing in B is multiplied with what is not stored, so that infinities and NaNs in B go nowhere there: the ISA does
+// not say so, and an H200 does it in mma.sp and wgmma.mma_async.sp.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -14,6 +14,7 @@
 #include "sim/arithmetic/small_float.h"
 #include "sim/hazards/undefined.h"
 #include "sim/machine/coverage.h"
+#include "sim/machine/sparse.h"
 #include "sim/tcgen05/descriptor.h"
 #include "sim/tcgen05/state.h"
 
@@ -228,7 +229,8 @@ void touch_operand(SharedAccess& access, const Cta& cta, Warp& warp, int lane, c
 }
 
 struct Panels {
-  std::vector<float> a, a_stored, a_scales, b, b_scaled, b_scales, sums;
+  // Of a sparse matrix A: the elements that are stored, and where they stand in `a`. b_met is what they meet in B.
+  std::vector<float> a, a_elements, a_stored, a_scales, b, b_met, b_scaled, b_scales, sums;
 };
 float* grow(std::vector<float>& v, int64_t size) {
   if (static_cast<int64_t>(v.size()) < size) v.resize(static_cast<size_t>(size));
@@ -277,12 +279,14 @@ class Mma : public AsyncOp {
   bool parts_of_a_differ(Cta& cta) const;
   void compare_metadata(Cta& cta) const;
   void read_stored_a(Cta& cta, int split, float* out) const;
-  void read_a(Cta& cta, int split, float* out) const;
+  void read_a(Cta& cta, int split, float* out, float* stored) const;
   void read_scales(Cta& cta, float* scales_a, float* scales_b) const;
   // next_part: from A as one part of the columns has it to A as the next has it.
   void multiply_integers(Cta& cta, const float* a_panel, int64_t next_part, const float* b_panel) const;
-  void multiply_extreme(Cta& cta, const float* a_panel, int64_t next_part, const float* scales_a, const float* b_panel,
-                        const float* scales_b) const;
+  void multiply_extreme(Cta& cta, const float* a_panel, const float* stored, int64_t next_part, const float* scales_a,
+                        const float* b_panel, const float* scales_b) const;
+  void multiply_stored(float* const rows[], int count, const float* a_panel, const float* stored,
+                       const float* b_panel) const;
   bool is_disabled(int block, uint32_t lane) const { return disabled[4 * block + lane / 32] >> lane % 32 & 1; }
 };
 
@@ -376,12 +380,13 @@ void Mma::read_stored_a(Cta& cta, int split, float* out) const {
 // in the lanes of these rows, also where rows have half of the lanes (9.7.16.10.8.5). Of 8 and 4 bits a lane has the 16
 // chunks of its row in two columns. Of 16 and 32 bits a row has eight chunks, in one column: of the rows r and r + 8 of
 // 16 the lower lane has the first four chunks, the upper one the others, row r + 8 in the upper half.
-void Mma::read_a(Cta& cta, int split, float* out) const {
+// `stored` gets ones where a sparse A has elements.
+void Mma::read_a(Cta& cta, int split, float* out, float* stored) const {
   if (!shape.sparse) return read_stored_a(cta, split, out);
-  const int stored = stored_k(), chunks = has_wide_metadata() ? 16 : 8, of_chunk = shape.k / chunks;
-  float* const values = grow(panels.a_stored, int64_t{layout.rows} * stored);
+  const int elements = stored_k(), chunks = has_wide_metadata() ? 16 : 8, of_chunk = shape.k / chunks;
+  float* const values = grow(panels.a_elements, int64_t{layout.rows} * elements);
   read_stored_a(cta, split, values);
-  std::fill_n(out, int64_t{layout.rows} * shape.k, 0.0f);
+  for (float* const panel : {out, stored}) std::fill_n(panel, int64_t{layout.rows} * shape.k, 0.0f);
   TensorMemory& memory = tensor_memory(cta);
   for (int r = 0; r < layout.rows; ++r) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -403,15 +408,19 @@ void Mma::read_a(Cta& cta, int split, float* out) const {
           1u << 0b0100 | 1u << 0b1000 | 1u << 0b1100 | 1u << 0b1001 | 1u << 0b1101 | 1u << 0b0110 | 1u << 0b1110;
       if (!one && (kMeaningful >> index & 1) == 0)
         origin.deviation(Hazard::TensorMemory, [&] { return text("has no meaning by the ISA"); });
-      const float* const from = values + r * stored + chunk * of_chunk / 2;
-      float* const to = out + r * shape.k + chunk * of_chunk;
+      const float* const from = values + r * elements + chunk * of_chunk / 2;
+      const auto put = [&](uint32_t place, float value) {
+        const int64_t at = int64_t{r} * shape.k + chunk * of_chunk + place;
+        out[at] += value;
+        stored[at] = 1;
+      };
       if (one) {
-        to[index == 0b1110] = from[0];
+        put(index == 0b1110 ? 1 : 0, from[0]);
       } else {
         const auto run = static_cast<uint32_t>(of_chunk) / 4;  // elements that go together
         for (uint32_t i = 0; i < run; ++i) {
-          to[(index & 3) * run + i] += from[i];
-          to[(index >> 2) * run + i] += from[run + i];
+          put((index & 3) * run + i, from[i]);
+          put((index >> 2) * run + i, from[run + i]);
         }
       }
     }
@@ -471,8 +480,8 @@ void Mma::multiply_integers(Cta& cta, const float* a_panel, int64_t next_part, c
 // Scales so large that an element times its scale leaves float32 where the product need not: the two scales of a
 // product are added as exponents and split evenly, which overflows only when the product does. Forms with scales
 // disable no lanes (PTX ISA 9.7.16.10.9).
-void Mma::multiply_extreme(Cta& cta, const float* a_panel, int64_t next_part, const float* scales_a,
-                           const float* b_panel, const float* scales_b) const {
+void Mma::multiply_extreme(Cta& cta, const float* a_panel, const float* stored, int64_t next_part,
+                           const float* scales_a, const float* b_panel, const float* scales_b) const {
   TensorMemory& memory = tensor_memory(cta);
   const int count = form.scale_vector, chunk = shape.k / count;
   for (int n = 0; n < shape.n; ++n) {
@@ -481,17 +490,18 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, int64_t next_part, co
       float& d = *memory.floats(lane, d_at.column + static_cast<uint32_t>(n % layout.columns));
       float sum = accumulate ? d : 0.0f;
       for (int k = 0; k < shape.k; ++k) {
-        const float x = a_panel[n / layout.columns * next_part + r * shape.k + k],
-                    y = b_panel[static_cast<int64_t>(k) * shape.n + n];
+        const int64_t at = n / layout.columns * next_part + r * shape.k + k;
+        if (shape.sparse && stored[at] == 0) continue;
+        const float x = a_panel[at], y = b_panel[static_cast<int64_t>(k) * shape.n + n];
         const float p = scales_a[r * count + k / chunk], q = scales_b[n * count + k / chunk];
         if (std::isnan(p) || std::isnan(q)) {
           sum = std::fma(x * p, y * q, sum);
-        } else if (x == 0 || y == 0) {
+        } else if (x == 0 || y == 0 || std::isinf(x) || std::isinf(y)) {
           sum = std::fma(x, y, sum);
         } else {
           const int exponent = std::ilogb(p) + std::ilogb(q);
           float u = std::ldexp(x, exponent / 2), v = std::ldexp(y, exponent - exponent / 2);
-          if ((std::isinf(u) && !std::isinf(x)) || (std::isinf(v) && !std::isinf(y))) {
+          if (std::isinf(u) || std::isinf(v)) {
             u = std::copysign(0x1p127f, x);  // a product that is as far out of range, and not infinite
             v = std::copysign(0x1p127f, y);
           }
@@ -500,6 +510,23 @@ void Mma::multiply_extreme(Cta& cta, const float* a_panel, int64_t next_part, co
       }
       d = sum;
     }
+  }
+}
+
+// Rows of a sparse matrix A, where zeros that are not stored would make NaNs of infinities in B: row by row, without
+// what stands in B beside these zeros. That GPUs compute so is known of mma.sp and wgmma.mma_async.sp (sparse.h).
+void Mma::multiply_stored(float* const rows[], int count, const float* a_panel, const float* stored,
+                          const float* b_panel) const {
+  float* const b_met = grow(panels.b_met, int64_t{shape.k} * layout.columns);
+  for (int r = 0; r < count; ++r) {
+    for (int depth = 0; depth < shape.k; ++depth) {
+      float* const met = b_met + int64_t{depth} * layout.columns;
+      if (stored[r * shape.k + depth] != 0)
+        std::copy_n(b_panel + int64_t{depth} * shape.n, layout.columns, met);
+      else
+        std::fill_n(met, layout.columns, 0.0f);
+    }
+    multiply_rows(rows + r, 1, layout.columns, a_panel + r * shape.k, b_met, layout.columns, shape.k, !accumulate);
   }
 }
 
@@ -528,7 +555,9 @@ void Mma::multiply(Cluster& cluster) {
     const int parts = parts_of_a_differ(cta) ? layout.splits : 1;
     const int64_t of_part = int64_t{layout.rows} * k, next_part = parts == 1 ? 0 : of_part;
     float* const a_panel = grow(panels.a, parts * of_part);
-    for (int part = 0; part < parts; ++part) read_a(cta, part, a_panel + part * of_part);
+    float* const stored = shape.sparse ? grow(panels.a_stored, parts * of_part) : nullptr;
+    for (int part = 0; part < parts; ++part)
+      read_a(cta, part, a_panel + part * of_part, shape.sparse ? stored + part * of_part : nullptr);
     const float* b_used = b_panel;
     if (form.scale_vector != 0) {
       const int count = form.scale_vector, chunk = k / count;
@@ -538,7 +567,7 @@ void Mma::multiply(Cluster& cluster) {
       const auto extreme = [](float s) { return s > 0x1p100f; };
       if (std::any_of(scales_a, scales_a + layout.rows * count, extreme) ||
           std::any_of(scales_b, scales_b + n * count, extreme)) {
-        multiply_extreme(cta, a_panel, next_part, scales_a, b_panel, scales_b);
+        multiply_extreme(cta, a_panel, stored, next_part, scales_a, b_panel, scales_b);
         continue;
       }
       for (int r = 0; r < parts * layout.rows; ++r) {
@@ -559,15 +588,19 @@ void Mma::multiply(Cluster& cluster) {
     TensorMemory& memory = tensor_memory(cta);
     const bool narrow = shape.result == MmaResult::F16;
     const float down = std::ldexp(1.0f, -form.scale_d);
+    const bool stored_alone = shape.sparse && !all_finite(b_used, int64_t{n} * k);
     for (int split = 0; split < layout.splits; ++split) {
       float* rows[128];
       float* const sums = narrow ? grow(panels.sums, int64_t{layout.rows} * layout.columns) : nullptr;
       // Rows that are not to be written leave gaps in A, which multiply_rows takes in runs.
       int run = 0, run_start = 0;
       const auto flush = [&] {
-        if (run > 0)
-          multiply_rows(rows + run_start, run, layout.columns, a_panel + split * next_part + int64_t{run_start} * k,
-                        b_used + split * layout.columns, n, k, !accumulate);
+        const int64_t at = split * next_part + int64_t{run_start} * k;
+        const float* const b_part = b_used + split * layout.columns;
+        if (run > 0 && stored_alone)
+          multiply_stored(rows + run_start, run, a_panel + at, stored + at, b_part);
+        else if (run > 0)
+          multiply_rows(rows + run_start, run, layout.columns, a_panel + at, b_part, n, k, !accumulate);
         run = 0;
       };
       for (int r = 0; r < layout.rows; ++r) {

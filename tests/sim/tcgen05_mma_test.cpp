@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tcgen05.mma (PTX ISA 9.7.16.10) of every kind on random data, against direct computations from the definition.
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "sim/arithmetic/row_product.h"
@@ -165,6 +166,8 @@ double value_of(Type t, uint32_t code) {
   return value_of(t == TF32 ? code >> 13 : code, FloatFormat{f.exponent, f.mantissa, false, false});
 }
 
+uint32_t infinity_of(Type t) { return ((1u << kFormats[t].exponent) - 1) << (t == TF32 ? 23 : kFormats[t].mantissa); }
+
 // A code of a finite value, of middling size in the wide types.
 uint32_t random_code(Type t) {
   const Format& f = kFormats[t];
@@ -280,6 +283,7 @@ struct KindCase {
   int selector = -1;  // of a sparse matrix A
   bool ws = false;
   int lane = 0;
+  bool infinite = false;  // each column of B has an infinity, which matters where A stores an element beside it
 };
 
 void run_kind(const KindCase& c, sim::Order order = {}) {
@@ -304,6 +308,7 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
   const Placement pb =
       place(48 * 1024, swizzle(c.swizzle_b, c.mn_b), c.mn_b, static_cast<uint32_t>(columns), bytes(c.b));
   std::vector<float> a(static_cast<size_t>(c.m * k)), b(static_cast<size_t>(c.n * k));
+  std::vector<bool> present(a.size());
   const auto lanes = [&](int row) {
     std::vector<int> of_row = lanes_of_a(c.m, c.group, c.ws, row, sparse);
     for (int& lane : of_row) lane += c.lane;
@@ -314,7 +319,9 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
     const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.selector, lanes);
     for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t code = random_code(c.a);
-      a[static_cast<size_t>(i * k + stored[static_cast<size_t>(j)])] = static_cast<float>(value_of(c.a, code));
+      const auto at = static_cast<size_t>(i * k + stored[static_cast<size_t>(j)]);
+      a[at] = static_cast<float>(value_of(c.a, code));
+      present[at] = true;
       if (c.a_in_tensor) {
         for (const int lane : lanes(i % rows)) put_in_tensor(block, c.a, lane, 480, static_cast<uint32_t>(j), code);
       } else {
@@ -323,9 +330,11 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
     }
   }
   for (int i = 0; i < c.n; ++i) {
+    const int infinity = c.infinite ? static_cast<int>(below(static_cast<uint32_t>(k))) : -1;
     for (int j = 0; j < k; ++j) {
-      const uint32_t code = random_code(c.b);
-      b[static_cast<size_t>(i * k + j)] = static_cast<float>(value_of(c.b, code));
+      const uint32_t code = j == infinity ? infinity_of(c.b) : random_code(c.b);
+      b[static_cast<size_t>(i * k + j)] =
+          j == infinity ? std::numeric_limits<float>::infinity() : static_cast<float>(value_of(c.b, code));
       put_element(blocks[static_cast<size_t>(i / columns)], pb, c.b, static_cast<uint32_t>(i % columns),
                   static_cast<uint32_t>(j), code);
     }
@@ -376,7 +385,9 @@ void run_kind(const KindCase& c, sim::Order order = {}) {
       }
       float sum = c.d == 1 ? std::bit_cast<float>(word) : static_cast<float>(value_of(F16, word));
       sum = c.accumulate ? std::ldexp(sum, -c.scale_d) : 0.0f;
-      for (int z = 0; z < k; ++z) sum = std::fma(sign * x[z], y[z], sum);
+      for (int z = 0; z < k; ++z) {
+        if (present[static_cast<size_t>(from * k + z)]) sum = std::fma(sign * x[z], y[z], sum);
+      }
       word = c.d == 1 ? std::bit_cast<uint32_t>(sum) : code_of(sum, kF16);
     }
   }
@@ -444,7 +455,7 @@ struct ScaledCase {
   uint32_t low = 120, range = 16;  // of the scales' codes
   uint32_t flags = 0;
   Swizzle swizzle_a = k128, swizzle_b = k128;
-  bool mn_a = false, mn_b = false, accumulate = true, sparse = false;
+  bool mn_a = false, mn_b = false, accumulate = true, sparse = false, infinite = false;
 };
 
 double scale_value(bool e8m0, uint32_t code) {
@@ -465,6 +476,7 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
     return c.e8m0 && c.range != 0 ? c.low + below(c.range) : c.range == 0 ? below(256) : 40 + below(40);
   };
   std::vector<double> a(static_cast<size_t>(c.m * k)), b, sa, sb;
+  std::vector<bool> present(a.size());
   constexpr int kScaleA = 448, kScaleB = 464, kAColumn = 480;
   for (int i = 0; i < c.m; ++i) {
     Block& block = blocks[static_cast<size_t>(i / rows)];
@@ -472,7 +484,9 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
     const std::vector<int> stored = put_row(block, c.a, i % rows, k, c.sparse ? 0 : -1, lanes);
     for (int j = 0; j < static_cast<int>(stored.size()); ++j) {
       const uint32_t bits = random_code(c.a);
-      a[static_cast<size_t>(i * k + stored[static_cast<size_t>(j)])] = value_of(c.a, bits);
+      const auto at = static_cast<size_t>(i * k + stored[static_cast<size_t>(j)]);
+      a[at] = value_of(c.a, bits);
+      present[at] = true;
       if (!c.a_in_tensor) {
         put_element(block, pa, c.a, static_cast<uint32_t>(i % rows), static_cast<uint32_t>(j), bits);
         continue;
@@ -492,9 +506,10 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
     }
   }
   for (int i = 0; i < c.n; ++i) {
+    const int infinity = c.infinite ? static_cast<int>(below(static_cast<uint32_t>(k))) : -1;
     for (int j = 0; j < k; ++j) {
-      const uint32_t bits = random_code(c.b);
-      b.push_back(value_of(c.b, bits));
+      const uint32_t bits = j == infinity ? infinity_of(c.b) : random_code(c.b);
+      b.push_back(j == infinity ? std::numeric_limits<double>::infinity() : value_of(c.b, bits));
       put_element(blocks[static_cast<size_t>(i / columns)], pb, c.b, static_cast<uint32_t>(i % columns),
                   static_cast<uint32_t>(j), bits);
     }
@@ -534,6 +549,7 @@ void run_scaled(const ScaledCase& c, sim::Order order = {}) {
       float sum = c.accumulate ? std::bit_cast<float>(word) : 0.0f;
       for (int z = 0; z < k; ++z) {
         const auto x = static_cast<size_t>(i * k + z), y = static_cast<size_t>(j * k + z);
+        if (!present[x]) continue;
         const double product = sign * a[x] * sa[static_cast<size_t>(i * c.vector + z / chunk)] * b[y] *
                                sb[static_cast<size_t>(j * c.vector + z / chunk)];
         // The product is exact in double; its sum with a float is rounded once: through long double.
@@ -605,6 +621,30 @@ TEST(Tcgen05Mma, SparseMatrixA) {
     run_kind({.kind = "f8f6f4", .a = a, .b = E4M3, .n = 40, .selector = 0});
     run_kind({.kind = "f8f6f4", .a = E5M2, .b = a, .m = 256, .n = 32, .group = 2, .a_in_tensor = true, .selector = 0});
   }
+}
+
+// Infinities in B beside what A does not store go nowhere.
+TEST(Tcgen05Mma, SparseMatrixAMeetsInfinities) {
+  for (const int selector : {0, 1}) {
+    KindCase c{.kind = "f16", .a = BF16, .b = BF16, .n = 40, .selector = selector, .infinite = true};
+    run_kind(c);
+    c.accumulate = false;
+    c.masked = true;
+    c.m = 256;
+    c.n = 64;
+    c.group = 2;
+    run_kind(c);
+    run_kind({.kind = "tf32", .a = TF32, .b = TF32, .n = 24, .selector = selector, .infinite = true});
+  }
+  run_kind({.kind = "f16", .a = F16, .b = F16, .m = 64, .d = 0, .selector = 0, .infinite = true});
+  run_kind(
+      {.kind = "f16", .a = F16, .b = F16, .m = 32, .a_in_tensor = true, .selector = 0, .ws = true, .infinite = true});
+  ScaledCase scaled{.kind = "mxf8f6f4", .a = E4M3, .b = E5M2, .vector = 1, .qualifier = ""};
+  scaled.sparse = scaled.infinite = true;
+  run_scaled(scaled);
+  scaled.low = 0;  // scales that leave float32
+  scaled.range = 255;
+  run_scaled(scaled);
 }
 
 // 64 rows a block, in half of the lanes.
