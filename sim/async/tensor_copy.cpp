@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor in the modes tile and im2col
-// (PTX ISA 9.7.9.27.1).
+// cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor in the modes tile, im2col and
+// im2col::w (PTX ISA 9.7.9.27.1).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -173,18 +173,18 @@ class TensorStore : public AsyncOp {
 struct TileForm {
   uint8_t dimensions = 0;
   TileMode mode = TileMode::Box;
-  bool has_offsets = false;     // of im2col
-  ValueOperand first, offsets;  // each list stands one after the other
+  uint8_t infos = 0;         // values of im2colInfo
+  ValueOperand first, info;  // each list stands one after the other
   int count() const { return mode == TileMode::FourRows ? 5 : dimensions; }
   int32_t read(const Warp& warp, const Instr& instr, int coordinate, int lane) const {
     return static_cast<int32_t>(
         read32(warp, instr, ValueOperand{static_cast<uint8_t>(first.place + coordinate)}, lane));
   }
-  std::array<uint32_t, 3> read_offsets(const Warp& warp, const Instr& instr, int lane) const {
+  std::array<uint32_t, 3> read_info(const Warp& warp, const Instr& instr, int lane) const {
     std::array<uint32_t, 3> values{};
-    for (int i = 0; has_offsets && i + 2 < dimensions; ++i)
+    for (int i = 0; i < infos; ++i)
       values[static_cast<size_t>(i)] =
-          read32(warp, instr, ValueOperand{static_cast<uint8_t>(offsets.place + i)}, lane) & 0xffff;
+          read32(warp, instr, ValueOperand{static_cast<uint8_t>(info.place + i)}, lane) & 0xffff;
     return values;
   }
 };
@@ -228,7 +228,7 @@ Step execute_tensor_load(Warp& warp, const Instr& instr, uint32_t mask) {
     use_tensor_map(warp, map_address, lane, stamps, {bulk.read, bulk.committed() + 1});
     const auto tile = std::make_shared<const Tile>(make_tile(warp, lane, peek_tensor_map(warp, map_address, lane),
                                                              form.tile.dimensions, coordinates, form.tile.mode,
-                                                             form.tile.read_offsets(warp, instr, lane)));
+                                                             form.tile.read_info(warp, instr, lane)));
     note_rows(warp, *tile, false, Reach::Weak, completion_of(targets), lane);
     cover_map(instr, tile->map);
     const Origin origin{&warp, instr.source, lane};
@@ -313,7 +313,7 @@ Step execute_tensor_prefetch(Warp& warp, const Instr& instr, uint32_t mask) {
     int32_t coordinates[5] = {};
     for (int d = 0; d < form.tile.count(); ++d) coordinates[d] = form.tile.read(warp, instr, d, lane);
     make_tile(warp, lane, peek_tensor_map(warp, map_address, lane), form.tile.dimensions, coordinates, form.tile.mode,
-              form.tile.read_offsets(warp, instr, lane));
+              form.tile.read_info(warp, instr, lane));
   }
   return Step::Next;
 }
@@ -336,15 +336,17 @@ void push_coordinates(DecodeContext& context, const ptx::Instruction& source, co
   for (const ptx::Operand* coordinate : list) context.push(*coordinate, ptx::Type::S32);
 }
 
-// {i2cOffW, i2cOffH, i2cOffD}
-void push_offsets(DecodeContext& context, const ptx::Instruction& source, const ptx::Operand& operand, TileForm& tile) {
+// im2colInfo: {i2cOffW, i2cOffH, i2cOffD}, or {wHalo, wOffset} of im2col::w and im2col::w::128
+void push_info(DecodeContext& context, const ptx::Instruction& source, const ptx::Operand& operand, TileForm& tile) {
   const std::vector<ptx::Operand> alone = {operand};
   const auto& list = operand.kind == ptx::Operand::Kind::Vector ? operand.elements : alone;
-  if (list.size() + 2 != tile.dimensions)
+  if (tile.mode == TileMode::Pixels && list.size() + 2 != tile.dimensions)
     unsupported(source, "im2col offsets are two less than the number of dimensions");
-  tile.has_offsets = true;
-  tile.offsets = {context.pushed()};
-  for (const ptx::Operand& offset : list) push_value(context, offset, ptx::Type::U16);
+  if (tile.mode != TileMode::Pixels && list.size() != 2)
+    unsupported(source, "im2col::w and im2col::w::128 take a vector of two values, wHalo and wOffset");
+  tile.infos = static_cast<uint8_t>(list.size());
+  tile.info = {context.pushed()};
+  for (const ptx::Operand& value : list) push_value(context, value, ptx::Type::U16);
 }
 
 bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
@@ -353,9 +355,9 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
     return false;
   const bool reduce = source.parts[1] == "reduce";
   TileForm tile;
-  for (const char* mode : {"im2col::w", "im2col::w::128"}) {
-    if (has_part(source, mode)) unsupported(source, "im2col::w and im2col::w::128 are not simulated");
-  }
+  const bool w128 = has_part(source, "im2col::w::128"), wide = w128 || has_part(source, "im2col::w");
+  if (wide && context.arch() < 100)
+    unsupported(source, "im2col::w and im2col::w::128 are not available on this target");
   for (const char* group : {"cta_group::1", "cta_group::2"}) {
     if (has_part(source, group) && context.arch() < 100)
       unsupported(source, "cta_group is not available on this target");
@@ -364,11 +366,11 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
     if (has_part(source, (std::to_string(d) + "d").c_str())) tile.dimensions = static_cast<uint8_t>(d);
   }
   if (tile.dimensions == 0) unsupported(source, "the number of dimensions is missing");
-  const bool offsets = has_part(source, "im2col");
-  if (offsets || has_part(source, "im2col_no_offs")) {
+  const bool info = wide || has_part(source, "im2col");
+  if (info || has_part(source, "im2col_no_offs")) {
     if (tile.dimensions < 3) unsupported(source, "im2col needs 3 dimensions or more");
-    if (offsets == has_part(source, "bulk_group")) unsupported(source, "the form is not known");
-    tile.mode = TileMode::Pixels;
+    if (info == has_part(source, "bulk_group")) unsupported(source, "the form is not known");
+    tile.mode = w128 ? TileMode::PixelsW128 : wide ? TileMode::PixelsW : TileMode::Pixels;
   }
   const bool gather = has_part(source, "tile::gather4"), scatter = has_part(source, "tile::scatter4");
   if (gather || scatter) {
@@ -379,11 +381,11 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   }
   const size_t policy = has_part(source, "L2::cache_hint") ? 1 : 0;
   if (has_part(source, "prefetch")) {
-    need_operands(source, 1 + (offsets ? 1 : 0) + policy);
+    need_operands(source, 1 + (info ? 1 : 0) + policy);
     TensorPrefetchForm form;
     form.map = push_map_address(context, operands[0]);
     push_coordinates(context, source, operands[0], tile);
-    if (offsets) push_offsets(context, source, operands[1], tile);
+    if (info) push_info(context, source, operands[1], tile);
     form.tile = tile;
     out.set(form);
     out.execute = execute_tensor_prefetch;
@@ -414,7 +416,7 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   if (reduce || scatter || !has_part(source, "mbarrier::complete_tx::bytes") || !has_part(source, "global"))
     unsupported(source, "the form is not known");
   const bool multicast = has_part(source, "multicast::cluster");
-  const size_t behind = offsets ? 4 : 3;
+  const size_t behind = info ? 4 : 3;
   need_operands(source, behind + (multicast ? 1 : 0) + policy);
   TensorLoadForm form;
   form.destination = push_address(context, operands[0]);
@@ -423,7 +425,7 @@ bool decode_tensor(const ptx::Instruction& source, DecodeContext& context, Instr
   if (multicast) form.cta_mask = push_value(context, operands[behind], ptx::Type::U16);
   form.target = {!to_cluster, multicast, has_part(source, "cta_group::2")};
   push_coordinates(context, source, operands[1], tile);
-  if (offsets) push_offsets(context, source, operands[3], tile);
+  if (info) push_info(context, source, operands[3], tile);
   form.tile = tile;
   out.set(form);
   out.execute = execute_tensor_load;

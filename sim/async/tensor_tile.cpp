@@ -12,15 +12,38 @@
 #include "sim/memory/address_space.h"
 
 namespace sim {
+namespace {
+
+// What im2col::w and im2col::w::128 ask of wHalo and wOffset (9.7.9.27.1.2) and of the swizzle (5.5.5). The halo of
+// im2col::w are the pixels in which the column goes on (5.5.5.3).
+template <class F>
+void add_halo(F illegal, TileMode mode, const std::array<uint32_t, 3>& info, Tile* tile) {
+  const bool w128 = mode == TileMode::PixelsW128;
+  const uint32_t most = w128 ? 31 : 511;
+  if (info[0] > most) illegal("wHalo is " + std::to_string(info[0]) + "; allowed are 0 to " + std::to_string(most));
+  if (info[1] > 31) illegal("wOffset is " + std::to_string(info[1]) + "; allowed are 0 to 31");
+  // Only a figure of 5.5.5.3 shows where the four halos lie in shared memory.
+  if (w128 && info[0] != 0) illegal("im2col::w::128 with a wHalo of " + std::to_string(info[0]) + " is not simulated");
+  if (tile->map.swizzle == TensorSwizzle::None || tile->map.atom == TensorAtom::Bytes32Flip)
+    illegal("im2col::w and im2col::w::128 need a swizzle, and one without flipped halves");
+  tile->rows += info[0];
+}
+
+}  // namespace
 
 Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
-               TileMode mode, const std::array<uint32_t, 3>& offsets) {
+               TileMode mode, const std::array<uint32_t, 3>& info) {
   const auto illegal = [&](const std::string& text) { fault(Hazard::IllegalUse, warp, lane, text); };
   if (map.rank != rank)
     illegal("a " + std::to_string(rank) + "-dimensional copy with a tensor map of rank " + std::to_string(map.rank));
-  const bool pixels = mode == TileMode::Pixels;
-  if (pixels != (map.mode == TensorMode::Im2col))
-    illegal(pixels ? "an im2col copy with a tiled tensor map" : "a tiled copy with an im2col tensor map");
+  const bool pixels = mode >= TileMode::Pixels, wide = mode > TileMode::Pixels;
+  static constexpr TensorMode kNeeded[] = {TensorMode::Tiled, TensorMode::Tiled, TensorMode::Im2col,
+                                           TensorMode::Im2colW, TensorMode::Im2colW128};
+  const TensorMode needed = kNeeded[static_cast<int>(mode)];
+  static const char* const kModes[] = {"a tiled", "an im2col", "an im2col::w", "an im2col::w::128"};
+  if (map.mode != needed)
+    illegal(std::string(kModes[static_cast<int>(needed)]) + " copy with " + kModes[static_cast<int>(map.mode)] +
+            " tensor map");
   if (map.interleave != TensorInterleave::None) illegal("tensor maps with an interleaved layout are not simulated");
   Tile tile;
   tile.map = map;
@@ -72,18 +95,24 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     tile.flip = map.atom == TensorAtom::Bytes32Flip;
   }
   if (pixels) {
-    tile.rows = map.im2col.pixels;
+    tile.rows = mode == TileMode::PixelsW128 ? 128 : map.im2col.pixels;
+    if (wide) add_halo(illegal, mode, info, &tile);
     // Figures of 5.5.4.1: 16 bits for one dimension, 8 for each of two, 5 for each of three.
     const uint32_t most = rank == 3 ? 65535 : rank == 4 ? 255 : 31;
     for (uint32_t i = 0; i + 2 < rank; ++i) {
+      // 5.5.5.1: the box has one place in H and in D, and the first pixel may lie left of it in W.
+      if (wide && i > 0) {
+        tile.first_pixel[i] = tile.last_pixel[i] = tile.at[i + 1];
+        continue;
+      }
       tile.first_pixel[i] = map.im2col.lower[i];
       tile.last_pixel[i] = static_cast<int64_t>(map.dims[i + 1]) - 1 + map.im2col.upper[i];
-      tile.offset[i] = offsets[i];
+      tile.offset[i] = wide ? info[1] : info[i];
       const std::string dimension = std::string(1, "WHD"[i]);
-      if (offsets[i] > most)
-        illegal("the im2col offset of " + dimension + " is " + std::to_string(offsets[i]) + "; allowed are 0 to " +
+      if (!wide && info[i] > most)
+        illegal("the im2col offset of " + dimension + " is " + std::to_string(info[i]) + "; allowed are 0 to " +
                 std::to_string(most));
-      if (tile.at[i + 1] < tile.first_pixel[i] || tile.at[i + 1] > tile.last_pixel[i])
+      if ((!wide && tile.at[i + 1] < tile.first_pixel[i]) || tile.at[i + 1] > tile.last_pixel[i])
         illegal("the filter is at " + std::to_string(tile.at[i + 1]) + " in " + dimension +
                 ", outside the tensor map's box of pixels, " + std::to_string(tile.first_pixel[i]) + " to " +
                 std::to_string(tile.last_pixel[i]));

@@ -10,8 +10,8 @@
 
 namespace sim {
 
-// A bounding box at its place in the tensor (5.5.3, 5.5.4), as rows along dimension 0: those of a box, or the pixels of
-// a column.
+// A bounding box at its place in the tensor (5.5.3 to 5.5.5), as rows along dimension 0: those of a box, or the pixels
+// of a column.
 struct Tile {
   TensorMapFields map;
   std::array<int64_t, 5> at{};       // coordinates
@@ -26,7 +26,7 @@ struct Tile {
   uint32_t inside_first = 0, inside_end = 0;  // units of a row inside the tensor along dimension 0
   std::array<int32_t, 4> four{};              // tile::gather4 and scatter4 (5.5.3.4): rows along dimension 1
   bool has_four = false;
-  // im2col (5.5.4): of W, H and D the first and the last place of a pixel, and what the copy adds to all places.
+  // im2col (5.5.4, 5.5.5): of W, H and D the first and the last place of a pixel, and what the copy adds to all places.
   std::array<int64_t, 3> first_pixel{}, last_pixel{}, offset{};
 
   uint32_t bytes() const { return rows * row_bytes; }
@@ -57,7 +57,7 @@ struct Tile {
   // only for a row inside the tensor.
   template <class F>
   void each_row(F f) const {
-    if (map.mode == TensorMode::Im2col) return each_pixel(f);
+    if (map.mode != TensorMode::Tiled) return each_pixel(f);
     std::array<uint32_t, 5> i{};
     for (uint32_t row = 0; row < rows; ++row) {
       bool inside = inside_first < inside_end;
@@ -93,12 +93,12 @@ struct Tile {
 };
 
 // Which elements a copy takes: those of a box, four rows of their own (gather4, scatter4) whose numbers are the
-// coordinates from the second on, or pixels (im2col).
-enum class TileMode : uint8_t { Box, FourRows, Pixels };
-// Checks what the driver and the ISA ask of a map that is used for a copy. `offsets`: what an im2col load adds to W, H
-// and D.
+// coordinates from the second on, or pixels (im2col, im2col::w, im2col::w::128).
+enum class TileMode : uint8_t { Box, FourRows, Pixels, PixelsW, PixelsW128 };
+// Checks what the driver and the ISA ask of a map that is used for a copy. `info` is im2colInfo (9.7.9.27.1.2): what an
+// im2col load adds to W, H and D, or wHalo and wOffset of the other two modes.
 Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, const int32_t* coordinates,
-               TileMode mode = TileMode::Box, const std::array<uint32_t, 3>& offsets = {});
+               TileMode mode = TileMode::Box, const std::array<uint32_t, 3>& info = {});
 // Judges and notes what a copy of the tile touches in global memory.
 void note_rows(Warp& warp, const Tile& tile, bool write, Reach reach, Stamp completion, int lane);
 

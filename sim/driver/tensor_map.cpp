@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps: the checks of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col, and the simulator's form of the
-// result.
+// Tensor maps: the checks of cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide, and the
+// simulator's form of the result.
 #include <optional>
 
 #include "sim/driver/call.h"
@@ -183,6 +183,27 @@ void encode_checked(const TensorMapFields& fields, CUtensorMap* map) {
   encode(fields, reinterpret_cast<uint8_t*>(map));
 }
 
+// Of W, H or D, which are the dimensions from 1 on. A box goes from the lower corner to the dimension's last place plus
+// the upper corner. `which` ends the names of the arguments.
+void check_corners(const TensorArguments& a, unsigned i, const std::string& which, int lower, int upper, int most,
+                   TensorMapFields* fields) {
+  const std::string range = "; allowed are " + std::to_string(-most) + " to " + std::to_string(most - 1);
+  check(lower >= -most && lower < most, "pixelBoxLowerCorner" + which + " is " + std::to_string(lower) + range);
+  check(upper >= -most && upper < most, "pixelBoxUpperCorner" + which + " is " + std::to_string(upper) + range);
+  check(static_cast<int64_t>(a.dims[i + 1]) + upper > lower,
+        "the pixel box has no place in dimension " + std::to_string(i + 1));
+  fields->im2col.lower[i] = lower;
+  fields->im2col.upper[i] = upper;
+}
+void check_channels(cuuint32_t channels, TensorMapFields* fields) {
+  check(channels >= 1 && channels <= 256, "channelsPerPixel is " + std::to_string(channels) + "; allowed are 1 to 256");
+  fields->im2col.channels = channels;
+}
+void check_pixels(cuuint32_t pixels, TensorMapFields* fields) {
+  check(pixels >= 1 && pixels <= 1024, "pixelsPerColumn is " + std::to_string(pixels) + "; allowed are 1 to 1024");
+  fields->im2col.pixels = pixels;
+}
+
 uint64_t row_bytes_of(TensorElement element, uint64_t elements) {
   const TensorUnit unit = unit_of(element);
   return elements / unit.elements * unit.shared_bytes;
@@ -262,21 +283,42 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuu
     }
     check_strides(given, &fields);
     const int most = rank == 3 ? 32768 : rank == 4 ? 128 : 16;
-    const std::string range = "allowed are " + std::to_string(-most) + " to " + std::to_string(most - 1);
-    for (unsigned i = 0; i + 2 < rank; ++i) {
-      check(lower[i] >= -most && lower[i] < most, at("pixelBoxLowerCorner", i, lower[i], range));
-      check(upper[i] >= -most && upper[i] < most, at("pixelBoxUpperCorner", i, upper[i], range));
-      // The box goes from the lower corner to the dimension's last place plus the upper corner.
-      check(static_cast<int64_t>(dims[i + 1]) + upper[i] > lower[i],
-            "the pixel box has no place in dimension " + std::to_string(i + 1));
-      fields.im2col.lower[i] = lower[i];
-      fields.im2col.upper[i] = upper[i];
+    for (unsigned i = 0; i + 2 < rank; ++i)
+      check_corners(given, i, "[" + std::to_string(i) + "]", lower[i], upper[i], most, &fields);
+    check_channels(channels, &fields);
+    check_pixels(pixels, &fields);
+    check_row(given, fields, row_bytes_of(fields.element, channels));
+    encode_checked(fields, map);
+  });
+}
+
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                     const cuuint64_t* dims, const cuuint64_t* strides, int lower, int upper,
+                                     cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
+                                     CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2,
+                                     CUtensorMapFloatOOBfill fill) {
+  API(Context, {
+    using namespace sim;
+    needs_sm_100("im2col::w tensor maps");
+    const TensorArguments given{map,        type,    rank, address, dims, strides, element_strides,
+                                interleave, swizzle, l2,   fill,    true};
+    // PTX ISA 5.5.6
+    check(interleave == CU_TENSOR_MAP_INTERLEAVE_NONE, "an im2col::w tensor map has no interleaved layout");
+    check(swizzle == CU_TENSOR_MAP_SWIZZLE_64B || swizzle == CU_TENSOR_MAP_SWIZZLE_128B ||
+              swizzle == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B,
+          "an im2col::w tensor map has the swizzle 64B, 128B or 128B_ATOM_32B");
+    check(mode == CU_TENSOR_MAP_IM2COL_WIDE_MODE_W || mode == CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128, "unknown mode");
+    TensorMapFields fields = checked(given, 3);
+    for (unsigned i = 0; i < rank; ++i) {
+      check_dimension(given, i, &fields);
+      check_element_stride(given, i, &fields);
     }
-    check(channels >= 1 && channels <= 256,
-          "channelsPerPixel is " + std::to_string(channels) + "; allowed are 1 to 256");
-    check(pixels >= 1 && pixels <= 1024, "pixelsPerColumn is " + std::to_string(pixels) + "; allowed are 1 to 1024");
-    fields.im2col.channels = channels;
-    fields.im2col.pixels = pixels;
+    check_strides(given, &fields);
+    check_corners(given, 0, "Width", lower, upper, 32768, &fields);
+    check_channels(channels, &fields);
+    if (mode == CU_TENSOR_MAP_IM2COL_WIDE_MODE_W) check_pixels(pixels, &fields);
+    fields.mode = mode == CU_TENSOR_MAP_IM2COL_WIDE_MODE_W ? TensorMode::Im2colW : TensorMode::Im2colW128;
     check_row(given, fields, row_bytes_of(fields.element, channels));
     encode_checked(fields, map);
   });

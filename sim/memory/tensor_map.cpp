@@ -61,7 +61,7 @@ std::optional<TensorMapFields> decode(const uint8_t in[kTensorMapBytes]) {
   Encoded e;
   std::memcpy(&e, in, sizeof e);
   if (e.magic != kMagic || e.rank < 1 || e.rank > 5 || e.element >= kTensorElements || e.interleave > 2 ||
-      e.swizzle > 3 || e.l2 > 3 || e.fill > 1 || e.atom > 3 || e.mode > 1)
+      e.swizzle > 3 || e.l2 > 3 || e.fill > 1 || e.atom > 3 || e.mode > 3)
     return std::nullopt;
   TensorMapFields f;
   f.address = e.address;
@@ -96,7 +96,7 @@ std::string packed_flaw(const TensorMapFields& f) {
     return "";
   }
   if (f.dims[0] % 128 != 0) return "the inner dimension of a padded type must be a multiple of 128 elements";
-  if ((f.mode == TensorMode::Im2col ? f.im2col.channels : f.box[0]) != 128)
+  if ((f.mode != TensorMode::Tiled ? f.im2col.channels : f.box[0]) != 128)
     return "the inner dimension of the box of a padded type must be 128 elements";
   if (f.address % 32 != 0) return "the address of a padded type must be a multiple of 32";
   for (uint32_t d = 0; d + 1 < f.rank; ++d) {

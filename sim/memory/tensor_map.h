@@ -52,13 +52,14 @@ enum class TensorSwizzle : uint8_t { None, Bytes32, Bytes64, Bytes128 };
 enum class TensorAtom : uint8_t { Bytes16, Bytes32, Bytes32Flip, Bytes64 };
 enum class TensorL2 : uint8_t { None, Bytes64, Bytes128, Bytes256 };
 enum class TensorFill : uint8_t { Zero, Nan };
-enum class TensorMode : uint8_t { Tiled, Im2col };
+enum class TensorMode : uint8_t { Tiled, Im2col, Im2colW, Im2colW128 };
 
-// What an im2col map has in place of a box (5.5.4.1).
+// What an im2col map has in place of a box (5.5.4.1, 5.5.5.1).
 struct PixelBox {
-  // Of W, H and D: the first pixel is at `lower`, and the last at the dimension's last plus `upper`.
+  // Of W, H and D: the first pixel is at `lower`, and the last at the dimension's last plus `upper`. A map for
+  // im2col::w has those of W alone.
   std::array<int32_t, 3> lower{}, upper{};
-  uint32_t channels = 1, pixels = 1;  // of a copy
+  uint32_t channels = 1, pixels = 1;  // of a copy; im2col::w::128 has 128 pixels whatever stands here
 };
 
 struct TensorMapFields {

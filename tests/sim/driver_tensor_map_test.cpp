@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checks of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
+// The checks of cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide.
 #include <array>
 #include <cstring>
+#include <tuple>
 
 #include "sim/memory/tensor_map.h"
 #include "tests/sim/own_process.h"
@@ -252,6 +253,170 @@ TEST_F(SimTensorMaps, OfPixelsAreRefusedInWords) {
     EXPECT_EQ(fields->im2col.pixels, pixels);
     EXPECT_EQ(fields->dims[3], 32u);
   }
+}
+
+struct WideArguments : MapArguments {
+  int lower = -1, upper = -3;
+  cuuint32_t channels = 64, pixels = 1024;
+  CUtensorMapIm2ColWideMode mode = CU_TENSOR_MAP_IM2COL_WIDE_MODE_W;
+};
+
+CUresult encode_wide(const WideArguments& a, CUtensorMap* map) {
+  return CU(cuTensorMapEncodeIm2colWide)(map, a.type, a.rank, reinterpret_cast<void*>(a.address), a.dims.data(),
+                                         a.strides.data(), a.lower, a.upper, a.channels, a.pixels, a.steps.data(),
+                                         a.interleave, a.mode, a.swizzle, a.l2, a.fill);
+}
+
+TEST_F(SimTensorMaps, OfPixelsAlongWNeedBlackwell) {
+  const WideArguments a;
+  REFUSED(kInvalidValue, "im2col::w tensor maps need compute capability 10.0", cuTensorMapEncodeIm2colWide, &map,
+          a.type, a.rank, reinterpret_cast<void*>(a.address), a.dims.data(), a.strides.data(), a.lower, a.upper,
+          a.channels, a.pixels, a.steps.data(), a.interleave, a.mode, a.swizzle, a.l2, a.fill);
+}
+
+// In a process of its own, whose device is an sm_100a.
+TEST_F(SimTensorMaps, DISABLED_OfPixelsAlongW) {
+  using A = WideArguments;
+  const struct {
+    void (*change)(A&);
+    const char* said;
+  } rows[] = {
+      {[](A& a) { a.type = static_cast<CUtensorMapDataType>(77); }, "unknown tensorDataType"},
+      {[](A& a) { a.rank = 2; }, "tensorRank is 2; allowed are 3 to 5"},
+      {[](A& a) { a.rank = 6; }, "tensorRank is 6; allowed are 3 to 5"},
+      {[](A& a) { a.address += 8; }, "globalAddress must be aligned to 16 bytes"},
+      {[](A& a) { a.dims[1] = 0; }, "globalDim[1] is 0; allowed are 1 to 2^32"},
+      {[](A& a) { a.dims[2] = (cuuint64_t{1} << 32) + 1; }, "globalDim[2] is 4294967297; allowed are 1 to 2^32"},
+      {[](A& a) { a.strides[1] += 8; }, "globalStrides[1] is 16392; it must be a multiple of 16 and less than 2^40"},
+      {[](A& a) { a.strides[0] = cuuint64_t{1} << 40; },
+       "globalStrides[0] is 1099511627776; it must be a multiple of 16 and less than 2^40"},
+      {[](A& a) { a.steps[1] = 0; }, "elementStrides[1] is 0; allowed are 1 to 8"},
+      {[](A& a) { a.steps[2] = 9; }, "elementStrides[2] is 9; allowed are 1 to 8"},
+      {[](A& a) { a.lower = -32769; }, "pixelBoxLowerCornerWidth is -32769; allowed are -32768 to 32767"},
+      {[](A& a) { a.lower = 32768; }, "pixelBoxLowerCornerWidth is 32768; allowed are -32768 to 32767"},
+      {[](A& a) { a.upper = -32769; }, "pixelBoxUpperCornerWidth is -32769; allowed are -32768 to 32767"},
+      {[](A& a) { a.upper = 32768; }, "pixelBoxUpperCornerWidth is 32768; allowed are -32768 to 32767"},
+      {[](A& a) { a.upper = -65; }, "the pixel box has no place in dimension 1"},
+      {[](A& a) { a.channels = 0; }, "channelsPerPixel is 0; allowed are 1 to 256"},
+      {[](A& a) { a.channels = 257; }, "channelsPerPixel is 257; allowed are 1 to 256"},
+      {[](A& a) { a.channels = 60; }, "the box is 120 bytes wide; it must be a multiple of 16"},
+      {[](A& a) { a.channels = 72; }, "the box is 144 bytes wide; the swizzle allows 128"},
+      {[](A& a) { a.swizzle = CU_TENSOR_MAP_SWIZZLE_64B; }, "the box is 128 bytes wide; the swizzle allows 64"},
+      {[](A& a) { a.pixels = 0; }, "pixelsPerColumn is 0; allowed are 1 to 1024"},
+      {[](A& a) { a.pixels = 1025; }, "pixelsPerColumn is 1025; allowed are 1 to 1024"},
+      {[](A& a) { a.interleave = CU_TENSOR_MAP_INTERLEAVE_16B; }, "an im2col::w tensor map has no interleaved layout"},
+      {[](A& a) { a.interleave = CU_TENSOR_MAP_INTERLEAVE_32B; }, "an im2col::w tensor map has no interleaved layout"},
+      {[](A& a) { a.mode = static_cast<CUtensorMapIm2ColWideMode>(2); }, "unknown mode"},
+      {[](A& a) { a.mode = static_cast<CUtensorMapIm2ColWideMode>(-1); }, "unknown mode"},
+      {[](A& a) { a.l2 = static_cast<CUtensorMapL2promotion>(4); }, "unknown l2Promotion"},
+      {[](A& a) { a.fill = static_cast<CUtensorMapFloatOOBfill>(2); }, "unknown oobFill"},
+      {[](A& a) {
+         a.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+         a.fill = CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA;
+       },
+       "a NaN fill needs a floating-point data type"},
+      {[](A& a) { a.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B; },
+       "the inner dimension of the box of a padded type must be 128 elements"},
+      {[](A& a) {
+         a.type = CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B;
+         a.channels = 128;
+         a.address += 16;
+       },
+       "the address of a padded type must be a multiple of 32"},
+      {[](A& a) {
+         a.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B;
+         a.dims[0] = 127;
+       },
+       "the inner dimension of a 4-bit type must be a multiple of 2 elements"},
+  };
+  const auto expect_wide_refused = [&](const A& a, const char* said) {
+    REFUSED(kInvalidValue, said, cuTensorMapEncodeIm2colWide, &map, a.type, a.rank, reinterpret_cast<void*>(a.address),
+            a.dims.data(), a.strides.data(), a.lower, a.upper, a.channels, a.pixels, a.steps.data(), a.interleave,
+            a.mode, a.swizzle, a.l2, a.fill);
+  };
+  for (const auto& row : rows) {
+    A a;
+    row.change(a);
+    expect_wide_refused(a, row.said);
+  }
+  for (const auto swizzle :
+       {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B, CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B,
+        CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B, static_cast<CUtensorMapSwizzle>(77)}) {
+    A a;
+    a.swizzle = swizzle;
+    expect_wide_refused(a, "an im2col::w tensor map has the swizzle 64B, 128B or 128B_ATOM_32B");
+  }
+  const A a;
+  for (int null = 0; null < 3; ++null) {
+    REFUSED(kInvalidValue, "an array of the tensor map is null", cuTensorMapEncodeIm2colWide, &map, a.type, a.rank,
+            reinterpret_cast<void*>(a.address), null == 0 ? nullptr : a.dims.data(),
+            null == 1 ? nullptr : a.strides.data(), a.lower, a.upper, a.channels, a.pixels,
+            null == 2 ? nullptr : a.steps.data(), a.interleave, a.mode, a.swizzle, a.l2, a.fill);
+  }
+  CUtensorMap pair[2];
+  for (CUtensorMap* at :
+       {reinterpret_cast<CUtensorMap*>(reinterpret_cast<char*>(pair) + 8), static_cast<CUtensorMap*>(nullptr)})
+    REFUSED(kInvalidValue, "tensorMap must be aligned to 64 bytes", cuTensorMapEncodeIm2colWide, at, a.type, a.rank,
+            reinterpret_cast<void*>(a.address), a.dims.data(), a.strides.data(), a.lower, a.upper, a.channels, a.pixels,
+            a.steps.data(), a.interleave, a.mode, a.swizzle, a.l2, a.fill);
+
+  const auto fields_of_wide = [&](const A& given) {
+    EXPECT_EQ(encode_wide(given, &map), CUDA_SUCCESS);
+    return *sim::decode(reinterpret_cast<const uint8_t*>(&map));
+  };
+  for (const auto& [rank, lower, upper, channels, pixels] :
+       {std::array<int, 5>{3, -32768, 32767, 64, 1024}, {4, 32767, 32767, 8, 1}, {5, -64, -64, 64, 7}}) {
+    A given;
+    given.rank = static_cast<cuuint32_t>(rank);
+    given.lower = lower;
+    given.upper = upper;
+    given.channels = static_cast<cuuint32_t>(channels);
+    given.pixels = static_cast<cuuint32_t>(pixels);
+    given.dims = {128, 64, 8, 7, 6};
+    given.steps = {1, 2, 3, 4, 5};
+    const sim::TensorMapFields fields = fields_of_wide(given);
+    EXPECT_EQ(fields.mode, sim::TensorMode::Im2colW);
+    EXPECT_EQ(fields.rank, given.rank);
+    EXPECT_EQ(fields.address, given.address);
+    EXPECT_EQ(fields.im2col.lower, (std::array<int32_t, 3>{lower, 0, 0}));
+    EXPECT_EQ(fields.im2col.upper, (std::array<int32_t, 3>{upper, 0, 0}));
+    EXPECT_EQ(fields.im2col.channels, given.channels);
+    EXPECT_EQ(fields.im2col.pixels, given.pixels);
+    for (size_t i = 0; i < given.rank; ++i) {
+      EXPECT_EQ(fields.dims[i], given.dims[i]);
+      EXPECT_EQ(fields.element_strides[i], given.steps[i]);
+      if (i + 1 < given.rank) {
+        EXPECT_EQ(fields.strides[i], given.strides[i]);
+      }
+    }
+  }
+  const std::tuple<CUtensorMapSwizzle, sim::TensorSwizzle, sim::TensorAtom> swizzles[] = {
+      {CU_TENSOR_MAP_SWIZZLE_64B, sim::TensorSwizzle::Bytes64, sim::TensorAtom::Bytes16},
+      {CU_TENSOR_MAP_SWIZZLE_128B, sim::TensorSwizzle::Bytes128, sim::TensorAtom::Bytes16},
+      {CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B, sim::TensorSwizzle::Bytes128, sim::TensorAtom::Bytes32}};
+  for (const auto& [given, swizzle, atom] : swizzles) {
+    A b;
+    b.swizzle = given;
+    b.channels = 32;
+    // The mode of 128 pixels ignores their number.
+    b.mode = CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128;
+    for (const cuuint32_t pixels : {0u, 5000u}) {
+      b.pixels = pixels;
+      const sim::TensorMapFields fields = fields_of_wide(b);
+      EXPECT_EQ(fields.mode, sim::TensorMode::Im2colW128);
+      EXPECT_EQ(fields.swizzle, swizzle);
+      EXPECT_EQ(fields.atom, atom);
+    }
+  }
+  A padded;
+  padded.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B;
+  padded.channels = 128;
+  EXPECT_EQ(fields_of_wide(padded).element, sim::TensorElement::B4x16Padded);
+}
+TEST(SimTensorMapsOfPixelsAlongW, AreCheckedByADeviceThatHasThem) {
+  const Ended ended = run_in_own_process("MOXIE_TEST_BLACKWELL=1", "SimTensorMaps.DISABLED_OfPixelsAlongW");
+  EXPECT_EQ(ended.status, 0) << ended.said;
+  EXPECT_NE(ended.said.find("[  PASSED  ] 1 test."), std::string::npos) << ended.said;
 }
 
 TEST_F(SimTensorMaps, HaveTheFieldsTheyWereGiven) {
