@@ -17,6 +17,7 @@ namespace sim {
 namespace {
 
 constexpr uint32_t kBulkAlign = 16;
+constexpr uint32_t kEveryByte = 0xffff;  // of 16 bytes
 
 // ---- bulk groups --------------------------------------------------------------------------------
 
@@ -102,34 +103,51 @@ class BulkLoad : public AsyncOp {
   TensorElement element_;
 };
 
+// Calls f(offset, bytes) for each run of bytes that a copy with .cp_mask copies: bit i of the mask is of byte i of each
+// 16 (9.7.9.25.4.1).
+template <class F>
+void for_each_run(uint32_t bytes, uint32_t byte_mask, F f) {
+  if (byte_mask == kEveryByte) return f(0, bytes);
+  const auto is_copied = [byte_mask](uint32_t offset) { return (byte_mask >> offset % kBulkAlign & 1) != 0; };
+  for (uint32_t offset = 0; offset < bytes;) {
+    const uint32_t begin = offset;
+    while (offset < bytes && is_copied(offset)) ++offset;
+    if (offset != begin) f(begin, offset - begin);
+    while (offset < bytes && !is_copied(offset)) ++offset;
+  }
+}
+
 class BulkStore : public AsyncOp {
  public:
-  BulkStore(Origin origin, uint32_t offset, uint32_t bytes, uint8_t* destination, uint32_t group, Reduction op,
-            TensorElement element)
+  BulkStore(Origin origin, uint32_t offset, uint32_t bytes, uint32_t byte_mask, uint64_t destination, uint32_t group,
+            Reduction op, TensorElement element)
       : origin_(origin),
         offset_(offset),
         bytes_(bytes),
+        byte_mask_(byte_mask),
         destination_(destination),
         group_(group),
         op_(op),
         element_(element) {}
   void perform(Cluster& cluster) override {
     auto write = std::make_unique<GlobalWrite>(origin_, group_, op_, element_);
-    const uint8_t* const source = shared_bytes(*origin_.warp->cta, offset_);
-    write->add(destination_, source, bytes_);
-    if (may_copy_undefined(cluster)) [[unlikely]] {
-      std::vector<uint8_t> bits(bytes_);
-      load_undefined(*origin_.warp, source, bits.data(), bytes_);
-      write->add_undefined(bits.data(), bytes_);
-    }
+    for_each_run(bytes_, byte_mask_, [&](uint32_t offset, uint32_t bytes) {
+      const uint8_t* const source = shared_bytes(*origin_.warp->cta, offset_ + offset);
+      write->add(reinterpret_cast<uint8_t*>(destination_ + offset), source, bytes);
+      if (may_copy_undefined(cluster)) [[unlikely]] {
+        std::vector<uint8_t> bits(bytes);
+        load_undefined(*origin_.warp, source, bits.data(), bytes);
+        write->add_undefined(bits.data(), bytes);
+      }
+    });
     --bulk_lane(*origin_.warp, origin_.lane).groups[group_].reading;
     cluster.engine.submit(cluster, std::move(write));
   }
 
  private:
   Origin origin_;
-  uint32_t offset_, bytes_;
-  uint8_t* destination_;
+  uint32_t offset_, bytes_, byte_mask_;
+  uint64_t destination_;
   uint32_t group_;
   Reduction op_;
   TensorElement element_;
@@ -146,6 +164,8 @@ struct BulkCopy {
   ValueOperand size;
   AddressOperand mbarrier;  // when the destination is in shared memory
   ValueOperand cta_mask;    // with .multicast
+  bool masked = false;      // .cp_mask
+  ValueOperand byte_mask;
 };
 // cp.async.bulk.prefetch (9.7.9.25.4.3).
 struct BulkPrefetch {
@@ -170,18 +190,26 @@ Step execute_bulk(Warp& warp, const Instr& instr, uint32_t mask) {
       const SharedPlace from = shared_place(warp, source, false, lane);
       if (from.cta != warp.cta)
         fault(Hazard::IllegalUse, warp, lane, "the source in .shared::cta lies in another block");
-      uint8_t* const to = global_pointer(warp, destination, bytes, lane);
-      note_global(warp, destination, bytes, true, lane);
-      count_global(cluster, bytes, false, true);
+      const uint32_t byte_mask = copy.masked ? read32(warp, instr, copy.byte_mask, lane) & kEveryByte : kEveryByte;
       const Stamp written = written_by(bulk);
-      judge_global_copy(warp, destination, bytes, true, reach_of(copy.reduction), written);
-      if (cluster.system != nullptr)
-        system_copy_access(warp, destination, bytes, true, written, true, reach_of(copy.reduction), lane);
+      for_each_run(bytes, byte_mask, [&](uint32_t offset, uint32_t run) {
+        const uint64_t to = destination + offset;
+        global_pointer(warp, to, run, lane);
+        note_global(warp, to, run, true, lane);
+        count_global(cluster, run, false, true);
+        judge_global_copy(warp, to, run, true, reach_of(copy.reduction), written);
+        if (cluster.system != nullptr)
+          system_copy_access(warp, to, run, true, written, true, reach_of(copy.reduction), lane);
+      });
       const Stamp stamp = join_bulk_group(bulk, current_origin(warp, lane));
-      SharedAccess(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane).touch(from.offset, bytes);
-      if (cluster.tensor_maps.may_hold(destination, bytes)) tensor_map_written(warp, destination, bytes, lane);
-      cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, to, bulk.committed(),
-                                                                 copy.reduction, copy.element));
+      SharedAccess read(warp, *warp.cta, SharedAccess::Kind::AsyncRead, stamp, lane);
+      for_each_run(bytes, byte_mask, [&](uint32_t offset, uint32_t run) {
+        read.touch(from.offset + offset, run);
+        if (cluster.tensor_maps.may_hold(destination + offset, run))
+          tensor_map_written(warp, destination + offset, run, lane);
+      });
+      cluster.engine.submit(cluster, std::make_unique<BulkStore>(origin, from.offset, bytes, byte_mask, destination,
+                                                                 bulk.committed(), copy.reduction, copy.element));
       continue;
     }
     const uint64_t barrier = read_address(warp, instr, copy.mbarrier, lane);
@@ -248,7 +276,10 @@ bool decode_bulk(const ptx::Instruction& source, DecodeContext& context, Instr& 
   }
   const bool reduce = source.parts[1] == "reduce";
   const size_t policy = has_part(source, "L2::cache_hint") ? 1 : 0;
-  if (has_part(source, "cp_mask")) unsupported(source, ".cp_mask is not available on this target");
+  const bool masked = has_part(source, "cp_mask");
+  if (masked && context.arch() < 100) unsupported(source, ".cp_mask needs sm_100 or later");
+  if (masked && (reduce || !has_part(source, "bulk_group") || has_part(source, "multicast::cluster")))
+    unsupported(source, "only a copy from .shared::cta to .global takes .cp_mask");
   if (has_part(source, "prefetch")) {
     need_operands(source, 2 + policy);
     BulkPrefetch prefetch;
@@ -289,12 +320,15 @@ bool decode_bulk(const ptx::Instruction& source, DecodeContext& context, Instr& 
   const bool barrier = copy.route != Route::SharedToGlobal;
   if (barrier != has_part(source, "mbarrier::complete_tx::bytes") || barrier == has_part(source, "bulk_group"))
     unsupported(source, "the completion mechanism does not fit the direction");
-  need_operands(source, 3 + (barrier ? 1 : 0) + (copy.target.multicast ? 1 : 0) + policy);
+  copy.masked = masked;
+  const size_t beside = (barrier ? 1 : 0) + (copy.target.multicast ? 1 : 0) + policy;
+  need_operands(source, 3 + beside + (masked ? 1 : 0));
   copy.destination = push_address(context, operands[0]);
   copy.source = push_address(context, operands[1]);
   copy.size = push_value(context, operands[2], ptx::Type::U32);
   if (barrier) copy.mbarrier = push_address(context, operands[3]);
   if (copy.target.multicast) copy.cta_mask = push_value(context, operands[4], ptx::Type::U16);
+  if (masked) copy.byte_mask = push_value(context, operands[3 + policy], ptx::Type::U16);
   out.set(copy);
   out.execute = execute_bulk;
   return true;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bulk copies and cp.async against direct computation: reductions, multicast, zero fill.
+#include <gmock/gmock.h>
+
+#include <bit>
 #include <numeric>
 
 #include "tests/sim/async.h"
@@ -49,6 +52,105 @@ E:
   std::vector<uint32_t> expected = iota(16, 100);
   for (uint32_t i = 0; i < 16; ++i) expected.push_back(100 + i);
   EXPECT_EQ(out.values(), expected);
+}
+
+// A kernel that stores bytes 3, 10, 17, ... of shared memory to p_out through `copy`, whose mask is the parameter.
+std::string masked_kernel(const std::string& copy) {
+  return R"(
+.visible .entry k(.param .u64 p_out, .param .u16 p_mask)
+{
+  .shared .align 128 .b8 buffer[512];)" +
+         std::string(sim_test::kRegisters) + R"(
+  ld.param.u64 %rd3, [p_out];
+  ld.param.u16 %h1, [p_mask];
+  mov.u32 %r1, buffer;
+  mov.u32 %r3, %tid.x;
+  setp.eq.u32 %p1, %r3, 0;
+  add.u32 %r4, %r1, %r3;
+  mad.lo.u32 %r5, %r3, 7, 3;
+  st.shared.u8 [%r4], %r5;
+  createpolicy.fractional.L2::evict_first.b64 %rd5, 1.0;
+  mov.u32 %r6, 96;
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  @!%p1 bra E;
+)" + copy +
+         R"(
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+E:
+  ret;
+}
+)";
+}
+
+TEST_P(Orders, BulkStoreOfMaskedBytes) {
+  const struct {
+    const char* copy;
+    uint32_t first, bytes;  // in shared memory
+  } copies[] = {
+      {"cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd3], [%r1], 512, %h1;", 0, 512},
+      {"cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd3+16], [%r1+32], %r6, %h1;", 32, 96},
+      {"cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.cp_mask [%rd3], [%r1], 16, %rd5, %h1;", 0, 16},
+      {"cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd3], [%r1], 0, %h1;", 0, 0}};
+  for (const auto& copy : copies) {
+    const uint32_t to = copy.first / 2;
+    for (const uint16_t mask : {0x0000, 0xffff, 0x8001, 0x0ff0, 0x5a3c, 0x00ff, 0x0001}) {
+      Buffer<uint8_t> out(memory_, 544, uint8_t{0xee});
+      sim::Statistics statistics;
+      Shape with_statistics = shape(512);
+      with_statistics.arch = 100;
+      with_statistics.statistics = &statistics;
+      sim_test::run_ptx(masked_kernel(copy.copy), "k", Params().add(out.address()).add(mask), memory_, with_statistics);
+      for (uint32_t i = 0; i < 544; ++i) {
+        const bool written = i >= to && i < to + copy.bytes && (mask >> i % 16 & 1) != 0;
+        ASSERT_EQ(out[i], written ? uint8_t((copy.first + i - to) * 7 + 3) : 0xee) << copy.copy << mask << " " << i;
+      }
+      EXPECT_EQ(statistics.bytes_written, copy.bytes / 16 * std::popcount(mask));
+    }
+  }
+}
+
+TEST_P(Orders, MaskedBytesMayLieOutsideAnAllocation) {
+  const std::string text =
+      masked_kernel("cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd3], [%r1+496], 32, %h1;");
+  Shape s = shape(512);
+  s.arch = 100;
+  const auto fault = [&](uint64_t address, uint16_t mask) {
+    return sim_test::fault_of(text, "k", Params().add(address).add(mask), memory_, s);
+  };
+  Buffer<uint8_t> out(memory_, 24, uint8_t{1});
+  EXPECT_THAT(fault(out.address(), 0x00ff), testing::HasSubstr("shared")) << "the source ends behind 16 bytes";
+  const std::string inside =
+      masked_kernel("cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd3], [%r1], 32, %h1;");
+  sim_test::run_ptx(inside, "k", Params().add(out.address()).add(uint16_t{0x00ff}), memory_, s);
+  EXPECT_EQ(out[23], uint8_t(23 * 7 + 3));
+  EXPECT_EQ(out[8], 1);
+  EXPECT_THAT(sim_test::fault_of(inside, "k", Params().add(out.address()).add(uint16_t{0x0100}), memory_, s),
+              testing::HasSubstr("access of 1 byte"));
+}
+
+TEST(BulkCopy, MasksAreOfStoresAlone) {
+  const auto decoded = [](const std::string& instruction, int arch) -> std::string {
+    try {
+      sim_test::prepare_ptx(
+          ".visible .entry k() { .reg .b16 %h; .reg .b32 %r<4>; .reg .b64 %d;\n" + instruction + ";\nret; }", "k",
+          arch);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string store = "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%d], [%r1], 16";
+  EXPECT_EQ(decoded(store + ", %h", 100), "");
+  EXPECT_EQ(decoded(store + ", 255", 100), "");
+  EXPECT_THAT(decoded(store + ", %h", 90), testing::HasSubstr(".cp_mask needs sm_100 or later"));
+  EXPECT_THAT(decoded(store, 100), testing::HasSubstr("has 3 operands where 4 are expected"));
+  for (const char* other :
+       {"cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.cp_mask [%r1], [%d], 16, [%r2], %h",
+        "cp.async.bulk.prefetch.L2.global.cp_mask [%d], 16",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.cp_mask.add.u32 [%d], [%r1], 16, %h"})
+    EXPECT_THAT(decoded(other, 100), testing::HasSubstr("only a copy from .shared::cta to .global takes .cp_mask"));
 }
 
 TEST_P(Orders, MulticastReachesEveryBlockOfTheMask) {

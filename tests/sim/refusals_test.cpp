@@ -251,7 +251,7 @@ std::vector<Row> rows() {
         {".mbarrier::complete_tx::bytes", ".bulk_group", "the completion mechanism does not fit the direction"},
         {".global", "", kForm},
         {".shared::cluster.global", ".global.global", kForm},
-        {".global", ".global.cp_mask", ".cp_mask is not available on this target"},
+        {".global", ".global.cp_mask", ".cp_mask needs sm_100 or later"},
         {", [%w1]", "", "has 3 operands where 4 are expected"},
         {"bytes", "bytes.multicast::cluster", "has 4 operands where 5 are expected"},
         {"bytes", "bytes.L2::cache_hint", "has 4 operands where 5 are expected"}}},
