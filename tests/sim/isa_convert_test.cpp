@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Halves, and conversions between all types, in the simulator, instruction by instruction.
+#include <gmock/gmock.h>
+
 #include <algorithm>
+#include <initializer_list>
 
 #include "tests/sim/arithmetic.h"
 
@@ -368,6 +371,131 @@ TEST(Convert, SmallFormatsByTheirDefinitions) {
         },
         codes);
   }
+}
+
+// By .rs: away from zero where what is discarded, in units of 2^-bits of the distance between the codes beside the
+// value, and the random bits come to 2^bits or more.
+uint64_t stochastic_code(float value, const FloatFormat& f, uint32_t random, int bits, bool finite, bool relu) {
+  if (std::isnan(value)) return f.magnitudes() - 1;
+  if (std::signbit(value) && relu) return 0;
+  const uint64_t sign = std::signbit(value) ? f.magnitudes() : 0, beyond = finite || !f.infinity ? 0 : 1;
+  const double m = std::fabs(double{value});
+  if (std::isinf(m)) return sign + f.largest() + beyond;
+  const uint32_t below = code_of(m, f, Rounding::Zero, true);
+  const double low = value_of(below, f);
+  const double high = below < f.largest() ? value_of(below + 1, f) : 2 * low - value_of(below - 1, f);
+  const double units = std::ldexp(1.0, bits);
+  const bool up = m >= high || (m - low) * units >= (units - random) * (high - low);
+  if (below < f.largest()) return sign + below + up;
+  return sign + below + (up ? beyond : 0);
+}
+
+// Random bits that stand at these places of rbits, the highest first.
+uint32_t random_bits(uint64_t rbits, std::initializer_list<std::pair<int, int>> runs) {
+  uint32_t bits = 0;
+  for (const auto& [first, last] : runs)
+    for (int at = first;; at += first < last ? 1 : -1) {
+      bits = bits << 1 | (rbits >> at & 1);
+      if (at == last) break;
+    }
+  return bits;
+}
+
+// Words with all kinds of random bits, one bit among them.
+uint64_t random_word(std::mt19937_64& rng, size_t i) { return i % 3 == 0 ? 1u << rng() % 32 : rng() & 0xffffffff; }
+
+TEST(Convert, StochasticRoundingOfPairs) {
+  std::mt19937_64 rng(31);
+  for (const auto& [name, format] : {std::pair{"f16x2", kF16}, std::pair{"bf16x2", kBF16}}) {
+    const FloatFormat& f = format;
+    const bool half = f.mantissa == 10;
+    std::vector<In> inputs = narrowing_inputs(f);
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i].c = random_word(rng, i);
+    for (const bool relu : {false, true}) {
+      for (const bool finite : {false, true}) {
+        check(
+            std::string("cvt.rs") + (relu ? ".relu" : "") + (finite ? ".satfinite." : ".") + name +
+                ".f32 %d, %a, %b, %c;",
+            "wwww",
+            [&](uint64_t a, uint64_t b, uint64_t c) {
+              const uint32_t upper = half ? random_bits(c, {{28, 16}}) : random_bits(c, {{31, 16}});
+              const uint32_t lower = half ? random_bits(c, {{12, 0}}) : random_bits(c, {{15, 0}});
+              const int bits = half ? 13 : 16;
+              return stochastic_code(f32(a), f, upper, bits, finite, relu) << 16 |
+                     stochastic_code(f32(b), f, lower, bits, finite, relu);
+            },
+            inputs);
+      }
+    }
+  }
+}
+
+TEST(Convert, StochasticRoundingOfFour) {
+  std::mt19937_64 rng(37);
+  for (const auto& [name, format] : {std::pair{"e4m3", kE4M3}, std::pair{"e5m2", kE5M2}, std::pair{"e2m3", kE2M3},
+                                     std::pair{"e3m2", kE3M2}, std::pair{"e2m1", kE2M1}}) {
+    const FloatFormat& f = format;
+    const bool nibbles = f.bits() == 4;
+    const int width = nibbles ? 4 : 8;
+    std::vector<In> inputs;
+    // Pairs of floats, half of them within the range of the format.
+    const std::vector<In> values = narrowing_inputs(f);
+    const auto any = [&]() -> uint64_t {
+      if (rng() % 2 == 0) return values[rng() % values.size()].a & 0xffffffff;
+      const double largest = value_of(f.largest(), f);
+      const double value = std::ldexp(largest * double(rng() % 100000) / 90000, -int(rng() % 12));
+      return std::bit_cast<uint32_t>(static_cast<float>(rng() % 2 ? value : -value));
+    };
+    for (size_t i = 0; i < 6000; ++i) inputs.push_back({any() | any() << 32, any() | any() << 32, random_word(rng, i)});
+    for (const bool relu : {false, true}) {
+      check(
+          ".reg .f32 %v<4>; mov.b64 {%v0, %v1}, %a; mov.b64 {%v2, %v3}, %b;\ncvt.rs" +
+              std::string(relu ? ".relu" : "") + ".satfinite." + name + "x4.f32 %d, {%v0, %v1, %v2, %v3}, %c;",
+          nibbles ? "hddw" : "wddw",
+          [&](uint64_t a, uint64_t b, uint64_t c) {
+            const uint32_t random[] = {nibbles ? random_bits(c, {{8, 15}, {24, 31}}) : random_bits(c, {{16, 31}}),
+                                       nibbles ? random_bits(c, {{31, 24}, {15, 8}}) : random_bits(c, {{31, 16}}),
+                                       nibbles ? random_bits(c, {{0, 7}, {16, 23}}) : random_bits(c, {{0, 15}}),
+                                       nibbles ? random_bits(c, {{23, 16}, {7, 0}}) : random_bits(c, {{15, 0}})};
+            const float sources[] = {f32(a & 0xffffffff), f32(a >> 32), f32(b & 0xffffffff), f32(b >> 32)};
+            uint64_t packed = 0;
+            for (int i = 0; i < 4; ++i)
+              packed = packed << width | stochastic_code(sources[i], f, random[i], 16, true, relu);
+            return packed;
+          },
+          inputs);
+    }
+  }
+}
+
+TEST(Convert, StochasticRoundingOfFourIsRefusedInWords) {
+  const auto decoded = [](const std::string& instruction, int arch = 100) -> std::string {
+    try {
+      prepare_ptx(
+          ".visible .entry k() { .reg .b16 %h; .reg .b32 %d, %r<5>; .reg .b64 %l<4>;\n" + instruction + ";\nret; }",
+          "k", arch);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(decoded("cvt.rs.satfinite.e4m3x4.f32 %d, {%r0, %r1, %r2, %r3}, %r4"), "");
+  EXPECT_THAT(decoded("cvt.rs.satfinite.e4m3x4.f32 %d, {%r0, %r1, %r2, %r3}, %r4", 90),
+              testing::HasSubstr("it needs sm_100 or later"));
+  EXPECT_THAT(decoded("cvt.rn.satfinite.e4m3x4.f32 %d, {%r0, %r1, %r2, %r3}, %r4"),
+              testing::HasSubstr("it does not exist in this form"));
+  EXPECT_THAT(decoded("cvt.rs.e5m2x4.f32 %d, {%r0, %r1, %r2, %r3}, %r4"),
+              testing::HasSubstr("it does not exist in this form"));
+  EXPECT_THAT(decoded("cvt.rs.satfinite.e2m1x4.f32 %d, {%r0, %r1}, %r4"),
+              testing::HasSubstr("operand 2 must be a vector of 4 registers"));
+  EXPECT_THAT(decoded("cvt.rs.satfinite.e2m1x4.f32 %d, {%l0, %l1, %l2, %l3}, %r4"),
+              testing::HasSubstr("operand 2 must be a vector of registers of 32 bits"));
+  EXPECT_THAT(decoded("cvt.rs.satfinite.e2m1x4.f32 %d, {%r0, %r1, %r2, %r3}, %r4"),
+              testing::HasSubstr("its result has 16 bits"));
+  EXPECT_THAT(decoded("cvt.rs.satfinite.e4m3x4.f32 %h, {%r0, %r1, %r2, %r3}, %r4"),
+              testing::HasSubstr("its result has 32 bits"));
+  EXPECT_THAT(decoded("cvt.rs.satfinite.e2m1x4.f32 %d, {%r0, %r1, %r2, %r3}"),
+              testing::HasSubstr("it takes 3 operands, not 2"));
 }
 
 // ue8m0: the power of two that is next to the magnitude, from 2^-127 to 2^127. Of bf16 every code.
