@@ -153,7 +153,11 @@ bool decode_bulk_store(const ptx::Instruction& source, DecodeContext& context, I
 bool decode_async_store(const ptx::Instruction& source, DecodeContext& context, Instr& out) {
   if (source.parts.size() < 2 || source.parts[1] != "async") return false;
   const bool reduce = source.parts[0] == "red";
-  const bool elsewhere = has_part(source, "global") || has_part(source, "shared") || has_part(source, "shared::cta");
+  // These release, and complete with the block (9.7.9.12, 9.7.13.7).
+  if (has_part(source, "global") || has_part(source, "release") || has_part(source, "mmio"))
+    unsupported(source, context.arch() < 100 ? "asynchronous stores to global memory need sm_100 or later"
+                                             : "asynchronous stores to global memory are not simulated");
+  const bool elsewhere = has_part(source, "shared") || has_part(source, "shared::cta");
   if (!has_part(source, "mbarrier::complete_tx::bytes") || elsewhere)
     unsupported(source, "only the forms into .shared::cluster that signal an mbarrier are known");
   const std::optional<TensorElement> element = element_from_name(source.parts.back());

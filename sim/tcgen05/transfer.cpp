@@ -166,7 +166,8 @@ bool decode_transfer(const ptx::Instruction& source, DecodeContext& context, Ins
   if (op != "ld" && op != "st") return false;
   const bool store = op == "st";
   TransferForm form;
-  if (has_part(source, "red")) unsupported(source, "needs target sm_101a or sm_103f (9.7.16.8.3)");
+  if (has_part(source, "red"))
+    unsupported(source, "sm_100a lacks it, it needs sm_101a (now sm_110a) or sm_103f (9.7.16.8.3)");
   if (!has_part(source, "sync") || !has_part(source, "aligned") || !has_part(source, "b32"))
     unsupported(source, "the form is not known");
   static const char* const kShapes[] = {"32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"};
