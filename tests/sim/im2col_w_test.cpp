@@ -282,10 +282,9 @@ TEST(Im2colWRules, AreKept) {
   EXPECT_EQ(said(right128, map_of(right128)), "");
   refused(right, map_of(right128), "an im2col::w copy with an im2col::w::128 tensor map");
   refused(right128, map_of(right), "an im2col::w::128 copy with an im2col::w tensor map");
-  for (const auto& [mode, name] :
-       {std::pair{sim::TensorMode::Tiled, "a tiled"}, {sim::TensorMode::Im2col, "an im2col"}})
-    refused(right, map_with(right, [&](TensorMapFields& m) { m.mode = mode; }),
-            std::string("an im2col::w copy with ") + name + " tensor map");
+  for (const auto& other : {std::pair{sim::TensorMode::Tiled, "a tiled"}, {sim::TensorMode::Im2col, "an im2col"}})
+    refused(right, map_with(right, [&](TensorMapFields& m) { m.mode = other.first; }),
+            std::string("an im2col::w copy with ") + other.second + " tensor map");
   const std::string store =
       "  @%p1 cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%rd1, {0, 0, 0, 0}], [%r1];\n";
   EXPECT_THAT(run(right, map_of(right), kernel(right, "", store)),
