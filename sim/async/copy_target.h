@@ -65,6 +65,7 @@ class GlobalWrite : public AsyncOp {
   GlobalWrite(Origin origin, uint32_t group, Reduction op, TensorElement element)
       : origin_(origin), group_(group), op_(op), element_(element) {}
   void add(uint8_t* destination, const uint8_t* source, uint32_t bytes) {
+    if (bytes == 0) return;
     rows_.push_back({destination, bytes});
     data_.insert(data_.end(), source, source + bytes);
   }
