@@ -392,6 +392,17 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return run([&] { return copy(to, from, bytes, kind, true, stream); });
 }
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                                cudaStream_t stream) {
+  return run([&] {
+    if (to_device != 0 || from_device != 0) return CUDA_ERROR_INVALID_DEVICE;
+    return copy(to, from, bytes, cudaMemcpyDeviceToDevice, true, stream);
+  });
+}
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t bytes) {
+  const cudaError_t copied = cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, nullptr);
+  return copied != cudaSuccess ? copied : cudaStreamSynchronize(nullptr);
+}
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   return run([&] { return bytes ? cuMemsetD8(device(to), static_cast<unsigned char>(value), bytes) : CUDA_SUCCESS; });
 }
@@ -644,6 +655,13 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int ordinal) {
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int ordinal, int peer) {
   return run([&] { return cuDeviceCanAccessPeer(can, ordinal, peer); });
+}
+// No device is a peer of itself, and there is no other.
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned flags) {
+  return run([&] { return flags != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE; });
+}
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return run([&] { return peer == 0 ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_ERROR_INVALID_DEVICE; });
 }
 // There is no profiler.
 cudaError_t cudaProfilerStart() {

@@ -469,6 +469,24 @@ TEST_F(CudaRuntime, ErrorsHaveNamesAndWords) {
   EXPECT_STREQ(RT(cudaGetErrorString)(static_cast<cudaError_t>(12345)), "unrecognized error code");
 }
 
+TEST_F(CudaRuntime, CopiesBetweenPeers) {
+  const Numbers values{7, 8, 9};
+  void* from = nullptr;
+  void* to = nullptr;
+  RT_OK(RT(cudaMalloc)(&from, 12));
+  RT_OK(RT(cudaMalloc)(&to, 12));
+  RT_OK(RT(cudaMemcpy)(from, values.data(), 12, cudaMemcpyHostToDevice));
+  RT_OK(RT(cudaMemcpyPeer)(to, 0, from, 0, 8));
+  EXPECT_EQ(download<uint32_t>(to, 2), (Numbers{7, 8}));
+  RT_OK(RT(cudaMemcpyPeerAsync)(to, 0, static_cast<char*>(from) + 4, 0, 8, nullptr));
+  RT_OK(RT(cudaDeviceSynchronize)());
+  EXPECT_EQ(download<uint32_t>(to, 2), (Numbers{8, 9}));
+  fails(cudaErrorInvalidDevice, RT(cudaMemcpyPeer)(to, 1, from, 0, 8));
+  fails(cudaErrorInvalidDevice, RT(cudaMemcpyPeerAsync)(to, 0, from, 1, 8, nullptr));
+  RT_OK(RT(cudaFree)(from));
+  RT_OK(RT(cudaFree)(to));
+}
+
 // A thread that has made no call works in the primary context as well, and has a last error of its own.
 TEST_F(CudaRuntime, EveryThreadHasTheContext) {
   fails(cudaErrorInvalidDevice, RT(cudaSetDevice)(1));
@@ -616,6 +634,11 @@ TEST_F(CudaRuntime, StreamsAnswerAndCallBack) {
   EXPECT_NE(bus[0], 0);
   RT_OK(RT(cudaDeviceCanAccessPeer)(&can, 0, 0));
   EXPECT_EQ(can, 0);
+  fails(cudaErrorInvalidDevice, RT(cudaDeviceEnablePeerAccess)(0, 0));
+  fails(cudaErrorInvalidDevice, RT(cudaDeviceEnablePeerAccess)(1, 0));
+  fails(cudaErrorInvalidValue, RT(cudaDeviceEnablePeerAccess)(1, 1));
+  fails(cudaErrorPeerAccessNotEnabled, RT(cudaDeviceDisablePeerAccess)(0));
+  fails(cudaErrorInvalidDevice, RT(cudaDeviceDisablePeerAccess)(1));
   RT_OK(RT(cudaDeviceSetCacheConfig)(cudaFuncCachePreferShared));
   RT_OK(RT(cudaDeviceGetCacheConfig)(&cache));
   RT_OK(RT(cudaFuncSetCacheConfig)(&twice, cudaFuncCachePreferL1));
