@@ -130,7 +130,7 @@ Tile make_tile(Warp& warp, int lane, const TensorMapFields& map, uint32_t rank, 
     tile.inside_first = static_cast<uint32_t>(first);
     tile.inside_end = static_cast<uint32_t>(end);
   }
-  // All that is inside the tensor must be inside one allocation.
+  // All that is inside the tensor must be allocated, without a gap.
   uint64_t low = UINT64_MAX, high = 0;
   tile.each_row([&](uint32_t, bool inside, uint64_t address) {
     if (!inside) return;

@@ -53,6 +53,19 @@ void release(uint64_t address) {
   s.allocations.erase(it);
 }
 
+namespace {
+
+// Where the allocation and those that begin at its end stop, as far as `end` asks: memory that was mapped by several
+// calls of cuMemMap is one to copies.
+uint64_t reach(const Allocation& first, uint64_t end) {
+  const auto& all = state().allocations;
+  uint64_t at = first.address + first.bytes;
+  for (auto next = all.find(at); at < end && next != all.end(); next = all.find(at)) at += next->second.bytes;
+  return at;
+}
+
+}  // namespace
+
 void check_range(uint64_t address, uint64_t bytes, Side side) {
   if (bytes == 0) return;
   require(address != 0, CUDA_ERROR_INVALID_VALUE, "a copy or fill at address 0");
@@ -67,14 +80,14 @@ void check_range(uint64_t address, uint64_t bytes, Side side) {
             "a host range that runs into a device allocation");
     return;
   }
-  require(address + bytes <= allocation->address + allocation->bytes, CUDA_ERROR_INVALID_VALUE,
+  require(address + bytes <= reach(*allocation, address + bytes), CUDA_ERROR_INVALID_VALUE,
           std::to_string(bytes) + " bytes at offset " + std::to_string(address - allocation->address) +
               " of an allocation of " + std::to_string(allocation->bytes) + " bytes");
 }
 
 bool is_live(uint64_t address, uint64_t bytes) {
   const Allocation* a = find_allocation(address);
-  return a != nullptr && address + bytes <= a->address + a->bytes;
+  return a != nullptr && address + bytes <= reach(*a, address + bytes);
 }
 
 uint64_t span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t slice) {

@@ -210,13 +210,19 @@ void system_copy_access(Warp& warp, uint64_t address, uint64_t bytes, bool write
   const Launch& launch = *warp.cta->cluster->launch;
   SystemHistory& history = *launch.system->history;
   const std::lock_guard<std::mutex> lock(history.mutex);
-  const Place place = place_at(history, *launch.global, address);
-  if (place.region == nullptr || bytes == 0) return;
-  const uint32_t id = history.add(access_of(warp, stamp, async, reach));
-  const SystemAccess now = history[id];
   const char* const does = !async ? "reads" : write ? "an asynchronous copy writes to" : "an asynchronous copy reads";
-  const SystemJudge judge{warp, history, place, now, does, write, lane};
-  history.touch(*place.region, place.known(address), std::min(bytes, place.range.end - address), id, write, judge);
+  for (const uint64_t end = address + bytes; address < end;) {
+    const Place place = place_at(history, *launch.global, address);
+    if (place.range.end == 0) return;
+    const uint64_t here = std::min(end, place.range.end) - address;
+    if (place.region != nullptr) {
+      const uint32_t id = history.add(access_of(warp, stamp, async, reach));
+      const SystemAccess now = history[id];
+      const SystemJudge judge{warp, history, place, now, does, write, lane};
+      history.touch(*place.region, place.known(address), here, id, write, judge);
+    }
+    address += here;
+  }
 }
 
 void system_publish(Warp& warp, uint64_t address, Reach reach, bool release) {
@@ -364,19 +370,22 @@ void system_finish(Cluster& cluster) {
 std::string system_work_access(SystemHistory& history, const GlobalMemory& memory, const SystemAccess& access,
                                const Knowledge& known, uint64_t address, uint64_t bytes, bool write) {
   const std::lock_guard<std::mutex> lock(history.mutex);
-  const Place place = place_at(history, memory, address);
-  if (place.region == nullptr) return "";
-  const uint32_t id = history.add(access);
   std::string wrong;
-  history.touch(*place.region, place.known(address), std::min(bytes, place.range.end - address), id, write,
-                [&](uint32_t earlier, bool other_writes, uint64_t at) {
-                  const SystemAccess other = history[earlier];
-                  if (!wrong.empty() || other.device == access.device || known.covers(other)) return;
-                  const Verdict verdict =
-                      unordered(history, place, at, access, other, other_writes,
-                                doer_text(history, access) + (write ? " writes to" : " reads"), false, false);
-                  wrong = std::string(hazard_name(verdict.hazard)) + ": " + verdict.text;
-                });
+  for (const uint64_t end = address + bytes; address < end;) {
+    const Place place = place_at(history, memory, address);
+    if (place.range.end == 0) break;
+    const uint64_t here = std::min(end, place.range.end) - address;
+    const auto judge = [&](uint32_t earlier, bool other_writes, uint64_t at) {
+      const SystemAccess other = history[earlier];
+      if (!wrong.empty() || other.device == access.device || known.covers(other)) return;
+      const Verdict verdict = unordered(history, place, at, access, other, other_writes,
+                                        doer_text(history, access) + (write ? " writes to" : " reads"), false, false);
+      wrong = std::string(hazard_name(verdict.hazard)) + ": " + verdict.text;
+    };
+    if (place.region != nullptr)
+      history.touch(*place.region, place.known(address), here, history.add(access), write, judge);
+    address += here;
+  }
   return wrong;
 }
 

@@ -86,6 +86,12 @@ struct GlobalMemory::Impl {
   std::vector<Range>::const_iterator after(uint64_t address) const {
     return std::upper_bound(live.begin(), live.end(), address, [](uint64_t a, const Range& r) { return a < r.begin; });
   }
+  // Where the allocation and those that begin at its end stop, as far as `end` asks.
+  uint64_t reach(std::vector<Range>::const_iterator it, uint64_t end) const {
+    uint64_t at = it->end;
+    while (at < end && ++it != live.end() && it->begin == at) at = it->end;
+    return at;
+  }
 };
 
 GlobalMemory::GlobalMemory() : impl_(std::make_unique<Impl>()) {}
@@ -195,8 +201,10 @@ GlobalMemory::Range GlobalMemory::find(uint64_t address) const {
 }
 
 bool GlobalMemory::contains(uint64_t address, uint64_t bytes) const {
-  const Range r = find(address);
-  return r.end != 0 && bytes <= r.end - address;
+  const std::shared_lock lock(impl_->mutex);
+  const auto it = impl_->after(address);
+  return it != impl_->live.begin() && address < (it - 1)->end &&
+         impl_->reach(it - 1, address + bytes) >= address + bytes;
 }
 
 void GlobalMemory::set_peers(uint64_t address, uint64_t peers) {
@@ -240,7 +248,7 @@ std::string GlobalMemory::explain(uint64_t address, uint64_t bytes) const {
   if (next != impl_->live.begin()) {
     const Range& r = *(next - 1);
     if (address < r.end) {
-      if (bytes <= r.end - address) return "is inside " + name(r);
+      if (impl_->reach(next - 1, address + bytes) >= address + bytes) return "is inside " + name(r);
       return "begins " + bytes_text(r.end - address) + " before the end of " + name(r) + " and passes it";
     }
   }
@@ -288,10 +296,15 @@ bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t en
   for (const GlobalMemory::Range& r : cache.ranges) {
     if (begin >= r.begin && end <= r.end) return true;
   }
-  const GlobalMemory::Range r = memory.find(begin);
+  GlobalMemory::Range r = memory.find(begin);
   if (r.end == 0 || !memory.accessible(r, cache.device)) return false;
+  while (r.end < end) {
+    const GlobalMemory::Range next = memory.find(r.end);
+    if (next.end == 0 || !memory.accessible(next, cache.device)) return false;
+    r.end = next.end;
+  }
   cache.ranges[cache.next++ % 4] = r;
-  return end <= r.end;
+  return true;
 }
 
 }  // namespace sim

@@ -57,6 +57,8 @@ class GlobalMemory {
   bool is_shared(const Range& range) const;
   // The live allocation that holds address; an empty range when there is none.
   Range find(uint64_t address) const;
+  // Whether all bytes belong to live allocations. Several do where one begins at the end of another, which memory that
+  // was mapped does (cuMemMap).
   bool contains(uint64_t address, uint64_t bytes) const;
   // "is 16 bytes past the end of the allocation of 4096 bytes at 0x...", "was freed", "belongs to no allocation"
   std::string explain(uint64_t address, uint64_t bytes) const;
@@ -74,8 +76,8 @@ class GlobalMemory {
 
 // The device whose kernel the calling host thread executes from now on.
 void enter_device(int device);
-// True when [begin, end) lies in one live allocation that this thread's device may access. Each host thread remembers
-// the last allocations it found.
+// True when [begin, end) lies in live allocations that this thread's device may access, without a gap. Each host thread
+// remembers the last ones it found.
 bool global_range_cached(const GlobalMemory& memory, uint64_t begin, uint64_t end);
 
 }  // namespace sim

@@ -34,6 +34,75 @@ TEST_F(SimDriver, CopiesAreCheckedAgainstAllocations) {
   FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemAlloc)(&a, size_t{1} << 60));
 }
 
+// Copies 4096 bytes to shared memory and from there to `to`.
+constexpr char kThroughSharedMemory[] = R"(
+.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry through(.param .u64 p_from, .param .u64 p_to) {
+  .shared .align 128 .b8 tile[4096];
+  .shared .align 8 .b64 barrier;
+  .reg .b64 %from, %to, %state; .reg .pred %done;
+  ld.param.u64 %from, [p_from];
+  ld.param.u64 %to, [p_to];
+  mbarrier.init.shared.b64 [barrier], 1;
+  fence.proxy.async.shared::cta;
+  mbarrier.arrive.expect_tx.shared.b64 %state, [barrier], 4096;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%from], 4096, [barrier];
+WAIT:
+  mbarrier.try_wait.shared.b64 %done, [barrier], %state;
+  @!%done bra WAIT;
+  cp.async.bulk.global.shared::cta.bulk_group [%to], [tile], 4096;
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+  ret;
+}
+)";
+
+// As the pool of an allocator grows that maps one piece of memory behind the other.
+TEST_F(SimDriver, AdjacentMappingsAreOneRange) {
+  constexpr size_t kUnit = 2 << 20;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr at = 0;
+  OK(CU(cuMemAddressReserve)(&at, 4 * kUnit, 0, 0, 0));
+  for (const size_t place : {size_t{0}, kUnit, 3 * kUnit}) {
+    CUmemGenericAllocationHandle memory = 0;
+    OK(CU(cuMemCreate)(&memory, kUnit, &properties, 0));
+    OK(CU(cuMemMap)(at + place, kUnit, 0, memory, 0));
+    OK(CU(cuMemSetAccess)(at + place, kUnit, &access, 1));
+    OK(CU(cuMemRelease)(memory));
+  }
+  const auto data = iota(2 * kUnit / 4);
+  OK(CU(cuMemcpyHtoD)(at, data.data(), 2 * kUnit));
+  EXPECT_EQ(download(at, data.size()), data);
+  OK(CU(cuMemcpyDtoD)(at + kUnit - 64, at, 128));
+  EXPECT_EQ(download(at + kUnit - 64, 32), iota(32));
+  OK(CU(cuMemsetD32)(at + kUnit - 8, 7, 4));
+  EXPECT_EQ(download(at + kUnit - 8, 4), std::vector<uint32_t>(4, 7));
+  // What is not mapped is a gap.
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(at, 0, 2 * kUnit + 1));
+  FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemsetD8)(at + kUnit, 0, 2 * kUnit));
+  // Copies of kernels go over the boundary as well, but not over the gap.
+  CUmodule module = nullptr;
+  CUfunction through = nullptr;
+  OK(CU(cuModuleLoadData)(&module, kThroughSharedMemory));
+  OK(CU(cuModuleGetFunction)(&through, module, "through"));
+  CUdeviceptr from = at, to = at + kUnit - 2048;
+  void* params[] = {&from, &to};
+  OK(CU(cuLaunchKernel)(through, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+  OK(CU(cuCtxSynchronize)());
+  EXPECT_EQ(download(to, 1024), iota(1024));
+  from = to, to = at;
+  OK(CU(cuLaunchKernel)(through, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+  OK(CU(cuCtxSynchronize)());
+  from = at + 2 * kUnit - 2048;
+  OK(CU(cuLaunchKernel)(through, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+  EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 TEST_F(SimDriver, FreeMemoryIsCounted) {
   size_t before = 0, after = 0, total = 0, device_total = 0;
   OK(CU(cuMemGetInfo)(&before, &total));
