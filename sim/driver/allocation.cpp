@@ -55,12 +55,15 @@ void release(uint64_t address) {
 
 namespace {
 
-// Where the allocation and those that begin at its end stop, as far as `end` asks: memory that was mapped by several
-// calls of cuMemMap is one to copies.
+// Where the allocation ends, as far as `end` asks: memory that several calls of cuMemMap have mapped side by side is
+// one to copies.
 uint64_t reach(const Allocation& first, uint64_t end) {
   const auto& all = state().allocations;
+  const auto is_mapped = [](const Allocation& a) { return a.kind == Allocation::Kind::Mapped; };
   uint64_t at = first.address + first.bytes;
-  for (auto next = all.find(at); at < end && next != all.end(); next = all.find(at)) at += next->second.bytes;
+  for (auto next = all.find(at); at < end && is_mapped(first) && next != all.end() && is_mapped(next->second);
+       next = all.find(at))
+    at += next->second.bytes;
   return at;
 }
 

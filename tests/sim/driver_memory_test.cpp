@@ -101,6 +101,7 @@ TEST_F(SimDriver, AdjacentMappingsAreOneRange) {
   from = at + 2 * kUnit - 2048;
   OK(CU(cuLaunchKernel)(through, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
   EXPECT_EQ(CU(cuCtxSynchronize)(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  OK(CU(cuDevicePrimaryCtxReset)(0));
 }
 
 TEST_F(SimDriver, FreeMemoryIsCounted) {
