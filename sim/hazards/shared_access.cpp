@@ -440,11 +440,17 @@ void shared_generic_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size
 
 void shared_lane_read(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {
   if (&owner != warp.cta) return;
-  const int writer = owner.history.lanes.unordered_writer(static_cast<uint32_t>(warp.index), lane, offset, size);
+  const auto self = static_cast<uint32_t>(warp.index);
+  const int writer = owner.history.lanes.unordered_writer(self, lane, offset, size);
   if (writer < 0) return;
-  fault(Hazard::DataInFlight, warp, lane,
-        "reads " + place_text(warp, owner, offset) + ", which lane " + std::to_string(writer) +
-            " of the same warp wrote, and no bar.warp.sync or other barrier stands between");
+  const auto text = [&](const char* what) {
+    return "reads " + place_text(warp, owner, offset) + ", which lane " + std::to_string(writer) +
+           " of the same warp wrote, and " + what;
+  };
+  if (!owner.history.lanes.met_since(self, lane, offset, size))
+    fault(Hazard::DataInFlight, warp, lane, text("no bar.warp.sync or other barrier stands between"));
+  deviation(Hazard::DataInFlight, warp, lane,
+            [&] { return text("what has brought the lanes together since orders no memory, as bar.warp.sync does"); });
 }
 
 void shared_lane_write(Warp& warp, Cta& owner, uint32_t offset, uint32_t size, int lane) {

@@ -127,6 +127,13 @@ class LaneOrder {
     for (size_t lane = 0; lane < 32; ++lane) floor = std::min(floor, order.visible[lane] | ~order.writes[lane]);
     order.floor = floor;
   }
+  // All live lanes of the warp have come together at an instruction that orders no memory (shfl.sync, ldmatrix, ...).
+  void meet(uint32_t warp) {
+    if (warp >= warps_.size()) return;
+    WarpOrder& order = warps_[warp];
+    if (++order.time == kTimes) return forget_warp(warp);
+    order.met = order.time;
+  }
   // A lane of the same warp whose store to these bytes is not ordered before a read by `reader`; -1: there is none.
   int unordered_writer(uint32_t warp, int reader, uint32_t offset, uint32_t size) const {
     if (warp >= warps_.size()) return -1;
@@ -137,6 +144,15 @@ class LaneOrder {
       if (lane >= 0 && lane != reader) return lane;
     }
     return -1;
+  }
+  // Whether the lanes have come together since each store that unordered_writer() finds.
+  bool met_since(uint32_t warp, int reader, uint32_t offset, uint32_t size) const {
+    const WarpOrder& order = warps_[warp];
+    for (uint32_t word = offset / 4; word < (offset + size + 3) / 4; ++word) {
+      const int lane = unordered(order, warp, words_[word]);
+      if (lane >= 0 && lane != reader && (words_[word] >> 5) % kTimes >= order.met) return false;
+    }
+    return true;
   }
   // Whether unordered_writer() finds nobody for reads by the lanes of the mask, each at its offset.
   bool ordered(uint32_t warp, const uint64_t* offset, uint32_t mask, uint32_t size, bool row) const;
@@ -152,10 +168,11 @@ class LaneOrder {
     Marks(uint32_t warp, uint32_t since)
         : first(mark_of(warp, 0) + std::min(since, kTimes) * 32), count(mark_of(warp + 1, 0) - first) {}
   };
-  // Time is counted in releases of the warp. A store at time t is ordered once t < visible of its lane.
+  // Time is counted in releases and meetings of the warp. A store at time t is ordered once t < visible of its lane.
   struct WarpOrder {
     uint32_t time = 1;
     uint32_t floor = 0;  // a store before it is ordered whichever lane made it
+    uint32_t met = 0;    // when the lanes last came together
     alignas(64) std::array<uint32_t, 32> released{}, visible{};
     std::array<uint32_t, 32> writes{};  // all ones for lanes that ever stored
     uint32_t writers = 0;               // those lanes

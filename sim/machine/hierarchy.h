@@ -254,6 +254,7 @@ struct Cluster {
 inline void release_lanes(Warp& warp, uint32_t mask) {
   warp.cta->history.lanes.release(static_cast<uint32_t>(warp.index), mask);
 }
+inline void meet_lanes(Warp& warp) { warp.cta->history.lanes.meet(static_cast<uint32_t>(warp.index)); }
 inline void acquire_lanes(Warp& warp) { warp.cta->history.lanes.acquire(static_cast<uint32_t>(warp.index)); }
 
 template <class Describe>

@@ -144,6 +144,7 @@ bool Cluster::finished() const {
 bool converged(Warp& warp, uint32_t mask) {
   if (warp.all_live_in(mask)) {
     warp.order_reads(mask);
+    meet_lanes(warp);
     return true;
   }
   warp.splits[warp.current].apart = true;
@@ -164,6 +165,7 @@ bool complete(Warp& warp, const Instr& in, uint32_t mask) {
 bool gathered(Warp& warp, uint32_t mask, uint32_t members) {
   if ((members & warp.live & ~mask) == 0) {
     warp.order_reads(mask);
+    if (warp.all_live_in(mask)) meet_lanes(warp);
     return true;
   }
   warp.splits[warp.current].apart = true;

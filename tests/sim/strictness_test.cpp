@@ -143,7 +143,19 @@ std::vector<uint32_t> parts_of_lanes(const std::array<uint32_t, 4>& values) {
   return words;
 }
 
+// Each lane stores its number, and loads that of the lane beside it.
+const std::string kToNeighbour = "mad.lo.u32 %r4, %r3, 4, %r1;\nst.shared.u32 [%r4], %r3;\n",
+                  kFromNeighbour =
+                      "xor.b32 %r4, %r3, 1;\nmad.lo.u32 %r4, %r4, 4, %r1;\nld.shared.u32 %r7, [%r4];\n"
+                      "st.global.u32 [%rd4], %r7;\n";
+
 std::vector<Row> rows() {
+  const std::string met = "data in flight: reads shared memory at offset 0x";
+  std::vector<uint32_t> neighbours, rows_of_others;
+  for (uint32_t i = 0; i < 32; ++i) {
+    neighbours.push_back(i ^ 1);
+    rows_of_others.push_back(i / 4 ^ 1);
+  }
   const std::string again =
                         "mbarrier misuse: the mbarrier at shared offset 0x2000 is initialised again without "
                         "mbarrier.inval at ptx line ",
@@ -180,6 +192,27 @@ std::vector<Row> rows() {
        32,
        90,
        threads(32)},
+      // Lanes that read what others of their warp have stored, behind an instruction that orders no memory.
+      {"a shuffle between a store and the load of another lane",
+       entry(kToNeighbour + "shfl.sync.idx.b32 %r7, %r3, 0, 31, -1;\n" + kFromNeighbour),
+       {met},
+       32,
+       90,
+       neighbours},
+      {"a vote between a store and the load of another lane",
+       entry(kToNeighbour + "vote.sync.any.pred %p2, %p1, -1;\n" + kFromNeighbour),
+       {met},
+       32,
+       90,
+       neighbours},
+      {"a matrix load of what other lanes have stored",
+       entry("mad.lo.u32 %r4, %r3, 16, %r1;\nst.shared.v4.u32 [%r4], {%r3, %r3, %r3, %r3};\n"
+             "xor.b32 %r4, %r4, 16;\n"
+             "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r7}, [%r4];\nst.global.u32 [%rd4], %r7;\n"),
+       {met},
+       32,
+       90,
+       rows_of_others},
       // .aligned instructions of which a part of the lanes has left.
       {"setmaxnreg by one lane",
        entry("@!%p1 bra E;\nsetmaxnreg.dec.sync.aligned.u32 40;\n" + kStore + "E:\n", bounds),
@@ -848,6 +881,30 @@ TEST(Strictness, ACompareAndSwapMayBeginWithAPlainRead) {
       const Outcome field = run_at(row, Strictness::Field, order);
       EXPECT_EQ(field.report, "");
       EXPECT_EQ(field.out, row.out);
+    }
+  }
+}
+
+// What brought the lanes together must come between the two, and bring all of them.
+TEST(Strictness, LanesOfAWarpAreNotInStep) {
+  const std::string shuffle = "shfl.sync.idx.b32 %r7, %r3, 0, 31, -1;\n";
+  const Row rows[] = {
+      {"nothing", entry(kToNeighbour + kFromNeighbour), {}},
+      {"a shuffle before the store", entry(shuffle + kToNeighbour + kFromNeighbour), {}},
+      {"a shuffle behind the load", entry(kToNeighbour + kFromNeighbour + shuffle), {}},
+      {"a shuffle among the even lanes",
+       entry(kToNeighbour +
+             "and.b32 %r5, %r3, 1;\nsetp.eq.u32 %p2, %r5, 0;\n"
+             "@%p2 shfl.sync.idx.b32 %r7, %r3, 0, 31, 0x55555555;\n" +
+             kFromNeighbour),
+       {}},
+  };
+  for (const Row& row : rows) {
+    for (const sim::Order& order : all_orders()) {
+      for (const Strictness level : {Strictness::Isa, Strictness::Portable, Strictness::Field})
+        EXPECT_THAT(run_at(row, level, order).report,
+                    testing::HasSubstr("of the same warp wrote, and no bar.warp.sync or other barrier stands between"))
+            << row.name;
     }
   }
 }
