@@ -378,6 +378,15 @@ TEST_F(CudaRuntime, TheDeviceIsTheDrivers) {
   cudaDeviceProp all{};
   const auto properties = symbol<cudaError_t(cudaDeviceProp*, int)>("cudaGetDeviceProperties");
   RT_OK((*properties)(&all, 0));
+  EXPECT_EQ(std::vector<int>(all.maxGridSize, all.maxGridSize + 3), (std::vector<int>{0x7fffffff, 65535, 65535}));
+  EXPECT_EQ(std::vector<int>(all.maxThreadsDim, all.maxThreadsDim + 3), (std::vector<int>{1024, 1024, 64}));
+  EXPECT_EQ(all.totalConstMem, 65536u);
+  EXPECT_EQ(all.maxBlocksPerMultiProcessor, 32);
+  EXPECT_EQ(all.reservedSharedMemPerBlock, 1024u);
+  EXPECT_EQ(all.concurrentKernels, 1);
+  EXPECT_EQ(all.managedMemory, 1);
+  EXPECT_EQ(all.clusterLaunch, 1);
+  EXPECT_GT(all.memoryBusWidth, 0);
   EXPECT_EQ(std::string(all.name).substr(0, 5), "Moxie");
   size_t free = 0, total = 0;
   RT_OK(RT(cudaMemGetInfo)(&free, &total));
