@@ -50,8 +50,12 @@ void check_unfinished(Warp& warp, uint64_t address, uint64_t bytes, bool write, 
 }
 
 std::string explain_global(const Launch& launch, uint64_t address, uint64_t bytes) {
-  const GlobalMemory::Range range = launch.global->find(address);
-  if (range.end == 0 || launch.global->accessible(range, launch.device)) return launch.global->explain(address, bytes);
+  const GlobalMemory& memory = *launch.global;
+  GlobalMemory::Range range = memory.find(address);
+  // The first of the allocations side by side that the device has no access to.
+  while (range.end != 0 && range.end - address < bytes && memory.accessible(range, launch.device))
+    range = memory.find(range.end);
+  if (range.end == 0 || memory.accessible(range, launch.device)) return memory.explain(address, bytes);
   return "belongs to device " + std::to_string(range.residence.device) + ": device " + std::to_string(launch.device) +
          " has no access to it, because " +
          (range.residence.by_context ? "peer access was not enabled" : "it was not mapped for that device");

@@ -547,6 +547,50 @@ TEST_P(Devices, MemoryIsMappedIntoAPeer) {
   OK(CU(cuMemAddressFree)(peer, granularity));
 }
 
+// Of two pieces of memory side by side the device may access the first alone: a copy that goes over the boundary says
+// so.
+TEST_P(Devices, MappedMemorySideBySideNeedsAccessToEachPiece) {
+  constexpr char kPrefetch[] = R"(
+.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry prefetch(.param .u64 p_at) {
+  .reg .b64 %at;
+  ld.param.u64 %at, [p_at];
+  cp.async.bulk.prefetch.L2.global [%at], 128;
+  ret;
+}
+)";
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  size_t unit = 0;
+  OK(CU(cuMemGetAllocationGranularity)(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUdeviceptr at = 0;
+  OK(CU(cuMemAddressReserve)(&at, 2 * unit, 0, 0, 0));
+  for (int piece = 0; piece < 2; ++piece) {
+    CUmemGenericAllocationHandle memory = 0;
+    OK(CU(cuMemCreate)(&memory, unit, &properties, 0));
+    const CUdeviceptr place = at + static_cast<size_t>(piece) * unit;
+    OK(CU(cuMemMap)(place, unit, 0, memory, 0));
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {piece}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(CU(cuMemSetAccess)(place, unit, &access, 1));
+    OK(CU(cuMemRelease)(memory));
+  }
+  on(0);
+  CUdeviceptr from = at + unit - 128;
+  void* params[] = {&from};
+  const CUfunction prefetch = function(0, kPrefetch, "prefetch");
+  OK(CU(cuLaunchKernel)(prefetch, 1, 1, 1, 1, 1, 1, 0, stream[0], params, nullptr));
+  OK(synchronize(0));
+  from += 64;
+  OK(CU(cuLaunchKernel)(prefetch, 1, 1, 1, 1, 1, 1, 0, stream[0], params, nullptr));
+  EXPECT_EQ(synchronize(0), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(text_of(CUDA_ERROR_ILLEGAL_ADDRESS), HasSubstr("it was not mapped for that device"));
+  OK(CU(cuMemUnmap)(at, 2 * unit));
+  OK(CU(cuMemAddressFree)(at, 2 * unit));
+}
+
 TEST_P(Devices, CopiesFromOrdinaryMemoryTakeWhatItHoldsWhenTheyAreEnqueued) {
   const CUdeviceptr flag = allocate(0, 64), data = allocate(0, 64);
   OK(run(0, "wait", flag));
