@@ -148,6 +148,13 @@ constexpr int hopper_threads(const HopperConfig& c) { return (consumer_warp_grou
 // columns of it, and the first adds the other's sums to its own.
 constexpr int k_parts(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 256 / c.block_n : 1; }
 
+// Whether a tile of packed weights that has no more than half of its rows is multiplied as one of half the rows: a
+// group's last tile is seldom full, and the tensor cores' time follows the rows. Larger tiles and those of fewer than 64
+// rows have no registers left for a second loop: the compiler then spills or puts a wait behind every wgmma.
+constexpr bool halves_rows(const HopperConfig& c) {
+  return has_scales(c.b_format) && (c.block_m == 64 || (c.block_m == 128 && c.block_n == 128));
+}
+
 // Threads of the producer's warp group that copy gathered rows of A, a chunk of 16 bytes each; 0 without a gather.
 constexpr int gather_threads(const HopperConfig& c) { return !c.gather ? 0 : c.block_m < 16 ? 64 : 128; }
 constexpr int producer_warps(const HopperConfig& c) { return c.gather ? gather_threads(c) / 32 : 1; }

@@ -170,7 +170,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
           shifts = typename Loop::Shifts(part, thread);
         }
         const uint8_t* b = shared + kShared.b + (part.column - of.column) / kPackRows * Loop::kStripBytes;
-        Loop::multiply(acc, ring, at, of.k, part, shared + kShared.a, b, thread);
+        Loop::multiply(acc, ring, at, of.rows, of.k, part, shared + kShared.a, b, thread);
         if constexpr (Loop::kParts > 1) {
           const int strip = warp_group % Loop::kStrips;
           float* const partials =

@@ -131,9 +131,9 @@ struct PackedMainloop {
 
   // Whole consumer warp group: acc = the product over its part of `k` columns of K, which lie in the next stages. `a`
   // is the first stage's tile and `b` this warp group's first strip of packed rows there. `thread` is that of the warp
-  // group.
-  static MOXIE_DEVICE void multiply(Accumulator& acc, const Ring& ring, Position& at, int32_t k, const Part& part,
-                                    const uint8_t* a, const uint8_t* b, int thread) {
+  // group. Rows of the tile behind the first `rows` may be left out, their sums are 0 then.
+  static MOXIE_DEVICE void multiply(Accumulator& acc, const Ring& ring, Position& at, int32_t rows, int32_t k,
+                                    const Part& part, const uint8_t* a, const uint8_t* b, int thread) {
 #pragma unroll
     for (int strip = 0; strip < kBlocks; ++strip) {
 #pragma unroll
@@ -168,48 +168,51 @@ struct PackedMainloop {
       }
     }
     uint32_t previous = 0;
-    // Multiplies one block of the stage, and meanwhile unpacks the block that follows. False where none does.
-    const auto step = [&](auto number) {
-      constexpr int kStep = decltype(number)::value % kSteps, kStrip = kStep % kBlocks;
-      const Fragments& now = fragments[decltype(number)::value % kSets];
-      Fragments& next = fragments[(decltype(number)::value + 1) % kSets];
-      if constexpr (kWgmma) wgmma_fence();
+    with_rows(rows, [&](auto number_of_rows) {
+      constexpr int kRows = decltype(number_of_rows)::value;
+      // Multiplies one block of the stage, and meanwhile unpacks the block that follows. False where none does.
+      const auto step = [&](auto number) {
+        constexpr int kStep = decltype(number)::value % kSteps, kStrip = kStep % kBlocks;
+        const Fragments& now = fragments[decltype(number)::value % kSets];
+        Fragments& next = fragments[(decltype(number)::value + 1) % kSets];
+        auto& sums = reinterpret_cast<float(&)[kRows / 2]>(acc[kStrip]);
+        if constexpr (kWgmma) wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kPackColumns / 16; ++i) {
-        const uint64_t columns_a = stage_a + (kStep / kBlocks * kParts * kSlabA + i * 32 / 16);
+        for (int i = 0; i < kPackColumns / 16; ++i) {
+          const uint64_t columns_a = stage_a + (kStep / kBlocks * kParts * kSlabA + i * 32 / 16);
+          if constexpr (kWgmma) {
+            WgmmaFromRegisters<kRows>::multiply(sums, now.v[i], columns_a, true);
+          } else {
+            multiply_in_warp<kRows>(sums, now.v[i], columns_a, static_cast<uint32_t>(__cvta_generic_to_shared(a)));
+          }
+        }
         if constexpr (kWgmma) {
-          WgmmaFromRegisters<C.block_m>::multiply(acc[kStrip], now.v[i], columns_a, true);
-        } else {
-          multiply_in_warp<C.block_m>(acc[kStrip], now.v[i], columns_a,
-                                      static_cast<uint32_t>(__cvta_generic_to_shared(a)));
+          wgmma_commit_group();
+          wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
         }
-      }
-      if constexpr (kWgmma) {
-        wgmma_commit_group();
-        wgmma_wait_group<1>();  // `next` is free, and behind a stage's first block so is the stage before
-      }
-      // This stage's first block has been read by now. Where a stage has no other, one fence stands for the reads of
-      // two stages, and every other step leaves it out. With gathered rows wait_full() has had one since.
-      constexpr bool kFence = !kFencedWait && (kSteps > 1 || decltype(number)::value == 1);
-      if (kStep == 0 && slab >= kSlabs) release<kFence>(ring, previous, thread);
-      if constexpr (kStrip == kBlocks - 1) {
-        slab += kParts;
-        if (slab >= slabs) return false;
-        if constexpr (kStep == kSteps - 1) {
-          previous = at.stage;
-          at.advance();
-          wait_full(ring, at);
-          stage_a = descriptor_of(at.stage);
+        // This stage's first block has been read by now. Where a stage has no other, one fence stands for the reads of
+        // two stages, and every other step leaves it out. With gathered rows wait_full() has had one since.
+        constexpr bool kFence = !kFencedWait && (kSteps > 1 || decltype(number)::value == 1);
+        if (kStep == 0 && slab >= kSlabs) release<kFence>(ring, previous, thread);
+        if constexpr (kStrip == kBlocks - 1) {
+          slab += kParts;
+          if (slab >= slabs) return false;
+          if constexpr (kStep == kSteps - 1) {
+            previous = at.stage;
+            at.advance();
+            wait_full(ring, at);
+            stage_a = descriptor_of(at.stage);
+          }
         }
+        constexpr int kNext = (kStep + 1) % kSteps;
+        weights.unpack(next, at.stage, kNext % kBlocks, kNext / kBlocks * kParts, slab == half_slab);
+        return true;
+      };
+      wait_full(ring, at);
+      weights.unpack(fragments[0], at.stage, 0, 0, half_slab == slab);
+      while (all_steps<0>(step)) {
       }
-      constexpr int kNext = (kStep + 1) % kSteps;
-      weights.unpack(next, at.stage, kNext % kBlocks, kNext / kBlocks * kParts, slab == half_slab);
-      return true;
-    };
-    wait_full(ring, at);
-    weights.unpack(fragments[0], at.stage, 0, 0, half_slab == slab);
-    while (all_steps<0>(step)) {
-    }
+    });
     if constexpr (kWgmma) {
       wgmma_wait_group<0>();
 #pragma unroll
@@ -238,6 +241,22 @@ struct PackedMainloop {
  private:
   static constexpr int kSteps = kBlocks * kSlabs / kParts;             // blocks of a stage
   static constexpr uint32_t kSlabA = C.block_m * kStageRowBytes / 16;  // a slab of A, as descriptors count
+
+  // The same number, which the compiler then knows to be the same for all lanes. Behind a branch that it held for one
+  // that depends on the thread it would bring each descriptor to uniform registers anew.
+  static MOXIE_DEVICE int32_t uniform(int32_t number) { return __reduce_max_sync(~0u, number); }
+
+  // Calls `function` with the rows to multiply as a constant: all of a tile, or half where there are no more.
+  template <class Function>
+  static MOXIE_DEVICE void with_rows(int32_t rows, const Function& function) {
+    if constexpr (halves_rows(C)) {
+      if (uniform(rows) <= C.block_m / 2) {
+        function(cuda::std::integral_constant<int, C.block_m / 2>{});
+        return;
+      }
+    }
+    function(cuda::std::integral_constant<int, C.block_m>{});
+  }
 
   static constexpr bool kFencedWait = C.gather && kWgmma;
   static MOXIE_DEVICE void wait_full(const Ring& ring, const Position& at) {
