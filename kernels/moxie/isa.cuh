@@ -83,6 +83,16 @@ MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
       : "memory");
 }
 
+// 9.7.14.5.17 (movmatrix): transposes an 8 x 8 matrix of float32 across a warp, of which lane l has the elements in row
+// l / 4 and columns 2 (l % 4) and 2 (l % 4) + 1.
+MOXIE_DEVICE float2 transpose(float left, float right) {
+  const uint32_t a = __float_as_uint(left), b = __float_as_uint(right);
+  uint32_t low, high;  // halves of the two
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(low) : "r"(__byte_perm(a, b, 0x5410)));
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(high) : "r"(__byte_perm(a, b, 0x7632)));
+  return {__uint_as_float(__byte_perm(low, high, 0x5410)), __uint_as_float(__byte_perm(low, high, 0x7632))};
+}
+
 // 9.7.13.13: programmatic dependent launch. The wait returns when the predecessor grids are complete and their writes
 // are visible. After launch_dependents of all blocks the dependent grid may start.
 MOXIE_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -140,6 +140,15 @@ constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   return {store_box(c, pre, type).staging_bytes, true, true};
 }
 
+// Whether the warps of packed weights' epilogue bring their accumulators to sinks by themselves, 16 columns of the
+// product each: where all sinks take so few, and store directly.
+constexpr bool stores_by_warps(const HopperConfig& c, const SinkNeeds* needs, int count) {
+  bool all = has_packed_b(c) && stores_directly(c);
+  for (int i = 0; i < count; ++i) all = all && needs[i].narrow && needs[i].staging_bytes == 0;
+  return all;
+}
+constexpr bool stores_by_warps(const BlackwellConfig&, const SinkNeeds*, int) { return false; }
+
 // With swapped operands a warp has 16 columns of a gated product. Where a sink takes no fewer than 32, neighboring
 // warps exchange halves of their rows through shared memory.
 constexpr bool exchanges_fragments(const HopperConfig&, const SinkNeeds*, int) { return false; }
@@ -183,11 +192,11 @@ struct HopperSharedLayout {
   int a;             // ring of A tiles: stages x a_stage_bytes
   int b;             // ring of B tiles: stages x b_stage_bytes
   int staging;       // sink after sink, each consumer_warp_groups x store_buffers x staging_bytes
-  int exchange;      // consumer_warp_groups x exchange_bytes
+  int exchange;      // consumer_warp_groups x exchange_bytes, nothing where warps store by themselves
   int partials;      // (k_parts - 1) x block_n / 64 x partial_bytes
   int operand_maps;  // per-group maps of A and B under construction, 128 bytes each
   int sink_maps;     // mapped sink after mapped sink, each consumer_warp_groups x 128 bytes
-  int bias;          // consumer_warp_groups x block_n bf16
+  int bias;          // consumer_warp_groups x block_n bf16, nothing where warps store by themselves
   int full;          // stages mbarriers
   int empty;         // stages mbarriers
   int bytes;         // of everything
@@ -202,11 +211,12 @@ constexpr HopperSharedLayout shared_layout(const HopperConfig& c, const SinkNeed
     at.exchange += consumer_warp_groups(c) * c.store_buffers * needs[i].staging_bytes;
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
-  at.partials = at.exchange + consumer_warp_groups(c) * exchange_bytes(c);
+  const bool by_warps = stores_by_warps(c, needs, count);
+  at.partials = at.exchange + (by_warps ? 0 : consumer_warp_groups(c) * exchange_bytes(c));
   at.operand_maps = at.partials + (k_parts(c) - 1) * (c.block_n / kPackRows) * partial_bytes(c);
   at.sink_maps = at.operand_maps + operand_maps(c) * kMapBytes;
   at.bias = at.sink_maps + mapped * consumer_warp_groups(c) * kMapBytes;
-  at.full = at.bias + (c.bias ? consumer_warp_groups(c) * c.block_n * 2 : 0);
+  at.full = at.bias + (c.bias && !by_warps ? consumer_warp_groups(c) * c.block_n * 2 : 0);
   at.empty = at.full + c.stages * kBarrierBytes;
   at.bytes = at.empty + c.stages * kBarrierBytes;
   return at;

@@ -57,6 +57,7 @@ struct SinkTraits {
   static constexpr int kGroupMaps = (int{kGroupMap<Sinks>} + ...);
   static constexpr auto kShared = shared_layout(C, kNeeds, kCount);
   static constexpr bool kExchanges = exchanges_fragments(C, kNeeds, kCount);
+  static constexpr bool kByWarps = stores_by_warps(C, kNeeds, kCount);
 };
 
 // The first of two named barriers, one for each pair of warps that exchange fragments. Kernels that do have one
@@ -100,7 +101,16 @@ class Epilogue {
   // Called before the k loop: starts to fetch what the epilogue of this tile reads, so that it has come when the loop
   // ends.
   MOXIE_DEVICE void prefetch(const Tile& tile) {
-    if constexpr (C.bias) bias_ = load_bias(tile);
+    if constexpr (C.bias) {
+#pragma unroll
+      for (int i = 0; i < kBiasPairs; ++i) {
+        if constexpr (Traits::kByWarps) {
+          bias_[i] = load_bias_of_rows(tile, i);
+        } else {
+          bias_[i] = load_bias(tile);
+        }
+      }
+    }
   }
 
   // Called after the k loop with wgmma's accumulators: acc[block] has 64 rows, as N / 8 groups of the 4 values of a
@@ -121,6 +131,44 @@ class Epilogue {
         for (int i = 0; i < 4; ++i) values.v[j][i] = acc[block][(first / 8 + j) * 4 + i];
       }
     });
+  }
+
+  // The same for the accumulators of packed weights where warps store by themselves: every warp has 16 columns of the
+  // product in an accumulator's rows, which it brings into the order of a Fragment without the others. `factors` are
+  // those of run_transposed().
+  template <int kAccumulators, int kValues>
+  MOXIE_DEVICE void run_by_warps(const float (&acc)[kAccumulators][kValues], const float (&factors)[kAccumulators][2],
+                                 const Tile& tile) {
+    static_assert(kAccumulators * 64 == kTileColumns && kValues * 2 == C.block_m);
+#pragma unroll
+    for (int strip = 0; strip < kAccumulators; ++strip) {
+      Chunk chunk = chunk_of(tile, 0, 16);
+      chunk.row_warps = 1;
+      chunk.column += strip * 64 + chunk.warp() * 16;
+      if constexpr (C.block_m < 64) chunk.rows = min(chunk.rows, C.block_m);
+      if (chunk.column >= chunk.n) break;
+#pragma unroll
+      for (int row = 0; row < C.block_m; row += 16) {
+        if (chunk.rows <= 0) break;
+        Fragment<16> pre = {};
+#pragma unroll
+        for (int i = 0; i < (C.block_m < 16 ? 2 : 4); ++i) {
+          const int j = i % 2, h = i / 2;  // of the columns, and of the rows
+          const float* const own = acc[strip] + (row / 8 + h) * 4 + j * 2;
+          const float factor = factors[strip][j];
+          float bias = 0.0f;
+          if constexpr (C.bias) bias = j == 0 ? bf16_low(bias_[strip]) : bf16_high(bias_[strip]);
+          const float2 values = transpose(own[0] * factor + bias, own[1] * factor + bias);
+          pre.v[j][2 * h] = values.x, pre.v[j][2 * h + 1] = values.y;
+        }
+        store<Value::Pre>(pre, chunk, 0);
+        if constexpr (Traits::kTakesOut) store<Value::Out>(activate(pre), chunk, 0);
+        chunk.row += 16, chunk.rows -= 16;
+      }
+    }
+    // Without it the compiler holds it possible that the next tile's k loop is entered by some lanes of a warp, and
+    // keeps wgmma's descriptors out of uniform registers.
+    __syncwarp();
   }
 
   // The same for the accumulators of packed weights, which hold the product transposed: acc[block] has 64 columns of
@@ -153,6 +201,7 @@ class Epilogue {
         if (column >= 0 && column < kColumns) {
 #pragma unroll
           for (int j = 0; j < min(C.block_m, 64) / 8; ++j) {
+            if (8 * j >= chunk.rows) break;  // rows that are not stored
 #pragma unroll
             for (int i = 0; i < 4; ++i)
               own[(8 * j + i % 2) * kStride + column + i / 2 * 8] =
@@ -165,7 +214,7 @@ class Epilogue {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             float2 pair = {0.0f, 0.0f};
-            if (warp * 16 + h * 8 < C.block_m)
+            if (warp * 16 + h * 8 < min(C.block_m, chunk.rows))
               pair = *reinterpret_cast<const float2*>(wanted + h * 8 * kStride + 8 * j);
             values.v[j][2 * h] = pair.x, values.v[j][2 * h + 1] = pair.y;
           }
@@ -217,7 +266,7 @@ class Epilogue {
       if (chunk.group != mapped_group_) move_to_group(chunk, tile);
     }
     if constexpr (C.bias) {
-      if (2 * chunk.thread < kTileColumns) bias_words()[chunk.thread] = bias_;
+      if (2 * chunk.thread < kTileColumns) bias_words()[chunk.thread] = bias_[0];
       if constexpr (!Traits::kStaged && !has_packed_b(C)) bar_sync(barrier_, 128);
     }
     return true;
@@ -300,15 +349,36 @@ class Epilogue {
     }
   }
 
+  // The bias of the tile's group; null where it has none.
+  MOXIE_DEVICE const uint16_t* bias_of(const Tile& tile) const {
+    if constexpr (C.grouping == Grouping::Pointers) {
+      return static_cast<const uint16_t*>(gemm_.arrays.bias[tile.group]);
+    } else {
+      return static_cast<const uint16_t*>(gemm_.bias) + tile.group * gemm_.bias_stride;
+    }
+  }
+
+  // The bias of this thread's rows of an accumulator of packed weights, which are columns of the product, as a pair of
+  // bf16: those of column l / 4 of its warp's 16, and of the eighth on, where l is the lane. 0 past the last column.
+  MOXIE_DEVICE uint32_t load_bias_of_rows(const Tile& tile, int strip) const {
+    static_assert(C.grouping != Grouping::Pointers, "every group has a bias");
+    const uint16_t* const bias = bias_of(tile);
+    const int32_t first = tile.column + strip * 64 + thread_ / 32 * 16, of_warp = thread_ % 32 / 4;
+    if constexpr (!kGated) {
+      const int32_t column = first + of_warp;
+      return (column < tile.n ? bias[column] : 0) | (column + 8 < tile.n ? bias[column + 8] << 16 : 0);
+    } else {
+      const int32_t pair = first / 2 + of_warp;  // in the order of the gated output
+      if (pair >= tile.n / 2) return 0;
+      if constexpr (C.gate == GateLayout::Interleaved) return *reinterpret_cast<const uint32_t*>(bias + 2 * pair);
+      return bias[pair] | static_cast<uint32_t>(bias[tile.n / 2 + pair]) << 16;
+    }
+  }
+
   // The bias of columns 2 thread and 2 thread + 1 of the tile as a pair of bf16; 0 past the last column.
   MOXIE_DEVICE uint32_t load_bias(const Tile& tile) const {
-    const uint16_t* bias;
-    if constexpr (C.grouping == Grouping::Pointers) {
-      bias = static_cast<const uint16_t*>(gemm_.arrays.bias[tile.group]);
-      if (bias == nullptr) return 0;
-    } else {
-      bias = static_cast<const uint16_t*>(gemm_.bias) + tile.group * gemm_.bias_stride;
-    }
+    const uint16_t* const bias = bias_of(tile);
+    if (C.grouping == Grouping::Pointers && bias == nullptr) return 0;
     const int column = 2 * thread_;
     if (column >= kTileColumns) return 0;
     if constexpr (!kGated) {
@@ -340,19 +410,20 @@ class Epilogue {
     }
   }
 
-  MOXIE_DEVICE Fragment<kGated ? kColumns / 2 : kColumns> activate(const Fragment<kColumns>& pre) const {
+  template <int kWidth>
+  MOXIE_DEVICE Fragment<kGated ? kWidth / 2 : kWidth> activate(const Fragment<kWidth>& pre) const {
     const ActivationOf<C.activation> activation(gemm_);
-    Fragment<kGated ? kColumns / 2 : kColumns> out;
+    Fragment<kGated ? kWidth / 2 : kWidth> out;
     if constexpr (kGated) {
       constexpr int kGate = C.gate == GateLayout::SplitUpFirst ? 1 : 0;
 #pragma unroll
-      for (int q = 0; q < kColumns / 16; ++q) {
+      for (int q = 0; q < kWidth / 16; ++q) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) out.v[q][i] = activation(pre.v[2 * q + kGate][i], pre.v[2 * q + 1 - kGate][i]);
       }
     } else {
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j) {
+      for (int j = 0; j < kWidth / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) out.v[j][i] = activation(pre.v[j][i]);
       }
@@ -478,7 +549,8 @@ class Epilogue {
   int barrier_;
   int thread_;
   bool issuing_warp_;
-  uint32_t bias_ = 0;
+  static constexpr int kBiasPairs = Traits::kByWarps ? kTileColumns / 64 : 1;
+  uint32_t bias_[kBiasPairs] = {};  // pairs of columns of the bias that this thread has
   int buffer_ = 0;
   int slot_ = 1;
   int32_t mapped_group_ = -1;

@@ -20,7 +20,8 @@
 //   template <int kColumns>
 //   void store(const Fragment<kColumns>& values, const Chunk& chunk, int block, uint8_t* staging);
 //     Called by whole warps for each chunk and, within it, for each of chunk.blocks accumulator blocks. The warp has 16
-//     rows of the block by kColumns columns, a multiple of 32 (with kNeeds.narrow also 16); Chunk tells which ones. It
+//     rows of the block by kColumns columns, a multiple of 32 (with kNeeds.narrow also 16, and with packed weights 8 of
+//     a gated `out`, a chunk of its own for each warp); Chunk tells which ones. It
 //     must write nothing past chunk.rows rows or past the value's columns. Mostly a warp has 16 of 64 rows and all
 //     columns of the chunk, and chunks come from left to right. With swapped operands warps lie side by side, some
 //     warps may have no columns, and chunks come from top to bottom.

@@ -188,7 +188,11 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
         }
         typename Loop::Factors factors;
         shifts.get(factors);
-        epilogue.run_transposed(acc, factors, own);
+        if constexpr (Traits::kByWarps) {
+          epilogue.run_by_warps(acc, factors, own);
+        } else {
+          epilogue.run_transposed(acc, factors, own);
+        }
       } else {
         // Cooperative: this consumer's half of the tile's rows.
         constexpr int kHalf = C.schedule == WarpSchedule::Cooperative ? warp_group_rows(C) * kStageRowBytes : 0;
