@@ -88,8 +88,8 @@ MOXIE_DEVICE void mbarrier_arrive_at(const uint64_t* barrier, uint32_t rank) {
 MOXIE_DEVICE float2 transpose(float left, float right) {
   const uint32_t a = __float_as_uint(left), b = __float_as_uint(right);
   uint32_t low, high;  // halves of the two
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(low) : "r"(__byte_perm(a, b, 0x5410)));
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(high) : "r"(__byte_perm(a, b, 0x7632)));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(low) : "r"(__byte_perm(a, b, 0x5410)));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(high) : "r"(__byte_perm(a, b, 0x7632)));
   return {__uint_as_float(__byte_perm(low, high, 0x5410)), __uint_as_float(__byte_perm(low, high, 0x7632))};
 }
 

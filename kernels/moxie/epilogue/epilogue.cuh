@@ -201,7 +201,6 @@ class Epilogue {
         if (column >= 0 && column < kColumns) {
 #pragma unroll
           for (int j = 0; j < min(C.block_m, 64) / 8; ++j) {
-            if (8 * j >= chunk.rows) break;  // rows that are not stored
 #pragma unroll
             for (int i = 0; i < 4; ++i)
               own[(8 * j + i % 2) * kStride + column + i / 2 * 8] =
@@ -214,7 +213,7 @@ class Epilogue {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             float2 pair = {0.0f, 0.0f};
-            if (warp * 16 + h * 8 < min(C.block_m, chunk.rows))
+            if (warp * 16 + h * 8 < C.block_m)
               pair = *reinterpret_cast<const float2*>(wanted + h * 8 * kStride + 8 * j);
             values.v[j][2 * h] = pair.x, values.v[j][2 * h + 1] = pair.y;
           }
