@@ -149,8 +149,8 @@ constexpr int hopper_threads(const HopperConfig& c) { return (consumer_warp_grou
 constexpr int k_parts(const HopperConfig& c) { return has_scales(c.b_format) && c.block_m < 64 ? 256 / c.block_n : 1; }
 
 // Whether a tile of packed weights that has no more than half of its rows is multiplied as one of half the rows: a
-// group's last tile is seldom full, and the tensor cores' time follows the rows. Larger tiles and those of fewer than 64
-// rows have no registers left for a second loop: the compiler then spills or puts a wait behind every wgmma.
+// group's last tile is seldom full, and the tensor cores' time follows the rows. Larger tiles and those of fewer than
+// 64 rows have no registers left for a second loop: the compiler then spills or puts a wait behind every wgmma.
 constexpr bool halves_rows(const HopperConfig& c) {
   return has_scales(c.b_format) && (c.block_m == 64 || (c.block_m == 128 && c.block_n == 128));
 }
