@@ -233,6 +233,9 @@ MOXIE_DEVICE void cp_async_16_or_zeros(uint32_t to, uint64_t from, bool exists) 
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
                : "memory");
 }
+MOXIE_DEVICE void cp_async_16(uint32_t to, uint64_t from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 // 9.7.13.15.16: an arrival, which the barrier's count already has, once this thread's copies so far have landed.
 MOXIE_DEVICE void cp_async_arrive(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(

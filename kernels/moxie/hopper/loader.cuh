@@ -122,18 +122,24 @@ class HopperLoader {
     rows.begin(tile);
     const bool loads_b = threadIdx.x < 32 && elect();
     if (loads_b) begin_b(tile);
+    const uint32_t first = static_cast<uint32_t>(__cvta_generic_to_shared(a_));
 #pragma unroll 1
-    for (uint32_t tile_k = 0; tile_k < k_tiles; ++tile_k) {
-      const int32_t k = tile_k * C.block_k;
-      rows.prepare();
-      ring_.wait_empty(at_.stage, at_.phase ^ 1);
-      if (loads_b && tile_k >= ahead_) {
-        ring_.expect(at_.stage, b_bytes(tile, k));
-        load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, k);
+    for (uint32_t done = 0; done < k_tiles; done += rows.kStages) {
+#pragma unroll
+      for (int stage = 0; stage < rows.kStages; ++stage) {
+        const uint32_t tile_k = done + stage;
+        if (tile_k >= k_tiles) break;
+        const int32_t k = tile_k * C.block_k;
+        ring_.wait_empty(at_.stage, at_.phase ^ 1);
+        if (loads_b && tile_k >= ahead_) {
+          ring_.expect(at_.stage, b_bytes(tile, k));
+          load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, k);
+        }
+        rows.copy(first + at_.stage * kStageA, stage, k, tile.k);
+        cp_async_arrive(ring_.full + at_.stage);
+        at_.advance();
       }
-      rows.copy(a_ + at_.stage * kStageA, k, tile.k);
-      cp_async_arrive(ring_.full + at_.stage);
-      at_.advance();
+      rows.advance();
     }
     ahead_ = 0;
   }
