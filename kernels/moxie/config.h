@@ -242,20 +242,23 @@ constexpr int block_columns(const HopperConfig& c) {
 }
 constexpr int block_columns(const BlackwellConfig& c) { return c.swap_ab ? 128 * gate_halves(c) : c.block_n; }
 
-// Which operands the two blocks of a cluster may share. Each block then loads half of the shared one.
+// Which operands the two blocks of a cluster may share. Each block then loads half of the shared one. Gathered rows are
+// not shared: cp.async reaches the shared memory of its own block alone.
 constexpr bool may_share_a(const HopperConfig& c) {
-  return c.multicast == Multicast::A || c.multicast == Multicast::Either;
+  return (c.multicast == Multicast::A || c.multicast == Multicast::Either) && !c.gather;
 }
 constexpr bool may_share_b(const HopperConfig& c) {
   return c.multicast == Multicast::B || c.multicast == Multicast::Either;
 }
 
-// A cluster tile is what the blocks of a cluster cover together; with Multicast::Either, where they share A. With
-// Grouping::RowGroups every group starts at a multiple of cluster_tile_rows.
+// A cluster tile is what the blocks of a cluster cover together; with Multicast::Either, where they lie side by side.
+// With Grouping::RowGroups every group starts at a multiple of cluster_tile_rows.
 constexpr int cluster_tile_rows(const HopperConfig& c) {
   return c.multicast == Multicast::B ? 2 * c.block_m : c.block_m;
 }
-constexpr int cluster_tile_columns(const HopperConfig& c) { return may_share_a(c) ? 2 * c.block_n : c.block_n; }
+constexpr int cluster_tile_columns(const HopperConfig& c) {
+  return c.multicast == Multicast::A || c.multicast == Multicast::Either ? 2 * c.block_n : c.block_n;
+}
 constexpr int cluster_tile_rows(const BlackwellConfig& c) { return c.swap_ab ? c.block_n : 128 * c.cluster; }
 constexpr int cluster_tile_columns(const BlackwellConfig& c) {
   return c.swap_ab ? 128 * gate_halves(c) * c.cluster : c.block_n;

@@ -68,8 +68,7 @@ int widest_of_256(const Shape& s) { return s.activation == Activation::GeluErf &
 
 // Every pair of choices that no configuration can satisfy, named.
 void check_choices(const Shape& s, const DeviceFigures& d) {
-  if (s.gather && (s.hopper.multicast == Multicast::A || s.hopper.multicast == Multicast::Either))
-    reject("multicast shares a, but gathered rows are not shared");
+  if (s.gather && s.hopper.multicast == Multicast::A) reject("multicast shares a, but gathered rows are not shared");
   if (has_packed_b(s)) {
     check_packed_choices(s, d);
     return;
@@ -168,7 +167,7 @@ std::vector<Candidate<HopperConfig>> hopper_candidates(const Shape& s, const Dev
     for (Multicast multicast : {Multicast::None, Multicast::A, Multicast::B, Multicast::Either}) {
       if (packed && multicast != Multicast::None && (multicast != Multicast::A || tile.m < 64)) continue;
       if (multicast == Multicast::Either && !has_pairs(s.grouping)) continue;
-      if (s.gather && (multicast == Multicast::A || multicast == Multicast::Either)) continue;
+      if (s.gather && multicast == Multicast::A) continue;
       Candidate<HopperConfig> candidate;
       HopperConfig& c = candidate.config;
       c.schedule = tile.schedule;

@@ -266,6 +266,7 @@ std::vector<Kernel> shipped() {
   } gathered[] = {{false, 1, 128, 160, Activation::GeluTanh},  {false, 0, 128, 256, Activation::SwigluOai},
                   {false, 0, 256, 96, Activation::GeluErf},    {false, 1, 64, 256, Activation::SwigluOai},
                   {false, 0, 256, 128, Activation::SwigluOai}, {true, 0, 256, 128, Activation::SwigluOai},
+                  {true, 0, 128, 256, Activation::SwigluOai},  {true, 0, 64, 256, Activation::SwigluOai},
                   {true, 0, 32, 256, Activation::SwigluOai}};
   for (const auto& [has_packed, schedule, m, n, activation] : gathered) {
     ProductSpec p = problem_of(Grouping::Offsets, DataType::F32, DataType::F32);

@@ -12,7 +12,7 @@ namespace {
 constexpr auto kBf16 = DataType::Bf16, kF32 = DataType::F32;
 
 std::vector<GatheredProduct> entries() {
-  constexpr auto kAlone = Multicast::None, kShareB = Multicast::B;
+  constexpr auto kAlone = Multicast::None, kShareB = Multicast::B, kEither = Multicast::Either;
   constexpr auto kCooperative = WarpSchedule::Cooperative, kPingPong = WarpSchedule::PingPong;
   const struct {
     bool packed;
@@ -24,6 +24,7 @@ std::vector<GatheredProduct> entries() {
                {false, kPingPong, 128, 128, kShareB},   {false, kPingPong, 128, 160, kAlone},
                {false, kPingPong, 64, 256, kAlone},     {false, kPingPong, 64, 64, kShareB},
                {false, kPingPong, 64, 64, kAlone},      {false, kPingPong, 8, 64, kAlone},
+               {false, kCooperative, 128, 96, kEither}, {false, kPingPong, 64, 128, kEither},
                {true, kCooperative, 256, 128, kAlone},  {true, kCooperative, 128, 256, kAlone},
                {true, kCooperative, 128, 128, kAlone},  {true, kCooperative, 64, 256, kAlone},
                {true, kCooperative, 64, 128, kAlone},   {true, kCooperative, 32, 256, kAlone},
@@ -45,7 +46,10 @@ std::vector<GatheredProduct> entries() {
       if (i % 4 == 1) p.pre = kBf16;
       if (tile.m < 64) p.expected_rows = 1;
       e.name = fmt::format("{}{}x{}{}{}Activation{}", tile.packed ? "Packed" : "", tile.m, tile.n,
-                           tile.schedule == kPingPong ? "PingPong" : "", tile.multicast == kShareB ? "ShareB" : "",
+                           tile.schedule == kPingPong ? "PingPong" : "",
+                           tile.multicast == kShareB   ? "ShareB"
+                           : tile.multicast == kEither ? "Either"
+                                                       : "",
                            int(p.activation));
       all.push_back(e);
     }

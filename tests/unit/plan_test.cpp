@@ -359,7 +359,6 @@ TEST(Plan, ContradictionsAreNamed) {
       {"multicast is Either", [](Shape& s) { s.hopper.multicast = Multicast::Either; }},
       {"multicast is None", [](Shape& s) { s.hopper.cluster = 2, s.hopper.multicast = Multicast::None; }},
       {"gathered rows are not shared", [](Shape& s) { s.gather = true, s.hopper.multicast = Multicast::A; }},
-      {"gathered rows are not shared", [](Shape& s) { s.gather = true, s.hopper.multicast = Multicast::Either; }},
       {"tile_m 64 is not possible",
        [](Shape& s) { s.hopper.schedule = WarpSchedule::Cooperative, s.hopper.tile_m = 64; }},
       {"tile_m 256 is not possible",

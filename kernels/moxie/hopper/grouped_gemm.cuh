@@ -43,16 +43,16 @@ constexpr int kTurnBarrier = kEpilogueBarrier + 2;
 constexpr int kPartialBarrier = kEpilogueBarrier + 4;
 constexpr int kTakenBarrier = kPartialBarrier + 2;
 
-// Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232, or
-// where the loader needs more, with packed weights or gathered rows, 56 + 2 x 224, or 88 + 2 x 208 for the addresses of
-// 16 gathered rows. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
+// Registers of a thread after the hand-over from producer to consumers. Before it has 168: 3 x 168 = 40 + 2 x 232. The
+// loader needs more with packed weights or gathered rows, 56 + 2 x 224, with both, 72 + 2 x 216, and for the addresses
+// of 16 gathered rows, 88 + 2 x 208. With four consumers it has 96: 5 x 96 = 64 + 4 x 104.
 constexpr int producer_registers(const HopperConfig& c) {
   if (consumer_warp_groups(c) == 4) return 64;
-  return c.gather && c.block_m == 256 ? 88 : c.gather || has_packed_b(c) ? 56 : 40;
+  if (c.gather && c.block_m == 256) return 88;
+  return 40 + (c.gather ? 16 : 0) + (has_packed_b(c) ? 16 : 0);
 }
 constexpr int consumer_registers(const HopperConfig& c) {
-  if (consumer_warp_groups(c) == 4) return 104;
-  return c.gather && c.block_m == 256 ? 208 : c.gather || has_packed_b(c) ? 224 : 232;
+  return consumer_warp_groups(c) == 4 ? 104 : (3 * 168 - producer_registers(c)) / 2;
 }
 
 // The prologue, first half: prefetches tensor maps and initializes barriers.
@@ -134,7 +134,7 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
       for (bool first = early;; first = false) {
         const bool more = scheduler.next(tile);
         if (first) {
-          if (more && (kWarps == 1 || warp == 0)) loader.load_b_ahead(tile);
+          if (more) loader.load_b_ahead(tile);
           // A block without any tile waits as well: the dependent grid relies on every block having waited.
           griddepcontrol_wait();
         }

@@ -13,8 +13,8 @@
 //     Whole warp, behind griddepcontrol.wait. Issues the copies of the tile's stages, tile.k_tiles(C.block_k), in the
 //     order in which the consumers take them. Copies are still under way when it returns.
 //
-// With gathered rows of A, load() is called by all producer_warps of the block, each with a loader of its own: the
-// first warp's loads B, and all copy A.
+// With gathered rows of A, all producer_warps of the block call these functions, each with a loader of its own: they
+// load B of every so many stages each, and together copy A of all.
 //
 // For each stage it waits for this block's `empty`, which the consumers of every block complete that the stage's copies
 // reach, and announces at this block's `full` the bytes that will arrive there, those that the peer copies included. It
@@ -40,7 +40,14 @@ class HopperLoader {
  public:
   MOXIE_DEVICE HopperLoader(const GemmParams& gemm, const Ring& ring, uint8_t* a, uint8_t* b, uint8_t* maps,
                             uint8_t* slots)
-      : gemm_(gemm), ring_(ring), a_(a), b_(b), maps_(maps), slots_(slots), rank_(blockIdx.x % C.cluster) {
+      : gemm_(gemm),
+        ring_(ring),
+        a_(a),
+        b_(b),
+        maps_(maps),
+        slots_(slots),
+        rank_(blockIdx.x % C.cluster),
+        warp_(C.gather ? threadIdx.x / 32 : 0) {
     if constexpr (kHints) evict_first_ = evict_first_policy(), evict_normal_ = evict_normal_policy();
     if constexpr (kGroupMaps) {
       copy_map_template(maps_, gemm.a, threadIdx.x % 32);
@@ -54,10 +61,10 @@ class HopperLoader {
     if (elect()) {
       begin_b(tile);
 #pragma unroll 1
-      for (uint32_t tile_k = 0; tile_k < ahead_; ++tile_k) {
-        ring_.expect(at_.stage, (C.gather ? 0 : kStageA) + b_bytes(tile, tile_k * C.block_k));
-        load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, tile_k * C.block_k);
-        at_.advance();
+      for (at_.stage = warp_; at_.stage < ahead_; at_.stage += producer_warps(C)) {
+        const int32_t k = at_.stage * C.block_k;
+        ring_.expect(at_.stage, (C.gather ? 0 : kStageA) + b_bytes(tile, k));
+        load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, k);
       }
       at_ = {};
     }
@@ -120,8 +127,8 @@ class HopperLoader {
   MOXIE_DEVICE void load_gathered(const Tile& tile, uint32_t k_tiles) {
     GatheredRows<C> rows(gemm_);
     rows.begin(tile);
-    const bool loads_b = threadIdx.x < 32 && elect();
-    if (loads_b) begin_b(tile);
+    const bool elected = elect();
+    if (elected) begin_b(tile);
     const uint32_t first = static_cast<uint32_t>(__cvta_generic_to_shared(a_));
 #pragma unroll 1
     for (uint32_t done = 0; done < k_tiles; done += rows.kStages) {
@@ -131,7 +138,7 @@ class HopperLoader {
         if (tile_k >= k_tiles) break;
         const int32_t k = tile_k * C.block_k;
         ring_.wait_empty(at_.stage, at_.phase ^ 1);
-        if (loads_b && tile_k >= ahead_) {
+        if (elected && tile_k % producer_warps(C) == warp_ && tile_k >= ahead_) {
           ring_.expect(at_.stage, b_bytes(tile, k));
           load_b(reinterpret_cast<const uint8_t*>(&gemm_.b), tile, k);
         }
@@ -325,7 +332,8 @@ class HopperLoader {
   uint8_t* b_;
   uint8_t* maps_;
   uint8_t* slots_;
-  int32_t rank_;  // of this block in its cluster
+  int32_t rank_;   // of this block in its cluster
+  uint32_t warp_;  // among the producer's; 0 where one warp loads
   typename Loop::Position at_;
   uint32_t ahead_ = 0;            // stages of the next tile whose B is on its way
   uint32_t unfilled_ = C.stages;  // stages that have held nothing yet
