@@ -117,7 +117,7 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
     } else if (c.multicast == Multicast::Either) {
       const double pairs = vague ? std::max(0.0, rows / 2 - 0.25) : std::floor(rows / 2), odd = rows - 2 * pairs;
       tiles = pairs * columns + odd * pair_columns;
-      of_a = 2 * pairs * columns * loaded + odd * pair_columns * loaded;
+      of_a = (2 * pairs * columns + odd * pair_columns * (c.gather ? 2 : 1)) * loaded;
       of_b = pairs * columns * n + odd * pair_columns * 2 * n;
       pairs > 0 ? height = 2 * m : width = 2 * n;
       t.paired += r.groups * pairs * columns;
@@ -146,6 +146,10 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
   }
   return t;
 }
+
+// Cycles in which the producer's warps copy a stage of so many gathered rows, for which the choice among measured
+// kernels of nine models is best on an H200 (bench/notes/hopper.md).
+double gather_step(double rows) { return 300 + rows; }
 
 // What a ping-pong kernel of 128 rows and more takes longer because its blocks drift apart, so that L2 serves fewer of
 // them at once. It shows on an H100, not on an H200, whose memory has more bytes for a multiprocessor's cycle, and in
@@ -184,9 +188,10 @@ HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w,
   const double copies = 2 + parts + (c.multicast == Multicast::Either ? 1 : 0);
   const double least = costs.least_step + costs.copy * copies, latency = costs.load_latency / (c.stages - 1);
   double step = together8(together8(products, loads), together8(least, latency));
+  if (c.gather) step = together8(step, gather_step(m));
   if (c.cluster > 1)
     step *=
-        1 + pairs * costs.share_b + (1 - pairs) * costs.share_a + (c.multicast == Multicast::Either ? costs.either : 0);
+        1 + pairs * costs.share_b + a_shared * costs.share_a + (c.multicast == Multicast::Either ? costs.either : 0);
 
   // A tile, and the tiles of the block that has most.
   const double work = m * n * instructions(s);
