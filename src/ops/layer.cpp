@@ -77,21 +77,22 @@ int64_t rows_here(const ExpertLayerDescription& d, int64_t tokens) {
   return std::max<int64_t>((pairs * d.experts + all - 1) / all, 1);
 }
 
-// Whether experts have many rows in calls of about `tokens`: so many that permuting tokens takes less time than
-// gathering their rows (bench/notes/hopper.md, "Gathered rows"). Rows that leave for other ranks go through staging
-// from as many on, which was not measured apart.
+// Whether experts have many rows in calls of about `tokens`. Over ranks and on Blackwell tokens are then permuted, and
+// rows that leave for other ranks go through staging. That many rows are enough was measured of the gather that Hopper
+// had before (bench/notes/hopper.md, "Gathered rows").
 bool has_many_rows(const ExpertLayerDescription& d, int64_t tokens) { return rows_here(d, tokens) >= 32 * d.experts; }
 
-// Whether the tokens of calls of about `tokens` are permuted before the first product.
-bool permutes(const ExpertLayerDescription& d, int64_t tokens) {
+// Whether the tokens of calls of about `tokens` are permuted before the first product. On Hopper a gather takes less
+// time than the copy, whatever the number of rows.
+bool permutes(const Device& device, const ExpertLayerDescription& d, int64_t tokens) {
   return quantizes(d) || (d.ranks && d.ranks->format != RowFormat::Bf16) ||
-         d.permute.value_or(has_many_rows(d, tokens));
+         d.permute.value_or((d.ranks || device.info().arch == 100) && has_many_rows(d, tokens));
 }
 
 DataType quantized_type(OperandFormat f) { return f == OperandFormat::Nvfp4 ? DataType::Nvfp4 : DataType::Mxfp4; }
 
 // The descriptions of the two products, for calls of about `tokens`.
-GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
+GemmDescription up_of(const Device& device, const ExpertLayerDescription& d, int64_t tokens) {
   GemmDescription up;
   const int64_t rows = rows_here(d, tokens);
   up.groups = Offsets{d.experts, rows};
@@ -99,15 +100,15 @@ GemmDescription up_of(const ExpertLayerDescription& d, int64_t tokens) {
   up.n = up_rows(d), up.k = d.hidden;
   up.format = d.activations;
   if (d.weights != d.activations) up.b_format = d.weights;
-  up.gather = !permutes(d, tokens);
+  up.gather = !permutes(device, d, tokens);
   up.bias = d.up_bias;
   up.activation = d.activation, up.gate = d.gate;
   if (quantizes(d)) up.out = quantized_type(d.activations);
   return up;
 }
 // Where rows travel back to other ranks, a sink sends them and takes the output's place.
-GemmDescription down_of(const ExpertLayerDescription& d, int64_t tokens) {
-  GemmDescription down = up_of(d, tokens);
+GemmDescription down_of(const Device& device, const ExpertLayerDescription& d, int64_t tokens) {
+  GemmDescription down = up_of(device, d, tokens);
   down.n = d.hidden, down.k = d.width;
   down.gather = false;
   down.bias = d.down_bias;
@@ -154,9 +155,10 @@ struct ExpertLayer::Impl {
     std::vector<std::future<Products>> made;
     const auto make = [this](int64_t tokens) {
       return std::async(std::launch::async, [this, tokens] {
-        auto down = std::async(std::launch::async, [&] { return GroupedGemm(device, down_of(description, tokens)); });
-        GroupedGemm up(device, up_of(description, tokens));
-        return Products{std::move(up), down.get(), permutes(description, tokens)};
+        auto down =
+            std::async(std::launch::async, [&] { return GroupedGemm(device, down_of(device, description, tokens)); });
+        GroupedGemm up(device, up_of(device, description, tokens));
+        return Products{std::move(up), down.get(), permutes(device, description, tokens)};
       });
     };
     if (description.expected_tokens) {
