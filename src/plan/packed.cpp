@@ -16,18 +16,18 @@ using kernel::HopperConfig;
 
 [[noreturn]] void reject(const std::string& sentence) { throw Error(ErrorCode::InvalidArgument, sentence); }
 
-// Fitted to the times of 26 products with balanced and skewed groups on an H100 and an H200, unpack_strips to those of
-// six with scattered ones besides (bench/notes/hopper.md). In cycles of 0.8 times the device's highest clock, of one
-// multiprocessor.
+// Fitted to the choice among measured kernels of 96 products with balanced, scattered and skewed groups on an H200, and
+// held near constants that were fitted to times of 26 products on an H100 and an H200 (bench/notes/hopper.md).
+// In cycles of 0.8 times the device's highest clock, of one multiprocessor.
 struct PackedCosts {
-  double tensor = 0.958;  // of the tensor cores: times the cycles that wgmma has at its highest rate
+  double tensor = 0.852;  // of the tensor cores: times the cycles that wgmma has at its highest rate
   // To unpack 64 rows by 64 columns: by two warp groups; by four, and besides for each row of the tile; and a factor
   // where two of the four share the columns, or where each of two has two strips of them and 64 rows.
-  double unpack_two = 213, unpack_four = 93, unpack_row = 0.957, unpack_shared = 1.158, unpack_strips = 0.93;
+  double unpack_two = 256, unpack_four = 97, unpack_row = 1.3, unpack_shared = 1.2, unpack_strips = 0.75;
   double stage = 9;          // to wait for a stage and hand it back
-  double chunk = 1228;       // to bring 64 x 64 accumulators through shared memory to the sinks; fewer rows: half
-  double tile = 3112;        // besides, of a tile
-  double shared_a = 1.023;   // a factor of blocks that share A
+  double chunk = 1189;       // to bring 64 x 64 accumulators through shared memory to the sinks; fewer rows: half
+  double tile = 2819;        // besides, of a tile
+  double shared_a = 1.108;   // a factor of blocks that share A
   double last_wave = 0.324;  // waves that tiles of unknown number need more than their share
   double last_row = 0.391;   // rows of tiles that a group of unknown rows needs more than its share
   double launch = 2.23e-6, hbm = 0.97;  // seconds; the part of the memory's rate that is reached
@@ -63,11 +63,14 @@ HopperTime packed_time_of(const Shape& s, const DeviceFigures& d, const RowEstim
   const double clock = 0.8 * d.clock, m = c.block_m;
   const int slots = d.sm_count / c.cluster;
   HopperTime time;
-  double cluster_tiles = 0, rows = 0, groups = 0;
+  double cluster_tiles = 0, half_tiles = 0, rows = 0, groups = 0;
   for (const EqualGroups& r : w.rows) {
     if (r.rows <= 0) continue;
-    const double tile_rows = w.exact || r.rows <= m ? std::ceil(r.rows / m) : r.rows / m + kCosts.last_row;
-    cluster_tiles += r.groups * tile_rows * std::ceil(double(s.n) / kernel::cluster_tile_columns(c));
+    const double columns = r.groups * std::ceil(double(s.n) / kernel::cluster_tile_columns(c));
+    const bool known = w.exact || r.rows <= m;
+    const double left = std::fmod(r.rows, m);
+    cluster_tiles += columns * (known ? std::ceil(r.rows / m) : r.rows / m + kCosts.last_row);
+    if (kernel::halves_rows(c)) half_tiles += columns * (!known ? 0.5 : left > 0 && left <= m / 2 ? 1 : 0);
     rows += r.groups * r.rows, groups += r.groups;
   }
   time.total = kCosts.launch;
@@ -85,9 +88,13 @@ HopperTime packed_time_of(const Shape& s, const DeviceFigures& d, const RowEstim
   const double stages = std::ceil(slabs * kernel::kPackColumns / c.block_k);
   // The tensor cores and unpacking overlap, and are seldom both at their limit.
   const double factor = c.cluster > 1 ? kCosts.shared_a : 1;
-  time.mainloop =
-      (slabs * std::pow(std::pow(tensor, 4) + std::pow(unpack, 4), 0.25) + stages * kCosts.stage + kCosts.tile) *
-      factor;
+  const auto mainloop = [&](double rows_multiplied) {
+    const double products = tensor * rows_multiplied;
+    return (slabs * std::pow(std::pow(products, 4) + std::pow(unpack, 4), 0.25) + stages * kCosts.stage + kCosts.tile) *
+           factor;
+  };
+  const double half = half_tiles / cluster_tiles;
+  time.mainloop = half * mainloop(0.5) + (1 - half) * mainloop(1);
   time.epilogue = strips * std::ceil(m / 64) * kCosts.chunk * (m < 64 ? 0.5 : 1) * factor;
   const double share = cluster_tiles / slots;
   time.tiles = cluster_tiles * c.cluster;
