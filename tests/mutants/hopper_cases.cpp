@@ -136,6 +136,13 @@ Case with_packed_b(Case c) {
   one.k = stage + 32;
   one.group_k.assign(one.group_k.size(), stage + 32);
   c.jobs.push_back(one);
+  if (stage == 256) {
+    // One stage more than the ring of a tile of 32 rows holds. The last is not for every consumer. One that does not
+    // wait for it comes there before the others have let go what the stage held first.
+    one.k = 6 * stage + 32;
+    one.group_k.assign(one.group_k.size(), 6 * stage + 32);
+    c.jobs.push_back(one);
+  }
   // An even number of k tiles: which set of fragments comes last depends on it.
   Job even = c.jobs.front();
   even.k = 128;
