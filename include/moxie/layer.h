@@ -92,9 +92,9 @@ struct ExpertLayerDescription {
   // for every range of tokens up to max_tokens, and each call takes those for its tokens. It changes no result.
   std::optional<int64_t> expected_tokens = {};
   // Whether a launch of its own copies the tokens in the order of the sort, before the first product (permute() in
-  // moxie/routing.h), which otherwise gathers them while it loads. Absent: not on Hopper, where a gather takes
-  // less time; on Blackwell and over ranks where experts have 32 tokens or more on average, by the number of tokens for
-  // which a call's kernels were planned. It takes no memory: the copy lies where the second product's rows come to lie.
+  // moxie/routing.h), which otherwise gathers them while it loads. Absent: not on Hopper; on Blackwell and over
+  // ranks where experts have 32 tokens or more on average, by the number of tokens for which a call's kernels were
+  // planned. The copy takes no memory of its own: it lies where the second product's rows come to lie.
   // Tokens that are quantized are always copied, in the launch that quantizes them, and false is refused.
   std::optional<bool> permute = {};
   // Present: the experts of all ranks compute together, `experts` of them on each rank, and first_expert is 0. Expert e

@@ -233,6 +233,7 @@ MOXIE_DEVICE void cp_async_16_or_zeros(uint32_t to, uint64_t from, bool exists) 
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0)
                : "memory");
 }
+// cp_async_16_or_zeros() of bytes that exist.
 MOXIE_DEVICE void cp_async_16(uint32_t to, uint64_t from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }

@@ -8,10 +8,10 @@
 //
 // Eight lanes copy the same rows, so each looks up every eighth of them and shuffles it to the others.
 //
-// The tensor cores leave the producer little of a multiprocessor's time: an instruction waits some seven cycles. So the
-// addresses of a tile's rows stay in registers, stages are told apart by constants, and a stage of rows that all exist
-// takes one instruction a copy. Addresses move on once in kStages stages, since a copy reads its address some time
-// after it has been issued, and what writes the same register next waits for that.
+// While the tensor cores are busy, each instruction of the producer takes some seven cycles. So the addresses of a
+// tile's rows stay in registers, stages are told apart by constants, and where all rows exist a copy takes one
+// instruction. Addresses move on once in kStages stages: a copy reads its address some time after it has been issued,
+// and what writes the same register next waits for that.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/layout.h"
@@ -35,7 +35,7 @@ class GatheredRows {
     to_ += (threadIdx.x % 8 ^ row_ % 8) * 16;
   }
 
-  static constexpr int kStages = 4 / kSlabs;  // whose copies differ by constants
+  static constexpr int kStages = 4 / kSlabs;  // from one advance() to the next
 
   // Whole warp: looks up the tile's rows. One past the group's last, or whose source does not exist, becomes zeros.
   MOXIE_DEVICE void begin(const Tile& tile) {
@@ -88,7 +88,7 @@ class GatheredRows {
     }
   }
 
-  // Behind kStages stages.
+  // Moves the addresses on. Called after every kStages stages.
   MOXIE_DEVICE void advance() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) from_[i] += kStages * C.block_k * 2;

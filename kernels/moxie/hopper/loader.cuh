@@ -13,8 +13,8 @@
 //     Whole warp, behind griddepcontrol.wait. Issues the copies of the tile's stages, tile.k_tiles(C.block_k), in the
 //     order in which the consumers take them. Copies are still under way when it returns.
 //
-// With gathered rows of A, all producer_warps of the block call these functions, each with a loader of its own: they
-// load B of every so many stages each, and together copy A of all.
+// With gathered rows of A, all producer_warps of the block call these functions, each with a loader of its own. They
+// take turns at loading a stage's B, and all of them copy a part of every stage's A.
 //
 // For each stage it waits for this block's `empty`, which the consumers of every block complete that the stage's copies
 // reach, and announces at this block's `full` the bytes that will arrive there, those that the peer copies included. It
