@@ -136,8 +136,9 @@ std::string permute_source() {
 }
 
 std::string combine_source(DataType rows, DataType out) {
-  return small_source("routing/combine.cuh", "kCombineThreads", "CombineParams",
-                      fmt::format("combine<{}, {}>", spell(rows), spell(out)));
+  return small_source_with("routing/combine.cuh",
+                           "__launch_bounds__(moxie::kernel::kCombineThreads, moxie::kernel::kCombineBlocks)",
+                           "CombineParams", fmt::format("combine<{}, {}>", spell(rows), spell(out)));
 }
 
 std::string exchange_source() {

@@ -170,8 +170,14 @@ void combine(const Device& device, const ExpertCombination& x, const LaunchOptio
   params.out = x.out, params.ld_out = ld_out;
   params.tokens = int32_t(x.tokens), params.top_k = x.top_k;
   params.rows = int32_t(x.row_count), params.columns = int32_t(x.width);
-  launch(device, device.state().combine_kernel(x.rows_type, x.out_type),
-         blocks_of(x.tokens, x.width / 8, kernel::kCombineThreads), params, options);
+  auto blocks = blocks_of(x.tokens, x.width / 8, kernel::kCombineThreads);
+  // Several tokens a block, where the blocks still fill the device.
+  const int64_t fill = int64_t{device.info().sm_count} * kernel::kCombineBlocks;
+  const int most = std::min(kernel::kCombineTokens, 32 / x.top_k);
+  params.tokens_of_block = int32_t(std::clamp<int64_t>(x.tokens * blocks.grid_y / fill, 1, most));
+  for (int i = 1; i < params.tokens_of_block; ++i) params.first_pairs |= 1u << i * x.top_k;
+  blocks.grid = (x.tokens + params.tokens_of_block - 1) / params.tokens_of_block;
+  launch(device, device.state().combine_kernel(x.rows_type, x.out_type), blocks, params, options);
 }
 
 size_t sort_workspace_bytes(int64_t tokens, int top_k, int64_t experts) {

@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 
+#include "moxie/arguments.h"
 #include "moxie/names.h"
 #include "tests/support/expert_routing.h"
 #include "tests/support/random.h"
@@ -323,6 +324,22 @@ TEST(Combine, AgreesToTheLastBit) {
         }
       }
     }
+  }
+}
+
+// With this many tokens a block has several, the last one fewer.
+TEST(Combine, SeveralTokensInABlock) {
+  Random random(run_seed());
+  const int64_t fill = device().info().sm_count * kernel::kCombineBlocks;
+  for (const int top_k : {1, 2, 8, 9, 11, kMaxTopK}) {
+    const int64_t tokens = fill * random.between(2, 4) + random.between(1, 3);
+    CombineJob job = combine_job(random, tokens, top_k, 8 * random.between(1, 3), random.between(0, 40));
+    // Of some tokens all pairs are skipped.
+    for (size_t pair = 0; pair < job.inverse.size(); ++pair)
+      if (pair / size_t(top_k) % 5 < 2) job.inverse[pair] = -1;
+    if (random.one_in(2)) job.token_count = int32_t(tokens - random.between(1, 9));
+    check_combine(job);
+    if (HasFailure()) return;
   }
 }
 

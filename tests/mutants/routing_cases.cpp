@@ -105,6 +105,8 @@ std::function<Call()> quantized() {
   };
 }
 
+constexpr int64_t kManyTokens = 2 * 132 * kernel::kCombineBlocks + 1;  // two or three a block, of 132 multiprocessors
+
 std::function<Call()> combined(int64_t tokens, int top_k, int64_t width) {
   return [=] {
     test::Random random(5);
@@ -175,7 +177,8 @@ std::vector<Case> routing_cases() {
       make_case("quantize tokens",
                 jit::quantize_source(jit::QuantizeKernel::GatherAndQuantize, DataType::Mxfp4, DataType::Bf16),
                 {quantized()}),
-      make_case("combine", jit::combine_source(DataType::Bf16, DataType::Bf16), {combined(7, 6, 264)}),
+      make_case("combine", jit::combine_source(DataType::Bf16, DataType::Bf16),
+                {combined(7, 6, 264), combined(kManyTokens, 3, 8)}),
       make_case("route, softmax", jit::route_source(kF32, RouterScore::Softmax, 1), {routed(RouterScore::Softmax)}),
       make_case("route, sigmoid, groups", jit::route_source(kF32, RouterScore::Sigmoid, 1),
                 {routed(RouterScore::Sigmoid)}),

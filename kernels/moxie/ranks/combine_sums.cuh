@@ -24,27 +24,15 @@ namespace moxie::kernel {
 // j has choice j's row and weight; a row below 0 is skipped. All lanes of a warp take part.
 MOXIE_DEVICE void add_our_rows(float (&sum)[8], const CombineSumsParams& params, int32_t row_of_lane,
                                float weight_of_lane, bool exists, int32_t column) {
-  constexpr int kAtOnce = 3;  // rows on their way: with more of them a multiprocessor holds fewer threads
-#pragma unroll 1
-  for (unsigned rows = __ballot_sync(~0u, row_of_lane >= 0); rows != 0;) {
-    Eight<DataType::Bf16> row[kAtOnce];
-    unsigned left = rows;
+  constexpr int kAtOnce = 3;  // with more rows on their way a multiprocessor holds fewer threads
+  for_rows<kAtOnce, DataType::Bf16>(
+      __ballot_sync(~0u, row_of_lane >= 0), row_of_lane, exists, column,
+      [&](int32_t row) { return static_cast<const uint8_t*>(params.sum.from) + int64_t{row} * params.sum.columns * 2; },
+      [&](const Eight<DataType::Bf16>& row, int lane) {
+        const float weight = __shfl_sync(~0u, weight_of_lane, lane);
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int32_t from = __shfl_sync(~0u, row_of_lane, __ffs(left) - 1);
-      if (exists && left != 0) row[j].load(params.sum.from, int64_t{from} * params.sum.columns + column);
-      left &= left - 1;
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const float weight = __shfl_sync(~0u, weight_of_lane, __ffs(rows) - 1);
-      if (rows != 0) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sum[i] = fmaf(weight, row[j][i], sum[i]);
-      }
-      rows &= rows - 1;
-    }
-  }
+        for (int i = 0; i < 8; ++i) sum[i] = fmaf(weight, row[i], sum[i]);
+      });
 }
 
 // Tokens of a chunk that a rank has: none beyond its last, but a first chunk even if it has no token.
