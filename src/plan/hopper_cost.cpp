@@ -147,9 +147,10 @@ Traffic traffic_of(const Shape& s, const RowEstimate& w, const HopperConfig& c, 
   return t;
 }
 
-// Cycles in which the producer's warps copy a stage of so many gathered rows, for which the choice among measured
-// kernels of nine models is best on an H200 (bench/notes/hopper.md).
-double gather_step(double rows) { return 300 + rows; }
+// Cycles in which the producer's warps copy the gathered rows of a stage, and those by which a stage of a cooperative
+// kernel takes longer, whose warp groups all wait at once until wgmma sees what cp.async has written. With both the
+// choice among measured kernels of nine models is best on an H200 (bench/notes/hopper.md).
+constexpr double kGatherStep = 350, kGatherWait = 60;
 
 // What a ping-pong kernel of 128 rows and more takes longer because its blocks drift apart, so that L2 serves fewer of
 // them at once. It shows on an H100, not on an H200, whose memory has more bytes for a multiprocessor's cycle, and in
@@ -188,7 +189,7 @@ HopperTime time_of(const Shape& s, const DeviceFigures& d, const RowEstimate& w,
   const double copies = 2 + parts + (c.multicast == Multicast::Either ? 1 : 0);
   const double least = costs.least_step + costs.copy * copies, latency = costs.load_latency / (c.stages - 1);
   double step = together8(together8(products, loads), together8(least, latency));
-  if (c.gather) step = together8(step, gather_step(m));
+  if (c.gather) step = together8(step, kGatherStep) + (pingpong ? 0 : kGatherWait);
   if (c.cluster > 1)
     step *=
         1 + pairs * costs.share_b + a_shared * costs.share_a + (c.multicast == Multicast::Either ? costs.either : 0);
