@@ -320,6 +320,7 @@ typedef struct moxie_sink_needs {
   int32_t staging_bytes; /* a multiple of 1,024 */
   int32_t tensor_map;    /* 0 or 1 */
   int32_t narrow;        /* 0 or 1 */
+  int32_t transposed;    /* 0 or 1 */
 } moxie_sink_needs;
 
 /* An output of the caller's own, computed in the epilogue. All up to param_bytes is required. */
@@ -329,7 +330,6 @@ typedef struct moxie_custom_sink {
   const char* source; /* the text of the header that defines it */
   size_t param_bytes; /* sizeof its Params, 1 to 1,024 */
   moxie_sink_needs needs;
-  int32_t reserved; /* 0 */
 } moxie_custom_sink;
 
 /* What to compute: sizes, types and choices. All up to k is required. */

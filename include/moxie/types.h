@@ -142,6 +142,7 @@ struct SinkNeeds {
   int staging_bytes = 0;    // shared memory per warp group and buffer, a multiple of 1024; 0 when it stores directly
   bool tensor_map = false;  // it stores through a tensor map, which is rewritten per group where groups are not aligned
   bool narrow = false;      // it takes fragments of 8 and 16 columns as well as wider ones
+  bool transposed = false;  // it has store_transposed(), which packed weights' kernels prefer
 
   bool operator==(const SinkNeeds&) const = default;
 };

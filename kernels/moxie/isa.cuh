@@ -173,6 +173,14 @@ MOXIE_DEVICE void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uin
                : "memory");
 }
 
+// The same with .trans: what lanes hold as row i of a matrix is stored as its column i.
+MOXIE_DEVICE void stmatrix_x4_trans(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(row))),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
 // 9.7.9.22: cvt of two float32 to bf16, to nearest even, with `low` in the low half.
 MOXIE_DEVICE uint32_t cvt_bf16x2(float low, float high) {
   uint32_t packed;

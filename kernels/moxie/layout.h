@@ -137,7 +137,9 @@ template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   if (is_quantized(type)) return {};
   if (stores_directly(c)) return {0, false, true};
-  return {store_box(c, pre, type).staging_bytes, true, true};
+  // The pairs of a gate that alternate lie in two rows of a transposed fragment.
+  const bool interleaves = pre && is_gated(c.activation) && !gate_is_split(c);
+  return {store_box(c, pre, type).staging_bytes, true, true, type == DataType::Bf16 && !interleaves};
 }
 
 // Whether the warps of packed weights' epilogue bring their accumulators to sinks by themselves, 16 columns of the
@@ -148,6 +150,15 @@ constexpr bool stores_by_warps(const HopperConfig& c, const SinkNeeds* needs, in
   return all;
 }
 constexpr bool stores_by_warps(const BlackwellConfig&, const SinkNeeds*, int) { return false; }
+
+// Whether packed weights' accumulators go to sinks transposed, as they lie: where all sinks take them so.
+constexpr bool stores_transposed(const HopperConfig& c, const SinkNeeds* needs, int count) {
+  bool all =
+      has_packed_b(c) && epilogue_columns(c) == kPackRows && c.block_m >= 64 && !stores_by_warps(c, needs, count);
+  for (int i = 0; i < count; ++i) all = all && needs[i].transposed;
+  return all;
+}
+constexpr bool stores_transposed(const BlackwellConfig&, const SinkNeeds*, int) { return false; }
 
 // With swapped operands a warp has 16 columns of a gated product. Where a sink takes no fewer than 32, neighboring
 // warps exchange halves of their rows through shared memory.
@@ -211,12 +222,12 @@ constexpr HopperSharedLayout shared_layout(const HopperConfig& c, const SinkNeed
     at.exchange += consumer_warp_groups(c) * c.store_buffers * needs[i].staging_bytes;
     mapped += needs[i].tensor_map && outputs_need_group_maps(c.grouping) ? 1 : 0;
   }
-  const bool by_warps = stores_by_warps(c, needs, count);
-  at.partials = at.exchange + (by_warps ? 0 : consumer_warp_groups(c) * exchange_bytes(c));
+  const bool by_warps = stores_by_warps(c, needs, count), exchanges = !by_warps && !stores_transposed(c, needs, count);
+  at.partials = at.exchange + (exchanges ? consumer_warp_groups(c) * exchange_bytes(c) : 0);
   at.operand_maps = at.partials + (k_parts(c) - 1) * (c.block_n / kPackRows) * partial_bytes(c);
   at.sink_maps = at.operand_maps + operand_maps(c) * kMapBytes;
   at.bias = at.sink_maps + mapped * consumer_warp_groups(c) * kMapBytes;
-  at.full = at.bias + (c.bias && !by_warps ? consumer_warp_groups(c) * c.block_n * 2 : 0);
+  at.full = at.bias + (c.bias && exchanges ? consumer_warp_groups(c) * c.block_n * 2 : 0);
   at.empty = at.full + c.stages * kBarrierBytes;
   at.bytes = at.empty + c.stages * kBarrierBytes;
   return at;

@@ -74,7 +74,6 @@ BlackwellTuning tuning_of(const moxie_blackwell_tuning* given) {
 CustomSink sink_of(const moxie_custom_sink* given, size_t index) {
   const std::string name = fmt::format("sinks[{}]", index);
   const moxie_custom_sink s = read(given, name.c_str());
-  check_reserved((name + ".reserved").c_str(), s.reserved);
   CustomSink sink;
   sink.type = &not_null(s.type, (name + ".type").c_str());
   sink.source = &not_null(s.source, (name + ".source").c_str());
@@ -82,6 +81,7 @@ CustomSink sink_of(const moxie_custom_sink* given, size_t index) {
   sink.needs.staging_bytes = s.needs.staging_bytes;
   sink.needs.tensor_map = flag((name + ".needs.tensor_map").c_str(), s.needs.tensor_map);
   sink.needs.narrow = flag((name + ".needs.narrow").c_str(), s.needs.narrow);
+  sink.needs.transposed = flag((name + ".needs.transposed").c_str(), s.needs.transposed);
   return sink;
 }
 

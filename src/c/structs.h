@@ -36,7 +36,7 @@ struct Sized;
 MOXIE_SIZED(moxie_device_info, size, clock)
 MOXIE_SIZED(moxie_hopper_tuning, size, reserved)
 MOXIE_SIZED(moxie_blackwell_tuning, size, reserved)
-MOXIE_SIZED(moxie_custom_sink, param_bytes, reserved)
+MOXIE_SIZED(moxie_custom_sink, param_bytes, needs)
 MOXIE_SIZED(moxie_gemm_description, k, reserved)
 MOXIE_SIZED(moxie_device_figures, size, clock)
 MOXIE_SIZED(moxie_plan_info, size, reserved)

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <random>
 
-#include "tests/support/row_max_sink.h"
+#include "tests/support/custom_sinks.h"
 
 namespace moxie::assembly {
 namespace {

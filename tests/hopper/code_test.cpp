@@ -17,8 +17,8 @@
 #include "jit/jit.h"
 #include "jit/source.h"
 #include "ops/ranks.h"
+#include "tests/support/custom_sinks.h"
 #include "tests/support/planned.h"
-#include "tests/support/row_max_sink.h"
 
 namespace moxie {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "moxie/quantize.h"
 #include "reference/packed_weights.h"
+#include "tests/support/custom_sinks.h"
 #include "tests/support/grouped_product.h"
 
 namespace moxie::test {
@@ -352,6 +353,64 @@ TEST(PackWeights, NamesTheFirstRowWhoseScalesAreTooFarApart) {
 // ---- Values --------------------------------------------------------------------------------------------------------
 
 // Without any K neither operand need exist; the bias is all there is.
+// A sink of the caller's own beside out in bf16 gets what is rounded there, and nothing else: narrow fragments in tiles
+// of few rows, transposed ones in others.
+TEST(PackedProduct, SinksOfTheCallersOwn) {
+  struct Kernel {
+    int m, n;
+    std::optional<GateLayout> gate;
+    bool decode;
+  };
+  for (const auto& [m, n, gate, decode] : {Kernel{8, 128, GateLayout::Split, true},
+                                           {64, 256, GateLayout::Interleaved, true},
+                                           {64, 128, {}, true},
+                                           {64, 128, GateLayout::SplitUpFirst, false},
+                                           {128, 256, {}, false},
+                                           {128, 128, GateLayout::Interleaved, false},
+                                           {256, 128, GateLayout::Split, false}}) {
+    SCOPED_TRACE(fmt::format("{}x{}, gate {}, {}", m, n, gate ? int(*gate) : -1, decode ? "few rows" : "many"));
+    Job job;
+    ProductSpec& p = job.problem;
+    p.b_format = OperandFormat::Mxfp4;
+    p.grouping = Grouping::Offsets;
+    p.tile_m = m, p.tile_n = n;
+    p.multicast = kAlone;
+    p.activation = gate ? Activation::SwigluOai : Activation::None;
+    if (gate) p.gate = *gate;
+    p.bias = true;
+    p.out = kBf16;
+    if (decode) p.expected_rows = 16;
+    job.rows = {33, 0, m + 1, 8};
+    if (m < 64) job.rows = {3, 0, 8, 9}, p.expected_rows = 1;
+    job.n = 176, job.k = 96;
+    const int64_t width = gate ? job.n / 2 : job.n, ld = width + 3;
+    const GroupRows rows(p.grouping, job.rows, job.spare_rows);
+    Buffer copy(size_t(rows.total * ld) * sizeof(float));
+    p.sinks = {float_copy_sink({copy.get<float>(), ld, gate.has_value()})};
+    const GroupedProduct product(job);
+    for (const char* order : orders()) {
+      SCOPED_TRACE(order);
+      set_order(order);
+      copy.fill(0xff);
+      product.check(product.run());
+      std::vector<float> got(size_t(rows.total * ld));
+      const std::vector<uint8_t> bytes = copy.download();
+      std::memcpy(got.data(), bytes.data(), bytes.size());
+      std::vector<bool> due(got.size());
+      for (size_t g = 0; g < job.rows.size(); ++g) {
+        const std::vector<double> out = product.expected_out(g);
+        for (int64_t i = 0; i < job.rows[g] * width; ++i) {
+          const auto at = size_t((rows.first[g] + i / width) * ld + i % width);
+          due[at] = true;
+          ASSERT_NEAR(got[at], out[size_t(i)], 1e-4 * std::max(1.0, std::abs(out[size_t(i)])))
+              << "group " << g << " row " << i / width << " column " << i % width;
+        }
+      }
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(due[i] || std::isnan(got[i])) << "written at " << i;
+    }
+  }
+}
+
 TEST(PackedProduct, WithoutKThereNeedBeNoWeights) {
   for (const bool gated : {false, true}) {
     GemmDescription d;

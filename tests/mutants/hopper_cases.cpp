@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "tests/support/row_max_sink.h"
+#include "tests/support/custom_sinks.h"
 
 namespace moxie::mutants {
 namespace {

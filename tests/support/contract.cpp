@@ -607,13 +607,8 @@ constexpr DescriptionRule kDescriptionRules[] = {
      "sinks[0].needs.tensor_map is 2, but must be 0 or 1"},
     {"a narrow sink", everywhere, nullptr, in_sink<[](auto& sink) { sink.needs.narrow = -1; }>,
      "sinks[0].needs.narrow is -1, but must be 0 or 1"},
-    {"what a sink reserves",
-     everywhere,
-     nullptr,
-     in_sink<[](auto& sink) { sink.reserved = 3; }>,
-     "sinks[0].reserved is 3, but this version of the library, " MOXIE_VERSION ", knows only 0",
-     {},
-     kUnsupported},
+    {"a sink of transposed fragments", everywhere, nullptr, in_sink<[](auto& sink) { sink.needs.transposed = 2; }>,
+     "sinks[0].needs.transposed is 2, but must be 0 or 1"},
     {"has_schedule", everywhere, nullptr, [](R x) { x.hopper.has_schedule = 2, x.d.hopper = &x.hopper; },
      "hopper.has_schedule is 2, but must be 0 or 1"},
     {"schedule alone", everywhere, nullptr, [](R x) { x.hopper.schedule = 1, x.d.hopper = &x.hopper; },
@@ -710,8 +705,9 @@ CDescription::CDescription(const GemmDescription& from) {
   d.known_row_count = from.known_rows.size();
   std::vector<moxie_custom_sink> given;
   for (const CustomSink& sink : from.sinks) {
-    const moxie_sink_needs needs = {sink.needs.staging_bytes, sink.needs.tensor_map, sink.needs.narrow};
-    given.push_back({sizeof(moxie_custom_sink), sink.type.c_str(), sink.source.c_str(), sink.param_bytes, needs, 0});
+    const moxie_sink_needs needs = {sink.needs.staging_bytes, sink.needs.tensor_map, sink.needs.narrow,
+                                    sink.needs.transposed};
+    given.push_back({sizeof(moxie_custom_sink), sink.type.c_str(), sink.source.c_str(), sink.param_bytes, needs});
   }
   if (!given.empty()) set_sinks(std::move(given));
   if (from.hopper) {

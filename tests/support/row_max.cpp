@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/support/row_max_sink.h"
+#include "tests/support/custom_sinks.h"
 
 namespace moxie::test {
 

@@ -121,7 +121,7 @@ std::string words_of(const Shape& s) {
   if (s.expected_rows) text += fmt::format(" expected:{}", *s.expected_rows);
   if (!s.known_rows.empty()) text += fmt::format(" rows:{},{}..", s.known_rows.front(), s.known_rows.back());
   for (const SinkNeeds& sink : s.custom_sinks)
-    text += fmt::format(" sink:{}{}", sink.staging_bytes, sink.narrow ? "n" : "");
+    text += fmt::format(" sink:{}{}{}", sink.staging_bytes, sink.narrow ? "n" : "", sink.transposed ? "t" : "");
   return text;
 }
 

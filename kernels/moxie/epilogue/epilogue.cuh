@@ -58,6 +58,8 @@ struct SinkTraits {
   static constexpr auto kShared = shared_layout(C, kNeeds, kCount);
   static constexpr bool kExchanges = exchanges_fragments(C, kNeeds, kCount);
   static constexpr bool kByWarps = stores_by_warps(C, kNeeds, kCount);
+  static constexpr bool kStoresTransposed = stores_transposed(C, kNeeds, kCount);
+  static constexpr bool kBiasOfRows = kByWarps || kStoresTransposed;  // see load_bias_of_rows()
 };
 
 // The first of two named barriers, one for each pair of warps that exchange fragments. Kernels that do have one
@@ -104,7 +106,7 @@ class Epilogue {
     if constexpr (C.bias) {
 #pragma unroll
       for (int i = 0; i < kBiasPairs; ++i) {
-        if constexpr (Traits::kByWarps) {
+        if constexpr (Traits::kBiasOfRows) {
           bias_[i] = load_bias_of_rows(tile, i);
         } else {
           bias_[i] = load_bias(tile);
@@ -223,6 +225,47 @@ class Epilogue {
     end();
   }
 
+  // The same where all sinks take transposed fragments, so that nothing is exchanged: a thread has a gate beside its up
+  // in any case.
+  template <int kAccumulators, int kValues>
+  MOXIE_DEVICE void run_to_transposed_sinks(const float (&acc)[kAccumulators][kValues],
+                                            const float (&factors)[kAccumulators][2], const Tile& tile) {
+    static_assert(kAccumulators * 64 == kTileColumns && kValues * 2 == C.block_m);
+    Chunk chunk = chunk_of(tile, 16, 64);
+    if (!begin(chunk, tile)) return;
+#pragma unroll
+    for (int row = 0; row < C.block_m; row += 64) {
+      if (row > 0) chunk.row += 64, chunk.rows -= 64;
+      if (chunk.rows <= 0) break;
+#pragma unroll
+      for (int strip = 0; strip < kAccumulators; ++strip) {
+        chunk.column = tile.column + strip * 64;
+        if (chunk.column >= chunk.n) break;
+        if constexpr (Traits::kStaged) {
+          // The copies that were issued from this buffer have read it.
+          if (issuing_warp_ && elect()) wait_for_staging();
+          bar_sync(barrier_, 128);
+        }
+#pragma unroll
+        for (int first = 0; first < 64; first += 32) {
+          if (first >= chunk.rows) break;
+          TransposedFragment<16> pre;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              pre.v[j][i] = acc[strip][((row + first) / 8 + j) * 4 + i] * factors[strip][i / 2];
+              if constexpr (C.bias) pre.v[j][i] += i < 2 ? bf16_low(bias_[strip]) : bf16_high(bias_[strip]);
+            }
+          }
+          store_transposed<Value::Pre>(pre, chunk, first);
+          if constexpr (Traits::kTakesOut) store_transposed<Value::Out>(activate(pre), chunk, first);
+        }
+        if constexpr (Traits::kStaged) publish_and_issue(chunk);
+      }
+    }
+  }
+
   // The tile's first chunk. For warp_rows and block_rows see Chunk.
   MOXIE_DEVICE Chunk chunk_of(const Tile& tile, int32_t warp_rows, int32_t block_rows) const {
     // The compiler must not know the thread's number: addresses that depend on it would be computed before the k loop
@@ -265,7 +308,7 @@ class Epilogue {
       if (chunk.group != mapped_group_) move_to_group(chunk, tile);
     }
     if constexpr (C.bias) {
-      if (2 * chunk.thread < kTileColumns) bias_words()[chunk.thread] = bias_[0];
+      if (!Traits::kBiasOfRows && 2 * chunk.thread < kTileColumns) bias_words()[chunk.thread] = bias_[0];
       if constexpr (!Traits::kStaged && !has_packed_b(C)) bar_sync(barrier_, 128);
     }
     return true;
@@ -320,12 +363,7 @@ class Epilogue {
         // before a tile's first chunk, at that of the bias. Without these the pairs of warps must meet first.
         store_exchanged(narrow, chunk, !Traits::kStaged && (first > 0 || !C.bias));
       }
-      if constexpr (Traits::kStaged) {
-        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-        bar_sync(barrier_, 128);
-        if (issuing_warp_ && elect()) issue(chunk);
-        if constexpr (C.store_buffers == 2) buffer_ ^= 1;
-      }
+      if constexpr (Traits::kStaged) publish_and_issue(chunk);
     }
   }
 
@@ -360,8 +398,8 @@ class Epilogue {
   // The bias of this thread's rows of an accumulator of packed weights, which are columns of the product, as a pair of
   // bf16: those of column l / 4 of its warp's 16, and of the eighth on, where l is the lane. 0 past the last column.
   MOXIE_DEVICE uint32_t load_bias_of_rows(const Tile& tile, int strip) const {
-    static_assert(C.grouping != Grouping::Pointers, "every group has a bias");
     const uint16_t* const bias = bias_of(tile);
+    if (C.grouping == Grouping::Pointers && bias == nullptr) return 0;
     const int32_t first = tile.column + strip * 64 + thread_ / 32 * 16, of_warp = thread_ % 32 / 4;
     if constexpr (!kGated) {
       const int32_t column = first + of_warp;
@@ -430,6 +468,23 @@ class Epilogue {
     return out;
   }
 
+  MOXIE_DEVICE TransposedFragment<kGated ? 8 : 16> activate(const TransposedFragment<16>& pre) const {
+    const ActivationOf<C.activation> activation(gemm_);
+    TransposedFragment<kGated ? 8 : 16> out;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (kGated) {
+        constexpr int kGate = C.gate == GateLayout::SplitUpFirst ? 1 : 0;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) out.v[j][i] = activation(pre.v[j][2 * kGate + i], pre.v[j][2 - 2 * kGate + i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.v[j][i] = activation(pre.v[j][i]);
+      }
+    }
+    return out;
+  }
+
   // Warps 2 i and 2 i + 1 swap: each keeps half of the rows and receives the other warp's 16 columns for them. With 16
   // rows in all the left warp keeps everything. `meet` says that the pair must meet before it fills the buffer, since
   // no other barrier shows that the last exchange is over.
@@ -470,6 +525,24 @@ class Epilogue {
       if constexpr (Sink::kValue == kValue) sink.store(values, chunk, block, staging + staging_offset<Sink>());
       staging += kWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
     });
+  }
+
+  template <Value kValue, int kWidth>
+  MOXIE_DEVICE void store_transposed(const TransposedFragment<kWidth>& values, const Chunk& chunk, int row) {
+    uint8_t* staging = shared_ + Traits::kShared.staging;
+    sinks_.for_each([&](auto& sink) {
+      using Sink = cuda::std::remove_reference_t<decltype(sink)>;
+      if constexpr (Sink::kValue == kValue) sink.store_transposed(values, chunk, row, staging + staging_offset<Sink>());
+      staging += kWarpGroups * C.store_buffers * Sink::kNeeds.staging_bytes;
+    });
+  }
+
+  // All warps have filled the staging buffer, and one thread issues the copies from it.
+  MOXIE_DEVICE void publish_and_issue(const Chunk& chunk) {
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    bar_sync(barrier_, 128);
+    if (issuing_warp_ && elect()) issue(chunk);
+    if constexpr (C.store_buffers == 2) buffer_ ^= 1;
   }
 
   // Called by one thread: issues the copies of all sinks for the chunk as one bulk group.
@@ -548,7 +621,7 @@ class Epilogue {
   int barrier_;
   int thread_;
   bool issuing_warp_;
-  static constexpr int kBiasPairs = Traits::kByWarps ? kTileColumns / 64 : 1;
+  static constexpr int kBiasPairs = Traits::kBiasOfRows ? kTileColumns / 64 : 1;
   uint32_t bias_[kBiasPairs] = {};  // pairs of columns of the bias that this thread has
   int buffer_ = 0;
   int slot_ = 1;

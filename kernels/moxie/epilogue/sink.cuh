@@ -32,6 +32,14 @@
 //     One thread, the same for the whole kernel: starts bulk copies from `staging`. The epilogue orders generic before
 //     asynchronous accesses, commits the copies, and waits for them before it hands out the same buffer again.
 //
+// With kNeeds.transposed it has besides
+//
+//   template <int kColumns>
+//   void store_transposed(const TransposedFragment<kColumns>& values, const Chunk& chunk, int row, uint8_t* staging);
+//     Called instead of store() by packed weights' kernels of 64 rows and more where every sink has it. A chunk is 64
+//     rows by 64 columns of the product. The warp has rows row .. row + 31 by 16 columns, of a gated `out` 8, and warps
+//     lie side by side.
+//
 // With kNeeds.tensor_map it has besides
 //
 //   const TensorMap& map() const;
@@ -59,6 +67,13 @@ enum class Value { Pre, Out };
 template <int kColumns>
 struct Fragment {
   float v[kColumns / 8][4];
+};
+
+// A warp's part of a transposed accumulator: 32 rows of the product by kColumns columns, 8 or 16. v[j][2 h + c] is the
+// element in row 8 j + 2 (lane % 4) + c and column lane / 4 + 8 h.
+template <int kColumns>
+struct TransposedFragment {
+  float v[4][kColumns / 4];
 };
 
 // Where a step of the epilogue, epilogue_rows by epilogue_columns of the product, lies. Its rows are divided into

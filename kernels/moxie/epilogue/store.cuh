@@ -73,6 +73,27 @@ class StagedStore {
     }
   }
 
+  // kColumns columns of each warp, side by side.
+  template <int kColumns>
+  MOXIE_DEVICE void store_transposed(const TransposedFragment<kColumns>& values, const Chunk& chunk, int row,
+                                     uint8_t* staging) const {
+    static_assert(kType == DataType::Bf16 && !kInterleaves);
+    const int lane = chunk.thread % 32;
+    const auto pair = [&](int j, int h) { return cvt_bf16x2(values.v[j][2 * h], values.v[j][2 * h + 1]); };
+    // Matrices of 8 rows by 8 columns: four below each other, or two by two.
+    if constexpr (kColumns == 8) {
+      const Cursor to(staging, row + lane, chunk.warp() * 8);
+      stmatrix_x4_trans(to.at(0, 0, 0), pair(0, 0), pair(1, 0), pair(2, 0), pair(3, 0));
+    } else {
+      const int second = lane / 8 % 2, below = lane / 16 * 8 + lane % 8;
+      const Cursor to(staging + (kBox.halves == 2 ? second * kPlane : 0), row + below,
+                      kBox.halves == 2 ? chunk.warp() * 8 : chunk.warp() * 16 + second * 8);
+#pragma unroll
+      for (int j = 0; j < 4; j += 2)
+        stmatrix_x4_trans(to.at(0, 8 * j, 0), pair(j, 0), pair(j, 1), pair(j + 1, 0), pair(j + 1, 1));
+    }
+  }
+
   MOXIE_DEVICE void issue(const void* map, const Chunk& chunk, const uint8_t* staging) const {
     const int column = is_gated(C.activation) && !kInterleaves ? chunk.column / 2 : chunk.column;
 #pragma unroll

@@ -190,6 +190,8 @@ MOXIE_DEVICE void hopper_grouped_gemm(const GemmParams& gemm, const typename Sin
         shifts.get(factors);
         if constexpr (Traits::kByWarps) {
           epilogue.run_by_warps(acc, factors, own);
+        } else if constexpr (Traits::kStoresTransposed) {
+          epilogue.run_to_transposed_sinks(acc, factors, own);
         } else {
           epilogue.run_transposed(acc, factors, own);
         }
