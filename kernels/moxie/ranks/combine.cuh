@@ -61,7 +61,7 @@ MOXIE_DEVICE void combine_over_ranks(const CombineRanksParams& params) {
     if (is_first) come();
     return;
   }
-  sum_rows<DataType::Bf16, kOut>(params.sum, RowsOfRanks{params}, token, 1, come);
+  sum_rows<DataType::Bf16, kOut>(params.sum, RowsOfRanks{params}, token, come);
   if (!all_come) store_nan<kOut>(params.sum, token, (blockIdx.y * blockDim.x + threadIdx.x) * 8);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums the rows of each token: out[t] = residual[t] + sum over j of weights[t, j] * rows[inverse[t, j]], in float32, in
-// the order of j. A block has some neighboring tokens, and a thread eight columns of them. A thread has the next eight
-// rows of its tokens on their way at once, whichever of them they belong to, and pairs that are skipped take no time.
+// the order of j. A block has a token, or where tokens are many some neighboring ones, and a thread eight columns of
+// them. It has the next eight rows of its tokens on their way at once, whichever of them they belong to.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/isa.cuh"
@@ -57,6 +57,10 @@ struct RowsOfMatrix {
   }
 };
 
+// Rows that a thread has on their way at once.
+template <DataType kRows>
+constexpr int kRowsAtOnce = kRows == DataType::F32 ? 4 : 8;
+
 // Calls add(row, lane) for each lane of `pairs`, from the lowest on. `row` has eight columns of the row that begins at
 // first_byte(lane's row). kAtOnce rows are asked for at once. A row below 0 in `row_of_lane` is not read, nor one whose
 // columns do not exist, and add() gets what happens to be there. All lanes of a warp take part with the same pairs.
@@ -81,12 +85,61 @@ MOXIE_DEVICE void for_rows(unsigned pairs, Row row_of_lane, bool exists, int32_t
   }
 }
 
-// By a block: some tokens that exist, with 32 pairs at most. come() returns when their rows are there, or false when
-// they will not be; the block then stores nothing.
+// Adds the weighted rows of a token to eight columns of a sum, in the order of j. Lane j has pair j's row and weight; a
+// row below 0 is skipped. All lanes of a warp take part, those whose columns do not exist as well.
+template <DataType kRows, class Rows, typename Row>
+MOXIE_DEVICE void add_rows(float (&sum)[8], const Rows& rows, Row row_of_lane, float weight_of_lane, int32_t top_k,
+                           bool exists, int32_t column) {
+  constexpr int kAtOnce = kRowsAtOnce<kRows>;
+  for (int first = 0; first < top_k; first += kAtOnce) {
+    Eight<kRows> row[kAtOnce];
+    float weight[kAtOnce];
+    bool there[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const Row from = __shfl_sync(~0u, row_of_lane, first + j);
+      weight[j] = __shfl_sync(~0u, weight_of_lane, first + j);
+      there[j] = exists && from >= 0;
+      if (there[j]) row[j].load(rows.first_byte(from), column);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (!there[j]) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] = fmaf(weight[j], row[j][i], sum[i]);
+    }
+  }
+}
+
+// By a block: a token that exists. come() returns when its rows are there, or false when they will not be; the block
+// then stores nothing.
 template <DataType kRows, DataType kOut, class Rows, class Come>
-MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_t first_token, int32_t tokens,
-                           const Come& come) {
-  constexpr int kAtOnce = kRows == DataType::F32 ? 4 : 8;
+MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_t token, const Come& come) {
+  // Lane j has what pair j says; below 0: it is skipped.
+  const int lane = threadIdx.x % 32;
+  const int64_t pair = int64_t{token} * params.top_k + lane;
+  const auto row_of_lane = rows.row_of_lane(pair, lane < params.top_k);
+  const float weight_of_lane = lane < params.top_k && params.weights != nullptr ? params.weights[pair] : 1;
+
+  const int32_t column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+  const bool exists = column < params.columns;
+  float sum[8] = {};
+  if (exists && params.residual != nullptr) {
+    Eight<kOut> residual;
+    residual.load(params.residual, token * params.ld_residual + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] = residual[i];
+  }
+  if (!come()) return;
+  add_rows<kRows>(sum, rows, row_of_lane, weight_of_lane, params.top_k, exists, column);
+  if (!exists) return;
+  store_eight(params.out, token * params.ld_out + column, sum, kOut);
+}
+
+// By a block: some tokens that exist, with 32 pairs at most.
+template <DataType kRows, DataType kOut>
+MOXIE_DEVICE void sum_rows_of_tokens(const CombineParams& params, int32_t first_token, int32_t tokens) {
+  const RowsOfMatrix<kRows> rows{params};
   const int lane = threadIdx.x % 32;
   // A lane has the row and the weight of a pair; a row below 0 is skipped.
   const int pairs = tokens * params.top_k;
@@ -104,9 +157,8 @@ MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_
   // The first pair of a token counts even where it is skipped, since the token has a sum in any case.
   const unsigned firsts = params.first_pairs & ~0u >> (32 - pairs);
   const unsigned added = __ballot_sync(~0u, row_of_lane >= 0);
-  if (!come()) return;
   float sum[8] = {};
-  for_rows<kAtOnce, kRows>(
+  for_rows<kRowsAtOnce<kRows>, kRows>(
       firsts | added, row_of_lane, exists, column, [&](auto row) { return rows.first_byte(row); },
       [&](const Eight<kRows>& row, int at) {
         const unsigned here = 1u << at, later = (firsts | added) & ~(here | (here - 1));
@@ -133,7 +185,12 @@ MOXIE_DEVICE void combine(const CombineParams& params) {
   griddepcontrol_launch_dependents();
   const int32_t first = blockIdx.x * params.tokens_of_block;
   const int32_t tokens = min(params.tokens_of_block, real_tokens(params.token_count, params.tokens) - first);
-  if (tokens > 0) sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params}, first, tokens, [] { return true; });
+  if (tokens <= 0) return;
+  if (params.tokens_of_block > 1) {
+    sum_rows_of_tokens<kRows, kOut>(params, first, tokens);
+  } else {
+    sum_rows<kRows, kOut>(params, RowsOfMatrix<kRows>{params}, first, [] { return true; });
+  }
 }
 
 }  // namespace moxie::kernel
