@@ -164,10 +164,28 @@ def silu_and_multiply(both: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
+def routing_data(kernels, ids: torch.Tensor, scores: torch.Tensor, experts: int):
+    """What the package's products want to know of a routing. Pairs with experts from `experts` on come last and have
+    no row, as transformers' routing_torch_dist makes them."""
+    routing, pairs = kernels.routing, ids.flatten().long()
+    here = pairs < experts
+    order = torch.argsort(pairs.clamp(max=experts), stable=True)
+    place = torch.argsort(order).masked_fill(~here, -1).int()
+    gates = scores.flatten()[order]
+    counts = torch.bincount(pairs[here], minlength=experts).int()
+    order = order.masked_fill(~here[order], -1).int()
+    data = routing.compute_expt_data(counts, experts, len(pairs))
+    return (
+        routing.RoutingData(gates, counts, experts, ids.shape[1], data),
+        routing.GatherIndx(src_indx=order, dst_indx=place),
+        routing.ScatterIndx(src_indx=place, dst_indx=order),
+    )
+
+
 def of_triton(layer: Layer, routed: bool, order: str = ""):
     """Triton's kernels: they gather, sum and weight as they multiply. bf16 weights lie in `order`, [E, K, N] or
-    [E, N, K]. Routing data come from the package's kernels, or are made beforehand: transformers' own function for them
-    asks the GPU for values, which no graph captures."""
+    [E, N, K]. Routing data come from the package's kernels, or are made beforehand, since making them of ids asks the
+    GPU for values, which no graph captures."""
     import gpt_oss_triton_kernels as kernels
     from transformers.integrations import mxfp4
 
@@ -200,7 +218,7 @@ def of_triton(layer: Layer, routed: bool, order: str = ""):
         key = ids.data_ptr()
         if routed:
             if key not in prepared:
-                prepared[key] = mxfp4.routing_from_top_k(ids, scores, m.experts)
+                prepared[key] = routing_data(kernels, ids, scores, m.experts)
             return prepared[key]
         if key not in prepared:
             # The package's kernels choose the experts, and make the scores, from logits.
