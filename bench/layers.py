@@ -14,8 +14,10 @@ It runs where torch, transformers and moxie are installed. Contenders:
     triton              Triton's kernels, with the top k and the sort of their package
     triton, routed      the same with everything that depends on the routing made beforehand
     ..., [E, N, K]      the same with bf16 weights in this order instead of [E, K, N]
+    vllm, routed        vLLM's Triton kernel, with everything that depends on the routing made beforehand
 
-Triton's kernels are found by --peer-path, a folder with gpt_oss_triton_kernels/ (rivals_mxfp4.py says which).
+Triton's kernels are found by --peer-path, a folder with gpt_oss_triton_kernels/ (rivals_mxfp4.py says which), and
+vLLM's in the same or another (rivals_vllm.py).
 All contenders have the same weights, tokens, experts and scores, and are checked against float64 for some tokens. Every
 launch of a graph has tokens and experts of its own. Times are medians of graph replays, in an order that is shuffled
 for each round. The first line printed for a layer is its shape, the others one contender each."""
@@ -240,6 +242,22 @@ def of_triton(layer: Layer, routed: bool, order: str = ""):
     return run
 
 
+def swiglu_oai(both: torch.Tensor) -> torch.Tensor:
+    gate, up = both[..., ::2].clamp(max=LIMIT), both[..., 1::2].clamp(-LIMIT, LIMIT)
+    return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
+
+
+def of_vllm(layer: Layer):
+    import rivals_vllm
+
+    m = layer.model
+    if layer.mxfp4:
+        raise Refused("in bf16 alone")
+    activation = swiglu_oai if m.activation == "swiglu-oai" else silu_and_multiply
+    here = m.all_experts == m.experts
+    return rivals_vllm.Experts(layer.up, layer.down, layer.up_bias, layer.down_bias, activation, here)
+
+
 def contenders(layer: Layer, tokens: int):
     yield "moxie", lambda: of_moxie(layer)
     yield "grouped_mm", lambda: of_transformers(layer, "grouped_mm")
@@ -251,6 +269,7 @@ def contenders(layer: Layer, tokens: int):
     yield "triton, [E, N, K]", lambda: of_triton(layer, False, "[E, N, K]")
     yield "triton, routed", lambda: of_triton(layer, True)
     yield "triton, routed, [E, N, K]", lambda: of_triton(layer, True, "[E, N, K]")
+    yield "vllm, routed", lambda: of_vllm(layer)
 
 
 # ---- Measuring ----

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+from collections.abc import Collection
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS, PAGE = ROOT / "bench/results", ROOT / "docs/layer-peers.md"
@@ -31,7 +32,9 @@ PEERS = {
     "grouped_mm": ("grouped_mm",),
     "compiled": ("compiled",),
     "batched_mm": ("batched_mm",),
+    "vLLM, routed": ("vllm, routed",),
 }
+ROUTED = {"Triton, routed", "vLLM, routed"}  # with what depends on the routing made beforehand
 # A result further than this from float64's is wrong, and its time no time.
 LARGEST_ERROR = 0.02
 
@@ -48,9 +51,9 @@ class Layer:
         found = [self.contenders[name] for name in names if "us" in self.contenders.get(name, {})]
         return min((each["us"] for each in found if each["error"] < LARGEST_ERROR), default=None)
 
-    def ratio(self, without: str = "") -> float:
+    def ratio(self, without: Collection[str] = ()) -> float:
         """Of the best peer's time to Moxie's."""
-        return min(us for title, us in self.peers.items() if us and title != without) / self.moxie
+        return min(us for title, us in self.peers.items() if us and title not in without) / self.moxie
 
 
 def mean(values: list[float]) -> float:
@@ -77,7 +80,7 @@ def layers_of(runs: list[dict]) -> list[Layer]:
 
 def summary(title: str, layers: list[Layer]) -> str:
     cells = [title, str(len(layers))]
-    for without in ("Triton, routed", ""):
+    for without in (ROUTED, ()):
         ratios = [(layer.ratio(without), layer) for layer in layers]
         least, worst = min(ratios, key=lambda pair: pair[0])
         cells.append(f"{mean([ratio for ratio, _ in ratios]):.2f}")
