@@ -38,7 +38,7 @@ using timing::Launch;
 struct BenchOptions : ProductOptions {
   int64_t groups = 8, m = 1024, n = 4096, k = 2048;
   std::string list, arch, format = "bf16";
-  bool shape_given = false;
+  bool shape_given = false, gather = false;
 };
 
 struct NamedShape {
@@ -55,6 +55,7 @@ GemmDescription describe(int64_t groups, int64_t rows, int64_t n, int64_t k, con
   d.n = n;
   d.k = k;
   d.bias = true;
+  d.gather = options.gather;
   d.expected_rows = rows;
   return d;
 }
@@ -118,7 +119,7 @@ std::string extents(const GemmDescription& d) {
   return fmt::format("{} x ({} x {} x {})", groups, (timing::rows_of(d) + groups - 1) / groups, d.n, d.k);
 }
 
-// Returns rows of A or B in bf16. Elements of four bits times their scales are exact in it.
+// Returns the first rows of A or B in bf16. Elements of four bits times their scales are exact in it.
 std::vector<uint16_t> download_rows(const Device& device, const GemmDescription& p, const Buffer& elements,
                                     const Buffer& scales, int64_t rows) {
   std::vector<uint16_t> values(static_cast<size_t>(rows * p.k));
@@ -148,7 +149,15 @@ reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   const GemmDescription& p = work.gemm.description();
   int32_t rows = 0;
   device.download(&rows, work.ends[0].as(), sizeof(rows));
-  const auto a = download_rows(device, p, work.a[0], work.a_scales, rows);
+  std::vector<uint16_t> a = download_rows(device, p, work.a[0], work.a_scales, timing::rows_of_a(p));
+  if (p.gather) {
+    const std::vector<uint16_t> stored = std::move(a);
+    a.clear();
+    for (int32_t row = 0; row < rows; ++row) {
+      const auto first = stored.begin() + work.row_of_a(row) * p.k;
+      a.insert(a.end(), first, first + p.k);
+    }
+  }
   const auto b = p.b_format ? timing::download_packed(device, p, work.b[0].as<uint8_t>(), 0, p.n)
                             : download_rows(device, p, work.b[0], work.b_scales, p.n);
   std::vector<uint16_t> bias(static_cast<size_t>(p.n));
@@ -234,8 +243,9 @@ void time_on_gpu(const Device& device, const std::vector<NamedShape>& shapes) {
     const Launch copies = [&](int, Stream stream) { clock.copy(to.as(), from.as(), kCopyBytes, stream); };
     std::vector<Contender> contenders = {{ours}, {.launch = copies, .graph = false, .turns = 1}};
     std::unique_ptr<DenseProduct> dense;
-    if (cublaslt != nullptr && !shape.description.b_format &&
-        !has_scales(shape.description.format)) {  // CublasLt multiplies bf16 alone
+    // CublasLt multiplies bf16 alone, in order.
+    if (cublaslt != nullptr && !shape.description.b_format && !has_scales(shape.description.format) &&
+        !shape.description.gather) {
       dense = std::make_unique<DenseProduct>(*cublaslt, work, clock);
       contenders.push_back({dense->launch()});
     }
@@ -279,6 +289,7 @@ Run add_bench(CLI::App& command) {
                      "Text file of problems with groups by offsets, one a line in the words of `moxie plan`");
   command.add_option("--format", options->format, format_help())->capture_default_str();
   command.add_option("--arch", options->arch, "What the simulator is: sm_90a or sm_100a");
+  add_gather(command, options->gather);
   options->add_to(command);
   return [=] {
     if (!options->arch.empty()) choose("--arch", options->arch, {"sm_90a", "sm_100a"});

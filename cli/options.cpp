@@ -159,6 +159,10 @@ KernelChoices ProductOptions::choices() const {
   return choices;
 }
 
+void add_gather(CLI::App& command, bool& gather) {
+  command.add_flag("--gather", gather, "Rows of A are found through a list; groups by offsets alone");
+}
+
 std::string format_help() {
   return "Elements of a and b: " + list_words<OperandFormat>() +
          "; all but bf16: sm_100a. On sm_90a mxfp4 is the format of b alone, beside bf16";
@@ -188,6 +192,7 @@ void ShapeOptions::add_to(CLI::App& command) {
   command.add_option("--rows", rows, "Rows of each group, when the host knows them")->delimiter(',');
   command.add_option("--expected-rows", expected, "Rows of a typical group, when only that is known");
   command.add_flag("--bias", bias, "With a bias");
+  add_gather(command, gather);
   ProductOptions::add_to(command);
 }
 
@@ -203,6 +208,7 @@ GemmDescription ShapeOptions::description(int arch) const {
   d.n = n;
   d.k = k;
   d.bias = bias;
+  d.gather = gather;
   d.known_rows = rows;
   if (expected >= 0) d.expected_rows = expected;
   return d;

@@ -83,6 +83,9 @@ struct ProductOptions {
   KernelChoices choices() const;  // throws InputError that names the option
 };
 
+// Adds the option --gather, which sets `gather`.
+void add_gather(CLI::App& command, bool& gather);
+
 // Help of the option --format, and what it chooses: the format of both operands, on sm_90a mxfp4 that of b alone.
 std::string format_help();
 void set_format(GemmDescription& description, const std::string& text, int arch);
@@ -92,7 +95,7 @@ struct ShapeOptions : ProductOptions {
   int64_t m = 0, n = 0, k = 0, groups = 1, expected = -1;
   std::string grouping, format = "bf16";
   std::vector<int64_t> rows;
-  bool bias = false;
+  bool bias = false, gather = false;
   void add_to(CLI::App& command);
   GemmDescription description(int arch) const;
   // M for row groups, whose description does not hold it, else nothing.

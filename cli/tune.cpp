@@ -177,7 +177,7 @@ class CheckedRows {
       const int64_t group = std::upper_bound(ends.begin(), ends.end(), static_cast<int32_t>(row)) - ends.begin();
       std::vector<uint16_t> a(static_cast<size_t>(d.k)), b(static_cast<size_t>(columns() * d.k)),
           bias(static_cast<size_t>(columns()));
-      device.download(a.data(), work.a[0].as<uint16_t>() + row * d.k, a.size() * 2);
+      device.download(a.data(), work.a[0].as<uint16_t>() + work.row_of_a(row) * d.k, a.size() * 2);
       for (const int64_t first : {int64_t{0}, d.n - columns()}) {
         if (d.b_format) {
           const uint8_t* packed = work.b[0].as<uint8_t>() + group * packed_weight_bytes(1, d.n, d.k);
@@ -361,6 +361,9 @@ int run_tune(const TuneOptions& options) {
   const bool packed = std::any_of(products.begin(), products.end(), [](const auto& d) { return d.b_format; });
   if (packed && options.times.empty())
     throw InputError("tune makes a table for products of bf16 alone; --times takes those with --format mxfp4, too");
+  const bool gathers = std::any_of(products.begin(), products.end(), [](const auto& d) { return d.gather; });
+  if (gathers && options.times.empty())
+    throw InputError("tune makes a table for rows in order alone; --times takes products with --gather, too");
   std::vector<std::vector<Variant>> variants;
   for (const GemmDescription& product : products) {
     const size_t most = options.exhaustive ? 1000 : static_cast<size_t>(options.top);

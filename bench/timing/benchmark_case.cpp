@@ -107,6 +107,19 @@ struct Filler {
   }
 };
 
+// Pairs of a row of A and a choice, in random groups, within a group in order.
+std::vector<int32_t> gathered_pairs(const std::vector<int32_t>& ends, int turn) {
+  std::vector<int32_t> pairs(static_cast<size_t>(ends.back()));
+  std::iota(pairs.begin(), pairs.end(), 0);
+  std::shuffle(pairs.begin(), pairs.end(), std::mt19937(static_cast<uint32_t>(turn)));
+  int32_t begin = 0;
+  for (const int32_t end : ends) {
+    std::sort(pairs.begin() + begin, pairs.begin() + end);
+    begin = end;
+  }
+  return pairs;
+}
+
 int64_t out_columns(const GemmDescription& d) { return is_gated(d.activation.function) ? d.n / 2 : d.n; }
 
 }  // namespace
@@ -120,6 +133,10 @@ Offsets timed_groups(const GemmDescription& d) {
 
 int64_t rows_of(const GemmDescription& d) { return *timed_groups(d).total; }
 
+int64_t rows_of_a(const GemmDescription& d) {
+  return d.gather ? (rows_of(d) + kGatherTop - 1) / kGatherTop : rows_of(d);
+}
+
 double flops_of(const GemmDescription& d) {
   return 2.0 * static_cast<double>(rows_of(d)) * static_cast<double>(d.n) * static_cast<double>(d.k);
 }
@@ -131,7 +148,7 @@ double compulsory_bytes(const GemmDescription& d) {
   const auto element = [](OperandFormat format) { return has_scales(format) ? 0.5 + 1.0 / scale_block(format) : 2; };
   const double of_b = element(d.b_format.value_or(d.format)) * k + (d.bias ? 2 : 0);
   return static_cast<double>(std::min(timed_groups(d).count, rows_of(d))) * n * of_b +
-         m * (element(d.format) * k + columns);
+         static_cast<double>(rows_of_a(d)) * element(d.format) * k + m * columns;
 }
 
 std::vector<uint16_t> download_packed(const Device& device, const GemmDescription& d, const uint8_t* packed,
@@ -173,7 +190,7 @@ BenchmarkCase::BenchmarkCase(const GroupedGemm& product, Popularity popularity, 
       4 * l2 / static_cast<uint64_t>(b_count * bits_of(d.b_format.value_or(d.format)) / 8 + 1) + 1, 1, turns);
   const Filler fill{device, clock};
   for (uint64_t i = 0; i < turns; ++i) {
-    a.push_back(fill.elements(d.format, 10 * i + 1, rows * d.k, 1.0f));
+    a.push_back(fill.elements(d.format, 10 * i + 1, rows_of_a(d) * d.k, 1.0f));
     if (i < copies)
       b.push_back(d.b_format ? fill.packed(d, 10 * i + 2) : fill.elements(d.format, 10 * i + 2, b_count, 0.1f));
     const auto results = [&](const std::optional<DataType>& type, int64_t columns) {
@@ -184,7 +201,13 @@ BenchmarkCase::BenchmarkCase(const GroupedGemm& product, Popularity popularity, 
     const Popularity of_turn = popularity != Popularity::Mixed ? popularity
                                : i % 2 == 1                    ? Popularity::Skewed
                                                                : Popularity::Equal;
-    ends.emplace_back(device, ends_from(rows_of_groups(of_turn, groups, rows, static_cast<int>(i))));
+    const std::vector<int32_t> ends_of_turn = ends_from(rows_of_groups(of_turn, groups, rows, static_cast<int>(i)));
+    ends.emplace_back(device, ends_of_turn);
+    if (d.gather) {
+      const std::vector<int32_t> pairs = gathered_pairs(ends_of_turn, static_cast<int>(i));
+      if (i == 0) first_gather_ = pairs;
+      gathers_.emplace_back(device, pairs);
+    }
     workspaces_.emplace_back(device, gemm.workspace_bytes());
   }
   bias = fill.random(3, d.bias ? groups * d.n : 0, 1.0f);
@@ -211,6 +234,7 @@ void BenchmarkCase::launch(const GroupedGemm& variant, const Workspace& workspac
   if (d.pre) tensors.pre.data = pre[i].as();
   if (d.out) tensors.out.data = out[i].as();
   tensors.rows.ends = ends[i].as<int32_t>();
+  if (d.gather) tensors.gather = {gathers_[i].as<int32_t>(), kGatherTop, rows_of_a(d)};
   variant.run(tensors, workspace,
               {.stream = stream, .programmatic = programmatic, .weights_ready = true});  // no launch writes the weights
 }

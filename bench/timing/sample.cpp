@@ -40,6 +40,7 @@ std::string words_of(const GemmDescription& d) {
   if (d.expected_rows) words += fmt::format(" --expected-rows {}", *d.expected_rows);
   words += fmt::format(" --activation {}", to_string(d.activation.function));
   if (d.bias) words += " --bias";
+  if (d.gather) words += " --gather";
   if (d.pre) words += d.out ? " --outputs pre,out" : " --outputs pre";
   return words;
 }

@@ -264,6 +264,7 @@ std::string describe(const HopperConfig& c) {
     text += fmt::format(", cluster {} ({} multicast)", c.cluster,
                         c.multicast == Multicast::A   ? "A"
                         : c.multicast == Multicast::B ? "B"
+                        : c.gather                    ? "B or no"
                                                       : "A or B");
   return text;
 }

@@ -404,7 +404,9 @@ TEST(Bench, TheShapeIsTheDefaultOrTheOneGiven) {
   const Setting simulated{.environment = {{"MOXIE_DEVICE", "sim"}, {"MOXIE_SIM_SMS", "2"}}};
   for (const auto& [more, row] :
        {std::pair{std::vector<std::string>{}, R"(4 groups +4 x \(128 x 512 x 512\) )"},
-        {{"--groups", "1", "--m", "1", "--n", "128", "--k", "8"}, R"(given +1 x \(1 x 128 x 8\) )"}}) {
+        {{"--groups", "1", "--m", "1", "--n", "128", "--k", "8"}, R"(given +1 x \(1 x 128 x 8\) )"},
+        {{"--groups", "3", "--m", "33", "--n", "128", "--k", "8", "--gather"},
+         R"(given +3 x \(33 x .*gathered rows)"}}) {
     std::vector<std::string> arguments = {"bench"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Finished finished = run_moxie(arguments, simulated);

@@ -72,7 +72,7 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
     return a;
   };
   std::set<std::string> bench = joined(product, {"--groups=8", "--m=1024", "--n=4096", "--k=2048", "--list",
-                                                 "--format=bf16", "--arch", "--activation=swiglu-oai"});
+                                                 "--format=bf16", "--arch", "--activation=swiglu-oai", "--gather"});
   bench.erase("--activation=none");
   const std::map<std::string, std::set<std::string>> commands = {
       {"demo", joined({}, {"--tokens", "--arch", "--format"})},
@@ -84,9 +84,10 @@ TEST(Help, EveryOptionIsListedWithItsDefaultAndDescribed) {
       {"quantize", joined({}, {"IN", "OUT", "--dtype=bf16", "--format", "--gate=none", "--layout=rows", "--on=host",
                                "--reverse", "--scales=row-major", "--tensors"})},
       {"devices", joined({}, {})},
-      {"plan", joined(product, target,
-                      {"M", "N", "K", "--groups=1", "--grouping", "--format=bf16", "--rows", "--expected-rows",
-                       "--bias", "--all", "--ranks", "--top-k=1", "--row-format=bf16", "--domain", "--network=50"})},
+      {"plan",
+       joined(product, target,
+              {"M", "N", "K", "--groups=1", "--grouping", "--format=bf16", "--rows", "--expected-rows", "--bias",
+               "--gather", "--all", "--ranks", "--top-k=1", "--row-format=bf16", "--domain", "--network=50"})},
       {"pack", joined({}, target, {"LIST", "FOLDER", "--image=code", "--threads=0"})},
       {"bench", bench},
       {"tune", joined({}, {"LIST", "--exhaustive", "--include", "--limit", "--out=moxie-tuned.txt", "--sample",

@@ -122,6 +122,26 @@ TEST(Tune, KernelsAreCounted) {
   EXPECT_THAT(finished.out, HasSubstr(" 2 kernels;"));
 }
 
+// Every result is checked before it is timed, so these find their rows.
+TEST(Tune, GatheredRowsAreTimedAndMakeNoTable) {
+  const Folder folder;
+  write_file(folder / "list",
+             "70 64 64 --groups 3 --gather\n70 128 64 --groups 3 --gather --activation swiglu --format mxfp4\n");
+  const Finished finished =
+      run_moxie({"tune", folder / "list", "--times", folder / "times", "--scattered"}, simulator_as_gpu());
+  ASSERT_EQ(finished.status, 0) << finished.err;
+  const auto found = nlohmann::json::parse(read_file(folder / "times"));
+  ASSERT_EQ(found["times"].size(), 6u);
+  EXPECT_THAT(found["times"][0]["problem"].get<std::string>(), testing::EndsWith(" --gather"));
+  const Finished table = run_moxie({"tune", folder / "list", "--out", folder / "table"}, simulator_as_gpu());
+  EXPECT_EQ(table.status, 2);
+  write_file(folder / "list", "70 64 64 --groups 3 --gather\n");
+  const Finished in_bf16 = run_moxie({"tune", folder / "list", "--out", folder / "table"}, simulator_as_gpu());
+  EXPECT_EQ(in_bf16.status, 2);
+  EXPECT_THAT(in_bf16.err, HasSubstr("tune makes a table for rows in order alone; --times takes products with "
+                                     "--gather, too"));
+}
+
 TEST(Tune, TimesAreThoseOfTheKernelsNamed) {
   const Folder folder;
   write_file(folder / "list", kTwoProblems);
