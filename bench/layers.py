@@ -47,6 +47,16 @@ TURNS = 4
 GATHERED_MOST = 8e9
 
 
+def silu_and_multiply(both: torch.Tensor) -> torch.Tensor:
+    gate, up = both.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def swiglu_oai(both: torch.Tensor) -> torch.Tensor:
+    gate, up = both[..., ::2].clamp(max=LIMIT), both[..., 1::2].clamp(-LIMIT, LIMIT)
+    return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
+
+
 class Layer:
     """Weights of a model's experts, and what its calls get.
 
@@ -70,6 +80,10 @@ class Layer:
 
     def integers(self, low: int, high: int, n: int, columns: int) -> torch.Tensor:
         return torch.randint(low, high, (self.model.experts, n, columns), dtype=torch.uint8, device=DEVICE)
+
+    @property
+    def activation(self):
+        return swiglu_oai if self.model.activation == "swiglu-oai" else silu_and_multiply
 
     def weight(self, name: str, expert: int) -> torch.Tensor:
         if not self.mxfp4:
@@ -95,12 +109,7 @@ class Layer:
             inner = self.weight("up", expert).double() @ x[t].double()
             if self.up_bias is not None:
                 inner += self.up_bias[expert].double()
-            if self.model.activation == "swiglu-oai":
-                gate, up = inner[::2].clamp(max=LIMIT), inner[1::2].clamp(-LIMIT, LIMIT)
-                inner = gate * torch.sigmoid(ALPHA * gate) * (up + 1)
-            else:
-                gate, up = inner.chunk(2)
-                inner = torch.nn.functional.silu(gate) * up
+            inner = self.activation(inner)
             row = self.weight("down", expert).double() @ inner
             if self.down_bias is not None:
                 row += self.down_bias[expert].double()
@@ -159,11 +168,6 @@ def of_transformers(layer: Layer, implementation: str):
         return module(x, ids.masked_fill(foreign, m.experts), scores.masked_fill(foreign, 0))
 
     return run if m.all_experts > m.experts else module
-
-
-def silu_and_multiply(both: torch.Tensor) -> torch.Tensor:
-    gate, up = both.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate) * up
 
 
 def routing_data(kernels, ids: torch.Tensor, scores: torch.Tensor, experts: int):
@@ -242,20 +246,14 @@ def of_triton(layer: Layer, routed: bool, order: str = ""):
     return run
 
 
-def swiglu_oai(both: torch.Tensor) -> torch.Tensor:
-    gate, up = both[..., ::2].clamp(max=LIMIT), both[..., 1::2].clamp(-LIMIT, LIMIT)
-    return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
-
-
 def of_vllm(layer: Layer):
     import rivals_vllm
 
     m = layer.model
     if layer.mxfp4:
         raise Refused("in bf16 alone")
-    activation = swiglu_oai if m.activation == "swiglu-oai" else silu_and_multiply
     here = m.all_experts == m.experts
-    return rivals_vllm.Experts(layer.up, layer.down, layer.up_bias, layer.down_bias, activation, here)
+    return rivals_vllm.Experts(layer.up, layer.down, layer.up_bias, layer.down_bias, layer.activation, here)
 
 
 def contenders(layer: Layer, tokens: int):

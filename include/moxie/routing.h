@@ -148,7 +148,7 @@ struct ExpertCombination {
   const void* rows = nullptr;            // [R, H], as the second product stored them
   int64_t ld_rows = 0;                   // leading dimension of rows
   const int32_t* inverse = nullptr;      // [T, k], as sort_by_expert() wrote it; what is not 0 to R - 1 is skipped
-  const float* weights = nullptr;        // [T, k], or null: 1. Those of skipped pairs are not read
+  const float* weights = nullptr;        // [T, k], or null: 1. Those of skipped pairs count for nothing
   const void* residual = nullptr;        // [T, H] of out's type, or null: 0. It may be out itself, with its ld
   int64_t ld_residual = 0;               // leading dimension of residual
   const int32_t* token_count = nullptr;  // or null: there are `tokens`

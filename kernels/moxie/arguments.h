@@ -217,12 +217,12 @@ struct CombineParams {
   void* out = nullptr;                               // [tokens][columns]
   int64_t ld_rows = 0, ld_residual = 0, ld_out = 0;  // elements
   int32_t tokens = 0, top_k = 1, rows = 0, columns = 0;
-  int32_t tokens_of_block = 1;  // with 32 pairs at most
-  uint32_t first_pairs = 1;     // of a block's pairs, the first of each token
+  int32_t tokens_of_block = 1;  // times top_k it is 32 at most
+  uint32_t first_pairs = 1;     // bit i: a block's pair i is the first of its token
 };
-constexpr int kCombineThreads = 128;  // a thread has eight columns of a token
+constexpr int kCombineThreads = 128;  // a thread has eight columns of its block's tokens
 constexpr int kCombineBlocks = 8;     // blocks of a multiprocessor
-constexpr int kCombineTokens = 4;     // the most of a block
+constexpr int kCombineTokens = 4;     // the most tokens of a block
 
 // Argument of a standard output sink (epilogue/store.cuh).
 struct StoreParams {

@@ -73,8 +73,9 @@ constexpr int b_stage_bytes(const HopperConfig& c) {
   return has_packed_b(c) ? c.block_n / kPackRows * (c.block_k / kPackColumns) * kPackBlockBytes
                          : c.block_n * kStageRowBytes;
 }
-// Accumulators lie with the product's columns in their rows where B is packed. Each consumer warp group brings 64 rows
-// of the product by epilogue_columns through this many bytes of shared memory into the order of a Fragment.
+// Accumulators lie with the product's columns in their rows where B is packed. Where sinks do not take them so, each
+// consumer warp group brings 64 rows of the product by epilogue_columns through this many bytes of shared memory into
+// the order of a Fragment.
 constexpr int kExchangePadding = 4;  // floats between rows: writes of a warp meet every bank once
 constexpr int exchange_stride(const HopperConfig& c) { return epilogue_columns(c) + kExchangePadding; }
 constexpr int exchange_bytes(const HopperConfig& c) {
@@ -137,7 +138,8 @@ template <class Config>
 constexpr SinkNeeds store_needs(const Config& c, bool pre, DataType type) {
   if (is_quantized(type)) return {};
   if (stores_directly(c)) return {0, false, true};
-  // The pairs of a gate that alternate lie in two rows of a transposed fragment.
+  // Neighboring columns of an interleaved `pre` lie eight columns apart in the accumulator, and stmatrix stores eight
+  // neighboring ones.
   const bool interleaves = pre && is_gated(c.activation) && !gate_is_split(c);
   return {store_box(c, pre, type).staging_bytes, true, true, type == DataType::Bf16 && !interleaves};
 }
@@ -203,11 +205,11 @@ struct HopperSharedLayout {
   int a;             // ring of A tiles: stages x a_stage_bytes
   int b;             // ring of B tiles: stages x b_stage_bytes
   int staging;       // sink after sink, each consumer_warp_groups x store_buffers x staging_bytes
-  int exchange;      // consumer_warp_groups x exchange_bytes, nothing where warps store by themselves
+  int exchange;      // consumer_warp_groups x exchange_bytes, nothing where sinks take what warps have
   int partials;      // (k_parts - 1) x block_n / 64 x partial_bytes
   int operand_maps;  // per-group maps of A and B under construction, 128 bytes each
   int sink_maps;     // mapped sink after mapped sink, each consumer_warp_groups x 128 bytes
-  int bias;          // consumer_warp_groups x block_n bf16, nothing where warps store by themselves
+  int bias;          // consumer_warp_groups x block_n bf16, nothing where sinks take what warps have
   int full;          // stages mbarriers
   int empty;         // stages mbarriers
   int bytes;         // of everything

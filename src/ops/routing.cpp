@@ -171,7 +171,7 @@ void combine(const Device& device, const ExpertCombination& x, const LaunchOptio
   params.tokens = int32_t(x.tokens), params.top_k = x.top_k;
   params.rows = int32_t(x.row_count), params.columns = int32_t(x.width);
   auto blocks = blocks_of(x.tokens, x.width / 8, kernel::kCombineThreads);
-  // Several tokens a block, where the blocks still fill the device.
+  // A block has several tokens where the blocks still fill the device.
   const int64_t fill = int64_t{device.info().sm_count} * kernel::kCombineBlocks;
   const int most = std::min(kernel::kCombineTokens, 32 / x.top_k);
   params.tokens_of_block = int32_t(std::clamp<int64_t>(x.tokens * blocks.grid_y / fill, 1, most));

@@ -24,12 +24,12 @@ struct PackedCosts {
   // To unpack 64 rows by 64 columns: by two warp groups; by four, and besides for each row of the tile; and a factor
   // where two of the four share the columns, or where each of two has two strips of them and 64 rows.
   double unpack_two = 256, unpack_four = 97, unpack_row = 1.3, unpack_shared = 1.2, unpack_strips = 0.75;
-  double stage = 9;          // to wait for a stage and hand it back
-  double chunk = 1189;       // to bring 64 x 64 accumulators through shared memory to the sinks; fewer rows: half
-  double tile = 2819;        // besides, of a tile
-  double shared_a = 1.108;   // a factor of blocks that share A
-  double last_wave = 0.324;  // waves that tiles of unknown number need more than their share
-  double last_row = 0.391;   // rows of tiles that a group of unknown rows needs more than its share
+  double stage = 9;     // to wait for a stage and hand it back
+  double chunk = 1189;  // for the end of 64 x 64 accumulators, when all went through shared memory; fewer rows: half
+  double tile = 2819;   // besides, of a tile
+  double shared_a = 1.108;              // a factor of blocks that share A
+  double last_wave = 0.324;             // waves that tiles of unknown number need more than their share
+  double last_row = 0.391;              // rows of tiles that a group of unknown rows needs more than its share
   double launch = 2.23e-6, hbm = 0.97;  // seconds; the part of the memory's rate that is reached
 };
 constexpr PackedCosts kCosts;

@@ -352,22 +352,23 @@ TEST(PackWeights, NamesTheFirstRowWhoseScalesAreTooFarApart) {
 
 // ---- Values --------------------------------------------------------------------------------------------------------
 
-// Without any K neither operand need exist; the bias is all there is.
-// A sink of the caller's own beside out in bf16 gets what is rounded there, and nothing else: narrow fragments in tiles
-// of few rows, transposed ones in others.
+// A sink of the caller's own beside out gets what is stored there, and nothing else: narrow fragments in tiles of few
+// rows, transposed ones in others, and such as all sinks take beside float32.
 TEST(PackedProduct, SinksOfTheCallersOwn) {
   struct Kernel {
     int m, n;
     std::optional<GateLayout> gate;
     bool decode;
+    DataType out = kBf16;
   };
-  for (const auto& [m, n, gate, decode] : {Kernel{8, 128, GateLayout::Split, true},
-                                           {64, 256, GateLayout::Interleaved, true},
-                                           {64, 128, {}, true},
-                                           {64, 128, GateLayout::SplitUpFirst, false},
-                                           {128, 256, {}, false},
-                                           {128, 128, GateLayout::Interleaved, false},
-                                           {256, 128, GateLayout::Split, false}}) {
+  for (const auto& [m, n, gate, decode, out_type] : {Kernel{8, 128, GateLayout::Split, true},
+                                                     {64, 256, GateLayout::Interleaved, true},
+                                                     {64, 128, {}, true},
+                                                     {64, 128, GateLayout::SplitUpFirst, false},
+                                                     {128, 256, {}, false},
+                                                     {128, 128, GateLayout::Interleaved, false},
+                                                     {256, 128, GateLayout::Split, false},
+                                                     {128, 128, GateLayout::Interleaved, false, kF32}}) {
     SCOPED_TRACE(fmt::format("{}x{}, gate {}, {}", m, n, gate ? int(*gate) : -1, decode ? "few rows" : "many"));
     Job job;
     ProductSpec& p = job.problem;
@@ -378,7 +379,7 @@ TEST(PackedProduct, SinksOfTheCallersOwn) {
     p.activation = gate ? Activation::SwigluOai : Activation::None;
     if (gate) p.gate = *gate;
     p.bias = true;
-    p.out = kBf16;
+    p.out = out_type;
     if (decode) p.expected_rows = 16;
     job.rows = {33, 0, m + 1, 8};
     if (m < 64) job.rows = {3, 0, 8, 9}, p.expected_rows = 1;
@@ -398,11 +399,11 @@ TEST(PackedProduct, SinksOfTheCallersOwn) {
       std::memcpy(got.data(), bytes.data(), bytes.size());
       std::vector<bool> due(got.size());
       for (size_t g = 0; g < job.rows.size(); ++g) {
-        const std::vector<double> out = product.expected_out(g);
+        const std::vector<double> expected = product.expected_out(g);
         for (int64_t i = 0; i < job.rows[g] * width; ++i) {
           const auto at = size_t((rows.first[g] + i / width) * ld + i % width);
           due[at] = true;
-          ASSERT_NEAR(got[at], out[size_t(i)], 1e-4 * std::max(1.0, std::abs(out[size_t(i)])))
+          ASSERT_NEAR(got[at], expected[size_t(i)], 1e-4 * std::max(1.0, std::abs(expected[size_t(i)])))
               << "group " << g << " row " << i / width << " column " << i % width;
         }
       }
@@ -411,6 +412,7 @@ TEST(PackedProduct, SinksOfTheCallersOwn) {
   }
 }
 
+// Without any K neither operand need exist; the bias is all there is.
 TEST(PackedProduct, WithoutKThereNeedBeNoWeights) {
   for (const bool gated : {false, true}) {
     GemmDescription d;

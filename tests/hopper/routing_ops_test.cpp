@@ -327,7 +327,7 @@ TEST(Combine, AgreesToTheLastBit) {
   }
 }
 
-// With this many tokens a block has several, the last one fewer.
+// With this many tokens a block has several, the last one often fewer.
 TEST(Combine, SeveralTokensInABlock) {
   Random random(run_seed());
   const int64_t fill = device().info().sm_count * kernel::kCombineBlocks;

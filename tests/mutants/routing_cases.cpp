@@ -105,7 +105,8 @@ std::function<Call()> quantized() {
   };
 }
 
-constexpr int64_t kManyTokens = 2 * 132 * kernel::kCombineBlocks + 1;  // two or three a block, of 132 multiprocessors
+constexpr int64_t kManyTokens =
+    2 * 132 * kernel::kCombineBlocks + 1;  // two a block of 132 multiprocessors, one in the last
 
 std::function<Call()> combined(int64_t tokens, int top_k, int64_t width) {
   return [=] {

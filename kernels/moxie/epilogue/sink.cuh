@@ -36,9 +36,11 @@
 //
 //   template <int kColumns>
 //   void store_transposed(const TransposedFragment<kColumns>& values, const Chunk& chunk, int row, uint8_t* staging);
-//     Called instead of store() by packed weights' kernels of 64 rows and more where every sink has it. A chunk is 64
-//     rows by 64 columns of the product. The warp has rows row .. row + 31 by 16 columns, of a gated `out` 8, and warps
-//     lie side by side.
+//     Called instead of store() by packed weights' kernels whose chunks are 64 rows by 64 columns of the product, where
+//     every sink has it, unless all are narrow and store from the registers of a decode kernel. `row` is 0 or 32,
+//     counted from chunk.row, and 32 only where such rows exist. The warp has rows row .. row + 31 of the value's
+//     kColumns columns from chunk.warp() * kColumns on: 16, of a gated `out` 8. Chunk's other functions do not apply.
+//     As in store() nothing may be written past chunk.rows rows or the value's columns.
 //
 // With kNeeds.tensor_map it has besides
 //

@@ -73,14 +73,14 @@ class StagedStore {
     }
   }
 
-  // kColumns columns of each warp, side by side.
+  // Stores the 32 rows of this warp from `row` on. The kColumns columns of the four warps lie side by side.
   template <int kColumns>
   MOXIE_DEVICE void store_transposed(const TransposedFragment<kColumns>& values, const Chunk& chunk, int row,
                                      uint8_t* staging) const {
     static_assert(kType == DataType::Bf16 && !kInterleaves);
     const int lane = chunk.thread % 32;
     const auto pair = [&](int j, int h) { return cvt_bf16x2(values.v[j][2 * h], values.v[j][2 * h + 1]); };
-    // Matrices of 8 rows by 8 columns: four below each other, or two by two.
+    // stmatrix stores four 8 x 8 matrices: four below each other, or two by two.
     if constexpr (kColumns == 8) {
       const Cursor to(staging, row + lane, chunk.warp() * 8);
       stmatrix_x4_trans(to.at(0, 0, 0), pair(0, 0), pair(1, 0), pair(2, 0), pair(3, 0));
