@@ -107,7 +107,7 @@ Shape draw_shape(Draw& draw, int i, bool blackwell) {
                           s.grouping == Grouping::Pointers || s.grouping == Grouping::RowGroups))
     s.known_rows = known_rows(s, draw);
   if (draw.once_in(5)) s.custom_sinks.push_back({int(draw.of({0, 1024, 8192, 32768})), false, draw.once_in(2)});
-  if (draw.once_in(12)) s.custom_sinks.push_back({1024, false, true});
+  if (draw.once_in(12)) s.custom_sinks.push_back({1024, false, true, true});
   return s;
 }
 
