@@ -149,7 +149,7 @@ reference::Comparison compare(const Device& device, const BenchmarkCase& work) {
   const GemmDescription& p = work.gemm.description();
   int32_t rows = 0;
   device.download(&rows, work.ends[0].as(), sizeof(rows));
-  std::vector<uint16_t> a = download_rows(device, p, work.a[0], work.a_scales, timing::rows_of_a(p));
+  std::vector<uint16_t> a = download_rows(device, p, work.a[0], work.a_scales, p.gather ? timing::rows_of_a(p) : rows);
   if (p.gather) {
     const std::vector<uint16_t> stored = std::move(a);
     a.clear();

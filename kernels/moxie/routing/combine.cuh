@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums the rows of each token: out[t] = residual[t] + sum over j of weights[t, j] * rows[inverse[t, j]], in float32, in
 // the order of j. A block has a token, or where tokens are many some neighboring ones, and a thread eight columns of
-// them. It has the next eight rows of its tokens on their way at once, whichever of them they belong to.
+// them. A thread asks for eight rows at once, of float32 for four, and with several tokens for rows of any of them.
 #pragma once
 #include "moxie/arguments.h"
 #include "moxie/isa.cuh"
@@ -136,7 +136,7 @@ MOXIE_DEVICE void sum_rows(const CombineParams& params, const Rows& rows, int32_
   store_eight(params.out, token * params.ld_out + column, sum, kOut);
 }
 
-// By a block: some tokens that exist, with 32 pairs at most.
+// Sums the rows of some tokens that exist and have 32 pairs at most in all. Called by a whole block.
 template <DataType kRows, DataType kOut>
 MOXIE_DEVICE void sum_rows_of_tokens(const CombineParams& params, int32_t first_token, int32_t tokens) {
   const RowsOfMatrix<kRows> rows{params};
